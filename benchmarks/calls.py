@@ -1,10 +1,12 @@
-"""Functions as jobs of a real Slurm: how soon one starts and is answered, and what a thousand of them cost.
+"""Functions as jobs of a real Slurm: how soon one starts and is answered, and what a thousand of
+them cost.
 
     python -m benchmarks.calls [TASKS]
 
-Needs root and Debian's packages, as `benchmarks.real_slurm`. With submitit from PyPI on the PYTHONPATH the same calls
-go through it, on the same Slurm from its login node: it has no way over ssh. Exits 1 when a call is answered later than
-by submitit, or a thousand waiting jobs take more than 20 commands or a second of CPU a minute.
+Needs root and Debian's packages, as `benchmarks.real_slurm`. With submitit from PyPI on the
+PYTHONPATH the same calls go through it, on the same Slurm from its login node: it has no way over
+ssh. Exits 1 when a call is answered later than by submitit, or a thousand waiting jobs take more
+than 20 commands or a second of CPU a minute.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ def odd_alone(number):
         raise ValueError(f"{number} fails")
     return number
 """
-_CONFIG = '[clusters.here]\nbackend = "slurm"\n[clusters.there]\nssh = "lab-alice"\n[poll]\ncommands_per_minute = 600\n'
+_CONFIG = (
+    '[clusters.here]\nbackend = "slurm"\n[clusters.there]\nssh = '
+    '"lab-alice"\n[poll]\ncommands_per_minute = 600\n'
+)
 
 
 def main(tasks: int) -> int:
@@ -106,7 +111,9 @@ def prepare(lab: SlurmLab, folder: Path) -> ModuleType:
     return importlib.import_module("bench_functions")
 
 
-def print_times(title: str, submit: Callable[[], Any], map_items: Callable[[range], Any], tasks: int) -> float:
+def print_times(
+    title: str, submit: Callable[[], Any], map_items: Callable[[range], Any], tasks: int
+) -> float:
     """One line of figures; how soon a call is answered, the median, in seconds."""
     submit().result()
     calls = []
@@ -117,27 +124,38 @@ def print_times(title: str, submit: Callable[[], Any], map_items: Callable[[rang
     running, answered = (statistics.median(times) for times in zip(*calls, strict=True))
     at = time.time()
     map_items(range(tasks)).results()
-    print(f"{title:16}  runs {running:5.2f} s  answered {answered:5.2f} s  map of {tasks} {time.time() - at:6.1f} s")
+    print(
+        f"{title:16}  runs {running:5.2f} s  answered {answered:5.2f} s  map of {tasks} "
+        f"{time.time() - at:6.1f} s"
+    )
     return answered
 
 
 def print_failures(functions: ModuleType, cluster: hpcdash.Cluster) -> None:
     numbers = range(1, 1021)
     with counted(cluster) as spent:
-        found = hpcdash.task(functions.odd_alone).map(numbers, at_most=8).results(return_exceptions=True)
+        found = (
+            hpcdash.task(functions.odd_alone)
+            .map(numbers, at_most=8)
+            .results(return_exceptions=True)
+        )
     failed = sum(isinstance(one, ValueError) for one in found)
     assert [one for one in found if isinstance(one, int)] == [one for one in numbers if one % 34]
     print(f"map of {len(numbers)}, {failed} of them failing: {spent()}")
 
 
 def print_waiting(lab: SlurmLab, cluster: hpcdash.Cluster) -> bool:
-    """What a minute of waiting for the results of a thousand jobs costs, each with a folder of its own."""
+    """What a minute of waiting for the results of a thousand jobs costs, each with a folder of its
+    own.
+    """
     listed = lab.as_user("alice", "squeue", "--me", "--noheader", "--format=%i").stdout
     ids = listed.decode().split()[:_WAITING]
     base = lab.work_dir("alice")
 
     async def wait() -> None:
-        units = [SubmittedJob(cluster, job_id, Launched(f"{base}/launch-{job_id}")) for job_id in ids]
+        units = [
+            SubmittedJob(cluster, job_id, Launched(f"{base}/launch-{job_id}")) for job_id in ids
+        ]
         cluster.early_results.submitted()
         waiting = [asyncio.create_task(unit.value(None, None)) for unit in units]
         await asyncio.sleep(_MINUTE_SECONDS)

@@ -1,9 +1,11 @@
-"""Keys in the chart of a million points while its log grows and it is drawn anew: milliseconds a key, memory.
+"""Keys in the chart of a million points while its log grows and it is drawn anew: milliseconds a
+key, memory.
 
     python -m benchmarks.chart_keys [SECONDS]
 
-The program runs in a pseudo-terminal of 140 by 45 cells, the log is a file of this machine, the scheduler a stand-in.
-`y` draws the whole chart on another scale; `?` opens the help over it, and `q` closes that.
+The program runs in a pseudo-terminal of 140 by 45 cells, the log is a file of this machine, the
+scheduler a stand-in. `y` draws the whole chart on another scale; `?` opens the help over it, and
+`q` closes that.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ with open(sys.argv[1], "ab", buffering=0) as log:
 _CONFIG = "[poll]\ncommands_per_minute = 600\n"
 
 
-def until(terminal: Terminal, key: str, holds: Callable[[str], bool], most_seconds: float = 5.0) -> float | None:
+def until(
+    terminal: Terminal, key: str, holds: Callable[[str], bool], most_seconds: float = 5.0
+) -> float | None:
     """Seconds from a key to a screen of which something is true; None where that does not come."""
     pressed = time.perf_counter()
     terminal.type(key.encode())
@@ -59,7 +63,11 @@ def measure(*, grows: bool, seconds: float) -> str:
     with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as folder_name:
         folder = Path(folder_name)
         log = folder / "job.out"
-        log.write_bytes(b"".join(b"step %d loss %.4f\n" % (step, 2.0 + 8e4 / (step + 1e4)) for step in range(POINTS)))
+        log.write_bytes(
+            b"".join(
+                b"step %d loss %.4f\n" % (step, 2.0 + 8e4 / (step + 1e4)) for step in range(POINTS)
+            )
+        )
         commands = make_stand_in(folder, 10)
         (commands / "scontrol").write_text(_SCONTROL.format(log=shlex.quote(str(log))))
         (folder / "config.toml").write_text(_CONFIG)
@@ -94,7 +102,11 @@ def measure(*, grows: bool, seconds: float) -> str:
                 was_log = is_log(terminal.text())
                 wanted: tuple[tuple[list[float], str, Callable[[str], bool]], ...] = (
                     (redrawn, "y", lambda text, was=was_log: is_log(text) != was),  # type: ignore[misc]
-                    (dialogs, "?", lambda text: "keys of the chart" in text or "esc closes" in text),
+                    (
+                        dialogs,
+                        "?",
+                        lambda text: "keys of the chart" in text or "esc closes" in text,
+                    ),
                     (dialogs, "q", lambda text: "esc closes" not in text and "points" in text),
                 )
                 for taken, key, holds in wanted:
@@ -113,8 +125,10 @@ def measure(*, grows: bool, seconds: float) -> str:
             terminal.close()
     found = re.findall(r"(\d+) points", steps)
     return (
-        f"{'grows by 2000 points/s' if grows else 'is quiet':<24} {1000 * opened:5.0f} ms {whole:5.1f} s  "
-        f"y: {_figures(redrawn)}  ? and q: {_figures(dialogs)}  {lost} without an answer  {peak / 2**20:4.0f} MiB  "
+        f"{'grows by 2000 points/s' if grows else 'is quiet':<24} {1000 * opened:5.0f} ms "
+        f"{whole:5.1f} s  "
+        f"y: {_figures(redrawn)}  ? and q: {_figures(dialogs)}  {lost} without an answer  "
+        f"{peak / 2**20:4.0f} MiB  "
         f"{found[0] if found else '?'} points"
     )
 
@@ -123,7 +137,9 @@ def _figures(seconds: list[float]) -> str:
     """Median and worst, in ms, of how many."""
     if not seconds:
         return "none"
-    return f"{1000 * statistics.median(seconds):4.0f} {1000 * max(seconds):4.0f} ms of {len(seconds)}"
+    return (
+        f"{1000 * statistics.median(seconds):4.0f} {1000 * max(seconds):4.0f} ms of {len(seconds)}"
+    )
 
 
 def main(seconds: float = DEFAULT_SECONDS) -> None:

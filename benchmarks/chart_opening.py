@@ -1,8 +1,10 @@
-"""What opening a program's first chart costs the event loop: its longest waits, and the processor's time of its blocks.
+"""What opening a program's first chart costs the event loop: its longest waits, and the processor's
+time of its blocks.
 
     python -m benchmarks.chart_opening [TIMES]     exits 1 when a block takes longer than promised
 
-Each time in a new program, in which nothing of a chart was imported, without a terminal; the log has 5000 steps.
+Each time in a new program, in which nothing of a chart was imported, without a terminal; the log
+has 5000 steps.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _WATCHED_SECONDS = 2.0
 
 
 async def open_once(folder: Path) -> tuple[float, float, float]:
-    """In ms: the loop's longest wait, the longest block's processor time, and until the chart is drawn."""
+    """In ms: the loop's longest wait, the longest block's processor time, and until the chart is
+    drawn.
+    """
     from tests.ui.logs.log_stage import RUNNING
     from tests.ui.metrics.chart_stage import chart_dashboard, training_log
     from tests.ui.stage import settled
@@ -61,7 +65,12 @@ def main(times: int = DEFAULT_TIMES) -> None:
     longest = 0.0
     for _ in range(times):
         said = subprocess.run(
-            [sys.executable, "-m", __spec__.name if __spec__ else "benchmarks.chart_opening", "once"],
+            [
+                sys.executable,
+                "-m",
+                __spec__.name if __spec__ else "benchmarks.chart_opening",
+                "once",
+            ],
             stdout=subprocess.PIPE,
             text=True,
             check=True,

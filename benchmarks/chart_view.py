@@ -1,8 +1,10 @@
-"""What new points cost the chart view at a million points: the event loop's longest wait, the picture, the search.
+"""What new points cost the chart view at a million points: the event loop's longest wait, the
+picture, the search.
 
     python -m benchmarks.chart_view         exits 1 when the event loop waits for longer than promised
 
-A run of a million points is shown on 200 by 50 cells without a terminal; 200 points come ten times a second.
+A run of a million points is shown on 200 by 50 cells without a terminal; 200 points come ten times
+a second.
 """
 
 from __future__ import annotations
@@ -66,8 +68,12 @@ async def longest_waits(seconds: float) -> list[float]:
     return waits
 
 
-async def measure(pilot: Any, view: ChartView, grown: GrowingRun) -> tuple[list[float], list[float], int]:
-    """Waits of the loop, ms of the pictures from the change to the screen, and how many pictures there were."""
+async def measure(
+    pilot: Any, view: ChartView, grown: GrowingRun
+) -> tuple[list[float], list[float], int]:
+    """Waits of the loop, ms of the pictures from the change to the screen, and how many pictures
+    there were.
+    """
     shown = view.runs[0]
     pictures: list[float] = []
 
@@ -110,13 +116,18 @@ async def run(points: int) -> float:
         assert isinstance(view, ChartView)
         first = await longest_waits(3.0)
         waits, pictures, count = await measure(pilot, view, grown)
-    print(f"{points} points, {SIZE[0]} by {SIZE[1]} cells, {NEW_POINTS} more {count} times in {SECONDS:g} s")
     print(
-        f"event loop's longest wait: idle {max(idle):.0f} ms, opening {max(first):.0f} ms, growing {max(waits):.0f} ms"
+        f"{points} points, {SIZE[0]} by {SIZE[1]} cells, {NEW_POINTS} more {count} times in "
+        f"{SECONDS:g} s"
+    )
+    print(
+        f"event loop's longest wait: idle {max(idle):.0f} ms, opening {max(first):.0f} ms, growing "
+        f"{max(waits):.0f} ms"
     )
     print(f"  growing: 99 % below {statistics.quantiles(waits, n=100)[98]:.1f} ms")
     print(
-        f"from new points to their picture: median {statistics.median(pictures):.0f} ms, worst {max(pictures):.0f} ms"
+        f"from new points to their picture: median {statistics.median(pictures):.0f} ms, worst "
+        f"{max(pictures):.0f} ms"
     )
     return max(waits)
 

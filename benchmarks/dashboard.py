@@ -1,10 +1,12 @@
-"""The dashboard in a terminal: seconds to the first table, milliseconds a key while refreshes are taken in, memory.
+"""The dashboard in a terminal: seconds to the first table, milliseconds a key while refreshes are
+taken in, memory.
 
     python -m benchmarks.dashboard [JOBS …]
     python -m benchmarks.dashboard --history [JOBS …]   # memory, with so many in the history of a PBS
 
-The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a scheduler's. Beside each
-figure stands its ratio to `python -c 'import textual.app'` in the same run: machines are noisy.
+The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a
+scheduler's. Beside each figure stands its ratio to `python -c 'import textual.app'` in the same
+run: machines are noisy.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ _RUNS = 5
 _KEYS_SECONDS = 12.0
 _ROWS_DOWN = 60
 # As quick as the configuration allows, so that refreshes come while keys are pressed.
-_CONFIGURATION = "[poll]\nmine_seconds = 3\neveryone_seconds = 3\ncontroller_share = 0.1\ncommands_per_minute = 120\n"
+_CONFIGURATION = (
+    "[poll]\nmine_seconds = 3\neveryone_seconds = 3\ncontroller_share = "
+    "0.1\ncommands_per_minute = 120\n"
+)
 
 
 def import_seconds() -> float:
@@ -43,7 +48,9 @@ def import_seconds() -> float:
     return statistics.median(times)
 
 
-HEADING = "   jobs   first: cached   live, no cache  everyone's    key: median, 95 %, worst     memory"
+HEADING = (
+    "   jobs   first: cached   live, no cache  everyone's    key: median, 95 %, worst     memory"
+)
 
 
 def measure_dashboard(
@@ -53,7 +60,9 @@ def measure_dashboard(
     unit_seconds: float,
     where: Sequence[str] = ("--local",),
 ) -> str:
-    """One line of figures of the dashboard with these environment variables, its cache and settings in `folder`."""
+    """One line of figures of the dashboard with these environment variables, its cache and settings
+    in `folder`.
+    """
     configuration = folder / "config.toml"
     configuration.write_text(_CONFIGURATION)
     settings = {
@@ -104,7 +113,8 @@ def measure_dashboard(
     )
     return (
         f"{jobs:>7} {times}"
-        f"  {1000 * statistics.median(took):7.1f} {1000 * took[int(0.95 * len(took))]:7.1f} {1000 * took[-1]:7.1f} ms"
+        f"  {1000 * statistics.median(took):7.1f} {1000 * took[int(0.95 * len(took))]:7.1f} "
+        f"{1000 * took[-1]:7.1f} ms"
         f"  {peak / 2**20:7.0f} MiB"
     )
 
@@ -115,12 +125,17 @@ def measure(jobs: int, unit_seconds: float) -> str:
         folder = Path(name)
         commands = make_stand_in(folder, jobs)
         # Slurm's commands without a configuration would be taken for no cluster.
-        settings = {"PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}", "SLURM_CONF": "stand-in"}
+        settings = {
+            "PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}",
+            "SLURM_CONF": "stand-in",
+        }
         return measure_dashboard(jobs, folder, settings, unit_seconds)
 
 
 def measure_history(ended: int) -> int:
-    """Prints a line of figures for everyone's history of so many jobs; the most memory, in bytes."""
+    """Prints a line of figures for everyone's history of so many jobs; the most memory, in
+    bytes.
+    """
     with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
         folder = Path(name)
         commands = make_pbs_stand_in(folder, ended)
@@ -130,7 +145,9 @@ def measure_history(ended: int) -> int:
             "PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}",
             "HPCDASH_CACHE": f"{name}/cache",
         }
-        terminal = Terminal([sys.executable, "-m", "hpcdash", "--local", "--backend", "pbs"], settings)
+        terminal = Terminal(
+            [sys.executable, "-m", "hpcdash", "--local", "--backend", "pbs"], settings
+        )
         try:
             terminal.wait_for("4 history")
             terminal.reconcile(1.0)
@@ -145,7 +162,10 @@ def measure_history(ended: int) -> int:
             after, most = terminal.memory_bytes()
         finally:
             terminal.close()
-    print(f"{ended:>7}  {shown:8.2f} s  {before >> 20:7} {after >> 20:7} {most >> 20:7} MiB", flush=True)
+    print(
+        f"{ended:>7}  {shown:8.2f} s  {before >> 20:7} {after >> 20:7} {most >> 20:7} MiB",
+        flush=True,
+    )
     return most
 
 
@@ -160,6 +180,9 @@ def main(counts: list[int]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--history"]:
         print("  ended  everyone's on the screen   memory: at first, then, at most")
-        peaks = [measure_history(ended) for ended in [int(word) for word in sys.argv[2:]] or DEFAULT_ENDED]
+        peaks = [
+            measure_history(ended)
+            for ended in [int(word) for word in sys.argv[2:]] or DEFAULT_ENDED
+        ]
         sys.exit(1 if max(peaks) > PROMISED_HISTORY_BYTES else 0)
     main([int(word) for word in sys.argv[1:]] or list(DEFAULT_JOBS))

@@ -25,23 +25,32 @@ _LOST_FOCUS = b"\x1b[O"
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as home:
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("HPCDASH_")},
+            **{
+                name: value for name, value in os.environ.items() if not name.startswith("HPCDASH_")
+            },
             "HOME": home,
             "HPCDASH_STATE": f"{home}/state",
             "HPCDASH_CACHE": f"{home}/cache",
             "XDG_CONFIG_HOME": f"{home}/config",
         }
         first, full, left = zip(*(demonstration(environment) for _ in range(_RUNS)), strict=True)
-        print(f"demo, medians of {_RUNS}: first row after {statistics.median(first):.2f} s,", end=" ")
+        print(
+            f"demo, medians of {_RUNS}: first row after {statistics.median(first):.2f} s,", end=" "
+        )
         print(f"{_ROWS_OF_A_FULL_SCREEN} rows after {statistics.median(full):.2f} s,", end=" ")
         print(f"gone {statistics.median(left):.2f} s after q")
         seen, unseen = idle(environment)
-        print(f"idle on the embedded queue: {100 * seen:.1f} % of a core, {100 * unseen:.1f} % without focus")
+        print(
+            f"idle on the embedded queue: {100 * seen:.1f} % of a core, {100 * unseen:.1f} % "
+            f"without focus"
+        )
     return 1 if statistics.median(full) > _FULL_SCREEN_SECONDS or seen > _IDLE_SHARE else 0
 
 
 def demonstration(environment: dict[str, str]) -> tuple[float, float, float]:
-    """Seconds from the start to the first row and to a full screen, and from `q` to the program's end."""
+    """Seconds from the start to the first row and to a full screen, and from `q` to the program's
+    end.
+    """
     terminal = Terminal([sys.executable, "-m", "hpcdash", "demo"], environment, 120, 40)
     try:
         first = until_rows(terminal, 1)

@@ -1,9 +1,10 @@
-"""How soon the embedded queue starts a job, how many it runs a second, and what it costs while nothing happens.
+"""How soon the embedded queue starts a job, how many it runs a second, and what it costs while
+nothing happens.
 
     python -m benchmarks.embedded_queue [TASKS]
 
-Exits 1 when a warm queue takes more than 50 ms from a submission to its script's first line (the median of 20), or the
-supervisor grows by more than 4 MiB over the tasks.
+Exits 1 when a warm queue takes more than 50 ms from a submission to its script's first line (the
+median of 20), or the supervisor grows by more than 4 MiB over the tasks.
 """
 
 from __future__ import annotations
@@ -43,12 +44,18 @@ def measure(queue: QueueLab, tasks: int) -> int:
     cold = statistics.median(cold_until_first_line(queue) for _ in range(5))
     print(f"submitted to its first line: warm {warm * 1000:.0f} ms, cold {cold * 1000:.0f} ms")
     command = statistics.median(seconds_of(lambda: queue.run("jobs")) for _ in range(10))
-    print(f"`jobs` of an empty queue: {command * 1000:.0f} ms; python itself: {python_seconds() * 1000:.0f} ms")
+    print(
+        f"`jobs` of an empty queue: {command * 1000:.0f} ms; python itself: "
+        f"{python_seconds() * 1000:.0f} ms"
+    )
 
     pid = queue.supervisor
     before = ticks(pid)
     time.sleep(_IDLE_SECONDS)
-    print(f"idle: {ticks(pid) - before} ticks of CPU in {_IDLE_SECONDS:.0f} s, {memory_bytes(pid) >> 10} KiB")
+    print(
+        f"idle: {ticks(pid) - before} ticks of CPU in {_IDLE_SECONDS:.0f} s, "
+        f"{memory_bytes(pid) >> 10} KiB"
+    )
 
     began = time.monotonic()
     queue.submit("", f"--array=1-{tasks}", "--output=none")
@@ -61,7 +68,8 @@ def measure(queue: QueueLab, tasks: int) -> int:
     growth = memory_bytes(pid) - before_bytes
     print(f"{tasks} tasks: handed in in {submitted:.2f} s, listed in {listed:.2f} s")
     print(
-        f"  run through 2 slots in {took:.1f} s ({tasks / took:.0f} a second); the supervisor grew {growth >> 10} KiB"
+        f"  run through 2 slots in {took:.1f} s ({tasks / took:.0f} a second); the supervisor grew "
+        f"{growth >> 10} KiB"
     )
     return 1 if warm > _WARM_SECONDS or growth > _GROWTH_BYTES else 0
 
@@ -88,7 +96,9 @@ def seconds_of(act: object) -> float:
 
 
 def python_seconds() -> float:
-    return statistics.median(seconds_of(lambda: os.system(f"{sys.executable} -c pass")) for _ in range(10))
+    return statistics.median(
+        seconds_of(lambda: os.system(f"{sys.executable} -c pass")) for _ in range(10)
+    )
 
 
 def ticks(pid: int) -> int:

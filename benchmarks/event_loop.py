@@ -2,9 +2,10 @@
 
     python -m benchmarks.event_loop [JOBS]     exits 1 when a block takes longer than promised
 
-The dashboard runs in a pseudo-terminal on a stand-in for Slurm's commands, all of whose jobs are one's own and one of
-which was launched from here; between two answers a hundredth of them ends and as many are submitted. Each block of the
-loop is measured by `time.thread_time`, beside a fixed loop in the same process: a slow or busy machine changes both.
+The dashboard runs in a pseudo-terminal on a stand-in for Slurm's commands, all of whose jobs are
+one's own and one of which was launched from here; between two answers a hundredth of them ends and
+as many are submitted. Each block of the loop is measured by `time.thread_time`, beside a fixed loop
+in the same process: a slow or busy machine changes both.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from hpcdash.services.submit.launch_records import LaunchRecords
 
 DEFAULT_JOBS = 100_000
 REFRESHES = 3
-# A block takes no longer than this where the fixed loop takes FIXED_LOOP_MS; elsewhere in proportion.
+# A block takes no longer than this where the fixed loop takes FIXED_LOOP_MS; elsewhere in
+# proportion.
 PROMISED_MS = 33.0
 FIXED_LOOP_MS = 20.0
 _FIXED_LOOP_TURNS = 1_000_000
 _CONFIGURATION = "[poll]\nmine_seconds = 3\ncontroller_share = 0.1\ncommands_per_minute = 120\n"
-_LAUNCH = LaunchRecord("/nowhere/run-1100", "", "1100", "train-123", "failed", "", 1, time.time(), 'command = "true"')
+_LAUNCH = LaunchRecord(
+    "/nowhere/run-1100", "", "1100", "train-123", "failed", "", 1, time.time(), 'command = "true"'
+)
 _LOG = "HPCDASH_BENCH_BLOCKS"
 _REPORTED_MS = 5.0
 
@@ -46,7 +50,9 @@ def fixed_loop_ms() -> float:
 
 
 def run_dashboard(argv: list[str]) -> None:
-    """Run hpcdash in this process, and write its longer blocks to the file that the environment names."""
+    """Run hpcdash in this process, and write its longer blocks to the file that the environment
+    names.
+    """
     from hpcdash.__main__ import main as hpcdash
 
     sys.argv = ["hpcdash", *argv]
@@ -61,7 +67,10 @@ def run_dashboard(argv: list[str]) -> None:
                 log.write(json.dumps([time.time(), took, repr(handle)]) + "\n")
 
         asyncio.Handle._run = timed_run  # type: ignore[attr-defined]
-        log.write(json.dumps([time.time(), statistics.median(fixed_loop_ms() for _ in range(9)), "fixed"]) + "\n")
+        log.write(
+            json.dumps([time.time(), statistics.median(fixed_loop_ms() for _ in range(9)), "fixed"])
+            + "\n"
+        )
         hpcdash()
 
 
@@ -82,7 +91,9 @@ def main(jobs: int = DEFAULT_JOBS) -> None:
             _LOG: str(log),
         }
         LaunchRecords(folder / "state", "local").launched(_LAUNCH)
-        terminal = Terminal([sys.executable, "-m", "benchmarks.event_loop", "run", "--local"], settings)
+        terminal = Terminal(
+            [sys.executable, "-m", "benchmarks.event_loop", "run", "--local"], settings
+        )
         try:
             terminal.wait_for(r"▌", 60.0)
             answers = folder / "answers"
@@ -97,10 +108,13 @@ def main(jobs: int = DEFAULT_JOBS) -> None:
             terminal.close()
         lines = [json.loads(line) for line in log.read_text().splitlines()]
     fixed = next(took for _, took, what in lines if what == "fixed")
-    blocks = sorted(((took, what) for at, took, what in lines if what != "fixed" and at >= began), reverse=True)
+    blocks = sorted(
+        ((took, what) for at, took, what in lines if what != "fixed" and at >= began), reverse=True
+    )
     limit = PROMISED_MS * fixed / FIXED_LOOP_MS
     print(
-        f"{jobs} own jobs, {REFRESHES} refreshes; the fixed loop takes {fixed:.1f} ms, so a block at most {limit:.0f}"
+        f"{jobs} own jobs, {REFRESHES} refreshes; the fixed loop takes {fixed:.1f} ms, so a block "
+        f"at most {limit:.0f}"
     )
     for took, what in blocks[:12]:
         print(f"{took:7.1f} ms  {what}")

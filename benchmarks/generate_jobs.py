@@ -1,9 +1,12 @@
-"""Makes squeue's answer for any number of jobs, in the shape of recorded ones. Knows the layout asked for, no server.
+"""Makes squeue's answer for any number of jobs, in the shape of recorded ones.
+
+Knows the layout asked for, no server.
 
     python -m benchmarks.generate_jobs 100000 > jobs.out
 
-Three jobs in ten run. Users, accounts, partitions, requests and folders are few, as on real clusters; one pending row
-in eight stands for the rest of an array; one name in two hundred tries to break the reader.
+Three jobs in ten run. Users, accounts, partitions, requests and folders are few, as on real
+clusters; one pending row in eight stands for the rest of an array; one name in two hundred tries to
+break the reader.
 """
 
 from __future__ import annotations
@@ -23,8 +26,25 @@ RUNNING_SHARE = 0.3
 _USERS = [f"user{number:03d}" for number in range(180)]
 _ACCOUNTS = ["vision", "climate", "chem", "genomics", "physics", "materials"]
 _PARTITIONS = ["cpu", "cpu", "cpu", "gpu", "gpu", "long", "himem", "debug"]
-_REASONS = ["Priority"] * 12 + ["Resources", "Dependency", "QOSMaxCpuPerUserLimit", "JobHeldUser", "BeginTime"]
-_NAMES = ["train", "sweep", "relax", "md-300K", "wrf-post", "eval", "tokenize", "blast", "regrid", "jupyter"]
+_REASONS = ["Priority"] * 12 + [
+    "Resources",
+    "Dependency",
+    "QOSMaxCpuPerUserLimit",
+    "JobHeldUser",
+    "BeginTime",
+]
+_NAMES = [
+    "train",
+    "sweep",
+    "relax",
+    "md-300K",
+    "wrf-post",
+    "eval",
+    "tokenize",
+    "blast",
+    "regrid",
+    "jupyter",
+]
 _HOSTILE_NAMES = [
     b"line1\nline2\ttab",
     b"x\x1f\x1e\n999\x1fforged\x1falice",
@@ -54,7 +74,9 @@ def _row(number: int, choose: random.Random, token: bytes) -> bytes:
     elapsed = NOW - started
     days, seconds = divmod(elapsed, 86400)
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    tres = f"cpu={cpus},mem={cpus * 4}G,node=1,billing={cpus}" + (f",gres/gpu={gpus}" if gpus else "")
+    tres = f"cpu={cpus},mem={cpus * 4}G,node=1,billing={cpus}" + (
+        f",gres/gpu={gpus}" if gpus else ""
+    )
     plain = {
         "jobarrayid": job_id,
         "arrayjobid": array_id,
@@ -85,7 +107,11 @@ def _row(number: int, choose: random.Random, token: bytes) -> bytes:
         "exit_code": "0",
         "dependency": "(null)",
     }
-    name = choose.choice(_HOSTILE_NAMES) if number % 200 == 0 else f"{choose.choice(_NAMES)}-{number % 977}".encode()
+    name = (
+        choose.choice(_HOSTILE_NAMES)
+        if number % 200 == 0
+        else f"{choose.choice(_NAMES)}-{number % 977}".encode()
+    )
     hostile = {
         "reason": b"None" if running else choose.choice(_REASONS).encode(),
         "name": name,
@@ -93,7 +119,10 @@ def _row(number: int, choose: random.Random, token: bytes) -> bytes:
         "workdir": f"/home/{user}/project{number % 5}".encode(),
     }
     first = SEPARATOR.join(plain[field] for field in LAYOUT.plain).encode()
-    return b"".join(part + token for part in (first, *(hostile[field] for field in LAYOUT.hostile))) + b"\n"
+    return (
+        b"".join(part + token for part in (first, *(hostile[field] for field in LAYOUT.hostile)))
+        + b"\n"
+    )
 
 
 def jobs_text(count: int, *, token: str = RECORDED_TOKEN, seed: int = 0) -> bytes:

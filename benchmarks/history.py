@@ -1,4 +1,5 @@
-"""How long a million ended jobs take: to read what sacct prints of them, to keep, to read from the disk and to show.
+"""How long a million ended jobs take: to read what sacct prints of them, to keep, to read from the
+disk and to show.
 
 python -m benchmarks.history [RUNS]          exits 1 when a slice is read slower than promised
 """
@@ -35,7 +36,9 @@ _HOSTILE_ONE_IN = 500
 T = TypeVar("T")
 
 
-def sacct_text(first: int, count: int, since: int, until: int, token: str, *, seed: int = 0) -> bytes:
+def sacct_text(
+    first: int, count: int, since: int, until: int, token: str, *, seed: int = 0
+) -> bytes:
     """What sacct prints of `count` runs that ended in a slice, the same for the same seed."""
     choose = random.Random(seed)
     lines = []
@@ -46,7 +49,10 @@ def sacct_text(first: int, count: int, since: int, until: int, token: str, *, se
         state = choose.choice(_STATES)
         user = choose.randrange(300)
         tres = f"billing={cpus},cpu={cpus},gres/gpu={cpus // 8},mem={cpus * 4}G,node=1"
-        times = f"{end - elapsed - choose.randrange(50_000)} {end - elapsed - 100} {end - elapsed} {end}".split()
+        times = (
+            f"{end - elapsed - choose.randrange(50_000)} {end - elapsed - 100} "
+            f"{end - elapsed} {end}"
+        ).split()
         name = f"train_resnet50_seed{number % 977}"
         if number % _HOSTILE_ONE_IN == 0:
             name += "\n1|forged\x1b[31m"
@@ -85,7 +91,9 @@ def sacct_text(first: int, count: int, since: int, until: int, token: str, *, se
             "workdir": "",
             "maxrss": f"{choose.randrange(10_000, 64_000_000)}K",
         }
-        step["tresusageintot"] = f"cpu={run['totalcpu']},energy=0,fs/disk={number},mem={step['maxrss']},pages=1,vmem=9G"
+        step["tresusageintot"] = (
+            f"cpu={run['totalcpu']},energy=0,fs/disk={number},mem={step['maxrss']},pages=1,vmem=9G"
+        )
         steps = [{**step, "jobid": f"{number}.batch", "jobname": "batch"}]
         if number % 3:
             steps.append({**step, "jobid": f"{number}.0", "jobname": "python"})
@@ -96,7 +104,10 @@ def sacct_text(first: int, count: int, since: int, until: int, token: str, *, se
 def timed(what: str, work: Callable[[], T]) -> T:
     began, cpu = time.perf_counter(), time.process_time()
     result = work()
-    print(f"{what:<44} {time.perf_counter() - began:7.2f} s  {time.process_time() - cpu:7.2f} s of CPU")
+    print(
+        f"{what:<44} {time.perf_counter() - began:7.2f} s  {time.process_time() - cpu:7.2f} s "
+        f"of CPU"
+    )
     return result
 
 
@@ -125,7 +136,8 @@ def main(argv: list[str] | None = None) -> int:
         best = max(best, rows / took)
         if at in (0, slices - 1):
             print(
-                f"slice: {len(raw) / 1e6:.0f} MB, {rows} rows of {of_each} runs read in {took:.2f} s of CPU: "
+                f"slice: {len(raw) / 1e6:.0f} MB, {rows} rows of {of_each} runs read in {took:.2f} "
+                f"s of CPU: "
                 f"{rows / took:,.0f} rows/s, {of_each / took:,.0f} runs/s; "
                 f"{took / split:.1f} times bytes.split"
             )
@@ -146,11 +158,15 @@ def main(argv: list[str] | None = None) -> int:
         again.load(whole)
         assert not again.missing(whole)
         runs = timed(
-            "read, joined, numbered, cut to the span", lambda: overlapping(again.read(whole, RUNS.names), whole)
+            "read, joined, numbered, cut to the span",
+            lambda: overlapping(again.read(whole, RUNS.names), whole),
         )
         assert runs.num_rows >= count - 1
         jobs = timed("as jobs", lambda: jobs_of_runs(runs))
-        timed("folded and sorted by user, as the view does", lambda: fold(jobs, frozenset(), ("user", False)))
+        timed(
+            "folded and sorted by user, as the view does",
+            lambda: fold(jobs, frozenset(), ("user", False)),
+        )
     print(f"best slice: {best:,.0f} rows/s")
     print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     if best < PROMISED_ROWS_A_SECOND:

@@ -1,9 +1,10 @@
-"""Keys in a log that does not grow, beside one that grows by 50 MB/s: milliseconds a key, memory, how far it is behind.
+"""Keys in a log that does not grow, beside one that grows by 50 MB/s: milliseconds a key, memory,
+how far it is behind.
 
     python -m benchmarks.log_keys [SECONDS]
 
-The log is a file of this machine, the scheduler a stand-in: this is hpcdash's own time. The writer takes part of the
-machine as well, as a job on a login node would.
+The log is a file of this machine, the scheduler a stand-in: this is hpcdash's own time. The writer
+takes part of the machine as well, as a job on a login node would.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def measure(name: str, keys: Sequence[str], *, grows: bool, seconds: float) -> s
             terminal.wait_for("100 % of")
             opened = time.perf_counter() - asked
             if grows:
-                writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(log), str(_MOST_BYTES)])
+                writer = subprocess.Popen(
+                    [sys.executable, "-c", _WRITER, str(log), str(_MOST_BYTES)]
+                )
                 terminal.wait_for(r"\+4\d\.?\d*M/s", 20)
             took: list[float] = []
             silent = 0
@@ -102,7 +105,8 @@ def measure(name: str, keys: Sequence[str], *, grows: bool, seconds: float) -> s
     took.sort()
     return (
         f"{name:<34} {1000 * opened:6.0f} ms  {1000 * statistics.median(took):6.1f} "
-        f"{1000 * took[int(0.95 * len(took))]:6.1f} {1000 * took[-1]:6.1f} ms of {len(took):>4} keys, {silent} without"
+        f"{1000 * took[int(0.95 * len(took))]:6.1f} {1000 * took[-1]:6.1f} ms of {len(took):>4} "
+        f"keys, {silent} without"
         f" a change  {peak / 2**20:4.0f} MiB  {'+' + rate[1] + '/s' if rate else ''}"
     )
 
@@ -116,7 +120,10 @@ def main(seconds: float = DEFAULT_SECONDS) -> None:
     for grows in (False, True):
         what = "grows by 50 MB/s" if grows else "is quiet"
         print(measure(f"{what}: paging", PAGES, grows=grows, seconds=seconds), flush=True)
-        print(measure(f"{what}: wrap while following", FOLLOWING, grows=grows, seconds=seconds), flush=True)
+        print(
+            measure(f"{what}: wrap while following", FOLLOWING, grows=grows, seconds=seconds),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""How long a log takes to open at its end, to follow and to draw, beside tail on the same file in the same run.
+"""How long a log takes to open at its end, to follow and to draw, beside tail on the same file in
+the same run.
 
 python -m benchmarks.logs          exits 1 when following is slower than promised
 """
@@ -28,9 +29,12 @@ SCREEN_ROWS = 60
 # Bytes a second of `hpcdash log -f` beside those of `tail -f`.
 PROMISED_SHARE = 0.25
 _ROUNDS = 5
-_PLAIN = b"2026-01-01 12:00:00 INFO epoch 3 step 1200 loss 0.1234 lr 0.001 throughput 123.4 samples/s\n"
+_PLAIN = (
+    b"2026-01-01 12:00:00 INFO epoch 3 step 1200 loss 0.1234 lr 0.001 throughput 123.4 samples/s\n"
+)
 _COLOURED = (
-    b"\x1b[32m2026-01-01 12:00:00\x1b[0m | \x1b[1mINFO    \x1b[0m | \x1b[36mtrain\x1b[0m - loss \x1b[31m0.12\x1b[0m\n"
+    b"\x1b[32m2026-01-01 12:00:00\x1b[0m | \x1b[1mINFO    \x1b[0m | \x1b[36mtrain\x1b[0m "
+    b"- loss \x1b[31m0.12\x1b[0m\n"
 )
 _BARS = "\r 42%|████▏     | 420/1000 [00:12<00:16, 35.1it/s]".encode() * 600 + b"\n"
 
@@ -59,7 +63,9 @@ def rows_of(page: Page) -> int:
     """Draw the last screen of a page."""
     start = page.chunk.offset
     rows = page.pieces.rows()[-SCREEN_ROWS:]
-    return len([shown_line(page.chunk.content[first - start : last - start]) for first, last in rows])
+    return len(
+        [shown_line(page.chunk.content[first - start : last - start]) for first, last in rows]
+    )
 
 
 async def opened_seconds(path: Path) -> float:
@@ -74,12 +80,18 @@ async def opened_seconds(path: Path) -> float:
 
 
 def tail_seconds(path: Path) -> float:
-    return best_seconds(lambda: subprocess.run(["tail", "-n", "100", str(path)], stdout=subprocess.DEVNULL, check=True))
+    return best_seconds(
+        lambda: subprocess.run(
+            ["tail", "-n", "100", str(path)], stdout=subprocess.DEVNULL, check=True
+        )
+    )
 
 
 def _grow(path: Path) -> subprocess.Popen[bytes]:
     """A file that grows as fast as a program can write it."""
-    return subprocess.Popen(["sh", "-c", 'yes "$2" | head -c "$3" >>"$1"', "sh", path, _PLAIN[:-1], str(GROWN_BYTES)])
+    return subprocess.Popen(
+        ["sh", "-c", 'yes "$2" | head -c "$3" >>"$1"', "sh", path, _PLAIN[:-1], str(GROWN_BYTES)]
+    )
 
 
 async def followed_seconds(path: Path) -> float:
@@ -104,7 +116,10 @@ def tail_followed_seconds(path: Path) -> float:
     """The same with `tail -f`, its output read and thrown away here."""
     path.write_bytes(b"")
     started = time.perf_counter()
-    with _grow(path), subprocess.Popen(["tail", "-c", "+1", "-f", str(path)], stdout=subprocess.PIPE) as tail:
+    with (
+        _grow(path),
+        subprocess.Popen(["tail", "-c", "+1", "-f", str(path)], stdout=subprocess.PIPE) as tail,
+    ):
         assert tail.stdout is not None
         left_bytes = GROWN_BYTES
         while left_bytes > 0:
@@ -140,15 +155,34 @@ def main() -> int:
             file.seek(0, 2)
             file.write(_PLAIN * 20_000)
         opened, tailed = asyncio.run(opened_seconds(sparse)), tail_seconds(sparse)
-        _report("last screen of 10 GiB, tail -n 100", opened, tailed, lambda seconds: f"{seconds * 1e3:.1f} ms")
+        _report(
+            "last screen of 10 GiB, tail -n 100",
+            opened,
+            tailed,
+            lambda seconds: f"{seconds * 1e3:.1f} ms",
+        )
         growing.touch()
-        followed, tail_followed = asyncio.run(followed_seconds(growing)), tail_followed_seconds(growing)
+        followed, tail_followed = (
+            asyncio.run(followed_seconds(growing)),
+            tail_followed_seconds(growing),
+        )
     rates = (GROWN_BYTES / followed, GROWN_BYTES / tail_followed)
-    share = _report("follow 1 GiB as it grows, tail -f", *rates, lambda rate: f"{rate / 1e6:.0f} MB/s")
+    share = _report(
+        "follow 1 GiB as it grows, tail -f", *rates, lambda rate: f"{rate / 1e6:.0f} MB/s"
+    )
     content = (_PLAIN * (SPLIT_BYTES // len(_PLAIN) + 1))[:SPLIT_BYTES]
-    cut, split = best_seconds(lambda: pieces(content, 0)), best_seconds(lambda: content.split(b"\n"))
-    _report("cut 4 MiB into pieces, bytes.split", cut, split, lambda seconds: f"{seconds * 1e3:.1f} ms")
-    for name, line in (("plain", _PLAIN), ("coloured", _COLOURED), ("progress bars of 30 KiB", _BARS)):
+    cut, split = (
+        best_seconds(lambda: pieces(content, 0)),
+        best_seconds(lambda: content.split(b"\n")),
+    )
+    _report(
+        "cut 4 MiB into pieces, bytes.split", cut, split, lambda seconds: f"{seconds * 1e3:.1f} ms"
+    )
+    for name, line in (
+        ("plain", _PLAIN),
+        ("coloured", _COLOURED),
+        ("progress bars of 30 KiB", _BARS),
+    ):
         print(f"draw {SCREEN_ROWS} {name:<26} {draw_milliseconds(line):>9.2f} ms")
     return 0 if share >= PROMISED_SHARE else 1
 

@@ -1,6 +1,8 @@
-"""What it costs to keep, show and judge the samples of long trainings: memory, appended points, screens, analysis.
+"""What it costs to keep, show and judge the samples of long trainings: memory, appended points,
+screens, analysis.
 
-python -m benchmarks.metric_series          exits 1 when a screen, an analysis or the memory is more than promised
+python -m benchmarks.metric_series          exits 1 when a screen, an analysis or the memory is more
+than promised
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from collections.abc import Callable
 import numpy as np
 
 from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
-from hpcdash.services.metrics.downsample import Smoothing, ViewPoints, smoothed, view_of, whole_range
+from hpcdash.services.metrics.downsample import (
+    Smoothing,
+    ViewPoints,
+    smoothed,
+    view_of,
+    whole_range,
+)
 from hpcdash.services.metrics.findings import find_not_finite, find_plateau
 from hpcdash.services.metrics.joined import Series, joined
 from hpcdash.services.metrics.series import MetricLog
@@ -51,14 +59,21 @@ def batch_of(begin: int, values: Floats, names: tuple[str, ...] = ("loss",)) -> 
     unknown = np.full(values.size, np.nan)
     points = Points(np.arange(values.size), values)
     return MetricBatch(
-        lines * _LINE_BYTES, lines.astype(float), unknown, unknown, 1.7e9 + lines, dict.fromkeys(names, points)
+        lines * _LINE_BYTES,
+        lines.astype(float),
+        unknown,
+        unknown,
+        1.7e9 + lines,
+        dict.fromkeys(names, points),
     )
 
 
 def log_of(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog, float]:
     """The log, and microseconds a point that appending took in batches of 5000."""
     log = MetricLog() if exact_points is None else MetricLog(exact_points=exact_points)
-    batches = [batch_of(begin, loss[begin : begin + _BATCH]) for begin in range(0, loss.size, _BATCH)]
+    batches = [
+        batch_of(begin, loss[begin : begin + _BATCH]) for begin in range(0, loss.size, _BATCH)
+    ]
     started = time.perf_counter()
     for batch in batches:
         log.append(batch)
@@ -74,10 +89,16 @@ def many_points() -> float:
     """Ten million points in the memory that is usual; the megabytes they are kept in."""
     log, microseconds = log_of(loss_of(np.arange(float(MANY_POINTS))))
     kept = log.kept
-    print(f"{MANY_POINTS:,} points appended: {microseconds:.2f} µs a point, kept in {kept.bytes / 1e6:.0f} MB")
+    print(
+        f"{MANY_POINTS:,} points appended: {microseconds:.2f} µs a point, kept in "
+        f"{kept.bytes / 1e6:.0f} MB"
+    )
     print(f"  {kept.exact_points:,} of them exact, the others in {kept.cells:,} cells")
     series = joined([log]).series("loss")
-    joining, drawing = best_ms(lambda: joined([log]).series("loss")), best_ms(lambda: screen(series))
+    joining, drawing = (
+        best_ms(lambda: joined([log]).series("loss")),
+        best_ms(lambda: screen(series)),
+    )
     print(f"  series {joining:.1f} ms, screen {drawing:.2f} ms")
     backward = MetricLog()
     batches = [batch_of(begin, np.ones(_BATCH)) for begin in range(0, MANY_POINTS // 4, _BATCH)]
@@ -86,11 +107,17 @@ def many_points() -> float:
         backward.prepend(batch)
     taken = (time.perf_counter() - started) / (MANY_POINTS // 4) * 1e6
     print(f"  {MANY_POINTS // 4:,} points prepended: {taken:.2f} µs a point")
-    single = [batch_of(MANY_POINTS + k, np.ones(1), ("loss", "lr", "norm", "scale", "time")) for k in range(2000)]
+    single = [
+        batch_of(MANY_POINTS + k, np.ones(1), ("loss", "lr", "norm", "scale", "time"))
+        for k in range(2000)
+    ]
     started = time.perf_counter()
     for batch in single:
         log.append(batch)
-    print(f"  one sample of five metrics: {(time.perf_counter() - started) / len(single) * 1e6:.0f} µs")
+    print(
+        f"  one sample of five metrics: "
+        f"{(time.perf_counter() - started) / len(single) * 1e6:.0f} µs"
+    )
     return kept.bytes / 1e6
 
 
@@ -111,10 +138,17 @@ def million_points() -> tuple[float, float, float]:
         "log, with nan and below zero": best_ms(lambda: screen(hostile, log_y=True)),
     }
     print("  screen: " + ", ".join(f"{name} {taken:.2f} ms" for name, taken in screens.items()))
-    for smoothing in (Smoothing("ema", 0.99), Smoothing("mean", window=1000), Smoothing("median", window=1000)):
+    for smoothing in (
+        Smoothing("ema", 0.99),
+        Smoothing("mean", window=1000),
+        Smoothing("median", window=1000),
+    ):
         whole = best_ms(lambda of=smoothing: smoothed(series, 0, POINTS, COLUMNS, of))  # type: ignore[misc]
         zoomed = best_ms(lambda of=smoothing: smoothed(series, POINTS - 2000, POINTS, COLUMNS, of))  # type: ignore[misc]
-        print(f"  smoothed by {smoothing.kind}: {whole:.1f} ms, the newest 2000 points {zoomed:.1f} ms")
+        print(
+            f"  smoothed by {smoothing.kind}: {whole:.1f} ms, the newest 2000 points "
+            f"{zoomed:.1f} ms"
+        )
     before: SpikeAnalysis = find_spikes(steps[:-NEW_POINTS], loss[:-NEW_POINTS])
     analysis = best_ms(lambda: find_spikes(steps, loss))
     refresh = best_ms(lambda: find_spikes(steps, loss, before))
@@ -129,7 +163,10 @@ def main() -> int:
     figures = dict(zip(PROMISED, (*million_points(), megabytes), strict=True))
     over = [name for name, most in PROMISED.items() if figures[name] > most]
     for name in over:
-        print(f"more than promised: {name} {figures[name]:.1f}, promised {PROMISED[name]:g}", file=sys.stderr)
+        print(
+            f"more than promised: {name} {figures[name]:.1f}, promised {PROMISED[name]:g}",
+            file=sys.stderr,
+        )
     return 1 if over else 0
 
 

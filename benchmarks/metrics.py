@@ -2,8 +2,9 @@
 
     python -m benchmarks.metrics [LINES]
 
-Seconds are those of the processor. Exits 1 when a million lines of nanoGPT or JSON take more than 2 of them, of
-Megatron more than 5, or when another thread waits longer than 20 ms for the interpreter once in a hundred times.
+Seconds are those of the processor. Exits 1 when a million lines of nanoGPT or JSON take more than 2
+of them, of Megatron more than 5, or when another thread waits longer than 20 ms for the interpreter
+once in a hundred times.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ MOST_GAP_SECONDS = 0.020
 def megatron(i: int) -> str:
     return (
         f" [2026-01-{1 + i // 86400 % 28:02d} {i // 3600 % 24:02d}:{i // 60 % 60:02d}:{i % 60:02d}]"
-        f" iteration {i:8d}/ 1000000 | consumed samples: {i * 256:12d} | elapsed time per iteration (ms):"
-        f" {1200 + random.random() * 50:.1f} | learning rate: {1.5e-4 * random.random():.6E} | global batch size:   256"
-        f" | lm loss: {2 + random.random():.6E} | loss scale: 1.0 | grad norm: {random.random():.3f}"
+        f" iteration {i:8d}/ 1000000 | consumed samples: {i * 256:12d} | elapsed time per "
+        f"iteration (ms):"
+        f" {1200 + random.random() * 50:.1f} | learning rate: {1.5e-4 * random.random():.6E} | "
+        f"global batch size:   256"
+        f" | lm loss: {2 + random.random():.6E} | loss scale: 1.0 | grad norm: "
+        f"{random.random():.3f}"
         f" | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
 
@@ -42,13 +46,17 @@ def nanogpt(i: int) -> str:
 
 def json_lines(i: int) -> str:
     loss, norm = 2 + random.random(), random.random()
-    return f'{{"step": {i}, "loss": {loss}, "lr": {random.random():.6f}, "grad_norm": {norm:.4f}}}\n'
+    return (
+        f'{{"step": {i}, "loss": {loss}, "lr": {random.random():.6f}, "grad_norm": {norm:.4f}}}\n'
+    )
 
 
 def torchtitan(i: int) -> str:
     return (
-        f"\x1b[36m[titan] 2026-03-04 {i // 3600 % 24:02d}:{i // 60 % 60:02d}:{i % 60:02d},338 - root - INFO - "
-        f"\x1b[31mstep: {i:2d}  \x1b[32mloss: {2 + random.random():8.5f}  \x1b[33mgrad_norm: {random.random():7.4f}"
+        f"\x1b[36m[titan] 2026-03-04 {i // 3600 % 24:02d}:{i // 60 % 60:02d}:{i % 60:02d},338 - "
+        f"root - INFO - "
+        f"\x1b[31mstep: {i:2d}  \x1b[32mloss: {2 + random.random():8.5f}  \x1b[33mgrad_norm: "
+        f"{random.random():7.4f}"
         f"  \x1b[34mmemory: 10.05GiB(10.57%)  \x1b[36mtps: {random.randint(1000, 9999):,}"
         f"  \x1b[36mtflops: {300 + random.random():.2f}  \x1b[35mmfu: 14.02%\x1b[39m\n"
     )
@@ -62,7 +70,10 @@ def bars(i: int) -> str:
 
 def prose(i: int) -> str:
     seconds = random.random()
-    return f"INFO:root: loaded shard {i} of /path/to/the/data/set_{i % 7}.parquet in {seconds:.2f}s rows=1000\n"
+    return (
+        f"INFO:root: loaded shard {i} of /path/to/the/data/set_{i % 7}.parquet in "
+        f"{seconds:.2f}s rows=1000\n"
+    )
 
 
 KINDS: dict[str, tuple[Callable[[int], str], str]] = {
@@ -76,7 +87,9 @@ KINDS: dict[str, tuple[Callable[[int], str], str]] = {
 
 
 class Gaps:
-    """How long a thread that wants to run every half millisecond waited for the interpreter, 99 times of 100."""
+    """How long a thread that wants to run every half millisecond waited for the interpreter, 99
+    times of 100.
+    """
 
     def __enter__(self) -> Gaps:
         self._waits: list[float] = []
@@ -112,7 +125,10 @@ def main() -> int:
     lines = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     random.seed(1)
     is_slow = False
-    print("| lines | MB | samples | grep s | read s | ratio | lines/s | gap ms |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| lines | MB | samples | grep s | read s | ratio | lines/s | gap ms "
+        "|\n|---|---|---|---|---|---|---|---|"
+    )
     for name, (line, pattern) in KINDS.items():
         count = lines // 10 if name == "bars" else lines
         with tempfile.TemporaryDirectory() as folder:
@@ -133,8 +149,10 @@ def main() -> int:
             with Gaps() as gaps:
                 read_file(path)
         print(
-            f"| {name}, {count:,} | {size / 1e6:.0f} | {samples:,} | {grep_seconds:.2f} | {seconds:.2f}"
-            f" | {seconds / grep_seconds:.1f} | {count / seconds:,.0f} | {gaps.usual_seconds * 1e3:.1f} |",
+            f"| {name}, {count:,} | {size / 1e6:.0f} | {samples:,} | {grep_seconds:.2f} | "
+            f"{seconds:.2f}"
+            f" | {seconds / grep_seconds:.1f} | {count / seconds:,.0f} | "
+            f"{gaps.usual_seconds * 1e3:.1f} |",
             flush=True,
         )
         if (most := MOST_SECONDS_A_MILLION.get(name)) is not None:

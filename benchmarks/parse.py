@@ -1,4 +1,5 @@
-"""How long it takes to read the jobs of a poll, and to write them as JSON, beside merely splitting the same bytes.
+"""How long it takes to read the jobs of a poll, and to write them as JSON, beside merely splitting
+the same bytes.
 
 python benchmarks/parse.py [COUNT ...]          exits 1 when reading takes longer than promised
 """
@@ -31,7 +32,8 @@ from hpcdash.transport.base import CommandResult
 COUNTS = (10_000, 30_000, 100_000)
 PROMISED_JOBS = 100_000
 PROMISED_SECONDS = 0.3
-# What a server with 20 000 jobs prints is as many bytes as 100 000 of Slurm's, with each attribute's name in it.
+# What a server with 20 000 jobs prints is as many bytes as 100 000 of Slurm's, with each
+# attribute's name in it.
 PBS_COUNTS = (5_000, 20_000)
 PROMISED_PBS_JOBS = 20_000
 PROMISED_PBS_SECONDS = 0.5
@@ -61,7 +63,9 @@ def as_json(table: pa.Table, names: list[str]) -> bytes:
 
 
 async def longest_gap(work: Callable[[], object]) -> float:
-    """The longest time between two turns of an event loop that wants one each millisecond, while a thread works."""
+    """The longest time between two turns of an event loop that wants one each millisecond, while a
+    thread works.
+    """
     working = asyncio.create_task(asyncio.to_thread(work))
     longest = 0.0
     before = time.perf_counter()
@@ -75,11 +79,13 @@ async def longest_gap(work: Callable[[], object]) -> float:
 
 
 def pbs_text(count: int, token: str, scene: str = "everyday", *, seed: int = 0) -> bytes:
-    """`count` jobs as `qstat -f -F dsv` prints them: those of a scene over and over, under other ids, names, users and
-    times, the same for the same seed."""
+    """`count` jobs as `qstat -f -F dsv` prints them: those of a scene over and over, under other
+    ids, names, users and times, the same for the same seed.
+    """
     choose = random.Random(seed)
     recorded = [
-        line.split(_RECORDED_DELIMITER) for line in (_PBS_SCENES / scene / _PBS_LISTS[scene]).read_bytes().splitlines()
+        line.split(_RECORDED_DELIMITER)
+        for line in (_PBS_SCENES / scene / _PBS_LISTS[scene]).read_bytes().splitlines()
     ]
     jobs = []
     for number in range(1000, 1000 + count):
@@ -91,18 +97,27 @@ def pbs_text(count: int, token: str, scene: str = "everyday", *, seed: int = 0) 
             rest = rest.replace(user, b"user%03d" % choose.randrange(180))
         second = choose.randrange(86_400)
         clock = b"%02d:%02d:%02d 2026" % (second // 3600, second // 60 % 60, second % 60)
-        jobs.append(b"Job Id: %d%b%b%b" % (number, ending, token.encode(), rest.replace(_RECORDED_CLOCK, clock)))
+        jobs.append(
+            b"Job Id: %d%b%b%b"
+            % (number, ending, token.encode(), rest.replace(_RECORDED_CLOCK, clock))
+        )
     return b"\n".join([*jobs, b""])
 
 
 def slurm_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
     """What squeue printed, the token in it, and the reading of it."""
     raw = jobs_text(count)
-    return raw, RECORDED_TOKEN, partial(parse_jobs, CommandResult(("squeue",), 0, raw, b"", 0.0), token=RECORDED_TOKEN)
+    return (
+        raw,
+        RECORDED_TOKEN,
+        partial(parse_jobs, CommandResult(("squeue",), 0, raw, b"", 0.0), token=RECORDED_TOKEN),
+    )
 
 
 def pbs_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
-    """What qstat printed, the token in it, and the reading of it; before the jobs comes the login node's clock."""
+    """What qstat printed, the token in it, and the reading of it; before the jobs comes the login
+    node's clock.
+    """
     query = pbs_backend(Dialect.OPENPBS).queue.jobs(JobScope())
     token = token_of(query.argv)
     assert token is not None
@@ -121,7 +136,8 @@ def measure(count: int, raw: bytes, token: str, read: Callable[[], ParsedTable])
     write = best_seconds(partial(as_json, table, names))
     gap = asyncio.run(longest_gap(read))
     print(
-        f"{count:>8}  {len(raw) / 1e6:>6.1f}  {split:>8.4f}  {parse:>8.4f}  {parse / split:>6.1f}  {write:>8.3f}"
+        f"{count:>8}  {len(raw) / 1e6:>6.1f}  {split:>8.4f}  {parse:>8.4f}  {parse / split:>6.1f}  "
+        f"{write:>8.3f}"
         f"  {json_bytes / 1e6:>8.1f}  {gap * 1000:>6.1f}"
     )
     return parse

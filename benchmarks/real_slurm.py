@@ -1,4 +1,5 @@
-"""The dashboard's figures on a real Slurm over ssh, with as many pending jobs as asked for; needs root and Debian.
+"""The dashboard's figures on a real Slurm over ssh, with as many pending jobs as asked for; needs
+root and Debian.
 
     python -m benchmarks.real_slurm [JOBS]
 
@@ -36,7 +37,11 @@ def main(jobs: int) -> None:
             print(HEADING)
             shutil.copytree(lab.ssh_config.parent, folder / ".ssh")
             settings = {"PATH": os.environ["PATH"]}
-            print(measure_dashboard(jobs, folder, settings, unit_seconds, where=("--ssh", "lab-alice")))
+            print(
+                measure_dashboard(
+                    jobs, folder, settings, unit_seconds, where=("--ssh", "lab-alice")
+                )
+            )
         finally:
             lab.stop(wipe=True)
 

@@ -1,4 +1,5 @@
-"""Slurm's and PBS's commands as small shell scripts that print generated jobs: as many as one likes, without a server.
+"""Slurm's and PBS's commands as small shell scripts that print generated jobs: as many as one
+likes, without a server.
 
 Only the time of the scheduler itself is missing from what is measured on them.
 """
@@ -68,7 +69,9 @@ def make_pbs_stand_in(folder: Path, jobs: int) -> Path:
     now = time.time()
     day = time.strftime("%b %d", time.gmtime(now - 86400)).encode()
     raw = re.sub(
-        rb"@@history_timestamp=\d+", b"@@history_timestamp=%d" % (now - 3600), pbs_text(jobs, "@@", "finished")
+        rb"@@history_timestamp=\d+",
+        b"@@history_timestamp=%d" % (now - 3600),
+        pbs_text(jobs, "@@", "finished"),
     )
     ended = folder / "ended.dsv"
     ended.write_bytes(re.sub(rb" Nov 21 (\d\d:\d\d:\d\d 2026)", rb" %b \1" % day, raw))
@@ -80,8 +83,8 @@ def make_pbs_stand_in(folder: Path, jobs: int) -> Path:
 def make_stand_in(folder: Path, jobs: int, *, own_jobs: int = MINE) -> Path:
     """A folder for the PATH; `jobs` rows for everyone, the first of them one's own.
 
-    Every second answer of one's own jobs leaves out a hundredth of them and has as many new ones; `answers` in the
-    folder grows by a byte with each.
+    Every second answer of one's own jobs leaves out a hundredth of them and has as many new ones;
+    `answers` in the folder grows by a byte with each.
     """
     everyone, mine = folder / "everyone.out", folder / "mine.out"
     own_jobs = min(jobs, own_jobs)
@@ -95,6 +98,8 @@ def make_stand_in(folder: Path, jobs: int, *, own_jobs: int = MINE) -> Path:
         answers=shlex.quote(str(folder / "answers")),
         recorded=_RECORDED,
     )
-    squeue = squeue.replace("for word;", 'if [ "$1" = --version ]; then echo "slurm 22.05.8"; exit; fi\nfor word;')
+    squeue = squeue.replace(
+        "for word;", 'if [ "$1" = --version ]; then echo "slurm 22.05.8"; exit; fi\nfor word;'
+    )
     silent = dict.fromkeys(("sinfo", "sacct", "sbatch", "scancel"), "#!/bin/sh\n")
     return _install(folder, {**silent, "squeue": squeue, "scontrol": _SCONTROL})

@@ -1,4 +1,6 @@
-"""A program in a pseudo-terminal, watched the way a person would: what is on the screen, and when it changed."""
+"""A program in a pseudo-terminal, watched the way a person would: what is on the screen, and when
+it changed.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,27 @@ from pathlib import Path
 import psutil
 import pyte
 
-KEYS = {"up": "\x1b[A", "down": "\x1b[B", "pagedown": "\x1b[6~", "pageup": "\x1b[5~", "enter": "\r", "escape": "\x1b"}
+KEYS = {
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "pagedown": "\x1b[6~",
+    "pageup": "\x1b[5~",
+    "enter": "\r",
+    "escape": "\x1b",
+}
 _MEMORY_EVERY_SECONDS = 0.1
 
 
 class Terminal:
     """`columns` by `rows` cells; every wait has an end."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], columns: int = 160, rows: int = 45) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        columns: int = 160,
+        rows: int = 45,
+    ) -> None:
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         self.peak_bytes = 0
@@ -32,7 +47,11 @@ class Terminal:
         self.started = time.perf_counter()
         self._pid, self._descriptor = pty.fork()
         if self._pid == 0:
-            os.execvpe(argv[0], list(argv), {**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
+            os.execvpe(
+                argv[0],
+                list(argv),
+                {**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+            )
         size = struct.pack("HHHH", rows, columns, 0, 0)
         fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, size)
 
@@ -71,7 +90,9 @@ class Terminal:
     def memory_bytes(self) -> tuple[int, int]:
         """(resident now, the most ever), as Linux counts them."""
         status = Path(f"/proc/{self._pid}/status").read_text()
-        now, most = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) << 10 for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
+        now, most = (
+            int(re.search(rf"{key}:\s+(\d+)", status)[1]) << 10 for key in ("VmRSS", "VmHWM")
+        )  # type: ignore[index]
         return now, most
 
     def _sample_memory(self) -> None:
@@ -84,7 +105,9 @@ class Terminal:
                 pass
 
     def wait_for(self, pattern: str, seconds: float = 30.0) -> float:
-        """When a regex first was on the screen, in seconds since the start; TimeoutError with the screen otherwise."""
+        """When a regex first was on the screen, in seconds since the start; TimeoutError with the
+        screen otherwise.
+        """
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             if self.pump(0.02) and re.search(pattern, self.text()):

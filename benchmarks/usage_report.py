@@ -50,7 +50,9 @@ def generate_runs(count: int, *, names: int = 20_000, seed: int = 7) -> pa.Table
 
     def words(prefix: str, kinds: int) -> pa.Array:
         chosen = np.minimum(random.pareto(1.2, count) * kinds / 6, kinds - 1).astype(np.int32)
-        return pa.DictionaryArray.from_arrays(pa.array(chosen), pa.array([f"{prefix}{at:02}" for at in range(kinds)]))
+        return pa.DictionaryArray.from_arrays(
+            pa.array(chosen), pa.array([f"{prefix}{at:02}" for at in range(kinds)])
+        )
 
     states = ["completed", "failed", "timeout", "out_of_memory", "cancelled", "node_failed"]
     state = random.choice(6, count, p=[0.78, 0.09, 0.05, 0.02, 0.055, 0.005]).astype(np.int32)
@@ -78,7 +80,10 @@ def generate_runs(count: int, *, names: int = 20_000, seed: int = 7) -> pa.Table
         "_number": pa.array(np.arange(count)),
     }
     made = [
-        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type) for field in RUNS
+        columns[field.name].cast(field.type)
+        if field.name in columns
+        else pa.nulls(count, field.type)
+        for field in RUNS
     ]
     return pa.table(made, schema=RUNS)
 
@@ -96,7 +101,8 @@ def main(count: int = RUNS_COUNT) -> None:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
     of_cpu = used.ru_utime + used.ru_stime
     print(
-        f"Python {platform.python_version()}: a report of {count:,} runs took {seconds:.2f} s as a whole, "
+        f"Python {platform.python_version()}: a report of {count:,} runs took {seconds:.2f} s as a "
+        f"whole, "
         f"{of_cpu:.2f} s of a CPU"
     )
     # Other programs do not count.
@@ -121,7 +127,10 @@ def measure(folder: str) -> None:
     # The most since the program began: what the parent took does not count.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     mib = int(status["VmHWM"].split()[0]) / 1024
-    print(f"read in {read - began:.2f} s, built in {built - read:.2f} s: {hours:,} CPU hours, {mib:.0f} MiB")
+    print(
+        f"read in {read - began:.2f} s, built in {built - read:.2f} s: {hours:,} CPU hours, "
+        f"{mib:.0f} MiB"
+    )
     if runs.num_rows <= RUNS_COUNT and mib > PROMISED_MIB:
         raise SystemExit(f"more than the {PROMISED_MIB} MiB that are promised")
 

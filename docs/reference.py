@@ -1,4 +1,6 @@
-"""Writes the reference of commands, keys and configuration from the program itself, when the documentation is built."""
+"""Writes the reference of commands, keys and configuration from the program itself, when the
+documentation is built.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def commands() -> str:
 
 
 def _help(command: click.Command, name: str, parent: click.Context | None) -> list[str]:
-    context = click.Context(command, info_name=name, parent=parent, max_content_width=100, terminal_width=100)
+    context = click.Context(
+        command, info_name=name, parent=parent, max_content_width=100, terminal_width=100
+    )
     path = context.command_path
     pages = [f"## {path}\n\n```text\n{command.get_help(context)}\n```\n"]
     if isinstance(command, click.Group):
@@ -33,12 +37,19 @@ def _help(command: click.Command, name: str, parent: click.Context | None) -> li
 
 
 def keys() -> str:
-    """Every action with its key, its name for `:` and the configuration, and the views that have it."""
+    """Every action with its key, its name for `:` and the configuration, and the views that have
+    it.
+    """
     rows = ["| key | name | action | views |", "|---|---|---|---|"]
     for action in ACTIONS:
         views = "all" if action.views is None else ", ".join(sorted(action.views))
-        rows.append(f"| {_cell(key_sign(action.key))} | `{action.name}` | {_escaped(action.words)} | {views} |")
-    words = "Names are those of `[keys]` in the configuration, and of the command line that `:` opens."
+        rows.append(
+            f"| {_cell(key_sign(action.key))} | `{action.name}` | {_escaped(action.words)} | "
+            f"{views} |"
+        )
+    words = (
+        "Names are those of `[keys]` in the configuration, and of the command line that `:` opens."
+    )
     return f"# Keys\n\n{words}\n\n" + "\n".join(rows) + "\n"
 
 
@@ -52,7 +63,10 @@ def _cell(text: str) -> str:
 
 def configuration() -> str:
     """What `hpcdash config example` prints."""
-    return f"# config.toml\n\n`hpcdash config example` prints this file.\n\n```toml\n{default_config_text()}\n```\n"
+    return (
+        f"# config.toml\n\n`hpcdash config example` prints this "
+        f"file.\n\n```toml\n{default_config_text()}\n```\n"
+    )
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

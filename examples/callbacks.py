@@ -6,7 +6,15 @@ python examples/callbacks.py CLUSTER
 import os
 import sys
 
-from hpcdash import BaseCallback, CompletedContext, JobContext, RunBeginContext, RunEndContext, connect, task
+from hpcdash import (
+    BaseCallback,
+    CompletedContext,
+    JobContext,
+    RunBeginContext,
+    RunEndContext,
+    connect,
+    task,
+)
 
 
 class Telemetry(BaseCallback):

@@ -1,4 +1,6 @@
-"""A loop without a framework that survives the night: `python examples/plain.py FOLDER`, again and again."""
+"""A loop without a framework that survives the night: `python examples/plain.py FOLDER`, again and
+again.
+"""
 
 import json
 import random
@@ -33,7 +35,10 @@ def main() -> None:
                 (path / "model.json").write_text(json.dumps(weight))
         if guard.should_stop():
             break
-    print(f"ended after step {step if first <= STEPS else STEPS}: {guard.stop_reason or 'done'}", flush=True)
+    print(
+        f"ended after step {step if first <= STEPS else STEPS}: {guard.stop_reason or 'done'}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""PyTorch DDP that survives the night: `torchrun --nproc-per-node=2 examples/torch_ddp.py`, or one srun task a GPU."""
+"""PyTorch DDP that survives the night: `torchrun --nproc-per-node=2 examples/torch_ddp.py`, or one
+srun task a GPU.
+"""
 
 import os
 
@@ -17,7 +19,11 @@ def main() -> None:
         os.environ.setdefault(name, value)
     has_gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if has_gpu else "gloo")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if has_gpu else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if has_gpu
+        else torch.device("cpu")
+    )
     if has_gpu:
         torch.cuda.set_device(device)
 
@@ -44,7 +50,8 @@ def main() -> None:
         if guard.should_save() and guard.rank == 0:
             with checkpoints.saving(step) as folder:
                 torch.save(
-                    {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.pt"
+                    {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()},
+                    folder / "state.pt",
                 )
         if guard.should_stop():
             break

@@ -1,4 +1,6 @@
-"""Programs that run on this machine, each in a session and process group of its own, which is ended as a whole."""
+"""Programs that run on this machine, each in a session and process group of its own, which is ended
+as a whole.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ _Stream = int | IO[bytes]
 class ChildProcess:
     """A program that runs; `returncode` is None until it has ended, and -N where signal N ended it.
 
-    It is started before anything is awaited, so that whoever is cancelled knows the group to end. asyncio's own start
-    can be cancelled after its fork: then it kills the program alone, and waits for whoever else holds its pipes.
+    It is started before anything is awaited, so that whoever is cancelled knows the group to end.
+    asyncio's own start can be cancelled after its fork: then it kills the program alone, and waits
+    for whoever else holds its pipes.
     """
 
     def __init__(
@@ -53,16 +56,22 @@ class ChildProcess:
         self.returncode: int | None = None
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._reap, args=(loop,), name=f"reap-{self.pid}", daemon=True).start()
+        threading.Thread(
+            target=self._reap, args=(loop,), name=f"reap-{self.pid}", daemon=True
+        ).start()
 
     async def wait(self) -> int:
-        """Come back with its returncode once it has ended; whatever else holds its pipes is not waited for."""
+        """Come back with its returncode once it has ended; whatever else holds its pipes is not
+        waited for.
+        """
         await self._ended.wait()
         assert self.returncode is not None
         return self.returncode
 
     async def terminate(self) -> None:
-        """End its group: TERM, then KILL for what is left once it has ended, a second later at the latest."""
+        """End its group: TERM, then KILL for what is left once it has ended, a second later at the
+        latest.
+        """
         self.signal(signal.SIGTERM)
         try:
             await self._wait_briefly()
@@ -92,7 +101,9 @@ class ChildProcess:
         return reader
 
     async def write(self, stdin: bytes, *, keep_open: bool) -> None:
-        """Send this to its stdin, and then the end of it unless it is kept open; what it does not read is dropped."""
+        """Send this to its stdin, and then the end of it unless it is kept open; what it does not
+        read is dropped.
+        """
         transport = await self.open_stdin()
         transport.write(stdin)
         if not keep_open:
@@ -100,7 +111,9 @@ class ChildProcess:
 
     async def open_stdin(self) -> asyncio.WriteTransport:
         """What it reads; whoever writes looks how much of that it has not read yet."""
-        transport, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+        transport, _ = await asyncio.get_running_loop().connect_write_pipe(
+            asyncio.BaseProtocol, self._process.stdin
+        )
         self._transports.append(transport)
         return transport
 

@@ -22,7 +22,9 @@ def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
 
 
 def without_env(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The words from the program on: without a leading `env`, its `-u NAME` and its `NAME=value`."""
+    """The words from the program on: without a leading `env`, its `-u NAME` and its
+    `NAME=value`.
+    """
     if argv[:1] != ("env",):
         return argv
     position = 1
@@ -42,17 +44,23 @@ def program_name(argv: tuple[str, ...]) -> str:
 
 
 def readable_command(argv: tuple[str, ...]) -> str:
-    """A command as a person would know it: no `env` settings, control bytes made visible, very long words cut.
+    """A command as a person would know it: no `env` settings, control bytes made visible, very long
+    words cut.
 
     The random separators of a poll's fields are left out.
     """
     argv = tuple(_SEPARATOR.sub("…", word) for word in argv)
-    words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in without_env(argv)]
+    words = [
+        word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…"
+        for word in without_env(argv)
+    ]
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
 
 
 class HpcdashError(Exception):
-    """Base of all: `message` says what happened, `next_step` what to do, `exit_status` how a one-shot command ends."""
+    """Base of all: `message` says what happened, `next_step` what to do, `exit_status` how a
+    one-shot command ends.
+    """
 
     exit_status = EXIT_REFUSED
 
@@ -80,7 +88,15 @@ class ConfigError(HpcdashError):
 
     exit_status = EXIT_USAGE
 
-    def __init__(self, message: str, next_step: str = "", *, file: str = "", line: int | None = None, key: str = ""):
+    def __init__(
+        self,
+        message: str,
+        next_step: str = "",
+        *,
+        file: str = "",
+        line: int | None = None,
+        key: str = "",
+    ):
         where = file + (f":{line}" if line is not None else "")
         super().__init__(": ".join(part for part in (where, key, message) if part), next_step)
         self.file = file
@@ -89,7 +105,9 @@ class ConfigError(HpcdashError):
 
 
 class QueryError(UsageError):
-    """A filter that cannot be read; `position` is the 0-based offset of the first bad character in `expression`."""
+    """A filter that cannot be read; `position` is the 0-based offset of the first bad character in
+    `expression`.
+    """
 
     def __init__(self, message: str, expression: str, position: int) -> None:
         super().__init__(f"{message}\n  {expression}\n  {' ' * position}^")
@@ -99,7 +117,9 @@ class QueryError(UsageError):
 
 
 class UnreachableError(HpcdashError):
-    """The cluster could not be asked; what was known stays on the screen and the next try is up to the poller."""
+    """The cluster could not be asked; what was known stays on the screen and the next try is up to
+    the poller.
+    """
 
     exit_status = EXIT_UNREACHABLE
 
@@ -117,7 +137,9 @@ class AuthenticationFailed(UnreachableError):
 
 
 class LoginRequired(AuthenticationFailed, NotSent):
-    """Connecting again would take a person (a password, a code, an approval), so it waits until one asks for it."""
+    """Connecting again would take a person (a password, a code, an approval), so it waits until one
+    asks for it.
+    """
 
 
 class HostKeyChanged(UnreachableError):
@@ -162,7 +184,8 @@ class CommandError(HpcdashError):
 class CommandTimedOut(CommandError):
     """A command given up on after its time limit; the connection is still good.
 
-    `answer_seconds` is after how long its output had begun to come, as in CommandResult; None: it had not.
+    `answer_seconds` is after how long its output had begun to come, as in CommandResult; None: it
+    had not.
     """
 
     exit_status = EXIT_UNREACHABLE

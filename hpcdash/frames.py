@@ -5,9 +5,10 @@
     runs = frames.history(since="90d")
     runs.groupby("queue")["elapsed_seconds"].sum()
 
-Each function asks the cluster named in the configuration (by default the first one, else this machine's scheduler) as
-`hpcdash` itself does, and closes the connection. Columns are those of `hpcdash ... --format json`: times have a zone
-(UTC), durations (`*_seconds`) are timedeltas, whole numbers may be `<NA>`, and words that repeat are categories.
+Each function asks the cluster named in the configuration (by default the first one, else this
+machine's scheduler) as `hpcdash` itself does, and closes the connection. Columns are those of
+`hpcdash ... --format json`: times have a zone (UTC), durations (`*_seconds`) are timedeltas, whole
+numbers may be `<NA>`, and words that repeat are categories.
 """
 
 from __future__ import annotations
@@ -50,14 +51,23 @@ def history(
     names: Sequence[str] = (),
     filter: str = "",
 ) -> pd.DataFrame:
-    """One row per run of a job that existed between `since` and `until` and has ended, newest end first.
+    """One row per run of a job that existed between `since` and `until` and has ended, newest end
+    first.
 
-    Times are written as for `hpcdash history`: `90d`, `2026-01-01`. The runs are your own, `everyone`'s, or those of
-    `users`. Earlier results are read from this machine. Raises HpcdashError if part of the span is not known.
+    Times are written as for `hpcdash history`: `90d`, `2026-01-01`. The runs are your own,
+    `everyone`'s, or those of `users`. Earlier results are read from this machine. Raises
+    HpcdashError if part of the span is not known.
     """
-    selection: dict[str, Any] = {"everyone": everyone, "users": users, "accounts": accounts, "queues": queues}
+    selection: dict[str, Any] = {
+        "everyone": everyone,
+        "users": users,
+        "accounts": accounts,
+        "queues": queues,
+    }
     selection |= {"states": states, "names": names, "filter": filter}
-    return history_frame(_on(cluster, lambda session: fetch_history(session, since, until, **selection)))
+    return history_frame(
+        _on(cluster, lambda session: fetch_history(session, since, until, **selection))
+    )
 
 
 async def fetch_history(
@@ -101,7 +111,8 @@ def nodes(cluster: str = "", *, filter: str = "") -> pd.DataFrame:
 
 
 def metrics(job: str, cluster: str = "", *, names: Sequence[str] = ()) -> pd.DataFrame:
-    """The metrics in a job's log: one row per step, one column per metric, NaN where a step has no value.
+    """The metrics in a job's log: one row per step, one column per metric, NaN where a step has no
+    value.
 
     The index is the step, or whatever else the log counts by. `names` selects metrics.
     """
@@ -128,7 +139,9 @@ def metrics_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
-    """A table with the columns of domain.schema as a DataFrame, with the dtypes that this module promises."""
+    """A table with the columns of domain.schema as a DataFrame, with the dtypes that this module
+    promises.
+    """
     import pandas as pd
 
     columns = []
@@ -142,7 +155,9 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
         pa.string(): pd.StringDtype(),
         pa.bool_(): pd.BooleanDtype(),
     }
-    frame: pd.DataFrame = pa.table(columns, names=table.column_names).to_pandas(types_mapper=dtypes.get)
+    frame: pd.DataFrame = pa.table(columns, names=table.column_names).to_pandas(
+        types_mapper=dtypes.get
+    )
     return frame
 
 

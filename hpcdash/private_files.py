@@ -1,4 +1,6 @@
-"""Folders and files of a person's own, which nobody else may read, fill, replace, or lead elsewhere by a link."""
+"""Folders and files of a person's own, which nobody else may read, fill, replace, or lead elsewhere
+by a link.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ class Replaceable(NotPrivate):
 
 @dataclass(frozen=True, slots=True)
 class WeakSpot:
-    """A part of a path that others control: `owner` is whose it is, '' for one's own or root's; `group` is that of
-    others who may write there, '' for everybody."""
+    """A part of a path that others control: `owner` is whose it is, '' for one's own or root's;
+    `group` is that of others who may write there, '' for everybody.
+    """
 
     path: str
     owner: str = ""
@@ -52,12 +55,16 @@ class WeakSpot:
         return f"others may write to {self.path}"
 
 
-def find_weak_spot(path: str | Path, *, is_roots: bool = False, allows_private_group: bool = True) -> WeakSpot | None:
-    """Find who else could put something else at an absolute path, or at what leads there; None where nobody could.
+def find_weak_spot(
+    path: str | Path, *, is_roots: bool = False, allows_private_group: bool = True
+) -> WeakSpot | None:
+    """Find who else could put something else at an absolute path, or at what leads there; None
+    where nobody could.
 
-    Each part is one's own or root's, and others may write to it only where it is a sticky folder; a link is followed
-    as it is found. What is not there yet is fine. With `is_roots` each is root's and no link. Folders above the home
-    may be anybody's: whoever owns them has the home. Raises OSError for what cannot be examined.
+    Each part is one's own or root's, and others may write to it only where it is a sticky folder; a
+    link is followed as it is found. What is not there yet is fine. With `is_roots` each is root's
+    and no link. Folders above the home may be anybody's: whoever owns them has the home. Raises
+    OSError for what cannot be examined.
     """
     at, hops = "/", 0
     left = os.fspath(path).split("/")[::-1]
@@ -75,7 +82,9 @@ def find_weak_spot(path: str | Path, *, is_roots: bool = False, allows_private_g
             left += target.split("/")[::-1]
             at = "/" if target.startswith("/") else os.path.dirname(at)
             continue
-        if spot := _weakness(at, found, is_roots=is_roots, allows_private_group=allows_private_group):
+        if spot := _weakness(
+            at, found, is_roots=is_roots, allows_private_group=allows_private_group
+        ):
             return spot
         while left and left[-1] in ("", "."):
             left.pop()
@@ -87,10 +96,14 @@ def find_weak_spot(path: str | Path, *, is_roots: bool = False, allows_private_g
             return None
 
 
-def _weakness(at: str, found: os.stat_result, *, is_roots: bool, allows_private_group: bool) -> WeakSpot | None:
+def _weakness(
+    at: str, found: os.stat_result, *, is_roots: bool, allows_private_group: bool
+) -> WeakSpot | None:
     mode = found.st_mode
     owners = (_ROOT,) if is_roots else (_ROOT, os.geteuid())
-    if found.st_uid not in owners and (is_roots or not _is_above(at, os.path.realpath(Path.home()))):
+    if found.st_uid not in owners and (
+        is_roots or not _is_above(at, os.path.realpath(Path.home()))
+    ):
         return WeakSpot(at, user_name(found.st_uid))
     # In a sticky folder, as /tmp is one, only its owner removes or renames a file.
     if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
@@ -99,7 +112,9 @@ def _weakness(at: str, found: os.stat_result, *, is_roots: bool, allows_private_
         return WeakSpot(at)
     if not mode & stat.S_IWGRP:
         return None
-    is_private = allows_private_group and is_private_group(found.st_gid) and not _has_access_list(at)
+    is_private = (
+        allows_private_group and is_private_group(found.st_gid) and not _has_access_list(at)
+    )
     return None if is_private else WeakSpot(at, group=_group_name(found.st_gid))
 
 
@@ -113,7 +128,9 @@ def _leads_to_home(link: str) -> bool:
 
 
 def is_private_group(gid: int) -> bool:
-    """Whether a group is named as oneself, and no other account that can be listed is a member or has it as its own."""
+    """Whether a group is named as oneself, and no other account that can be listed is a member or
+    has it as its own.
+    """
     try:
         login = pwd.getpwuid(os.geteuid()).pw_name
         groups = [grp.getgrgid(gid), *(group for group in grp.getgrall() if group.gr_gid == gid)]
@@ -125,7 +142,9 @@ def is_private_group(gid: int) -> bool:
 
 
 def _has_access_list(path: str) -> bool:
-    """Whether a list names others: the group's bits of the mode are then the most that any of them may."""
+    """Whether a list names others: the group's bits of the mode are then the most that any of them
+    may.
+    """
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except OSError:
@@ -225,16 +244,22 @@ TERSE_WEAK_SPOT = re.sub(r"(?m)^ *#.*\n", "", WEAK_SPOT)
 
 
 def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -> None:
-    """Raises NotPrivate where a folder, the link that leads to it, or something in it is somebody else's.
+    """Raises NotPrivate where a folder, the link that leads to it, or something in it is somebody
+    else's.
 
-    A folder that is not there, or that tells nothing of itself, is left to whoever opens it. Root may own links and
-    what is in it. Others' permission to write there is taken away. `variable` names another folder. Unless it
-    `may_be_replaced`, raises Replaceable where others could put another folder in its place.
+    A folder that is not there, or that tells nothing of itself, is left to whoever opens it. Root
+    may own links and what is in it. Others' permission to write there is taken away. `variable`
+    names another folder. Unless it `may_be_replaced`, raises Replaceable where others could put
+    another folder in its place.
     """
     own = (os.geteuid(), _ROOT)
     with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
-        if (owner := os.lstat(folder).st_uid) not in own or (owner := os.stat(folder).st_uid) != os.geteuid():
-            raise NotPrivate(f"{folder} belongs to {user_name(owner)}, not to you", _another(variable))
+        if (owner := os.lstat(folder).st_uid) not in own or (
+            owner := os.stat(folder).st_uid
+        ) != os.geteuid():
+            raise NotPrivate(
+                f"{folder} belongs to {user_name(owner)}, not to you", _another(variable)
+            )
         mode = os.stat(folder).st_mode & 0o7777
         if mode & 0o022:
             os.chmod(folder, mode & ~0o022)
@@ -242,7 +267,8 @@ def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -
             for entry in entries:
                 if (owner := entry.stat(follow_symlinks=False).st_uid) not in own:
                     raise NotPrivate(
-                        f"{entry.path} belongs to {user_name(owner)}, who could have put it there for you to write to",
+                        f"{entry.path} belongs to {user_name(owner)}, who could have put it there "
+                        f"for you to write to",
                         f"Remove it if it is nothing you know. {_another(variable)}",
                     )
     if not may_be_replaced:
@@ -250,7 +276,10 @@ def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -
 
 
 def make_private(folder: Path, variable: str, *, may_be_replaced: bool = False) -> None:
-    """Make a folder with its parents, or close the one that is there to everybody else. Raises NotPrivate."""
+    """Make a folder with its parents, or close the one that is there to everybody else.
+
+    Raises NotPrivate.
+    """
     try:
         if not may_be_replaced:
             _refuse_replaceable(folder, folder.parent, variable)
@@ -259,18 +288,24 @@ def make_private(folder: Path, variable: str, *, may_be_replaced: bool = False) 
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
-        raise NotPrivate(f"the folder {folder} cannot be made: {error.strerror}", _another(variable)) from error
+        raise NotPrivate(
+            f"the folder {folder} cannot be made: {error.strerror}", _another(variable)
+        ) from error
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with its parents, each 0700 whatever the umask: `mkdir -p` makes parents by the umask alone."""
+    """Make a folder with its parents, each 0700 whatever the umask: `mkdir -p` makes parents by the
+    umask alone.
+    """
     for one in reversed([parent for parent in folder.parents if not parent.exists()]):
         one.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _refuse_replaceable(folder: Path, checked: Path, variable: str) -> None:
-    """Raises Replaceable where others could put something in the place of the `checked` part of a folder's path."""
+    """Raises Replaceable where others could put something in the place of the `checked` part of a
+    folder's path.
+    """
     try:
         spot = find_weak_spot(checked.absolute())
     except OSError:
@@ -293,11 +328,16 @@ def close_to_others(file: Path) -> None:
 
 
 def atomic_write(
-    file: Path, *content: bytes | memoryview, mode: int = 0o600, prefix: str = ".new-", sync: bool = True
+    file: Path,
+    *content: bytes | memoryview,
+    mode: int = 0o600,
+    prefix: str = ".new-",
+    sync: bool = True,
 ) -> None:
     """Write a file whole or not at all, in the place of what was there. Raises OSError.
 
-    `prefix` begins the name that it has until then. `sync`: it is on the disk before it takes the place.
+    `prefix` begins the name that it has until then. `sync`: it is on the disk before it takes the
+    place.
     """
     import tempfile
 
@@ -317,7 +357,8 @@ def atomic_write(
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write to a path that a person named: to a pipe or an open stream as it is, else in the place of what was there.
+    """Write to a path that a person named: to a pipe or an open stream as it is, else in the place
+    of what was there.
 
     A link is replaced, never followed. Raises OSError.
     """
@@ -339,7 +380,9 @@ def write_output(path: Path, content: bytes) -> None:
             os.close(descriptor)
     os.umask(mask := os.umask(0o077))
     is_own_file = there is not None and stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid()
-    mode = stat.S_IMODE(there.st_mode) & 0o777 if there is not None and is_own_file else 0o666 & ~mask
+    mode = (
+        stat.S_IMODE(there.st_mode) & 0o777 if there is not None and is_own_file else 0o666 & ~mask
+    )
     atomic_write(path, content, mode=mode)
 
 
@@ -368,7 +411,9 @@ def _group_name(gid: int) -> str:
 
 
 def has_locks(folder: Path) -> bool:
-    """Report whether a file there can be locked, as far as one can be made; none is needed where none can be made."""
+    """Report whether a file there can be locked, as far as one can be made; none is needed where
+    none can be made.
+    """
     import tempfile
 
     try:

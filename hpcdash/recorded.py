@@ -16,12 +16,13 @@ A case is a folder with `case.toml` and the bytes it names:
     seconds = 9.02                        # how long it took; default 0
     truncated = false                     # whether the output was cut at the cap
 
-Below `files/` a case may have files of the cluster, such as logs and scripts, under the paths they had there.
+Below `files/` a case may have files of the cluster, such as logs and scripts, under the paths they
+had there.
 
-`argv` holds the words from the program on: an `env` before it, with its settings, takes no part in the comparison. A
-word may stand in a file, so that long ones do not hide the short. The random token of a poll is written as
-`RECORDED_TOKEN`, in argv and in stdout. The same argv may come several times: the answers are given in that order, the
-last one for good.
+`argv` holds the words from the program on: an `env` before it, with its settings, takes no part in
+the comparison. A word may stand in a file, so that long ones do not hide the short. The random
+token of a poll is written as `RECORDED_TOKEN`, in argv and in stdout. The same argv may come
+several times: the answers are given in that order, the last one for good.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def token_of(argv: tuple[str, ...]) -> str | None:
 
 
 def find_case(named: Path) -> Path:
-    """The folder of a case: as named, or the shipped case of that name, such as `everyday` or `pbs/everyday`."""
+    """The folder of a case: as named, or the shipped case of that name, such as `everyday` or
+    `pbs/everyday`.
+    """
     if named.exists() or not 1 <= len(named.parts) <= 2 or named.is_absolute():
         return named
     backend = named.parts[0] if len(named.parts) == 2 else "*"
@@ -85,11 +88,15 @@ def find_case(named: Path) -> Path:
 
 
 def shipped_cases() -> dict[str, str]:
-    """What each shipped case shows, by the name that `find_case` knows it by, such as `pbs/everyday`."""
+    """What each shipped case shows, by the name that `find_case` knows it by, such as
+    `pbs/everyday`.
+    """
     cases: dict[str, str] = {}
     # Of several versions the newest counts.
     for file in sorted(_shipped_folder().glob(f"*/*/*/{CASE_FILE}")):
-        cases[f"{file.parts[-4]}/{file.parts[-2]}"] = str(tomllib.loads(file.read_text("utf-8")).get("about", ""))
+        cases[f"{file.parts[-4]}/{file.parts[-2]}"] = str(
+            tomllib.loads(file.read_text("utf-8")).get("about", "")
+        )
     return dict(sorted(cases.items(), key=lambda case: (not case[0].endswith("/training"), case)))
 
 
@@ -105,7 +112,9 @@ def load_case(directory: Path) -> Case:
     try:
         written = tomllib.loads(file.read_text("utf-8"))
     except FileNotFoundError:
-        raise ConfigError("no such file", f"A recorded case is a folder with a {CASE_FILE}.", file=str(file)) from None
+        raise ConfigError(
+            "no such file", f"A recorded case is a folder with a {CASE_FILE}.", file=str(file)
+        ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(str(error), "", file=str(file)) from error
     answers: dict[tuple[str, ...], tuple[RecordedAnswer, ...]] = {}
@@ -165,7 +174,9 @@ def _word(file: Path, key: str, word: Any) -> str:
         named = _named_file(file, key, word["file"])
         assert named is not None
         return named.read_bytes().decode("utf-8", "surrogateescape")
-    raise ConfigError(f"neither a string nor {{ file = … }}: {word!r}", file=str(file), key=f"{key}: argv")
+    raise ConfigError(
+        f"neither a string nor {{ file = … }}: {word!r}", file=str(file), key=f"{key}: argv"
+    )
 
 
 def _named_file(file: Path, key: str, name: Any) -> Path | None:

@@ -1,6 +1,8 @@
-"""`__main__` of the single file: unpacks the program once, below the cache folder, and runs it from there.
+"""`__main__` of the single file: unpacks the program once, below the cache folder, and runs it from
+there.
 
-Standard library only, and syntax of Python 3.6: another Python than the file is for is told which one it takes.
+Standard library only, and syntax of Python 3.6: another Python than the file is for is told which
+one it takes.
 """
 
 import os
@@ -27,12 +29,19 @@ def main() -> None:
     except Refused as error:
         sys.exit(f"hpcdash: {error}")
     except OSError as error:
-        sys.exit(f"hpcdash: it cannot be unpacked: {error}\n  Set HPCDASH_CACHE to a folder with 400 MB of room.")
-    os.execv(python, [python, "-P", os.path.join(os.path.dirname(python), "hpcdash"), *sys.argv[1:]])
+        sys.exit(
+            f"hpcdash: it cannot be unpacked: {error}\n  Set HPCDASH_CACHE to a folder with 400 MB "
+            f"of room."
+        )
+    os.execv(
+        python, [python, "-P", os.path.join(os.path.dirname(python), "hpcdash"), *sys.argv[1:]]
+    )
 
 
 def _manifest() -> Any:
-    """`id`, `python` ("3.11"), `platform` (as `os.uname` names it), and `wheels`: file name → SHA-256."""
+    """`id`, `python` ("3.11"), `platform` (as `os.uname` names it), and `wheels`: file name →
+    SHA-256.
+    """
     import json
 
     return json.loads(_archive.get_data("manifest.json").decode("ascii"))
@@ -55,20 +64,30 @@ def _require_python(manifest: Any) -> None:
 
 
 def _folder_of_programs() -> str:
-    """The folder that programs are unpacked in; nobody else can put anything there, or another in its place."""
+    """The folder that programs are unpacked in; nobody else can put anything there, or another in
+    its place.
+    """
     named = os.environ.get("HPCDASH_CACHE")
     if not named:
         usual = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-        named = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(usual), "hpcdash")
+        named = os.path.join(
+            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(usual), "hpcdash"
+        )
     folder = os.path.realpath(os.path.join(named, "program"))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if not _is_own_folder(folder):
-        raise Refused(f"{folder} belongs to somebody else. Set HPCDASH_CACHE to a folder of your own.")
+        raise Refused(
+            f"{folder} belongs to somebody else. Set HPCDASH_CACHE to a folder of your own."
+        )
     above = os.path.dirname(folder)
     while True:
         found = os.lstat(above)
-        if found.st_uid not in (os.geteuid(), 0) or (_others_write(found) and not found.st_mode & stat.S_ISVTX):
-            raise Refused(f"others can replace what is in {above}. Set HPCDASH_CACHE to a folder of your own.")
+        if found.st_uid not in (os.geteuid(), 0) or (
+            _others_write(found) and not found.st_mode & stat.S_ISVTX
+        ):
+            raise Refused(
+                f"others can replace what is in {above}. Set HPCDASH_CACHE to a folder of your own."
+            )
         if above == os.path.dirname(above):
             return folder
         above = os.path.dirname(above)
@@ -105,7 +124,9 @@ def _others_write(found: os.stat_result) -> bool:
 
 
 def _unpack(manifest: Any, root: str, program: str) -> None:
-    """Unpack all wheels beside `program`, each after a look at its hash, and give them its name at once."""
+    """Unpack all wheels beside `program`, each after a look at its hash, and give them its name at
+    once.
+    """
     import hashlib
     import io
     import tempfile
@@ -136,10 +157,11 @@ def _unpack(manifest: Any, root: str, program: str) -> None:
 
 
 def _environment(program: str) -> str:
-    """The Python of a virtual environment that has the unpacked program, made where it is not there yet.
+    """The Python of a virtual environment that has the unpacked program, made where it is not there
+    yet.
 
-    What hpcdash starts has this Python too, without a variable that jobs would inherit. A home may be shared by
-    machines whose Pythons are in different places: each has its own.
+    What hpcdash starts has this Python too, without a variable that jobs would inherit. A home may
+    be shared by machines whose Pythons are in different places: each has its own.
     """
     base = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     folder = os.path.join(program, "python" + base.replace("/", "-"))
@@ -149,14 +171,19 @@ def _environment(program: str) -> str:
     import tempfile
 
     unfinished = tempfile.mkdtemp(prefix=".new-", dir=program)
-    packages = os.path.join(unfinished, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
+    packages = os.path.join(
+        unfinished, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages"
+    )
     os.makedirs(packages)
     os.mkdir(os.path.join(unfinished, "bin"))
     os.symlink(base, os.path.join(unfinished, "bin", "python"))
     for name, text in (
         (os.path.join(packages, "hpcdash.pth"), program + "\n"),
         (os.path.join(unfinished, "pyvenv.cfg"), f"home = {os.path.dirname(base)}\n"),
-        (os.path.join(unfinished, "bin", "hpcdash"), "from hpcdash.__main__ import main\n\nmain()\n"),
+        (
+            os.path.join(unfinished, "bin", "hpcdash"),
+            "from hpcdash.__main__ import main\n\nmain()\n",
+        ),
     ):
         with open(name, "w") as file:
             file.write(text)

@@ -1,4 +1,6 @@
-"""What hatchling calls for each wheel and sdist: adds the man pages, and of which commit it was built."""
+"""What hatchling calls for each wheel and sdist: adds the man pages, and of which commit it was
+built.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class ReleaseHook(BuildHookInterface):  # type: ignore[type-arg]
             build.write_text(_commit(root))
             build_data["force_include"][str(build)] = BUILD_FILE
         if self.target_name == "wheel":
-            date = (build.read_text().split() or [""])[-1] or time.strftime("%Y-%m-%d", time.gmtime())
+            date = (build.read_text().split() or [""])[-1] or time.strftime(
+                "%Y-%m-%d", time.gmtime()
+            )
             sys.path.insert(0, self.root)
             from release.man_pages import man_pages
 
@@ -39,11 +43,17 @@ class ReleaseHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def _commit(root: Path) -> str:
-    """`0a1b2c3d 2026-11-26`, with a + behind the commit where files differ from it; '' outside a repository."""
+    """`0a1b2c3d 2026-11-26`, with a + behind the commit where files differ from it; '' outside a
+    repository.
+    """
     git = ("git", "-C", str(root))
     try:
-        said = subprocess.run([*git, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=True).stdout
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [*git, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=True
+        ).stdout
+        changed = subprocess.run(
+            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
     return said.replace(" ", "+ " if changed else " ")

@@ -1,4 +1,7 @@
-"""Man pages from what `--help` and `hpcdash help` say. The build has click, msgspec and rich for it."""
+"""Man pages from what `--help` and `hpcdash help` say.
+
+The build has click, msgspec and rich for it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from hpcdash.cli.main import cli
 # With what escaping adds, no line of running text is longer than 80.
 _SOURCE_WIDTH = 72
 _FILES = (
-    ("~/.config/hpcdash/config.toml", "Clusters and settings. `hpcdash config example` prints one with every key."),
+    (
+        "~/.config/hpcdash/config.toml",
+        "Clusters and settings. `hpcdash config example` prints one with every key.",
+    ),
     ("~/.config/hpcdash/themes/", "Themes of your own."),
     ("~/.local/state/hpcdash/", "The journal, launches, templates and the embedded queue."),
     ("~/.cache/hpcdash/", "What earlier runs saw of each cluster."),
@@ -31,20 +37,31 @@ _PLACES = "The files' places follow the XDG variables; on macOS they are below ~
 
 
 def man_pages(date: str) -> dict[str, str]:
-    """File name → text: `hpcdash.1`, and one a command with those below it; `date` is YYYY-MM-DD."""
+    """File name → text: `hpcdash.1`, and one a command with those below it; `date` is
+    YYYY-MM-DD.
+    """
     context = click.Context(cli, info_name="hpcdash", **cli.context_settings)
     pages = {"hpcdash.1": _page("hpcdash", date, cli, _main_sections(context))}
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         if command is not None and not command.hidden:
-            pages[f"hpcdash-{name}.1"] = _page(f"hpcdash-{name}", date, command, _command_sections(command, context))
+            pages[f"hpcdash-{name}.1"] = _page(
+                f"hpcdash-{name}", date, command, _command_sections(command, context)
+            )
     return pages
 
 
 def _page(name: str, date: str, command: click.Command, sections: Iterable[str]) -> str:
     title = f'.TH {_text(name.upper())} 1 {date} "hpcdash {__version__}" "User Commands"'
     return (
-        "\n".join([title, ".SH NAME", f"{_text(name)} \\-\n{_wrapped(_summary(command).rstrip('.'))}", *sections])
+        "\n".join(
+            [
+                title,
+                ".SH NAME",
+                f"{_text(name)} \\-\n{_wrapped(_summary(command).rstrip('.'))}",
+                *sections,
+            ]
+        )
         + "\n"
     )
 
@@ -88,7 +105,9 @@ def _command_sections(command: click.Command, parent: click.Context) -> Iterator
                 continue
             inner = click.Context(below, info_name=name, parent=context)
             yield f".SS {_text(name)}\n{_synopsis(below, inner)}\n.PP\n{_paragraphs(below.help or '')}"
-            yield from (_item(f"\\fB{_text(spec)}\\fR", words) for spec, words in _records(below, inner))
+            yield from (
+                _item(f"\\fB{_text(spec)}\\fR", words) for spec, words in _records(below, inner)
+            )
     if examples := EXAMPLES.get(command.name or ""):
         yield ".SH EXAMPLES"
         yield _verbatim("\n".join(f"hpcdash {line}" for line in examples))
@@ -97,12 +116,17 @@ def _command_sections(command: click.Command, parent: click.Context) -> Iterator
 
 
 def _synopsis(command: click.Command, context: click.Context) -> str:
-    return f"\\fB{_text(context.command_path)}\\fR {_text(' '.join(command.collect_usage_pieces(context)))}"
+    return (
+        f"\\fB{_text(context.command_path)}\\fR "
+        f"{_text(' '.join(command.collect_usage_pieces(context)))}"
+    )
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     yield ".SH OPTIONS"
-    yield from (_item(f"\\fB{_text(spec)}\\fR", words) for spec, words in _records(command, context))
+    yield from (
+        _item(f"\\fB{_text(spec)}\\fR", words) for spec, words in _records(command, context)
+    )
 
 
 def _records(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
@@ -131,7 +155,9 @@ def _paragraphs(text: str) -> str:
 
 def _wrapped(text: str) -> str:
     """Running text in lines that a person can read and compare."""
-    return _text(fill(" ".join(text.split()), _SOURCE_WIDTH, break_long_words=False, break_on_hyphens=False))
+    return _text(
+        fill(" ".join(text.split()), _SOURCE_WIDTH, break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def _verbatim(text: str) -> str:
@@ -141,4 +167,6 @@ def _verbatim(text: str) -> str:
 def _text(text: str) -> str:
     """Text in which nothing is a request or an escape; a blank line is a break."""
     lines = text.replace("\\", "\\e").replace("-", "\\-").splitlines()
-    return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line or ".sp" for line in lines)
+    return "\n".join(
+        f"\\&{line}" if line.startswith((".", "'")) else line or ".sp" for line in lines
+    )

@@ -1,7 +1,8 @@
-"""`python -m release.single_file WHEEL`: one file with hpcdash and all that it depends on, for machines without pip.
+"""`python -m release.single_file WHEEL`: one file with hpcdash and all that it depends on, for
+machines without pip.
 
-Made by the Python and on the platform that it is for; needs nothing but that Python's pip. Beside it comes the list of
-what is in it, with licences and hashes, as CycloneDX (`*.cdx.json`).
+Made by the Python and on the platform that it is for; needs nothing but that Python's pip. Beside
+it comes the list of what is in it, with licences and hashes, as CycloneDX (`*.cdx.json`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,19 @@ _SHEBANG = b"#!/usr/bin/env python3\n"
 
 
 def download(wheel: Path, folder: Path) -> list[Path]:
-    """A wheel and all that it depends on, for this Python and platform, in a folder; raises CalledProcessError."""
-    pip = (sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--only-binary", ":all:")
+    """A wheel and all that it depends on, for this Python and platform, in a folder; raises
+    CalledProcessError.
+    """
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--only-binary",
+        ":all:",
+    )
     subprocess.run((*pip, "-d", str(folder), str(wheel)), check=True)
     return sorted(folder.glob("*.whl"))
 
@@ -48,7 +60,11 @@ def build(wheels: Sequence[Path], folder: Path) -> Path:
         stream.write(_SHEBANG)
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, "__main__.py", bootstrap)
-            _add(archive, "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode("ascii"))
+            _add(
+                archive,
+                "manifest.json",
+                json.dumps(manifest, indent=1, sort_keys=True).encode("ascii"),
+            )
             for one in wheels:
                 _add(archive, f"wheels/{one.name}", one.read_bytes())
     file.chmod(0o755)
@@ -75,17 +91,29 @@ def components(wheels: Iterable[Path], version: str) -> dict[str, object]:
                 "version": about["Version"],
                 "purl": f"pkg:pypi/{name}@{about['Version']}",
                 "licenses": [{"license": {"name": license_of(about)}}],
-                "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
+                "hashes": [
+                    {"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}
+                ],
             }
         )
     about_this = {"component": {"type": "application", "name": "hpcdash", "version": version}}
-    return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": about_this, "components": found}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": about_this,
+        "components": found,
+    }
 
 
 def metadata_of(wheel: Path) -> Message:
     """The METADATA of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
+        (name,) = (
+            name
+            for name in archive.namelist()
+            if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+        )
         return BytesParser().parsebytes(archive.read(name))
 
 
@@ -94,4 +122,7 @@ if __name__ == "__main__":
         sys.exit("usage: python -m release.single_file WHEEL")
     with tempfile.TemporaryDirectory() as downloads:
         made = build(download(Path(sys.argv[1]), Path(downloads)), Path("dist"))
-    print(f"{made}  {made.stat().st_size / 1e6:.0f} MB  SHA-256 {hashlib.sha256(made.read_bytes()).hexdigest()}")
+    print(
+        f"{made}  {made.stat().st_size / 1e6:.0f} MB  SHA-256 "
+        f"{hashlib.sha256(made.read_bytes()).hexdigest()}"
+    )

@@ -21,7 +21,8 @@ from xdist.workermanage import WorkerController
 # Tests import tests.support by its full name, whatever folder pytest was started in.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-# pyarrow looks for dateutil whenever it infers a type. Where it is missing, each look went through all of sys.path.
+# pyarrow looks for dateutil whenever it infers a type. Where it is missing, each look went through
+# all of sys.path.
 if importlib.util.find_spec("dateutil") is None:
     sys.modules["dateutil"] = None  # type: ignore[assignment]
 
@@ -41,8 +42,9 @@ settings.register_profile("hpcdash", deadline=None, max_examples=30)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("hpcdash")
 
-# A shell has what it starts in the background ignore ctrl+c and ctrl+\\, and nohup a hangup: every program that is
-# tested would ignore them too. A handler, even one that does nothing, is not inherited.
+# A shell has what it starts in the background ignore ctrl+c and ctrl+\\, and nohup a hangup: every
+# program that is tested would ignore them too. A handler, even one that does nothing, is not
+# inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGQUIT, signal.SIGHUP):
@@ -51,9 +53,22 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("hard_timeout", "seconds after which the process of a test is ended", type="string", default="0")
-    parser.addoption("--unit", action="store_true", help="run the tests that start no process; one that does fails")
-    parser.addoption("--journeys", action="store_true", help="of the tests that start processes run the journeys alone")
+    parser.addini(
+        "hard_timeout",
+        "seconds after which the process of a test is ended",
+        type="string",
+        default="0",
+    )
+    parser.addoption(
+        "--unit",
+        action="store_true",
+        help="run the tests that start no process; one that does fails",
+    )
+    parser.addoption(
+        "--journeys",
+        action="store_true",
+        help="of the tests that start processes run the journeys alone",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,12 +102,16 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[object]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End the worker of a test that its limit does not end: asyncio may swallow what is raised then."""
+    """End the worker of a test that its limit does not end: asyncio may swallow what is raised
+    then.
+    """
     faulthandler.dump_traceback_later(
         float(item.config.getini("hard_timeout")), exit=True, file=item.config.stash[_stderr]
     )
     mark = item.get_closest_marker("timeout")
-    guard = mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout")
+    guard = (
+        mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout")
+    )
     waiting.begin_test(float(guard))
     try:
         return (yield)
@@ -102,7 +121,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Have --unit read no file of which it runs nothing, and none of the screen, whose tests take minutes."""
+    """Have --unit read no file of which it runs nothing, and none of the screen, whose tests take
+    minutes.
+    """
     folders = _system_folders(config) | {config.rootpath / "tests" / "ui"}
     return True if config.getoption("--unit") and collection_path in folders else None
 
@@ -113,7 +134,8 @@ def _system_folders(config: pytest.Config) -> set[Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give markers to tests that use the lab or start processes; with several workers two have the lab, one each.
+    """Give markers to tests that use the lab or start processes; with several workers two have the
+    lab, one each.
 
     The longest come first: groups, which one worker has, then what starts processes.
     """
@@ -133,18 +155,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in on_slurm:
         item.add_marker(pytest.mark.xdist_group(f"slurm{files.index(item.path) % labs}"))
     firsts = ("slurm", "xdist_group", "system")
-    items.sort(key=lambda item: next((place for place, name in enumerate(firsts) if item.get_closest_marker(name)), 3))
+    items.sort(
+        key=lambda item: next(
+            (place for place, name in enumerate(firsts) if item.get_closest_marker(name)), 3
+        )
+    )
 
 
 def _is_left_out(item: pytest.Item) -> bool:
     config, on_system = item.config, any(map(item.get_closest_marker, ("system", "slurm")))
     if config.getoption("--unit"):
         return on_system or item.get_closest_marker("long") is not None
-    return config.getoption("--journeys") and on_system and item.get_closest_marker("journey") is None
+    return (
+        config.getoption("--journeys") and on_system and item.get_closest_marker("journey") is None
+    )
 
 
 class _ByFile(LoadGroupScheduling):
-    """A worker has a file at a time, or a whole group, in the order above: what a module sets up is set up once.
+    """A worker has a file at a time, or a whole group, in the order above: what a module sets up is
+    set up once.
 
     By the test, xdist goes through all that a worker has ever had at each of eleven thousand.
     """
@@ -152,7 +181,9 @@ class _ByFile(LoadGroupScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return super()._split_scope(nodeid).partition("::")[0]
 
-    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
         scope = self._split_scope(self.registered_collections[node][item_index])
         super().mark_test_complete(node, item_index, duration)
         if all(self.assigned_work[node][scope].values()):
@@ -165,7 +196,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
 
 
 def pytest_collection_finish() -> None:
-    """Have no collection of garbage go through all that was loaded and collected, nor one begin at every turn.
+    """Have no collection of garbage go through all that was loaded and collected, nor one begin at
+    every turn.
 
     In tests of screens that took half of the time.
     """
@@ -179,7 +211,9 @@ def _uses_lab(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs Slurm where there is none; under CI, where there must be one, fail it."""
+    """Skip a test that needs Slurm where there is none; under CI, where there must be one, fail
+    it.
+    """
     if item.get_closest_marker("slurm") is None or (reason := why_no_lab()) is None:
         return
     if os.environ.get("CI"):
@@ -189,9 +223,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def slurm_lab() -> Iterator[SlurmLab]:
-    """The session's Slurm, as it was left by the test before: submit what you need, look only at that.
+    """The session's Slurm, as it was left by the test before: submit what you need, look only at
+    that.
 
-    HPCDASH_SLURM_LAB=DIR, of `python -m tests.support.slurm start DIR`, has this lab used and left running.
+    HPCDASH_SLURM_LAB=DIR, of `python -m tests.support.slurm start DIR`, has this lab used and left
+    running.
     """
     kept = os.environ.get("HPCDASH_SLURM_LAB")
     if kept:
@@ -217,7 +253,9 @@ def slurm_lab() -> Iterator[SlurmLab]:
 
 @pytest.fixture
 def clean_slurm(slurm_lab: SlurmLab) -> Iterator[SlurmLab]:
-    """The session's Slurm with no job in its queue and its nodes and daemons up, before the test and after it."""
+    """The session's Slurm with no job in its queue and its nodes and daemons up, before the test
+    and after it.
+    """
     slurm_lab.reset()
     yield slurm_lab
     slurm_lab.reset()

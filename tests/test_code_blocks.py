@@ -62,6 +62,8 @@ def test_the_code_of_a_page_runs(tmp_path: Path, page: str) -> None:
             elif block.is_run and block.language == "sh":
                 folder.run_shell(block)
         # The blocks of a page go on from one another.
-        folder.run_python([block for block in blocks if block.is_run and block.language == "python"])
+        folder.run_python(
+            [block for block in blocks if block.is_run and block.language == "python"]
+        )
     finally:
         folder.queue.end()

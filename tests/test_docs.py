@@ -27,7 +27,9 @@ def test_the_documentation_builds_with_a_reference_and_fetches_nothing(tmp_path:
         text=True,
     )
     assert built.returncode == 0, built.stderr
-    pages = {page.relative_to(tmp_path).as_posix(): page.read_text() for page in tmp_path.rglob("*.html")}
+    pages = {
+        page.relative_to(tmp_path).as_posix(): page.read_text() for page in tmp_path.rglob("*.html")
+    }
     assert "--dry-run" in pages["reference/commands.html"]
     assert "group an array&#39;s failures" in pages["reference/keys.html"].replace("'", "&#39;")
     assert "commands_per_minute" in pages["reference/configuration.html"]
@@ -44,7 +46,9 @@ _GENERATED = ROOT / "docs" / "reference"
 
 def anchors(page: Path) -> set[str]:
     """What `#` may name in a page, by the rule that GitHub and mkdocs share."""
-    titles = re.findall(r"^#+ +(.+)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
+    titles = re.findall(
+        r"^#+ +(.+)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M
+    )
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
@@ -65,7 +69,11 @@ def test_links_lead_to_files_and_to_titles_in_them(page: Path) -> None:
 
 def test_the_tests_that_pages_name_are_there() -> None:
     names = set(
-        re.findall(r"^(?:async )?def (test_\w+)", "".join(p.read_text() for p in ROOT.glob("tests/**/*.py")), re.M)
+        re.findall(
+            r"^(?:async )?def (test_\w+)",
+            "".join(p.read_text() for p in ROOT.glob("tests/**/*.py")),
+            re.M,
+        )
     )
     told = {name for page in _PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     assert len(told) > 20

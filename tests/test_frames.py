@@ -1,4 +1,6 @@
-"""hpcdash.frames on an embedded queue: columns, dtypes, in a script and in a running loop; and what imports pandas."""
+"""hpcdash.frames on an embedded queue: columns, dtypes, in a script and in a running loop; and what
+imports pandas.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +76,13 @@ async def test_it_works_where_a_loop_runs_already(program: Program) -> None:
 
 
 def test_dtypes_hold_what_is_unknown() -> None:
-    frame = frames.to_frame(table_of({"id": "1", "state": "running"}, {"id": "2", "limit_seconds": 3600, "cpus": 4}))
-    told = {name: str(frame[name].dtype) for name in ("id", "state", "cpus", "limit_seconds", "started_at")}
+    frame = frames.to_frame(
+        table_of({"id": "1", "state": "running"}, {"id": "2", "limit_seconds": 3600, "cpus": 4})
+    )
+    told = {
+        name: str(frame[name].dtype)
+        for name in ("id", "state", "cpus", "limit_seconds", "started_at")
+    }
     assert told == {
         "id": "string",
         "state": "category",
@@ -113,5 +120,10 @@ print(sorted({"pandas", "plotext"} & set(sys.modules)))
 
 
 def test_the_way_to_the_first_screen_imports_neither_pandas_nor_plotext(program: Program) -> None:
-    ran = subprocess.run([sys.executable, "-c", FIRST_SCREEN], capture_output=True, text=True, env=program.environment)
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_SCREEN],
+        capture_output=True,
+        text=True,
+        env=program.environment,
+    )
     assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stderr

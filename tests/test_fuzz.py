@@ -1,4 +1,6 @@
-"""tests.support.fuzz: a mutant is the same wherever it is tried, and what breaks a reader is told with its place."""
+"""tests.support.fuzz: a mutant is the same wherever it is tried, and what breaks a reader is told
+with its place.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ from tests.support.fuzz import Reader, main, mutant_at
 
 
 @pytest.mark.system
-def test_mutants_are_the_same_however_many_workers_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mutants_are_the_same_however_many_workers_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     summaries = []
     for workers in ("1", "3"):
-        assert main(["--seed", "7", "--count", "1700", "--reader", "job", "--workers", workers]) == 0
+        assert (
+            main(["--seed", "7", "--count", "1700", "--reader", "job", "--workers", workers]) == 0
+        )
         summaries.append(capsys.readouterr().out.splitlines()[0])
     assert summaries[0] == summaries[1]
 
@@ -38,7 +44,9 @@ def test_what_breaks_a_reader_is_told_with_its_seed_number_and_bytes(
     assert main(["--seed", "5", "--first", "40", "--count", "3", "--workers", "1"]) == 1
     printed = capsys.readouterr().out
     told = re.search(
-        r"^seed 5, number 41: bad raised KeyError: 'lost' \(exit status \d+\): (.+)$", printed, re.MULTILINE
+        r"^seed 5, number 41: bad raised KeyError: 'lost' \(exit status \d+\): (.+)$",
+        printed,
+        re.MULTILINE,
     )
     assert told
     assert Path(told[1]).read_bytes() == mutant_at(5, 41, some)[1]

@@ -43,7 +43,10 @@ def package(folder: Path) -> Path:
 def test_each_rate_lists_its_places(tmp_path: Path) -> None:
     house = House(package(tmp_path))
 
-    assert {figure: [place.partition(" ")[2] for place in places] for figure, places in house.places.items()} == {
+    assert {
+        figure: [place.partition(" ")[2] for place in places]
+        for figure, places in house.places.items()
+    } == {
         "speech": ["Teller", "tell_people"],
         "genitives": ["names_of"],
         "dialect": ["told", "size_of_file", "words"],

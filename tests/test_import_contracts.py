@@ -46,8 +46,11 @@ def test_a_contract_that_is_broken_is_seen(tmp_path: Path) -> None:
 
 def test_the_first_screen_waits_for_no_heavy_import() -> None:
     code = (
-        "import sys, hpcdash.cli.main, hpcdash.cli.dashboard, hpcdash.ui.app, hpcdash.services.watch.board\n"
+        "import sys, hpcdash.cli.main, hpcdash.cli.dashboard, hpcdash.ui.app, "
+        "hpcdash.services.watch.board\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert ended.stdout.strip() == "[]"

@@ -1,4 +1,6 @@
-"""What hpcdash keeps is closed to others, and it writes nothing where somebody else could have laid a trap."""
+"""What hpcdash keeps is closed to others, and it writes nothing where somebody else could have laid
+a trap.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def somebody_elses(folder: Path) -> Path:
 
 
 @as_root
-@pytest.mark.parametrize("words", [("jobs",), ("submit", "job.sh"), ("doctor",), ("cancel", "1", "--yes")])
+@pytest.mark.parametrize(
+    "words", [("jobs",), ("submit", "job.sh"), ("doctor",), ("cancel", "1", "--yes")]
+)
 def test_a_queue_in_somebody_elses_folder_is_refused_before_it_is_touched(
     program: Program, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
@@ -74,7 +78,8 @@ def test_a_queue_in_somebody_elses_folder_is_refused_before_it_is_touched(
 
 @as_root
 @pytest.mark.parametrize(
-    ("folder", "name"), [("queue", "supervisor.log"), ("state", "journal.jsonl"), ("state", "state.db")]
+    ("folder", "name"),
+    [("queue", "supervisor.log"), ("state", "journal.jsonl"), ("state", "state.db")],
 )
 def test_what_somebody_else_left_in_ones_own_folder_is_not_written_through(
     program: Program, tmp_path: Path, folder: str, name: str
@@ -116,7 +121,9 @@ def test_a_link_of_ones_own_is_followed(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotPrivate, match=r"file/queue cannot be made: Not a directory\nSet HPCDASH_QUEUE"):
+    with pytest.raises(
+        NotPrivate, match=r"file/queue cannot be made: Not a directory\nSet HPCDASH_QUEUE"
+    ):
         make_private(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
     require_own(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
 
@@ -151,7 +158,9 @@ for path in sys.argv[2:]:
     print("" if spot is None else spot.words, shell.stdout.strip() + shell.stderr, sep="\\t")
 """
 SHELLS = [
-    shell if shutil.which(shell.split()[0]) else pytest.param(shell, marks=pytest.mark.skip(reason="it is not there"))
+    shell
+    if shutil.which(shell.split()[0])
+    else pytest.param(shell, marks=pytest.mark.skip(reason="it is not there"))
     for shell in ("sh", "bash", "busybox sh")
 ]
 # An account with a group of its name, and one that is neither's.
@@ -161,9 +170,20 @@ OWN, OTHER = "www-data", "mail"
 def weak_spots(shell: str, *paths: Path) -> list[str]:
     """What the rules in Python and in a shell find for an account; they have to agree."""
     argv = [sys.executable, "-P", "-c", RULES, shell, *map(str, paths)]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere/home", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/nowhere/home",
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
     done = subprocess.run(
-        argv, user=OWN, group=OWN, extra_groups=[], env=environment, capture_output=True, text=True, check=False
+        argv,
+        user=OWN,
+        group=OWN,
+        extra_groups=[],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done
     found = []
@@ -191,13 +211,21 @@ def made(folder: Path, mode: int, owner: str | int = OWN, group: str | int = OWN
 
 @as_root
 @pytest.mark.parametrize("shell", SHELLS)
-def test_each_part_of_a_path_is_ones_own_or_root_s_and_nobody_else_writes_there(shell: str, public: Path) -> None:
+def test_each_part_of_a_path_is_ones_own_or_root_s_and_nobody_else_writes_there(
+    shell: str, public: Path
+) -> None:
     places = {
         "closed": (made(public / "closed", 0o755), ""),
         "private group": (made(public / "private group", 0o2775), ""),
         "sticky": (made(public / "sticky", 0o1777, "root", "root"), ""),
-        "shared": (made(public / "shared", 0o2775, OWN, OTHER), f"members of group {OTHER} may write to "),
-        "root's group": (made(public / "root's group", 0o775, "root", "root"), "members of group root may write to "),
+        "shared": (
+            made(public / "shared", 0o2775, OWN, OTHER),
+            f"members of group {OTHER} may write to ",
+        ),
+        "root's group": (
+            made(public / "root's group", 0o775, "root", "root"),
+            "members of group root may write to ",
+        ),
         "open": (made(public / "open", 0o757), "others may write to "),
         "theirs": (made(public / "theirs", 0o755, "nobody"), "nobody"),
         "sticky, theirs": (made(public / "sticky, theirs", 0o1777, "nobody"), "nobody"),
@@ -249,7 +277,13 @@ def test_links_are_followed_part_by_part_and_so_is_what_goes_up(shell: str, publ
 def test_a_private_group_with_an_access_list_is_not_private(shell: str, public: Path) -> None:
     folder = made(public / "listed", 0o775)
     # acl(5): the owner, user 65534, the group, the mask and others.
-    entries = [(1, 7, 0xFFFFFFFF), (2, 7, 65534), (4, 7, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF), (32, 5, 0xFFFFFFFF)]
+    entries = [
+        (1, 7, 0xFFFFFFFF),
+        (2, 7, 65534),
+        (4, 7, 0xFFFFFFFF),
+        (16, 7, 0xFFFFFFFF),
+        (32, 5, 0xFFFFFFFF),
+    ]
     content = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(folder, "system.posix_acl_access", content)
@@ -288,13 +322,17 @@ def test_a_private_group_has_ones_own_name_and_nobody_else(
         (tmp_path / name).chmod(0o755)
     script = f"{WEAK_SPOT}\nprivate_group 70001"
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    assert (subprocess.run(["sh", "-c", script], env=path, check=False).returncode == 0) is is_private
+    assert (
+        subprocess.run(["sh", "-c", script], env=path, check=False).returncode == 0
+    ) is is_private
     group_rows = [
         grp.struct_group((name, word, int(gid), [one for one in members.split(",") if one]))
         for name, word, gid, members in (line.split(":") for line in groups.splitlines())
     ]
     rows = [line.split(":") for line in accounts.splitlines()]
-    account_rows = [pwd.struct_passwd((*row[:2], int(row[2]), int(row[3]), *row[4:])) for row in rows]
+    account_rows = [
+        pwd.struct_passwd((*row[:2], int(row[2]), int(row[3]), *row[4:])) for row in rows
+    ]
 
     def group_of(gid: int) -> grp.struct_group:
         for row in group_rows:
@@ -305,7 +343,9 @@ def test_a_private_group_has_ones_own_name_and_nobody_else(
     monkeypatch.setattr(os, "geteuid", lambda: 70001)
     monkeypatch.setattr(grp, "getgrgid", group_of)
     monkeypatch.setattr(grp, "getgrall", lambda: group_rows)
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: next(row for row in account_rows if row.pw_uid == uid))
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda uid: next(row for row in account_rows if row.pw_uid == uid)
+    )
     monkeypatch.setattr(pwd, "getpwall", lambda: account_rows)
     assert is_private_group(70001) is is_private
 
@@ -317,7 +357,9 @@ def test_a_queue_that_others_could_replace_is_refused_and_not_made(
 ) -> None:
     project = made(tmp_path / "project", 0o2775, "root", OTHER)
     own = made(project / "amal", 0o755, "root", "root")
-    run = replace(program, variables={**program.variables, "HPCDASH_QUEUE": str(own / "queue")})(*words)
+    run = replace(program, variables={**program.variables, "HPCDASH_QUEUE": str(own / "queue")})(
+        *words
+    )
     assert run.status != 0
     assert f"members of group {OTHER} may write to {project}" in run.stderr + run.text
     assert "Set HPCDASH_QUEUE to a folder below your home" in run.stderr + run.text
@@ -329,7 +371,9 @@ def test_jobs_of_a_queue_that_others_could_replace_by_now_are_shown_and_end_but_
     program: Program, tmp_path: Path
 ) -> None:
     project = made(tmp_path / "project", 0o755, "root", OTHER)
-    program = replace(program, variables={**program.variables, "HPCDASH_QUEUE": str(project / "queue")})
+    program = replace(
+        program, variables={**program.variables, "HPCDASH_QUEUE": str(project / "queue")}
+    )
     assert program("submit", "job.sh").status == 0
     project.chmod(0o2775)
     assert program("jobs").status == 0
@@ -344,7 +388,11 @@ def test_what_a_person_names_is_replaced_but_for_pipes_and_open_streams(tmp_path
     file = tmp_path / "out.csv"
     file.symlink_to(precious)
     write_output(file, b"new")
-    assert (file.is_symlink(), file.read_bytes(), precious.read_bytes()) == (False, b"new", b"precious")
+    assert (file.is_symlink(), file.read_bytes(), precious.read_bytes()) == (
+        False,
+        b"new",
+        b"precious",
+    )
     os.link(precious, tmp_path / "hard")
     write_output(tmp_path / "hard", b"new")
     assert precious.read_bytes() == b"precious"
@@ -383,7 +431,13 @@ def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) 
     kept = [path for folder in ("queue", "state") for path in (tmp_path / folder).rglob("*")]
     kept += [path for path in (program.home / "cache").rglob("*") if path.is_file()]
     names = {path.name for path in kept}
-    assert {"slots.json", "journal.jsonl", "launches.jsonl.migrated", "state.db", "queue.db"} <= names
+    assert {
+        "slots.json",
+        "journal.jsonl",
+        "launches.jsonl.migrated",
+        "state.db",
+        "queue.db",
+    } <= names
     open_to_others = [
         f"{stat.filemode(path.lstat().st_mode)} {path}"
         for path in kept

@@ -1,4 +1,6 @@
-"""tests.support.records: a test of many records checks each, and its failure names those that fail."""
+"""tests.support.records: a test of many records checks each, and its failure names those that
+fail.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_an_error_that_was_not_raised_fails_its_record_alone() -> None:
         with pytest.raises(ValueError, match="invalid literal"):
             int(text)
 
-    with pytest.raises(BaseExceptionGroup, match="1 of 3 records fail:\n  '1': Failed: DID NOT RAISE"):
+    with pytest.raises(
+        BaseExceptionGroup, match="1 of 3 records fail:\n  '1': Failed: DID NOT RAISE"
+    ):
         check()
 
 

@@ -12,10 +12,15 @@ MISMATCHED = ("POSSESSIVE_REPEAT", "ATOMIC_GROUP")
 
 
 def patterns(source: str) -> Iterator[str]:
-    """Every string of a module that a regular expression may be made of; what an f-string inserts is one group."""
+    """Every string of a module that a regular expression may be made of; what an f-string inserts
+    is one group.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "(?:x)" for part in node.values)
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "(?:x)"
+                for part in node.values
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             yield node.value if isinstance(node.value, str) else node.value.decode("latin-1")
 
@@ -43,5 +48,8 @@ def test_no_pattern_is_possessive_or_atomic() -> None:
 
 
 def test_a_possessive_pattern_is_found_wherever_it_stands() -> None:
-    source = 'A = "a*+"\ndef f(x):\n    return re.match(rf"(?:{x}b)?+", ""), re.compile(rb"a(?>b)"), "[*+]", "a+"\n'
+    source = (
+        'A = "a*+"\ndef f(x):\n    return re.match(rf"(?:{x}b)?+", ""), '
+        're.compile(rb"a(?>b)"), "[*+]", "a+"\n'
+    )
     assert sorted(filter(mismatched, patterns(source))) == ["(?:(?:x)b)?+", "a(?>b)", "a*+"]

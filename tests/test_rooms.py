@@ -1,4 +1,6 @@
-"""The house: what is one scheduler's own stands in its room, backends/NAME, and no import goes round in a circle."""
+"""The house: what is one scheduler's own stands in its room, backends/NAME, and no import goes
+round in a circle.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "hpcdash"
-# The embedded queue has a grammar of its own, which takes both; a training reads the variables of any scheduler.
+# The embedded queue has a grammar of its own, which takes both; a training reads the variables of
+# any scheduler.
 ELSEWHERE = ("backends", "embedded", "job")
 WORDS = re.compile(
     r"slurm|\bs(?:batch|queue|control|acct|info|cancel|run)\b|SBATCH|\bpbs|PBS|\bq(?:sub|stat|del|alter)\b|torque|\bray\b|raysubmit",
@@ -66,15 +69,26 @@ def _words(tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Constant(value=str(text)) if id(node) not in left_out:
                 yield text
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.arg(arg=name):
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.alias(name=name)
+                | ast.arg(arg=name)
+            ):
                 yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 yield name
             case ast.ImportFrom(module=str(name)):
                 yield name
 
 
-def test_nothing_outside_its_room_names_a_scheduler_but_what_is_listed(trees: dict[Path, ast.Module]) -> None:
+def test_nothing_outside_its_room_names_a_scheduler_but_what_is_listed(
+    trees: dict[Path, ast.Module],
+) -> None:
     naming = {
         place.as_posix()
         for place, tree in trees.items()
@@ -83,19 +97,25 @@ def test_nothing_outside_its_room_names_a_scheduler_but_what_is_listed(trees: di
     assert naming == set(NAMED)
 
 
-def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room(trees: dict[Path, ast.Module]) -> None:
+def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room(
+    trees: dict[Path, ast.Module],
+) -> None:
     importing = set()
     for place, tree in trees.items():
         if place.parts[0] in ("backends", "embedded"):
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):
+            if isinstance(node, ast.ImportFrom) and re.match(
+                r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""
+            ):
                 importing.add(place.as_posix())
     assert importing == set()
 
 
 def test_no_import_goes_round_in_a_circle(trees: dict[Path, ast.Module]) -> None:
-    """Those for types and those within functions included; raises CycleError, which names the circle."""
+    """Those for types and those within functions included; raises CycleError, which names the
+    circle.
+    """
     modules = {
         ".".join(("hpcdash", *place.with_suffix("").parts)).removesuffix(".__init__"): tree
         for place, tree in trees.items()
@@ -113,7 +133,13 @@ def test_no_import_goes_round_in_a_circle(trees: dict[Path, ast.Module]) -> None
 
 
 def test_the_files_that_the_docs_name_are_there() -> None:
-    text = "".join((ROOT.parent / name).read_text() for name in ("docs/architecture.md", "CONTRIBUTING.md"))
+    text = "".join(
+        (ROOT.parent / name).read_text() for name in ("docs/architecture.md", "CONTRIBUTING.md")
+    )
     named = set(re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", text))
     assert named
-    assert [name for name in sorted(named) if not (ROOT / name).exists() and not (ROOT.parent / name).exists()] == []
+    assert [
+        name
+        for name in sorted(named)
+        if not (ROOT / name).exists() and not (ROOT.parent / name).exists()
+    ] == []

@@ -13,13 +13,17 @@ import pytest
 
 from tests.support.sshd import commands_with
 
-# One run inside the tests at a time: a run of another folder may take the number of one that was killed.
+# One run inside the tests at a time: a run of another folder may take the number of one that was
+# killed.
 pytestmark = pytest.mark.xdist_group("suite")
 ROOT = Path(__file__).resolve().parent.parent
-NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to who asks for them")
+NEEDS_LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux gives orphans to who asks for them"
+)
 # A daemon, which has another session and no parent any more.
 LEAVES = (
-    'import os, signal, subprocess, sys, time\nsubprocess.run(["setsid", "--fork", "sleep", "{word}"], check=True)\n'
+    'import os, signal, subprocess, sys, time\nsubprocess.run(["setsid", "--fork", "sleep", '
+    '"{word}"], check=True)\n'
 )
 DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -28,8 +32,19 @@ def run_of(folder: Path, text: str, *options: str) -> subprocess.CompletedProces
     """A run of its own, of one file with the body of one test."""
     file = folder / "test_it.py"
     file.write_text("def test_it():\n" + "".join(f"    {line}\n" for line in text.splitlines()))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HPCDASH_TEST_")}
-    words = ("-c", ROOT / "pyproject.toml", "-p", "tests.conftest", "-p", "no:cacheprovider", *options, file)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HPCDASH_TEST_")
+    }
+    words = (
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        file,
+    )
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         env={**environment, "TMPDIR": str(folder)},
@@ -47,7 +62,9 @@ def run_of(folder: Path, text: str, *options: str) -> subprocess.CompletedProces
     [("pass", ()), ("assert False", ()), (DIES, ())],
     ids=["passes", "fails", "is killed"],
 )
-def test_what_a_test_leaves_ends_with_its_run(tmp_path: Path, end: str, options: tuple[str, ...]) -> None:
+def test_what_a_test_leaves_ends_with_its_run(
+    tmp_path: Path, end: str, options: tuple[str, ...]
+) -> None:
     word = f"8877.{time.monotonic_ns()}"
     done = run_of(tmp_path, LEAVES.format(word=word) + end, *options)
     assert (done.returncode == 0) == (end == "pass"), done.stdout
@@ -72,7 +89,9 @@ def test_a_lost_worker_ends_the_run_with_what_it_left_and_its_test_is_named(tmp_
 def test_a_run_whose_first_process_is_killed_is_tidied_up_by_the_next(tmp_path: Path) -> None:
     word = f"8878.{time.monotonic_ns()}"
     killed = run_of(
-        tmp_path, LEAVES.format(word=word) + 'os.kill(int(os.environ["HPCDASH_TEST_PARENT"]), 9)\ntime.sleep(60)'
+        tmp_path,
+        LEAVES.format(word=word)
+        + 'os.kill(int(os.environ["HPCDASH_TEST_PARENT"]), 9)\ntime.sleep(60)',
     )
     assert killed.returncode == -9
     assert len(commands_with(word)) == 1
@@ -98,7 +117,8 @@ def test_runs_side_by_side_have_folders_and_numbers_of_their_own(tmp_path: Path)
         ("import time\ntime.sleep(60)", "Timeout (>1.0s)"),
         # asyncio reports what a callback raises, and goes on.
         (
-            "import asyncio, time\nasync def wait():\n    asyncio.get_running_loop().call_soon(time.sleep, 3)\n"
+            "import asyncio, time\nasync def wait():\n    "
+            "asyncio.get_running_loop().call_soon(time.sleep, 3)\n"
             "    await asyncio.sleep(60)\nasyncio.run(wait())",
             "Timeout (0:00:05)!",
         ),

@@ -1,6 +1,9 @@
-"""Has the command that submits a job once more wait for another job, in its scheduler's own words. Pure.
+"""Has the command that submits a job once more wait for another job, in its scheduler's own words.
 
-Knows the names that sbatch and qsub give to a dependency and to an array's tasks, nothing else of them.
+Pure.
+
+Knows the names that sbatch and qsub give to a dependency and to an array's tasks, nothing else of
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ _DEPENDENCY, _ARRAY = "dependency", "array"
 def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | None:
     """`again`, to wait for what `phrased` waits for and with its array's tasks, if it has any.
 
-    `phrased` is how the same backend submits some script after that job. None where no sbatch or qsub is called.
+    `phrased` is how the same backend submits some script after that job. None where no sbatch or
+    qsub is called.
     """
     argv = again.command.argv
     at = next((place + 1 for place, word in enumerate(argv) if word in _PROGRAMS), None)
@@ -39,7 +43,9 @@ def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | No
 
 
 def _spoken(argv: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The words, those of an option with its value together: (dependency, array or '', its words)."""
+    """The words, those of an option with its value together: (dependency, array or '', its
+    words).
+    """
     found: list[tuple[str, tuple[str, ...]]] = []
     place = 0
     while place < len(argv):

@@ -13,7 +13,14 @@ from msgspec import Struct, field
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import NewLimits, SentFile, StartEstimate, Submission, SubmitCommand, SubmittedRequest
+from hpcdash.backends.submissions import (
+    NewLimits,
+    SentFile,
+    StartEstimate,
+    Submission,
+    SubmitCommand,
+    SubmittedRequest,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -96,14 +103,15 @@ _REFUSALS = {
 
 
 class Probe(Struct, frozen=True):
-    """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
+    """What was found at the other end, once a connection: who we are, what the scheduler calls
+    itself.
 
-    `clusters` are those that the person's environment has commands ask, () for the scheduler's own choice.
-    `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its records of jobs name the GPUs
-    that these have, or no node has any. `ended_kept_seconds`: how long the list of jobs still has one that ended; None:
-    not told, or without a limit. `commands` maps each of the scheduler's commands
-    to its path there, '' where it is missing. `dialect` is the backend's own word for which of several kinds was
-    found; '' where there is one.
+    `clusters` are those that the person's environment has commands ask, () for the scheduler's own
+    choice. `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its
+    records of jobs name the GPUs that these have, or no node has any. `ended_kept_seconds`: how
+    long the list of jobs still has one that ended; None: not told, or without a limit. `commands`
+    maps each of the scheduler's commands to its path there, '' where it is missing. `dialect` is
+    the backend's own word for which of several kinds was found; '' where there is one.
     """
 
     user: str
@@ -134,9 +142,9 @@ class ServerFiles(Struct, frozen=True):
 class LocalConfiguration(Struct, frozen=True):
     """How a machine tells the commands of a scheduler which server they are of.
 
-    One of `server_variables` names it, or one of `files`; `file_variable` names a file in place of the first of them,
-    and of all where `is_file_alone`. `command` without any of that is a package that was installed, and no cluster:
-    `unconfigured` says so.
+    One of `server_variables` names it, or one of `files`; `file_variable` names a file in place of
+    the first of them, and of all where `is_file_alone`. `command` without any of that is a package
+    that was installed, and no cluster: `unconfigured` says so.
     """
 
     server_variables: tuple[str, ...]
@@ -162,14 +170,19 @@ class ScriptWriter(Protocol):
         has_live_logs: bool = True,
         cpu_share: CpuShare | None = None,
     ) -> BatchScript:
-        """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler.
+        """The script of a request.
 
-        `has_live_logs`: the scheduler can write logs where they belong while the job runs. `cpu_share` is what is asked
-        for beside GPUs where the request does not say, and the site's scheduler does not either.
+        Raises UsageError, naming the field, for what cannot be asked of this scheduler.
+
+        `has_live_logs`: the scheduler can write logs where they belong while the job runs.
+        `cpu_share` is what is asked for beside GPUs where the request does not say, and the site's
+        scheduler does not either.
         """
         ...
 
-    def node_options(self, nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    def node_options(
+        self, nodes: Sequence[str]
+    ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """(nodes, extra_args) of each job that is needed to have just these nodes."""
         ...
 
@@ -177,8 +190,12 @@ class ScriptWriter(Protocol):
 class ScriptReader(Protocol):
     """What a batch script asks of a scheduler, and what is wrong with it: a module."""
 
-    def lint_script(self, script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
-        """What is wrong with a script, with options `over` its own; see hpcdash.backends.script.lint.lint."""
+    def lint_script(
+        self, script: bytes, offers: Offers, over: Sequence[str] = ()
+    ) -> tuple[LintFinding, ...]:
+        """What is wrong with a script, with options `over` its own; see
+        hpcdash.backends.script.lint.lint.
+        """
         ...
 
     def script_demand(self, script: bytes, over: Sequence[str] = ()) -> Demand:
@@ -190,10 +207,17 @@ class ScriptReader(Protocol):
         ...
 
     def refusal_hint(
-        self, words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+        self,
+        words: str,
+        version: str,
+        script: str,
+        options: Sequence[str] = (),
+        gpu_types: Sequence[str] = (),
     ) -> str:
-        """What to do about a refusal of a script whose own `words` mislead; '' where they do not. `gpu_types` are those
-        of the nodes, () where they are not known."""
+        """What to do about a refusal of a script whose own `words` mislead; '' where they do not.
+
+        `gpu_types` are those of the nodes, () where they are not known.
+        """
         ...
 
 
@@ -260,10 +284,12 @@ def _undirected_reader() -> ScriptReader:
 
 
 class RequestField(Struct, frozen=True):
-    """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request by its name.
+    """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request
+    by its name.
 
-    `read` gives what the request holds of a line of text, or without `is_text` of any value; it raises ValueError with
-    what is wrong with it. Where `is_list` the key has an array of such lines.
+    `read` gives what the request holds of a line of text, or without `is_text` of any value; it
+    raises ValueError with what is wrong with it. Where `is_list` the key has an array of such
+    lines.
     """
 
     name: str
@@ -322,8 +348,8 @@ class QueuePart(Struct, frozen=True, kw_only=True):
 class PolicyReason(Struct, frozen=True):
     """The site's rule that a job waits for. `view` is shares, limits or reservations.
 
-    Of a limit the columns of domain.schema.LIMITS that tell which it is, as far as the reason does; '' where it does
-    not.
+    Of a limit the columns of domain.schema.LIMITS that tell which it is, as far as the reason does;
+    '' where it does not.
     """
 
     view: str
@@ -349,13 +375,18 @@ class ReasonsPart(Struct, frozen=True, kw_only=True):
     """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
 
     def explain(self, row: Mapping[str, Any]) -> str:
-        """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says more."""
+        """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says
+        more.
+        """
         return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
 
 
 class HistoryQuery(Protocol):
-    def __call__(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = (), /) -> Query[ParsedTable]:
-        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`, ended or not.
+    def __call__(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = (), /
+    ) -> Query[ParsedTable]:
+        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`,
+        ended or not.
 
         parse raises AccountingUnavailable.
         """
@@ -364,16 +395,18 @@ class HistoryQuery(Protocol):
 
 class RunsQuery(Protocol):
     def __call__(self, user: str | None, since: int, until: int, now: int, /) -> Query[ParsedTable]:
-        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in JobScope.
+        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in
+        JobScope.
 
-        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more than was asked for.
-        parse raises AccountingUnavailable.
+        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more
+        than was asked for. parse raises AccountingUnavailable.
         """
         ...
 
 
 class HistoryScope(Struct, frozen=True):
-    """What a history shows a user: whether others' ended jobs are hidden, and for how long ended jobs are kept.
+    """What a history shows a user: whether others' ended jobs are hidden, and for how long ended
+    jobs are kept.
 
     None is not known; of `kept_seconds` also that it is not limited.
     """
@@ -582,9 +615,9 @@ class SubmitPart(Struct, frozen=True, kw_only=True):
     """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
     name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
 
-    resubmission: Callable[[JobDetail, Mapping[str, str], Script, ArrayTasks | None, str, NewLimits], SubmitCommand] = (
-        _refused
-    )
+    resubmission: Callable[
+        [JobDetail, Mapping[str, str], Script, ArrayTasks | None, str, NewLimits], SubmitCommand
+    ] = _refused
     """(detail, past, script, tasks, mark, limits): submit a job's script with its options again, of an array only
     `tasks` (None: all it had), as they were but for `limits`.
 
@@ -633,7 +666,10 @@ class SubmitPart(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Struct, frozen=True, kw_only=True):
-    """A scheduler. All its parts build or read; nothing runs here. A part that is left out is one it has not."""
+    """A scheduler.
+
+    All its parts build or read; nothing runs here. A part that is left out is one it has not.
+    """
 
     name: str
     title: str
@@ -664,7 +700,9 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_probe(self) -> bool:
-        """Whether its probe has to be answered before anything else: it tells the dialect, or refuses the version."""
+        """Whether its probe has to be answered before anything else: it tells the dialect, or
+        refuses the version.
+        """
         return self.probe.of_dialect is not None or self.probe.refuses_old
 
     def for_probe(self, probe: Probe) -> Backend:

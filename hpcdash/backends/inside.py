@@ -1,4 +1,6 @@
-"""Running a command on every node of a running job: the script for one node, and how its frames are read."""
+"""Running a command on every node of a running job: the script for one node, and how its frames are
+read.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ from hpcdash.errors import HpcdashError
 
 # Of what a command writes on one node, or for one GPU, so much is sent.
 CAP_BYTES = 256 << 10
-# Beyond the time that a command has on its node, what a step may take to start there and to be ended.
+# Beyond the time that a command has on its node, what a step may take to start there and to be
+# ended.
 GRACE_SECONDS = 45
 
-# Which processes are the job's, for scripts that look at them. A step sets HPCDASH_JOB_CGROUP to the name of the job's
-# cgroup ('' for none), and HPCDASH_JOB_PATTERNS to regular expressions, a line each, all of which match variables of
-# the job's processes; HPCDASH_NODE_VARIABLE names the variable that tells nodes apart which are one machine.
-# HPCDASH_RANK_VARIABLE names the one that a task's number is in. HPCDASH_JOB_VARIABLES name those with a job's number,
-# the first of which every process of a job has, with HPCDASH_JOB_SUFFIX at its end; those that HPCDASH_JOB_SAME names
+# Which processes are the job's, for scripts that look at them. A step sets HPCDASH_JOB_CGROUP to
+# the name of the job's cgroup ('' for none), and HPCDASH_JOB_PATTERNS to regular expressions, a
+# line each, all of which match variables of the job's processes; HPCDASH_NODE_VARIABLE names the
+# variable that tells nodes apart which are one machine. HPCDASH_RANK_VARIABLE names the one that a
+# task's number is in. HPCDASH_JOB_VARIABLES name those with a job's number, the first of which
+# every process of a job has, with HPCDASH_JOB_SUFFIX at its end; those that HPCDASH_JOB_SAME names
 # are alike in all jobs of one scheduler, and in a step.
 # HPCDASH_INSIDE marks what hpcdash itself runs in a job. `test -O` is dash's and bash's.
 OF_JOB = r"""
@@ -63,10 +67,10 @@ patterns
 }
 """
 
-# How a script on a node begins, once it has set `token`. Each line that it prints is a frame: token, node, GPU or '-',
-# and '.' with a line of base64, '=' with an exit status (and words) or '!' with words. What is written to a frame is
-# encoded, so that no command's output is taken for one. stdin is held open while somebody reads this: its end ends the
-# script.
+# How a script on a node begins, once it has set `token`. Each line that it prints is a frame:
+# token, node, GPU or '-', and '.' with a line of base64, '=' with an exit status (and words) or '!'
+# with words. What is written to a frame is encoded, so that no command's output is taken for one.
+# stdin is held open while somebody reads this: its end ends the script.
 NODE_START = (
     r"""
 HPCDASH_NODE=${HPCDASH_NODE:-$(uname -n)} HPCDASH_INSIDE=$token
@@ -83,8 +87,8 @@ frame() { printf '%s %s %s %s\n' "$token" "$HPCDASH_NODE" "$1" "$2" >&9; }
 framed() { base64 | while IFS= read -r line; do frame "$1" ".$line"; done; }
 """
 )
-# $1 token, $2 seconds, $3 "node" or "gpu", $4 folder, $5 "job" for the environment of the job's first process, then the
-# command.
+# $1 token, $2 seconds, $3 "node" or "gpu", $4 folder, $5 "job" for the environment of the job's
+# first process, then the command.
 NODE_SCRIPT = (
     r"""
 token=$1 seconds=$2 each=$3 folder=$4 inherits=$5
@@ -184,8 +188,8 @@ kill -KILL "$watcher"
 """
 )
 
-# $1 the longest time in seconds, then a command of the login node whose stdin is held open until nobody reads its
-# stdout any more: an empty line now and then finds that out.
+# $1 the longest time in seconds, then a command of the login node whose stdin is held open until
+# nobody reads its stdout any more: an empty line now and then finds that out.
 HELD_SCRIPT = r"""
 seconds=$1
 shift
@@ -207,8 +211,9 @@ sh -c '
 class InsideCommand(Struct, frozen=True):
     """What is to be run on each node of a job: argv, and for how long there.
 
-    `each_gpu`: once for each GPU that the job has on the node, which is then the only one it sees. A `sampler` writes
-    its frames itself, for as long as somebody reads them. `title` stands for argv in the journal.
+    `each_gpu`: once for each GPU that the job has on the node, which is then the only one it sees.
+    A `sampler` writes its frames itself, for as long as somebody reads them. `title` stands for
+    argv in the journal.
     """
 
     argv: tuple[str, ...]
@@ -230,8 +235,9 @@ class InsideCommand(Struct, frozen=True):
 class InsideStep(Struct, frozen=True):
     """The one command of the login node that runs an InsideCommand on each of a job's nodes.
 
-    `nodes` are those it should hear from, () where that is not known; `command` is what a person would have called,
-    `skipped` are nodes it does not go to. `failure` makes an error of an answer without a frame.
+    `nodes` are those it should hear from, () where that is not known; `command` is what a person
+    would have called, `skipped` are nodes it does not go to. `failure` makes an error of an answer
+    without a frame.
     """
 
     argv: tuple[str, ...]
@@ -261,8 +267,8 @@ def exactly(text: str) -> str:
 class NodeOutput(Struct, frozen=True):
     """What a command wrote on a node (for a GPU, '' where it ran once for all), and how it ended.
 
-    `status` is None where that is not known: the node did not answer, or not to the end. `problem` is in its own words,
-    or what stayed of a command that has ended.
+    `status` is None where that is not known: the node did not answer, or not to the end. `problem`
+    is in its own words, or what stayed of a command that has ended.
     """
 
     node: str
@@ -312,7 +318,9 @@ class Frames:
                 number = int(status) if status.isascii() and status.isdecimal() else None
                 self.outputs[key] = NodeOutput(*key, known.output, number, words_of_end)
             case b"!":
-                self.outputs[key] = NodeOutput(*key, known.output, None, content.decode("utf-8", "replace"))
+                self.outputs[key] = NodeOutput(
+                    *key, known.output, None, content.decode("utf-8", "replace")
+                )
             case _:
                 return None
         return self.outputs[key]

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 
 class JobDetail(Struct, frozen=True):
-    """One job: a one-row table of domain.schema.JOBS with the paths filled in, and all the scheduler said, in order."""
+    """One job: a one-row table of domain.schema.JOBS with the paths filled in, and all the
+    scheduler said, in order.
+    """
 
     job: pa.Table
     native: Mapping[str, str]
@@ -18,7 +20,8 @@ class JobDetail(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """A batch script as it was submitted; `source` says in words where this text comes from.
 
-    Bytes that are no UTF-8 are lone surrogates: `text.encode("utf-8", "surrogateescape")` gives back what was there.
+    Bytes that are no UTF-8 are lone surrogates: `text.encode("utf-8", "surrogateescape")` gives
+    back what was there.
     """
 
     text: str
@@ -26,10 +29,12 @@ class Script(Struct, frozen=True):
 
 
 class LogFiles(Struct, frozen=True):
-    """Where a job's output is. `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
+    """Where a job's output is.
 
-    `note` says in words what is not certain about the paths, '' where the scheduler itself gave them. `host` is the
-    node on whose own disk they are for now, '' where the login node has them.
+    `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
+
+    `note` says in words what is not certain about the paths, '' where the scheduler itself gave
+    them. `host` is the node on whose own disk they are for now, '' where the login node has them.
     """
 
     stdout: str | None
@@ -39,7 +44,8 @@ class LogFiles(Struct, frozen=True):
 
 
 class OtherLog(Struct, frozen=True):
-    """A log of a job besides its own output: `name` tells it from the others, `title` says whose it is.
+    """A log of a job besides its own output: `name` tells it from the others, `title` says whose it
+    is.
 
     It is found by each of `aliases` too, where no other log of the job has that one.
     """
@@ -51,7 +57,10 @@ class OtherLog(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What a job used of what it was given; None is unknown. CPU times are sums over all its processes, in seconds."""
+    """What a job used of what it was given; None is unknown.
+
+    CPU times are sums over all its processes, in seconds.
+    """
 
     cpu_seconds: float | None = None
     cpus: int | None = None
@@ -71,8 +80,8 @@ class Usage(Struct, frozen=True):
 class ActivityCount(Struct, frozen=True):
     """How many of what a job's program runs under one name: `kind` is task or actor.
 
-    `states` has of each state the scheduler's word, the state of domain.states it amounts to, and how many are in it.
-    `restarts` is how often those of this name were started again.
+    `states` has of each state the scheduler's word, the state of domain.states it amounts to, and
+    how many are in it. `restarts` is how often those of this name were started again.
     """
 
     kind: str

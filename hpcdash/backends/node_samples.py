@@ -6,7 +6,9 @@ from msgspec import Struct
 
 
 class GpuSample(Struct, frozen=True):
-    """A GPU at one time: `percent` of the time it was busy, memory in bytes, power in watts; None where not told."""
+    """A GPU at one time: `percent` of the time it was busy, memory in bytes, power in watts; None
+    where not told.
+    """
 
     index: str
     uuid: str = ""
@@ -30,8 +32,9 @@ class ProcessSample(Struct, frozen=True):
 class NodeSample(Struct, frozen=True):
     """What a job used on a node, at `up_seconds` of that machine.
 
-    `cpu_seconds` is of its cgroup since that began, None where only its processes tell; `memory_bytes` is without the
-    file cache that can be dropped, and of the processes' resident memory where there is no cgroup (`is_rss`).
+    `cpu_seconds` is of its cgroup since that began, None where only its processes tell;
+    `memory_bytes` is without the file cache that can be dropped, and of the processes' resident
+    memory where there is no cgroup (`is_rss`).
     """
 
     node: str

@@ -1,4 +1,6 @@
-"""Options as a scheduler's submit command takes them, from a command line or a script's directives: what all share."""
+"""Options as a scheduler's submit command takes them, from a command line or a script's directives:
+what all share.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+^\[\]-]+")
 class Option:
     """One option as it was given: `name` is its long name in full, `value` None where it has none.
 
-    `words` are the words it took, `written` how it was called; `line` is the 1-based line of the script, 0 on a command
-    line. What sbatch would not take has a `problem`, and no name.
+    `words` are the words it took, `written` how it was called; `line` is the 1-based line of the
+    script, 0 on a command line. What sbatch would not take has a `problem`, and no name.
     """
 
     name: str
@@ -58,7 +60,8 @@ def last_value(options: Iterable[Option], name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """Options, one a directive line, without `#SBATCH` or `#PBS`: `--nodes=4`, `-l select=2:ngpus=4`.
+    """Options, one a directive line, without `#SBATCH` or `#PBS`: `--nodes=4`, `-l
+    select=2:ngpus=4`.
 
     `warnings` are sentences for the person who asks, to be shown before anything is submitted.
     """
@@ -71,9 +74,12 @@ class Directives:
 
 
 def whole_options(
-    extra_args: Iterable[str], read: Callable[[str], ParsedCommandLine], quoted: Callable[[str, str], str]
+    extra_args: Iterable[str],
+    read: Callable[[str], ParsedCommandLine],
+    quoted: Callable[[str, str], str],
 ) -> tuple[str, ...]:
-    """The items of extra_args with each value behind its option: `-l` and `place=excl` as two items are one option.
+    """The items of extra_args with each value behind its option: `-l` and `place=excl` as two items
+    are one option.
 
     `read` reads an item, `quoted` writes a value as quoted_word() does.
     """
@@ -81,7 +87,12 @@ def whole_options(
     for text in extra_args:
         before = read(items[-1]).given if items else ()
         lacks_value = bool(before) and before[-1].problem == WITHOUT_VALUE
-        if lacks_value and text.isprintable() and text.strip() and not text.lstrip().startswith("-"):
+        if (
+            lacks_value
+            and text.isprintable()
+            and text.strip()
+            and not text.lstrip().startswith("-")
+        ):
             items[-1] = f"{items[-1].rstrip()} {quoted('extra_args', text.strip())}"
         else:
             items.append(text)
@@ -89,27 +100,40 @@ def whole_options(
 
 
 def quoted_word(field: str, value: str, quoted: str, split: Callable[[str], list[str]]) -> str:
-    """`value`, or `quoted` where it needs quotes. Raises UsageError for one that `split` does not read back."""
+    """`value`, or `quoted` where it needs quotes.
+
+    Raises UsageError for one that `split` does not read back.
+    """
     text = value if _PLAIN.fullmatch(value) else quoted
     try:
         is_kept = value.isprintable() and split(text) == [value]
     except ValueError:
         is_kept = False
     if not is_kept:
-        raise UsageError(f"{field}: {value!r} cannot stand in a batch script", "Leave out quotes, # and backslashes.")
+        raise UsageError(
+            f"{field}: {value!r} cannot stand in a batch script",
+            "Leave out quotes, # and backslashes.",
+        )
     return text
 
 
 def raise_for(reasons: Iterable[tuple[str, str]]) -> None:
-    """Raises UsageError for (words, next step) of one reason, or of all of them, each once; nothing where none is."""
+    """Raises UsageError for (words, next step) of one reason, or of all of them, each once; nothing
+    where none is.
+    """
     found = tuple(dict.fromkeys(reasons))
     if found:
         steps = dict.fromkeys(step for _, step in found if step)
-        raise UsageError("; ".join(words for words, _ in found), " ".join(step.rstrip(".") + "." for step in steps))
+        raise UsageError(
+            "; ".join(words for words, _ in found),
+            " ".join(step.rstrip(".") + "." for step in steps),
+        )
 
 
 def said_twice(generated: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raises UsageError for options that both a field and extra_args give: both map a name to who said it."""
+    """Raises UsageError for options that both a field and extra_args give: both map a name to who
+    said it.
+    """
     raise_for(
         (f"{written} is not for extra_args: {generated[name]} says it", "Leave one of the two out.")
         for name, written in given.items()

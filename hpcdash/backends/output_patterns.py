@@ -1,4 +1,6 @@
-"""Output paths of jobs: fills in `%j`, `%A_%a`, `%N` … as Slurm does, and as the embedded queue's scripts expect."""
+"""Output paths of jobs: fills in `%j`, `%A_%a`, `%N` … as Slurm does, and as the embedded queue's
+scripts expect.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _PADDED = frozenset("AabjJnt")
 _MOST_DIGITS = 10
 # Slurm 22.05's scontrol fills these in, where no width is given, whatever stands before the %.
 _SHOWN = re.compile(r"%([Aajux])")
-# From 23.02 on it knows widths, and a % that another takes the meaning of; from 25.05 on the last letter.
+# From 23.02 on it knows widths, and a % that another takes the meaning of; from 25.05 on the last
+# letter.
 _SHOWN_LATER = re.compile(r"%(?:(%)|([0-9]*)([Aajuxb]))")
 _SHOWN_AFTER_ALL = re.compile(r"%[0-9]*[Aajux]")
 
@@ -23,8 +26,8 @@ _SHOWN_AFTER_ALL = re.compile(r"%[0-9]*[Aajux]")
 class PathFacts:
     """What the fields of a pattern stand for; '' is not known (yet), and leaves the field as it is.
 
-    `job_number` is the job's or task's own; `array_id` and `task` are of an array's task, `is_array` is true of one
-    whose task is not known too. `node` is the first node's name.
+    `job_number` is the job's or task's own; `array_id` and `task` are of an array's task,
+    `is_array` is true of one whose task is not known too. `node` is the first node's name.
     """
 
     job_number: str
@@ -40,8 +43,8 @@ class PathFacts:
 def output_path(pattern: str, facts: PathFacts, *, with_modulo: bool = False) -> str:
     """The file that a batch job's pattern names, absolute where the job's folder is known.
 
-    A backslash anywhere keeps all fields from being filled in, and is taken away itself. `with_modulo`: %b is the
-    task's number modulo 10, as in releases that know it.
+    A backslash anywhere keeps all fields from being filled in, and is taken away itself.
+    `with_modulo`: %b is the task's number modulo 10, as in releases that know it.
     """
     if pattern.lower() == "none":
         return "/dev/null"
@@ -58,7 +61,9 @@ def default_pattern(facts: PathFacts) -> str:
 
 
 def paths_as_shown(pattern: str, facts: PathFacts) -> tuple[str, ...]:
-    """What `scontrol show job` prints for a pattern: up to Slurm 22.05, from 23.02 on, from 25.05 on."""
+    """What `scontrol show job` prints for a pattern: up to Slurm 22.05, from 23.02 on, from 25.05
+    on.
+    """
     if pattern.lower() == "none":
         return ("/dev/null",)
     values = _values(facts, with_modulo=True)
@@ -69,14 +74,20 @@ def paths_as_shown(pattern: str, facts: PathFacts) -> tuple[str, ...]:
         def fill(field: re.Match[str], letters: str = letters) -> str:
             if field[1]:
                 return "%"
-            return _padded(field[3], field[2], values.get(field[3]) or "") if field[3] in letters else field[0]
+            return (
+                _padded(field[3], field[2], values.get(field[3]) or "")
+                if field[3] in letters
+                else field[0]
+            )
 
         filled.append(_SHOWN_LATER.sub(fill, pattern))
     return tuple(_absolute(path, facts.work_dir) for path in filled)
 
 
 def finish_shown(shown: str, facts: PathFacts) -> str:
-    """The file behind a path that scontrol shows: fills in what it leaves, and keeps the job's name as it is."""
+    """The file behind a path that scontrol shows: fills in what it leaves, and keeps the job's name
+    as it is.
+    """
     if facts.is_array:
         shown = shown.replace(NO_TASK, facts.task or "%a")
     values = _values(facts)
@@ -89,9 +100,11 @@ def finish_shown(shown: str, facts: PathFacts) -> str:
 
 
 def shown_is_doubtful(shown: str, facts: PathFacts) -> bool:
-    """Whether a path that scontrol shows may stand for more than one pattern: one with a backslash, or with `%%j`.
+    """Whether a path that scontrol shows may stand for more than one pattern: one with a backslash,
+    or with `%%j`.
 
-    That is shown as %, the job's number, up to 22.05, where `%4j` stays, and as `%j` later, where it does not.
+    That is shown as %, the job's number, up to 22.05, where `%4j` stays, and as `%j` later, where
+    it does not.
     """
     if "\\" in shown or (facts.job_number and f"%{facts.job_number}" in shown):
         return True

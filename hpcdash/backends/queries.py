@@ -1,4 +1,7 @@
-"""What is asked of a scheduler: a command, how to read its answer, and tables that were read. Runs nothing."""
+"""What is asked of a scheduler: a command, how to read its answer, and tables that were read.
+
+Runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +50,11 @@ def one_command(_answer: object) -> int:
 class Query(Struct, Generic[T_co], frozen=True):
     """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
 
-    `commands` is how many commands the scheduler was sent for what `parse` returned, where `argv` is a script of
-    several.
+    `commands` is how many commands the scheduler was sent for what `parse` returned, where `argv`
+    is a script of several.
 
-    `command` is what a person would have called, where `argv` is a script around it. A command that prints more than
-    `cap_bytes` is ended.
+    `command` is what a person would have called, where `argv` is a script around it. A command that
+    prints more than `cap_bytes` is ended.
     """
 
     argv: tuple[str, ...]
@@ -76,7 +79,8 @@ def require_whole(answer: Answer) -> None:
     if answer.truncated:
         raise UnreadableOutput(
             f"the answer has more than {format_memory(len(answer.stdout))} and was cut there",
-            "Something else may answer in the scheduler's place, such as a wrapper that prints without end.",
+            "Something else may answer in the scheduler's place, such as a wrapper that prints "
+            "without end.",
             argv=answer.argv,
             status=answer.status,
             words=excerpt(answer.stdout[:_SHOWN_BYTES]),
@@ -84,7 +88,8 @@ def require_whole(answer: Answer) -> None:
 
 
 class ParsedTable(Struct, frozen=True):
-    """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be read.
+    """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be
+    read.
 
     `is_cut`: the command printed more than its cap, and these are not all.
     """
@@ -106,7 +111,9 @@ def row_excerpt(raw: bytes, token: bytes = b"") -> str:
 
 
 def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:
-    """Output that is no row at all, as a person may see it: its first lines, and how many more there are."""
+    """Output that is no row at all, as a person may see it: its first lines, and how many more
+    there are.
+    """
     shown: list[str] = []
     more = 0
     for line in BytesIO(noise):
@@ -120,7 +127,9 @@ def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:
 
 
 class ParsedOffers(Struct, Generic[T_co], frozen=True):
-    """What a cluster offers of one kind; `rejected` lists, in words, the rows that could not be read."""
+    """What a cluster offers of one kind; `rejected` lists, in words, the rows that could not be
+    read.
+    """
 
     offers: tuple[T_co, ...]
     rejected: tuple[str, ...] = ()
@@ -130,10 +139,10 @@ class JobScope(Struct, frozen=True):
     """Which jobs: `user` None is everyone, '' is whoever runs the command; `ended` asks for
     those that ended a short while ago as well.
 
-    `job_ids` narrows to these jobs or arrays, ended ones included; with `user` and `ended` the answer may hold more of
-    that user's jobs, where that costs the scheduler less. With `each_task` each task of an array that runs is a row,
-    also where that costs the scheduler more. `queue`, `qos` and `reservation` narrow to those of one, where the
-    scheduler has such a thing.
+    `job_ids` narrows to these jobs or arrays, ended ones included; with `user` and `ended` the
+    answer may hold more of that user's jobs, where that costs the scheduler less. With `each_task`
+    each task of an array that runs is a row, also where that costs the scheduler more. `queue`,
+    `qos` and `reservation` narrow to those of one, where the scheduler has such a thing.
     """
 
     user: str | None = None

@@ -1,4 +1,6 @@
-"""Logs of a job's ranks: files beside its own log in the folder of its launch, which another user may own."""
+"""Logs of a job's ranks: files beside its own log in the folder of its launch, which another user
+may own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _MOST_RANKS = 100_000
 
 
 def rank_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
-    """The logs of a job's ranks, by number; None for a job whose log is not called as that of a launch is.
+    """The logs of a job's ranks, by number; None for a job whose log is not called as that of a
+    launch is.
 
     `files` are the job's own or those of one of its ranks.
     """
@@ -28,8 +31,21 @@ def rank_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog,
     if ending != _OWN and not _OF_RANK.fullmatch(ending):
         return None
     # A folder that is a link is looked into; what is a link in it is not listed.
-    argv = ("find", "-H", folder, "-maxdepth", "1", "-type", "f", "-name", f"{job_id}.rank-*.out", "-print0")
-    return Query(argv, lambda answer: _parse(answer, posixpath.join(folder, job_id)), cap_bytes=TEXT_BYTES)
+    argv = (
+        "find",
+        "-H",
+        folder,
+        "-maxdepth",
+        "1",
+        "-type",
+        "f",
+        "-name",
+        f"{job_id}.rank-*.out",
+        "-print0",
+    )
+    return Query(
+        argv, lambda answer: _parse(answer, posixpath.join(folder, job_id)), cap_bytes=TEXT_BYTES
+    )
 
 
 def _parse(answer: Answer, start: str) -> tuple[OtherLog, ...]:
@@ -48,4 +64,6 @@ def _parse(answer: Answer, start: str) -> tuple[OtherLog, ...]:
 
 
 def _log(rank: int, path: str) -> OtherLog:
-    return OtherLog(f"rank-{rank}", f"rank {rank}", LogFiles(f"{path}.out", f"{path}.err"), (str(rank),))
+    return OtherLog(
+        f"rank-{rank}", f"rank {rank}", LogFiles(f"{path}.out", f"{path}.err"), (str(rank),)
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpcdash.backends.base import Backend, LocalConfiguration, RequestField
 
-# Each is the folder of a backend: its module `backend` has the BACKEND, and on login nodes `probe` its
-# LOCAL_CONFIGURATION.
+# Each is the folder of a backend: its module `backend` has the BACKEND, and on login nodes `probe`
+# its LOCAL_CONFIGURATION.
 # Those that commands of a login node ask, over any transport.
 ON_LOGIN_NODES = ("slurm", "pbs")
 # Those that a URL leads to: --NAME URL, and NAME = "URL" in a cluster's table.
@@ -32,10 +32,14 @@ def load_backend(name: str) -> Backend:
 @cache
 def request_fields(names: tuple[str, ...] = NAMES) -> Mapping[str, RequestField]:
     """What requests can hold for one of the schedulers alone, by their keys."""
-    return {field.name: field for name in names for field in load_backend(name).scripts.request_fields}
+    return {
+        field.name: field for name in names for field in load_backend(name).scripts.request_fields
+    }
 
 
 def local_configuration(name: str) -> LocalConfiguration:
-    """How this machine's configuration names the scheduler's server; the rest of the backend is not loaded."""
+    """How this machine's configuration names the scheduler's server; the rest of the backend is not
+    loaded.
+    """
     found: LocalConfiguration = import_module(f"hpcdash.backends.{name}.probe").LOCAL_CONFIGURATION
     return found

@@ -1,4 +1,6 @@
-"""A shell in a running job: what a scheduler has to run for it, in the job's folder and container."""
+"""A shell in a running job: what a scheduler has to run for it, in the job's folder and
+container.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ from msgspec import Struct
 
 
 class ShellRequest(Struct, frozen=True):
-    """On which of the job's nodes ('': none is known), and what runs there: `command`, () for the person's own shell.
+    """On which of the job's nodes ('': none is known), and what runs there: `command`, () for the
+    person's own shell.
 
-    `in_container`: the launch has its command run in a container, so the shell is to be inside of it. Without
-    `has_terminal` the command's output goes to pipes.
+    `in_container`: the launch has its command run in a container, so the shell is to be inside of
+    it. Without `has_terminal` the command's output goes to pipes.
     """
 
     node: str = ""
@@ -19,7 +22,8 @@ class ShellRequest(Struct, frozen=True):
 
 
 class ShellCommand(Struct, frozen=True):
-    """What runs on a person's terminal: `argv` on the login node, or on `host` through ssh from there.
+    """What runs on a person's terminal: `argv` on the login node, or on `host` through ssh from
+    there.
 
     `notes` say what it does not give.
     """
@@ -29,8 +33,9 @@ class ShellCommand(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-# Takes the variables of a process over: $1 is its folder in /proc, $2 a regular expression without groups for their
-# names. Values stand in '…', so that nothing in them is read; those that a shell keeps for itself are left out.
+# Takes the variables of a process over: $1 is its folder in /proc, $2 a regular expression without
+# groups for their names. Values stand in '…', so that nothing in them is read; those that a shell
+# keeps for itself are left out.
 ADOPT = r"""
 adopt() {
   eval "$(tr '\n\0' '\001\n' 2>/dev/null < "$1/environ" | LC_ALL=C sed -n -E \
@@ -38,13 +43,15 @@ adopt() {
     | tr '\001' '\n')"
 }
 """
-# $1 is the folder to be in, then come the words of a command. Where the folder cannot be entered `cd` says so.
+# $1 is the folder to be in, then come the words of a command. Where the folder cannot be entered
+# `cd` says so.
 _IN_FOLDER = '[ -z "$1" ] || cd -- "$1"; shift; [ -x "${SHELL-}" ] || SHELL=/bin/sh; exec '
-# A process of the job with another root folder is in its container; what starts containers may have other mounts than
-# the node, but not another root. The oldest has the container's variables. What is in a user namespace of the person's
-# own can be entered by them, that of a setuid program cannot. A container may not pass all variables of a job on. `sh`
-# is in each image that a launch runs in, `true` need not be. $1 is what starts in the container, and $2 outside of it;
-# $3 is the folder, then come the words of a command.
+# A process of the job with another root folder is in its container; what starts containers may have
+# other mounts than the node, but not another root. The oldest has the container's variables. What
+# is in a user namespace of the person's own can be entered by them, that of a setuid program
+# cannot. A container may not pass all variables of a job on. `sh` is in each image that a launch
+# runs in, `true` need not be. $1 is what starts in the container, and $2 outside of it; $3 is the
+# folder, then come the words of a command.
 _IN_CONTAINER = (
     ADOPT
     + r"""
@@ -92,8 +99,12 @@ exit 126
 )
 
 
-def in_folder(folder: str, command: tuple[str, ...] = (), *, is_login: bool = True) -> tuple[str, ...]:
-    """A command in a folder, or the person's shell, which reads what a login reads unless `is_login` is False."""
+def in_folder(
+    folder: str, command: tuple[str, ...] = (), *, is_login: bool = True
+) -> tuple[str, ...]:
+    """A command in a folder, or the person's shell, which reads what a login reads unless
+    `is_login` is False.
+    """
     return "sh", "-c", _start(command, is_login=is_login), "sh", folder, *command
 
 

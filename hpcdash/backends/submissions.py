@@ -1,4 +1,6 @@
-"""What submitting a batch script takes and returns: the first time, again, or only for a start estimate."""
+"""What submitting a batch script takes and returns: the first time, again, or only for a start
+estimate.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ MARK_START = "hpcdash:"
 class Submission(Struct, frozen=True):
     """A batch script to hand in. `name` is its file's, for a script that names no job.
 
-    `arguments` are the script's own, `options` the scheduler's in its words; `after` is what it waits for, as a request
-    has it: `12` (however it ends), `afterok:13`. `mark` is found again in the queue where the answer was lost.
+    `arguments` are the script's own, `options` the scheduler's in its words; `after` is what it
+    waits for, as a request has it: `12` (however it ends), `afterok:13`. `mark` is found again in
+    the queue where the answer was lost.
     """
 
     script: bytes
@@ -29,14 +32,17 @@ class Submission(Struct, frozen=True):
     mark: str = ""
     # Where the script is on the login node already, '' where it is to be handed over.
     file: str = ""
-    # The account it is submitted as through sudo, '' for one's own; the submit command's own path there, which sudo
-    # wants, '' where the PATH finds it.
+    # The account it is submitted as through sudo, '' for one's own; the submit command's own path
+    # there, which sudo wants, '' where the PATH finds it.
     run_as: str = ""
     program: str = ""
 
 
 class NewLimits(Struct, frozen=True):
-    """What a job submitted again asks for in place of what it had; None: as it was. Memory is that of a node."""
+    """What a job submitted again asks for in place of what it had; None: as it was.
+
+    Memory is that of a node.
+    """
 
     time_seconds: int | None = None
     memory_bytes: int | None = None
@@ -46,10 +52,12 @@ AS_IT_WAS = NewLimits()
 
 
 class SubmitCommand(Struct, frozen=True):
-    """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
+    """A script that would be handed in, for the first time or once more; of an array perhaps some
+    tasks.
 
-    `notes` say in words what is left out, guessed or not known. Where the answer is lost the new job is found by `mark`
-    in its comment or ID; `mark` is '' where it keeps a comment of its own, and then by `job_name` ('': not known).
+    `notes` say in words what is left out, guessed or not known. Where the answer is lost the new
+    job is found by `mark` in its comment or ID; `mark` is '' where it keeps a comment of its own,
+    and then by `job_name` ('': not known).
     """
 
     command: ActionCommand
@@ -75,10 +83,11 @@ class SentFile(Struct, frozen=True):
 
 
 class SubmittedRequest(Struct, frozen=True):
-    """A request that is handed in without a batch script: what goes before, and the submission itself.
+    """A request that is handed in without a batch script: what goes before, and the submission
+    itself.
 
-    `shown` is what will run, for a person to read: no value of a variable stands in it. `is_sent` tells whether what
-    goes before was sent already, and is left out; None: it is always sent.
+    `shown` is what will run, for a person to read: no value of a variable stands in it. `is_sent`
+    tells whether what goes before was sent already, and is left out; None: it is always sent.
     """
 
     before: tuple[ActionCommand, ...]
@@ -90,8 +99,9 @@ class SubmittedRequest(Struct, frozen=True):
 class StartEstimate(Struct, frozen=True):
     """When a script would start if it were submitted now. `starts_at_epoch` None: not reported.
 
-    `node_list` is where, '' if not reported; `refusal` is why the scheduler would reject it, in its own words, and
-    `hint` the same in plain ones. `is_known` is false if the scheduler cannot be asked: `hint` says so.
+    `node_list` is where, '' if not reported; `refusal` is why the scheduler would reject it, in its
+    own words, and `hint` the same in plain ones. `is_known` is false if the scheduler cannot be
+    asked: `hint` says so.
     """
 
     is_known: bool = True

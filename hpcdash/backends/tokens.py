@@ -14,5 +14,7 @@ RECORDED_TOKEN = TOKEN_START + "T" * TOKEN_RANDOM_LETTERS
 
 
 def fresh_token() -> str:
-    """A separator no job name can forge: a control byte and 10 random letters (62¹⁰ of them), new for each poll."""
+    """A separator no job name can forge: a control byte and 10 random letters (62¹⁰ of them), new
+    for each poll.
+    """
     return TOKEN_START + "".join(secrets.choice(_ALPHABET) for _ in range(TOKEN_RANDOM_LETTERS))

@@ -1,4 +1,5 @@
-"""From the command line to the app or a one-shot command; the only place that builds concrete parts.
+"""From the command line to the app or a one-shot command; the only place that builds concrete
+parts.
 
 All of hpcdash is that of this folder, whatever else of it PYTHONPATH names.
 """
@@ -7,7 +8,7 @@ import os
 
 import hpcdash
 
-# In a job of a launch the zip of hpcdash.job stands first on PYTHONPATH, and may be of another version: what belongs
-# together is taken from one place.
+# In a job of a launch the zip of hpcdash.job stands first on PYTHONPATH, and may be of another
+# version: what belongs together is taken from one place.
 _own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 hpcdash.__path__ = [_own, *(folder for folder in hpcdash.__path__ if folder != _own)]

@@ -1,4 +1,6 @@
-"""cancel, hold and the other commands that act on jobs: say what they will do, ask where it destroys; the journal."""
+"""cancel, hold and the other commands that act on jobs: say what they will do, ask where it
+destroys; the journal.
+"""
 
 from __future__ import annotations
 
@@ -67,23 +69,35 @@ _REMEMBERED_SECONDS = 30 * DAY
 
 
 def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> None:
-    """Raise UsageError for an id without a cluster that a job submitted from here has on another cluster."""
+    """Raise UsageError for an id without a cluster that a job submitted from here has on another
+    cluster.
+    """
     numbers = {number_of(job_id): job_id for job_id in job_ids if not plain_id(job_id)[1]}
     try:
         entries, _ = session.actions.journal.read()
     except JournalUnreadable:
         return
     for entry in entries:
-        if entry.cluster != session.store.name or session.actions.journal.age_seconds(entry) > _REMEMBERED_SECONDS:
+        if (
+            entry.cluster != session.store.name
+            or session.actions.journal.age_seconds(entry) > _REMEMBERED_SECONDS
+        ):
             continue
         for outcome in entry.outcomes:
             plain, cluster = plain_id(outcome.new_job)
             job_id = numbers.get(number_of(plain), "")
-            if not cluster or not job_id or session.store.probe is None or session.store.probe.clusters:
+            if (
+                not cluster
+                or not job_id
+                or session.store.probe is None
+                or session.store.probe.clusters
+            ):
                 continue
             raise UsageError(
-                f"job {visible(job_id)} is ambiguous: {visible(outcome.new_job)} was submitted from here",
-                f"Write {visible(job_id)}@{cluster}, or {visible(job_id)}@{session.store.probe.cluster or 'CLUSTER'}"
+                f"job {visible(job_id)} is ambiguous: {visible(outcome.new_job)} was submitted "
+                f"from here",
+                f"Write {visible(job_id)}@{cluster}, or "
+                f"{visible(job_id)}@{session.store.probe.cluster or 'CLUSTER'}"
                 " for the job of this cluster.",
             )
 
@@ -102,10 +116,12 @@ def run_action(
     force: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs, with `chain` on all of the chains they belong to; `force` is as ActionRequest has it.
+    """Act on jobs, with `chain` on all of the chains they belong to; `force` is as ActionRequest
+    has it.
 
-    With a filter's `expression` it acts on the jobs that match, one's own or `everyone`'s, and always asks. Ends the
-    process with 1 where one was refused or none matches, with 3 where an outcome is not known.
+    With a filter's `expression` it acts on the jobs that match, one's own or `everyone`'s, and
+    always asks. Ends the process with 1 where one was refused or none matches, with 3 where an
+    outcome is not known.
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
@@ -124,7 +140,10 @@ def run_action(
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
         session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
         if must_ask and not can_ask:
-            raise UsageError(f"{verb} needs confirmation, but there is no terminal", "Use --yes to skip the question.")
+            raise UsageError(
+                f"{verb} needs confirmation, but there is no terminal",
+                "Use --yes to skip the question.",
+            )
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         wanted = job_ids
@@ -161,7 +180,10 @@ def run_action(
     try:
         report, session = with_session(common, work)
     except _AllEnded as ended:
-        print(f"{verb}: nothing was sent, as it ended already: {format_jobs(ended.rows)}", file=sys.stderr)
+        print(
+            f"{verb}: nothing was sent, as it ended already: {format_jobs(ended.rows)}",
+            file=sys.stderr,
+        )
         sys.exit(EXIT_REFUSED)
     except _NoMatch:
         whose = "no job" if everyone else "none of your jobs"
@@ -188,7 +210,8 @@ def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool
         raise UsageError("--all goes with --filter", "--filter EXPR says which of everyone's jobs.")
     if not job_ids and not expression:
         raise UsageError(
-            "no job is named", "Name jobs by their ids, or say which: --filter 'state:pending name:sweep'."
+            "no job is named",
+            "Name jobs by their ids, or say which: --filter 'state:pending name:sweep'.",
         )
 
 
@@ -196,7 +219,10 @@ def _list_jobs(rows: Sequence[Row]) -> None:
     """What a filter found, a line a job, on stderr."""
     for row in rows[:_MOST_JOBS_LISTED]:
         name = clip(visible(str(row["name"] or "")), 40)
-        print(f"  {visible(str(row['id'])):<14} {state_word(str(row['state'])):<10} {name}", file=sys.stderr)
+        print(
+            f"  {visible(str(row['id'])):<14} {state_word(str(row['state'])):<10} {name}",
+            file=sys.stderr,
+        )
     if len(rows) > _MOST_JOBS_LISTED:
         print(f"  … and {len(rows) - _MOST_JOBS_LISTED} more", file=sys.stderr)
 
@@ -213,21 +239,30 @@ def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
-    """What will be done, to whose jobs in which states, what that costs, and the commands, on stderr."""
+    """What will be done, to whose jobs in which states, what that costs, and the commands, on
+    stderr.
+    """
     verb = plan.request.verb
     rows = plan.rows
     # What has ended can be run once more, or deleted; nothing else happens to it.
     if verb not in (Verb.REQUEUE, Verb.DELETE):
         rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
     print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
-    if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):
+    if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(
+        row["_tasks"] or 1 for row in rows
+    ):
         print(f"  {ended} of the same ended already", file=sys.stderr)
     if unknown := _unknown(plan.request.job_ids, plan.rows):
-        print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
+        print(
+            f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}",
+            file=sys.stderr,
+        )
     if others := format_others(rows, session.store.user or ""):
         print(f"  ! {others}", file=sys.stderr)
     has_recipients = session.actions.can_signal_parts
-    for words in format_impact(replace(plan, rows=rows), has_recipients=has_recipients, checkpoints=checkpoints):
+    for words in format_impact(
+        replace(plan, rows=rows), has_recipients=has_recipients, checkpoints=checkpoints
+    ):
         print(f"  {words}", file=sys.stderr)
     if plan.request.force:
         print("  forced: processes on nodes that do not respond keep running", file=sys.stderr)
@@ -239,18 +274,27 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
         print(f"  {format_pause(plan)}", file=sys.stderr)
 
 
-async def _requeue_facts(plan: Plan, session: ClusterSession) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The checkpoints that jobs go on from; what the scheduler would refuse, and the kill switches that would end jobs
-    as they start again, in words."""
+async def _requeue_facts(
+    plan: Plan, session: ClusterSession
+) -> tuple[Mapping[str, str], Sequence[str]]:
+    """The checkpoints that jobs go on from; what the scheduler would refuse, and the kill switches
+    that would end jobs as they start again, in words.
+    """
     from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
 
     facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
-    found = (await fetch_refusal(session.store, plan.rows), *await fetch_switch_warnings(session.store, facts))
+    found = (
+        await fetch_refusal(session.store, plan.rows),
+        *await fetch_switch_warnings(session.store, facts),
+    )
     return facts.checkpoints, tuple(filter(None, found))
 
 
 def format_jobs(rows: Sequence[Row]) -> str:
-    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs. Of nobody where no owner is known."""
+    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs.
+
+    Of nobody where no owner is known.
+    """
     users: Counter[str] = Counter()
     states: Counter[str] = Counter()
     for row in rows:
@@ -260,7 +304,9 @@ def format_jobs(rows: Sequence[Row]) -> str:
     if not users:
         return "no job in the queue"
     [(owner, most), *others] = users.most_common()
-    whose = [f"{most} {'job' if most == 1 else 'jobs'}" + (f" of {visible(owner)}" if owner else "")]
+    whose = [
+        f"{most} {'job' if most == 1 else 'jobs'}" + (f" of {visible(owner)}" if owner else "")
+    ]
     whose += [f"{count} of {visible(user) or 'an unknown user'}" for user, count in others]
     how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
     return f"{', '.join(whose)} ({how})"
@@ -281,7 +327,8 @@ def _write_table(report: Report) -> None:
 def _write_json(report: Report, session: ClusterSession) -> None:
     store = session.store
     results: list[dict[str, Any]] = [
-        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words} for outcome in report.outcomes
+        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words}
+        for outcome in report.outcomes
     ]
     answer = {
         "schema": 1,
@@ -297,7 +344,8 @@ def _write_json(report: Report, session: ClusterSession) -> None:
 def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:
     """The newest actions, newest first, on whichever cluster.
 
-    `settles`: what became of the chosen cluster's submissions is looked for first, where their outcome is unknown.
+    `settles`: what became of the chosen cluster's submissions is looked for first, where their
+    outcome is unknown.
     """
     if settles:
         _settle(common, newest)
@@ -319,15 +367,24 @@ def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.services.submit.recovery import reconcile_noted, unsettled
 
     async def work(session: ClusterSession) -> None:
-        noted = [one for one in journal().read(newest)[0] if one.state == "unknown" and one.verb == Verb.SUBMIT]
+        noted = [
+            one
+            for one in journal().read(newest)[0]
+            if one.state == "unknown" and one.verb == Verb.SUBMIT
+        ]
         here = unsettled(journal(), session.name, newest=newest)
         for entry in here:
             for outcome in await reconcile_noted(session.store, journal(), entry):
-                print(f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr)
+                print(
+                    f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr
+                )
         if not here:
             print(f"hpcdash: no unknown submissions on {visible(session.name)}", file=sys.stderr)
         if left := len([one for one in noted if one.cluster == session.name]) - len(here):
-            print(f"hpcdash: {left} cannot be looked up: no mark or name was recorded", file=sys.stderr)
+            print(
+                f"hpcdash: {left} cannot be looked up: no mark or name was recorded",
+                file=sys.stderr,
+            )
 
     with_session(common, work)
 
@@ -345,7 +402,10 @@ def format_end(entry: JournalEntry) -> str:
         case "refused":
             return f"refused: {_first_message(refused)}"
         case "partly":
-            return f"{total - len(refused)} of {total} done; {refused[0].job_id}: {_first_message(refused)}"
+            return (
+                f"{total - len(refused)} of {total} done; {refused[0].job_id}: "
+                f"{_first_message(refused)}"
+            )
         case _ if unknown:
             return f"outcome unknown: {_first_message(unknown)}"
         case _:
@@ -358,17 +418,28 @@ def _first_message(outcomes: Sequence[Outcome]) -> str:
 
 def _cells(entry: JournalEntry) -> tuple[str, ...]:
     when = datetime.fromtimestamp(entry.at).astimezone()
-    return (f"{when:%Y-%m-%d %H:%M:%S}", entry.cluster, entry.verb, " ".join(entry.job_ids), format_end(entry))
+    return (
+        f"{when:%Y-%m-%d %H:%M:%S}",
+        entry.cluster,
+        entry.verb,
+        " ".join(entry.job_ids),
+        format_end(entry),
+    )
 
 
 def _write_journal_table(rows: Sequence[tuple[str, ...]]) -> None:
     shown = [
-        [*(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)), visible(row[-1])]
+        [
+            *(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)),
+            visible(row[-1]),
+        ]
         for row in rows
     ]
     widths = [max(width_of(row[column]) for row in shown) for column in range(len(_WIDEST))]
     for row in shown:
-        cells = [cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=False)]
+        cells = [
+            cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=False)
+        ]
         print("  ".join([*cells, row[-1]]))
 
 
@@ -384,6 +455,7 @@ def _json_action(entry: JournalEntry) -> dict[str, object]:
         "commands": entry.commands,
         "state": entry.state,
         "outcomes": [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words} for outcome in entry.outcomes
+            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words}
+            for outcome in entry.outcomes
         ],
     }

@@ -1,4 +1,6 @@
-"""`hpcdash alloc`: allocations that are kept for runs; and `hpcdash submit --in`, which runs something in one."""
+"""`hpcdash alloc`: allocations that are kept for runs; and `hpcdash submit --in`, which runs
+something in one.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def run_alloc(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Allocate, or list allocations or the runs in one; ends the process as submit does, or by ctrl+c with 130."""
+    """Allocate, or list allocations or the runs in one; ends the process as submit does, or by
+    ctrl+c with 130.
+    """
     if listing:
         _list(common, form)
         return
@@ -97,7 +101,10 @@ def run_alloc(
         site=site.launch.site,
     )
     if request.site.run_as:
-        raise UsageError("alloc: an allocation takes runs only from the account it runs as, but run_as names another")
+        raise UsageError(
+            "alloc: an allocation takes runs only from the account it runs as, but run_as names "
+            "another"
+        )
     text = request_text(request, site=site.launch.site)
     foreground = None if keep or dry_run else _Foreground()
     waiting = Waiting(_seconds("--idle-limit", idle_limit))
@@ -116,7 +123,11 @@ def run_alloc(
 
         def tell() -> None:
             if form == "json":
-                words = {"job_id": outcome.new_job or None, "done": outcome.done, "words": outcome.words}
+                words = {
+                    "job_id": outcome.new_job or None,
+                    "done": outcome.done,
+                    "words": outcome.words,
+                }
                 print_json({"schema": 1, "cluster": session.name, **words, **submitting.shown()})
             elif outcome.new_job:
                 print(visible(outcome.new_job), flush=True)
@@ -128,15 +139,21 @@ def run_alloc(
             return 0
         tell()
         if not outcome.done:
-            return EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
+            return (
+                EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
+            )
         say(f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it")
         return 0
 
-    if status := with_session(common, work, foreground.hear if foreground is not None else lambda number: False):
+    if status := with_session(
+        common, work, foreground.hear if foreground is not None else lambda number: False
+    ):
         raise SystemExit(status)
 
 
-def _request(gpus: int | None, nodes: int | None, cpus: int | None, *, queue: str, account: str, name: str) -> Request:
+def _request(
+    gpus: int | None, nodes: int | None, cpus: int | None, *, queue: str, account: str, name: str
+) -> Request:
     """GPUs on any nodes, or evenly on so many; without GPUs, CPUs."""
     slots = gpus if gpus is not None else cpus if cpus is not None else nodes or 1
     per_node = None if gpus is not None and nodes is None else -(-slots // (nodes or 1))
@@ -174,7 +191,9 @@ def _bytes(option: str, text: str | None) -> int | None:
 
 
 class _Allocating(RequestSubmitting, Struct):
-    """The submission of an allocation; once it is planned, signals are those of `foreground`, None where it is kept."""
+    """The submission of an allocation; once it is planned, signals are those of `foreground`, None
+    where it is kept.
+    """
 
     foreground: _Foreground | None = None
 
@@ -202,7 +221,10 @@ class _Foreground:
         self._signal = number
         self._told.set()
         if not self._job_id:
-            say("the allocation ends once its submission is answered; interrupt again to stop waiting")
+            say(
+                "the allocation ends once its submission is answered; interrupt again to stop "
+                "waiting"
+            )
         return True
 
     async def stay(self, session: ClusterSession, job_id: str, tell: Callable[[], None]) -> None:
@@ -245,11 +267,17 @@ class _Foreground:
             watching.cancel()
 
     async def _agrees(self) -> bool:
-        """Whether the person wants it to end; another signal says so too, as does that nobody can be asked."""
+        """Whether the person wants it to end; another signal says so too, as does that nobody can
+        be asked.
+        """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
         self._told.clear()
-        print(f"\nEnd allocation {visible(self._job_id)} and everything running in it? ", end="", file=sys.stderr)
+        print(
+            f"\nEnd allocation {visible(self._job_id)} and everything running in it? ",
+            end="",
+            file=sys.stderr,
+        )
         asking = asyncio.ensure_future(is_agreed())
         telling = asyncio.ensure_future(self._told.wait())
         await asyncio.wait({asking, telling}, return_when=asyncio.FIRST_COMPLETED)
@@ -308,7 +336,10 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
             say(f"the allocation {outcome.job_id} was cancelled")
         else:
             words = "may go on" if outcome.done is None else "was not cancelled"
-            say(f"the allocation {outcome.job_id} {words}: {outcome.words}", f"hpcdash cancel {outcome.job_id} ends it")
+            say(
+                f"the allocation {outcome.job_id} {words}: {outcome.words}",
+                f"hpcdash cancel {outcome.job_id} ends it",
+            )
 
 
 def _format_state(session: ClusterSession, row: Mapping[str, Any]) -> str:
@@ -323,7 +354,9 @@ def _format_state(session: ClusterSession, row: Mapping[str, Any]) -> str:
 def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | None:
     if row["state"] not in ACTIVE or row["ends_at"] is None:
         return None
-    left: float = (row["ends_at"] - datetime.fromtimestamp(session.store.clock.now(), UTC)).total_seconds()
+    left: float = (
+        row["ends_at"] - datetime.fromtimestamp(session.store.clock.now(), UTC)
+    ).total_seconds()
     return max(0.0, left)
 
 
@@ -336,7 +369,9 @@ def _list(common: CommonOptions, form: str) -> None:
                 "id": row["id"],
                 "name": row["name"],
                 "state": row["state"],
-                "left_seconds": None if (left := _left_seconds(session, row)) is None else int(left),
+                "left_seconds": None
+                if (left := _left_seconds(session, row)) is None
+                else int(left),
                 "nodes": row["nodes"],
                 "cpus": row["cpus"],
                 "gpus": row["gpus"],
@@ -355,7 +390,9 @@ def _list(common: CommonOptions, form: str) -> None:
     for one in found:
         left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
         amounts = (("node", one["nodes"]), ("GPU", one["gpus"] or 0), ("CPU", one["cpus"]))
-        have = ", ".join(f"? {unit}s" if amount is None else counted(amount, unit) for unit, amount in amounts)
+        have = ", ".join(
+            f"? {unit}s" if amount is None else counted(amount, unit) for unit, amount in amounts
+        )
         name = clip(visible(str(one["name"] or "")), 40)
         print(f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} {have}  {name}")
 
@@ -390,12 +427,18 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
 # -- what is run in one
 
 
-def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, form: str, **options: object) -> None:
-    """Hand a request or a script over to an allocation; `options` are those of submit, of which it takes none.
+def run_inside(
+    common: CommonOptions, job: str, *, script: str, dry_run: bool, form: str, **options: object
+) -> None:
+    """Hand a request or a script over to an allocation; `options` are those of submit, of which it
+    takes none.
 
     Ends the process with 1 where it was refused, with 3 where it is not known whether it arrived.
     """
-    if any(value for name, value in options.items() if name != "chain") or options.get("chain", 1) != 1:
+    if (
+        any(value for name, value in options.items() if name != "chain")
+        or options.get("chain", 1) != 1
+    ):
         raise UsageError(
             "--in uses an existing allocation, so scheduler options do not apply",
             "Leave out --array, --after, --hold, --chain and scheduler options.",
@@ -405,7 +448,11 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
     if site.is_read_only and not dry_run:
         raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the script.")
     is_request = path.endswith(REQUEST_ENDING)
-    source = RequestSubmitting.read(common, path, options=(), array="", after=(), held=False) if is_request else None
+    source = (
+        RequestSubmitting.read(common, path, options=(), array="", after=(), held=False)
+        if is_request
+        else None
+    )
     content = b"" if is_request else read_script(path, is_program=False)
     title = "stdin" if path == "-" else Path(path).name
 
@@ -441,14 +488,27 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
                 say(error.message)
             else:
                 run = handed_over(runs, staged)
-                outcome = replace(outcome, done=run is not None, words=outcome.words if run else "it was not delivered")
+                outcome = replace(
+                    outcome,
+                    done=run is not None,
+                    words=outcome.words if run else "it was not delivered",
+                )
         if form == "json":
             number = None if run is None else run.number
-            print_json({"schema": 1, "job_id": job, "run": number, "done": outcome.done, "folder": staged.folder})
+            print_json(
+                {
+                    "schema": 1,
+                    "job_id": job,
+                    "run": number,
+                    "done": outcome.done,
+                    "folder": staged.folder,
+                }
+            )
         elif run is not None:
             print(run.number, flush=True)
             say(
-                f"run {run.number} of job {allocation.job_id} {format_place(allocation, runs, run)}",
+                f"run {run.number} of job {allocation.job_id} "
+                f"{format_place(allocation, runs, run)}",
                 f"its log: hpcdash log {job} --run {run.number} -f",
             )
         else:

@@ -1,4 +1,7 @@
-"""Builds the concrete parts: which clusters, over which transports, with which backends. The only place that does."""
+"""Builds the concrete parts: which clusters, over which transports, with which backends.
+
+The only place that does.
+"""
 
 from __future__ import annotations
 
@@ -73,10 +76,12 @@ _NEXT_STEP = (
 
 
 def found_here() -> dict[str, str]:
-    """This machine's schedulers, the first to be tried first, and the server that the configuration of each names.
+    """This machine's schedulers, the first to be tried first, and the server that the configuration
+    of each names.
 
-    Commands without a configuration are packages that were installed, and no cluster; a configuration that names no
-    server is of none either. Whether the commands are there is not looked at.
+    Commands without a configuration are packages that were installed, and no cluster; a
+    configuration that names no server is of none either. Whether the commands are there is not
+    looked at.
     """
     servers = {name: next(_servers(local_configuration(name)), "") for name in ON_LOGIN_NODES}
     return {name: server for name, server in servers.items() if server}
@@ -84,7 +89,11 @@ def found_here() -> dict[str, str]:
 
 def why_none_here() -> str:
     """Why `found_here` finds no scheduler."""
-    there = (one.unconfigured for one in map(local_configuration, ON_LOGIN_NODES) if shutil.which(one.command))
+    there = (
+        one.unconfigured
+        for one in map(local_configuration, ON_LOGIN_NODES)
+        if shutil.which(one.command)
+    )
     titles = " nor ".join(load_backend(name).title for name in ON_LOGIN_NODES)
     return next(there, f"neither {titles} is installed here")
 
@@ -96,7 +105,10 @@ def _servers(configuration: LocalConfiguration) -> Iterator[str]:
         if not os.path.exists(named):
             # One that is not there was meant, and its absence is the scheduler's to tell.
             yield named
-        files = (replace(files[0], files=(named,)), *(() if configuration.is_file_alone else files[1:]))
+        files = (
+            replace(files[0], files=(named,)),
+            *(() if configuration.is_file_alone else files[1:]),
+        )
     for group in files:
         for file in group.files:
             if (text := _text(file)) is not None and (server := _server(text, file, group)):
@@ -134,7 +146,10 @@ def cache_root() -> Path:
 
 
 def state_root() -> Path:
-    """Where state.db, the journal and kept scripts are; HPCDASH_STATE sets another place. Raises NotPrivate."""
+    """Where state.db, the journal and kept scripts are; HPCDASH_STATE sets another place.
+
+    Raises NotPrivate.
+    """
     named = path_variable("HPCDASH_STATE")
     folder = named or platformdirs.user_state_path("hpcdash")
     # Whoever could replace the usual place has the home.
@@ -148,12 +163,16 @@ def journal() -> Journal:
 
 
 def queue_folder() -> Path:
-    """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place. Homes may be shared by machines."""
+    """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place.
+
+    Homes may be shared by machines.
+    """
     return path_variable(FOLDER_VARIABLE) or state_root() / "queue" / node_name()
 
 
 def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
-    """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it is.
+    """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it
+    is.
 
     Raises ConfigError where it cannot be written, NotPrivate where the folder is somebody else's.
     """
@@ -183,7 +202,9 @@ def queue_program(folder: Path) -> tuple[str, ...]:
 
 
 def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSettings]:
-    """The clusters to show, the first one first; raises UsageError with what to do where there is none."""
+    """The clusters to show, the first one first; raises UsageError with what to do where there is
+    none.
+    """
     if common.url:
         try:
             url = http_url(common.url)
@@ -191,45 +212,65 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
         except ValueError as error:
             raise UsageError(str(error)) from error
         name = urlsplit(url).netloc
-        chosen = [ClusterSettings(name, name, "http", through, url, backend=common.backend, poll=settings.poll)]
+        chosen = [
+            ClusterSettings(
+                name, name, "http", through, url, backend=common.backend, poll=settings.poll
+            )
+        ]
     elif common.ssh:
         try:
             destination = parse_ssh_destination(common.ssh)
         except ValueError as error:
             raise UsageError(f"--ssh {common.ssh!r}: {error}") from error
         name = str(destination)
-        chosen = [ClusterSettings(name, name, "ssh", destination, poll=settings.poll, launch=settings.launch)]
+        chosen = [
+            ClusterSettings(
+                name, name, "ssh", destination, poll=settings.poll, launch=settings.launch
+            )
+        ]
     elif common.local:
         chosen = [_this_machine(settings)]
     elif common.cluster:
         if common.cluster not in settings.clusters:
             known = ", ".join(settings.clusters) or "none"
             near = did_you_mean(common.cluster, settings.clusters)
-            raise UsageError(f"no cluster {common.cluster!r} in the configuration{near}", f"Configured: {known}.")
+            raise UsageError(
+                f"no cluster {common.cluster!r} in the configuration{near}", f"Configured: {known}."
+            )
         chosen = [settings.clusters[common.cluster]]
     elif settings.clusters:
         first = settings.default_cluster or next(iter(settings.clusters))
-        chosen = [settings.clusters[first], *(one for name, one in settings.clusters.items() if name != first)]
+        chosen = [
+            settings.clusters[first],
+            *(one for name, one in settings.clusters.items() if name != first),
+        ]
     else:
         chosen = [_this_machine(settings)]
     return [replace(one, backend=common.backend) if common.backend else one for one in chosen]
 
 
 def _this_machine(settings: Settings) -> ClusterSettings:
-    return ClusterSettings("local", "local", poll=settings.poll, embedded=settings.embedded, launch=settings.launch)
+    return ClusterSettings(
+        "local", "local", poll=settings.poll, embedded=settings.embedded, launch=settings.launch
+    )
 
 
 def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
-    """The backends to try, in order: on this machine those it is configured for, elsewhere all of them.
+    """The backends to try, in order: on this machine those it is configured for, elsewhere all of
+    them.
 
-    The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is refused later.
+    The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is
+    refused later.
     """
     is_here = cluster.transport == "local"
-    names = [cluster.backend] if cluster.backend else list(found_here() if is_here else ON_LOGIN_NODES)
+    names = (
+        [cluster.backend] if cluster.backend else list(found_here() if is_here else ON_LOGIN_NODES)
+    )
     if names in ([], [EMBEDDED]):
         if not is_here:
             raise UsageError(
-                f"cluster {cluster.name}: the embedded queue runs on this machine, not over {cluster.transport}",
+                f"cluster {cluster.name}: the embedded queue runs on this machine, not over "
+                f"{cluster.transport}",
                 "Run hpcdash there, or remove backend to detect the scheduler.",
             )
         return (_embedded_backend(queue_folder()),)
@@ -248,13 +289,24 @@ def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
 
 
 def is_first_start(common: CommonOptions, settings: Settings) -> bool:
-    """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such thing."""
-    is_said = common.ssh or common.local or common.cluster or common.backend or common.url or settings.clusters
+    """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such
+    thing.
+    """
+    is_said = (
+        common.ssh
+        or common.local
+        or common.cluster
+        or common.backend
+        or common.url
+        or settings.clusters
+    )
     return not (is_said or os.environ.get("TEXTUAL_DRIVER") or found_here())
 
 
 def why_this(common: CommonOptions, settings: Settings) -> str:
-    """What was chosen where nobody said anything, and how to say something; '' where somebody did."""
+    """What was chosen where nobody said anything, and how to say something; '' where somebody
+    did.
+    """
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
         return ""
     here = found_here()
@@ -262,11 +314,17 @@ def why_this(common: CommonOptions, settings: Settings) -> str:
         chosen = f"this machine's {load_backend(next(iter(here))).title}"
     else:
         chosen = f"this machine's embedded queue ({why_none_here()})"
-    return f"No cluster is configured; using {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
+    return (
+        f"No cluster is configured; using {chosen}. Add one: hpcdash clusters add NAME --ssh "
+        f"USER@HOST"
+    )
 
 
 def connection_pool(prompter: Prompter) -> ConnectionPool:
-    """The transports of one run; clusters behind one login node share its connection. Imported when first used."""
+    """The transports of one run; clusters behind one login node share its connection.
+
+    Imported when first used.
+    """
 
     def local(_destination: str, path: str) -> Transport:
         from hpcdash.transport.local import LocalTransport
@@ -278,7 +336,8 @@ def connection_pool(prompter: Prompter) -> ConnectionPool:
 
         from hpcdash.transport.ssh import SshTransport
 
-        # asyncio warns of each write to a connection that was lost; the error that is raised reports it once.
+        # asyncio warns of each write to a connection that was lost; the error that is raised
+        # reports it once.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         return SshTransport(destination, prompter, path=path)
 
@@ -290,7 +349,9 @@ def connection_pool(prompter: Prompter) -> ConnectionPool:
     return ConnectionPool({"local": local, "ssh": ssh, "openssh": openssh})
 
 
-def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequence[Backend]) -> Transport:
+def _transport(
+    cluster: ClusterSettings, pool: ConnectionPool, backends: Sequence[Backend]
+) -> Transport:
     """The transport to a cluster; to a URL behind a login node through that node's connection."""
     if not cluster.url:
         return pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
@@ -311,7 +372,10 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
 
 
 def _headers(cluster: ClusterSettings) -> dict[str, str]:
-    """The headers of a cluster's files, with its token; {} where it has none. Raises ConfigError."""
+    """The headers of a cluster's files, with its token; {} where it has none.
+
+    Raises ConfigError.
+    """
     found = {}
     for number, line in enumerate(_private_lines(cluster.headers_file), 1):
         header = _HEADER.fullmatch(line)
@@ -336,7 +400,9 @@ def _private_lines(name: str) -> list[str]:
     file = Path(name).expanduser()
     try:
         if file.stat().st_mode & 0o077:
-            raise ConfigError("other users can read this secret", f"chmod 600 {file}", file=str(file))
+            raise ConfigError(
+                "other users can read this secret", f"chmod 600 {file}", file=str(file)
+            )
         return [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not ASCII"
@@ -360,10 +426,14 @@ def pace_of(cluster: ClusterSettings) -> Pace:
 
 
 def queue_pace_of(cluster: ClusterSettings) -> Pace:
-    """The embedded queue's: quicker than a shared controller's, but where the configuration sets another."""
+    """The embedded queue's: quicker than a shared controller's, but where the configuration sets
+    another.
+    """
     usual, pace = PollSettings(), pace_of(cluster)
     asked, default = pace.seconds, pace_of(replace(cluster, poll=usual)).seconds
-    seconds = {kind: _QUEUE_SECONDS if asked[kind] == default[kind] else asked[kind] for kind in Kind}
+    seconds = {
+        kind: _QUEUE_SECONDS if asked[kind] == default[kind] else asked[kind] for kind in Kind
+    }
     # A command takes a core for as long as it runs: a twentieth of its time.
     return replace(pace, seconds=seconds, controller_share=min(pace.controller_share, 0.05))
 
@@ -407,21 +477,33 @@ def build_session(
         user=cluster.user or "",
         title=cluster.title,
     )
-    origin = f"{_origin(cluster)}, polled every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
+    origin = (
+        f"{_origin(cluster)}, polled every {pace.seconds[Kind.MINE]:g} s"
+        if is_queue
+        else _origin(cluster)
+    )
     launch = _here(cluster.launch) if is_queue else cluster.launch
-    pools = tuple(with_state_file(one) for one in share.values() if one.cluster in (None, cluster.name))
+    pools = tuple(
+        with_state_file(one) for one in share.values() if one.cluster in (None, cluster.name)
+    )
     launches = Launches(store, launch, state_root(), pools)
-    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches, pools=pools)
+    return ClusterSession(
+        store, Poller(store, pace), Actions(store, journal()), origin, zone, launches, pools=pools
+    )
 
 
-def snapshot_cache(cluster: ClusterSettings, backends: Sequence[Backend] | None = None) -> SnapshotCache:
+def snapshot_cache(
+    cluster: ClusterSettings, backends: Sequence[Backend] | None = None
+) -> SnapshotCache:
     """The tables that earlier runs had of a cluster."""
     names = [backend.name for backend in backends or backends_of(cluster)]
     return SnapshotCache(cache_root(), _cache_name(cluster, names))
 
 
 def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
-    """What a cluster's tables are kept under: no two schedulers or servers share it, as far as that is known here."""
+    """What a cluster's tables are kept under: no two schedulers or servers share it, as far as that
+    is known here.
+    """
     place = " ".join(filter(None, (str(cluster.ssh or ""), cluster.url))) or "local"
     if place == "local":
         here = found_here()
@@ -435,11 +517,15 @@ def _here(launch: LaunchSettings) -> LaunchSettings:
     """With this machine's home, root's too, which no other machine has to see."""
     if launch.site.storage_root:
         return launch
-    return replace(launch, site=replace(launch.site, storage_root=str(Path.home() / LAUNCHES_BELOW_HOME)))
+    return replace(
+        launch, site=replace(launch.site, storage_root=str(Path.home() / LAUNCHES_BELOW_HOME))
+    )
 
 
 def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> ClusterSession:
-    """The embedded queue in a folder as a cluster that keeps nothing; what ended within the hour is in its list."""
+    """The embedded queue in a folder as a cluster that keeps nothing; what ended within the hour is
+    in its list.
+    """
     from hpcdash.transport.local import LocalTransport
 
     store = ClusterStore(
@@ -450,10 +536,14 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
         budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
         state_folder=state_folder,
     )
-    poller = Poller(store, Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=5.0, controller_share=0.2))
+    poller = Poller(
+        store, Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=5.0, controller_share=0.2)
+    )
     actions = Actions(store, Journal(state_folder / "journal.jsonl"))
     launch = LaunchSettings(Site(storage_root=str(state_folder / "launches")))
-    return ClusterSession(store, poller, actions, "this machine", launches=Launches(store, launch, state_folder))
+    return ClusterSession(
+        store, poller, actions, "this machine", launches=Launches(store, launch, state_folder)
+    )
 
 
 def _origin(cluster: ClusterSettings) -> str:
@@ -484,10 +574,17 @@ def build_replay(case_directory: Path) -> ClusterSession:
     # What coordinators published, by the names of its folders.
     published = sorted((case_directory / FILES_FOLDER / "shared").glob("*/pool.json"))
     pools = tuple(
-        PoolSettings(one.parent.name, 1, state_file=f"/shared/{one.parent.name}/pool.json") for one in published
+        PoolSettings(one.parent.name, 1, state_file=f"/shared/{one.parent.name}/pool.json")
+        for one in published
     )
     return ClusterSession(
-        store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store), pools=pools
+        store,
+        poller,
+        Actions(store, journal()),
+        str(case_directory),
+        UTC,
+        Launches(store),
+        pools=pools,
     )
 
 
@@ -500,14 +597,18 @@ class ChosenSite(Struct, frozen=True):
 
 
 def chosen_site(common: CommonOptions) -> ChosenSite:
-    """The cluster that is named, else the configuration's first, else this machine; nothing is asked of it."""
+    """The cluster that is named, else the configuration's first, else this machine; nothing is
+    asked of it.
+    """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
     return ChosenSite(cluster, cluster.launch, common.read_only or settings.read_only)
 
 
 def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
-    """The one that is said, else the cluster's configured one; raises UsageError where neither tells."""
+    """The one that is said, else the cluster's configured one; raises UsageError where neither
+    tells.
+    """
     from hpcdash.backends.embedded.backend import SCRIPTS_OF
 
     name = said or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)

@@ -1,4 +1,6 @@
-"""`hpcdash chain`: the chain a job belongs to, in signs and as a table; `hpcdash stub`: a script that reads another."""
+"""`hpcdash chain`: the chain a job belongs to, in signs and as a table; `hpcdash stub`: a script
+that reads another.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _COLUMNS = ("id", "name", "state", "started_at", "elapsed_seconds", "exit", "dep
 def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
     """Print the chain of a job."""
 
-    async def work(session: ClusterSession) -> tuple[JobChain, tuple[str, ...], float, ClusterSession]:
+    async def work(
+        session: ClusterSession,
+    ) -> tuple[JobChain, tuple[str, ...], float, ClusterSession]:
         reader, chain = await _read(session, job)
         return chain, reader.notes, session.store.clock.now(), session
 
@@ -60,11 +64,17 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
             "counts": class_counts(chain.rows),
             "ends_by": None if end is None else format_utc(end),
             "order": [
-                {"job_id": unit.job_id, "after": list(chain.before[unit.number]), "by_name": unit.by_name}
+                {
+                    "job_id": unit.job_id,
+                    "after": list(chain.before[unit.number]),
+                    "by_name": unit.by_name,
+                }
                 for unit in chain.units
             ],
             "notes": list(notes),
-            "jobs": table_to_json_rows(pa.Table.from_pylist(list(map(dict, chain.rows)), JOBS), public_names(JOBS)),
+            "jobs": table_to_json_rows(
+                pa.Table.from_pylist(list(map(dict, chain.rows)), JOBS), public_names(JOBS)
+            ),
         }
         print_json(answer)
         return
@@ -72,19 +82,32 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
     print(picture(chain.rows, signs().states, (width or 80) - 1))
     if end is not None:
         now = datetime.fromtimestamp(taken_at, UTC)
-        held = " and is released now" if any(row["state"] == JobState.HELD for row in chain.living) else ""
-        print(f"ends by {short_instant(end, now, session.zone)} if each job runs to its time limit{held}")
+        held = (
+            " and is released now"
+            if any(row["state"] == JobState.HELD for row in chain.living)
+            else ""
+        )
+        print(
+            f"ends by {short_instant(end, now, session.zone)} if each job runs to its time "
+            f"limit{held}"
+        )
     sys.stdout.flush()
-    rows = [{**row, "dependency": format_wait(unit, chain)} for unit in chain.units for row in unit.rows]
+    rows = [
+        {**row, "dependency": format_wait(unit, chain)} for unit in chain.units for row in unit.rows
+    ]
     table = pa.Table.from_pylist(rows, JOBS)
     out, encoding = sys.stdout.buffer, sys.stdout.encoding
-    write_table("history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding)
+    write_table(
+        "history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding
+    )
     for note in notes:
         print(f"hpcdash: {visible(note)}", file=sys.stderr)
 
 
 async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChain]:
-    """The chain of a job; a task of an array may be named by the number that it has beside its array's."""
+    """The chain of a job; a task of an array may be named by the number that it has beside its
+    array's.
+    """
     reader = ChainReader(session.store, job)
     try:
         return reader, await reader.read()
@@ -101,7 +124,9 @@ async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChai
 
 
 async def chain_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
-    """The ids of all that a verb makes sense for in the chains of some jobs; raises UsageError for nothing at all."""
+    """The ids of all that a verb makes sense for in the chains of some jobs; raises UsageError for
+    nothing at all.
+    """
     ids: dict[str, None] = {}
     for job in jobs:
         _, chain = await _read(session, job)
@@ -112,14 +137,18 @@ async def chain_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> 
         if choice.verb == verb:
             ids.update(dict.fromkeys(choice.job_ids))
     if not ids:
-        raise UsageError(f"nothing to {verb} in the chain of {', '.join(jobs)}", "hpcdash chain JOB shows it.")
+        raise UsageError(
+            f"nothing to {verb} in the chain of {', '.join(jobs)}", "hpcdash chain JOB shows it."
+        )
     return tuple(ids)
 
 
 def run_stub(script: str, at: str | None) -> None:
     """Print a stub of a script that reads `at`, by default the script's own file."""
     if at is None and script == "-":
-        raise UsageError("a stub needs the path of the script; stdin has none", "Give it with --at PATH.")
+        raise UsageError(
+            "a stub needs the path of the script; stdin has none", "Give it with --at PATH."
+        )
     text = read_script(script).decode("utf-8", "surrogateescape")
     stub = stub_script(text, at or str(Path(script).resolve()))
     print_text(stub)

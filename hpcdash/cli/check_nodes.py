@@ -1,4 +1,6 @@
-"""`hpcdash check-nodes`: submits a job that checks nodes, waits for it, and shows what it found on each."""
+"""`hpcdash check-nodes`: submits a job that checks nodes, waits for it, and shows what it found on
+each.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,13 @@ _POLL_SECONDS = 5.0
 
 
 def run_check_nodes(
-    common: CommonOptions, *, where: str, checks: str | None, queue: str | None, limit: str, form: str
+    common: CommonOptions,
+    *,
+    where: str,
+    checks: str | None,
+    queue: str | None,
+    limit: str,
+    form: str,
 ) -> None:
     """Ends the process with 1 where a check failed or a node is not known to be well."""
     settings = load_settings(common.config)
@@ -49,7 +57,10 @@ def run_check_nodes(
     seconds = _limit(limit)
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     if not common.yes and not can_ask:
-        raise UsageError("check-nodes needs confirmation, but there is no terminal", "Use --yes to skip the question.")
+        raise UsageError(
+            "check-nodes needs confirmation, but there is no terminal",
+            "Use --yes to skip the question.",
+        )
 
     async def work(
         session: ClusterSession,
@@ -66,7 +77,9 @@ def run_check_nodes(
             _say(*one.plan.notes)
             print(f"{', '.join(one.names)} on {visible(', '.join(one.nodes))}", file=sys.stderr)
             for command in one.plan.plan.commands:
-                print(f"submit on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
+                print(
+                    f"submit on {visible(session.name)}: {visible(command.words)}", file=sys.stderr
+                )
         if not common.yes and not await is_agreed():
             raise Declined
         records = NodeCheckRecords(launches.state_folder, session.name)
@@ -88,10 +101,14 @@ def _names(checks: str | None) -> tuple[str, ...]:
     if not checks:
         return ()
     try:
-        return tuple(parse_names([word.strip() for word in checks.split(",") if word.strip()]).split(","))
+        return tuple(
+            parse_names([word.strip() for word in checks.split(",") if word.strip()]).split(",")
+        )
     except ValueError as error:
         word = str(error)
-        raise UsageError(f"--checks: unknown check {word!r}{did_you_mean(word, CHECKS)}", ", ".join(CHECKS)) from None
+        raise UsageError(
+            f"--checks: unknown check {word!r}{did_you_mean(word, CHECKS)}", ", ".join(CHECKS)
+        ) from None
 
 
 def _limit(text: str) -> int:
@@ -104,16 +121,23 @@ def _limit(text: str) -> int:
     return seconds
 
 
-async def _submit(session: ClusterSession, launches: Launches, records: NodeCheckRecords, one: CheckJob) -> None:
+async def _submit(
+    session: ClusterSession, launches: Launches, records: NodeCheckRecords, one: CheckJob
+) -> None:
     report = await session.actions.run(one.plan.plan, heard=_say)
     _say(report.journal_problem)
     (outcome,) = await reconcile(session.store, one.plan, report, _say)
     if outcome.done:
         one.job_id = outcome.new_job
         with _remembered():
-            await asyncio.to_thread(records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names))
+            await asyncio.to_thread(
+                records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names)
+            )
         nodes = ", ".join(one.nodes)
-        _say(f"job {outcome.new_job} checks {nodes}; you can interrupt this, and see the result in the dashboard")
+        _say(
+            f"job {outcome.new_job} checks {nodes}; you can interrupt this, and see the result in "
+            f"the dashboard"
+        )
     else:
         one.problem = outcome.words
         _say(outcome.words)
@@ -123,8 +147,14 @@ async def _submit(session: ClusterSession, launches: Launches, records: NodeChec
 async def _collect(
     session: ClusterSession, records: NodeCheckRecords, planned: Sequence[CheckJob]
 ) -> tuple[list[CheckResult], dict[str, str]]:
-    """Once all jobs have ended: by job, node and check, and what was found before in GPUs that failed."""
-    waiting = {one.job_id: SubmittedCheck(one.job_id, one.nodes, one.names) for one in planned if one.job_id}
+    """Once all jobs have ended: by job, node and check, and what was found before in GPUs that
+    failed.
+    """
+    waiting = {
+        one.job_id: SubmittedCheck(one.job_id, one.nodes, one.names)
+        for one in planned
+        if one.job_id
+    }
     by_job: dict[str, Sequence[CheckResult]] = {}
     known: dict[str, str] = {}
     while waiting:
@@ -139,7 +169,11 @@ async def _collect(
         result
         for one in planned
         for result in by_job.get(one.job_id)
-        or [CheckResult(node, name, "unknown", one.problem) for node in one.nodes for name in one.names]
+        or [
+            CheckResult(node, name, "unknown", one.problem)
+            for node in one.nodes
+            for name in one.names
+        ]
     ]
     return results, known
 
@@ -163,11 +197,18 @@ def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
         print_text("  ".join((*cells, line[3])).rstrip() + "\n")
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
     nodes = {one.node for one in results}
-    _say(f"{counted(len(nodes), 'node')}, {len(bad)} not well" if bad else f"{counted(len(nodes), 'node')}, all well")
+    _say(
+        f"{counted(len(nodes), 'node')}, {len(bad)} not well"
+        if bad
+        else f"{counted(len(nodes), 'node')}, all well"
+    )
 
 
 def _write_json(
-    results: Sequence[CheckResult], known: dict[str, str], planned: Sequence[CheckJob], session: ClusterSession
+    results: Sequence[CheckResult],
+    known: dict[str, str],
+    planned: Sequence[CheckJob],
+    session: ClusterSession,
 ) -> None:
     checks: list[dict[str, Any]] = [
         {

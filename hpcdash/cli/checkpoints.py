@@ -1,4 +1,7 @@
-"""`hpcdash checkpoints`: what saving costs a training, as lines or JSON. Asks no cluster, reads no file."""
+"""`hpcdash checkpoints`: what saving costs a training, as lines or JSON.
+
+Asks no cluster, reads no file.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,21 @@ from hpcdash.errors import UsageError
 EXAMPLE = "hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"
 
 
-def run_checkpoints(*, days: float | None, every: str | None, save: str | None, tb: float | None, form: str) -> None:
-    """Print the plan's figures; `every` counts in hours and `save` in seconds where no unit is written."""
+def run_checkpoints(
+    *, days: float | None, every: str | None, save: str | None, tb: float | None, form: str
+) -> None:
+    """Print the plan's figures; `every` counts in hours and `save` in seconds where no unit is
+    written.
+    """
     if days is None or every is None or save is None:
         given = {"--days": days, "--every": every, "--save": save}
         missing = " and ".join(option for option, value in given.items() if value is None)
         raise UsageError(f"the estimate needs {missing}", EXAMPLE)
     plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
     if not plan.saves:
-        words = f"--days {days:g} ends before the first save (--every {every}): nothing would be saved"
+        words = (
+            f"--days {days:g} ends before the first save (--every {every}): nothing would be saved"
+        )
         print(f"hpcdash: {words}; save more often, or at the end", file=sys.stderr)
     if form == "json":
         answer = {
@@ -59,5 +68,7 @@ def _seconds(option: str, text: str, bare_unit_seconds: int) -> float:
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
     if seconds is None:
-        raise UsageError(f"{option}: {text!r} is not a finite duration", "Write a duration such as 3h or 40s.")
+        raise UsageError(
+            f"{option}: {text!r} is not a finite duration", "Write a duration such as 3h or 40s."
+        )
     return float(seconds)

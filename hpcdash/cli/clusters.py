@@ -87,7 +87,11 @@ def run_clusters(common: CommonOptions, form: str) -> None:
     ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     for line in cells:
-        print("  ".join(visible(cell).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(
+                visible(cell).ljust(width) for cell, width in zip(line, widths, strict=True)
+            ).rstrip()
+        )
 
 
 def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: bool) -> None:
@@ -101,7 +105,9 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
         fields["backend"] = common.backend
     if not common.ssh:
         if not common.local:
-            raise UsageError("no machine given", "Give --ssh [USER@]HOST[:PORT], or --local for this machine.")
+            raise UsageError(
+                "no machine given", "Give --ssh [USER@]HOST[:PORT], or --local for this machine."
+            )
         fields["transport"] = "local"
     path, _ = config_path(common.config)
     # Whether the file takes it is known before anybody is asked for a password.
@@ -124,7 +130,8 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
 
 
 async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
-    """The backend that was found; and in words what answers there, as whom, and how many nodes it has.
+    """The backend that was found; and in words what answers there, as whom, and how many nodes it
+    has.
 
     Raises what stands in the way.
     """
@@ -141,11 +148,15 @@ async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
 
 
 def run_config_check(common: CommonOptions) -> None:
-    """Read the configuration and the secrets of those who are told; errors name file, line and key."""
+    """Read the configuration and the secrets of those who are told; errors name file, line and
+    key.
+    """
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     if settings.file is None:
         path, _ = config_path(common.config)
-        print(f"{path} does not exist; using defaults (`hpcdash config example` shows every setting)")
+        print(
+            f"{path} does not exist; using defaults (`hpcdash config example` shows every setting)"
+        )
         return
     from hpcdash.services.watch.secrets import notifiers_of, unready
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from hpcdash.cli.tables import Kind
 
 
-def _file_or_stdout(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
+def _file_or_stdout(
+    _context: click.Context, _option: click.Parameter, file: Path | None
+) -> Path | None:
     return None if file == Path("/dev/stdout") else file
 
 
@@ -27,7 +29,9 @@ _SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 
 def _table_command(name: Kind, words: str) -> click.Command:
     @click.command(name, help=words)
-    @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
+    @click.option(
+        "--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."
+    )
     @click.option(
         "--mine/--all",
         "mine",
@@ -53,20 +57,42 @@ def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     options = [
         click.option("--since", default="", metavar="TIME", help=words),
         click.option(
-            "--until", default="", metavar="TIME", help="End of the span, a time or a whole day; now by default."
+            "--until",
+            default="",
+            metavar="TIME",
+            help="End of the span, a time or a whole day; now by default.",
         ),
-        click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
-        click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
-        click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),
+        click.option(
+            "--user", default="", metavar=names, help="Jobs of these users, instead of your own."
+        ),
+        click.option(
+            "--account", default="", metavar=names, help="Only jobs charged to these accounts."
+        ),
+        click.option(
+            "--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."
+        ),
         click.option(
             "--state",
             default="",
             metavar="STATE[,STATE]",
             help="Only jobs that ended in one of these states: failed,timeout.",
         ),
-        click.option("--name", default="", metavar="PATTERN", help="Only jobs with this name; * matches any text."),
-        click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."),
-        click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."),
+        click.option(
+            "--name",
+            default="",
+            metavar="PATTERN",
+            help="Only jobs with this name; * matches any text.",
+        ),
+        click.option(
+            "--filter",
+            "expression",
+            default="",
+            metavar="EXPR",
+            help="Only rows this filter matches.",
+        ),
+        click.option(
+            "--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."
+        ),
     ]
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
@@ -84,8 +110,8 @@ def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
     """Jobs that ended: within the last 7 days, or in any span of time.
 
-    A span has the jobs that were there at any time in it and have ended since. What was asked for once is kept on this
-    machine: only what is new is asked for again.
+    A span has the jobs that were there at any time in it and have ended since. What was asked for
+    once is kept on this machine: only what is new is asked for again.
     """
     from hpcdash.cli.history import HistoryOptions, run_history
     from hpcdash.cli.jobs import run_table
@@ -99,10 +125,16 @@ def history(common: CommonOptions, expression: str, mine: bool, form: str, **giv
 
 @click.command()
 @click.argument("job")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--steps", is_flag=True, help="List its steps and what each used; JSON has both job and steps.")
 @click.option(
-    "--sooner", is_flag=True, help="Estimate when a pending job would start: as is, with less time, on fewer nodes."
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+@click.option(
+    "--steps", is_flag=True, help="List its steps and what each used; JSON has both job and steps."
+)
+@click.option(
+    "--sooner",
+    is_flag=True,
+    help="Estimate when a pending job would start: as is, with less time, on fewer nodes.",
 )
 @common_options
 def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) -> None:
@@ -119,15 +151,29 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
 @click.argument("job")
 @click.option("--err", is_flag=True, help="Show stderr instead of stdout.")
 @click.option(
-    "-n", "lines", type=click.IntRange(min=0), default=100, show_default=True, help="Number of lines from the end."
+    "-n",
+    "lines",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Number of lines from the end.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Keep printing as the file grows, until interrupted.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Keep printing as the file grows, until interrupted."
+)
 @click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
 @click.option(
-    "--run", type=click.IntRange(min=1), metavar="N", help="The log of run N in an allocation (hpcdash alloc)."
+    "--run",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The log of run N in an allocation (hpcdash alloc).",
 )
-@click.option("--logs", "lists_logs", is_flag=True, help="List the logs of its parts: ranks, workers (Ray).")
-@click.option("--of", metavar="NAME", help="The log of a part: its name as --logs lists it, a task or actor.")
+@click.option(
+    "--logs", "lists_logs", is_flag=True, help="List the logs of its parts: ranks, workers (Ray)."
+)
+@click.option(
+    "--of", metavar="NAME", help="The log of a part: its name as --logs lists it, a task or actor."
+)
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
     """Print the last lines of a job's log, unchanged."""
@@ -140,7 +186,10 @@ def log(common: CommonOptions, **given: Any) -> None:
 @click.argument("job")
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
-    """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps running."""
+    """Dump the Python stacks of a running job with py-spy, on each of its nodes.
+
+    The job keeps running.
+    """
     from hpcdash.cli.inside import run_stacks
 
     run_stacks(common, job)
@@ -150,24 +199,38 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.argument("job")
 @click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1)
 @click.option(
-    "--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once per node (the default)."
+    "--each-node",
+    "each_gpu",
+    flag_value=False,
+    type=bool,
+    default=False,
+    help="Once per node (the default).",
 )
 @click.option(
-    "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once per GPU, with CUDA_VISIBLE_DEVICES set to it."
+    "--each-gpu",
+    "each_gpu",
+    flag_value=True,
+    type=bool,
+    help="Once per GPU, with CUDA_VISIBLE_DEVICES set to it.",
 )
 @click.option(
     "--leftovers",
     is_flag=True,
-    help="Instead of running a command, list processes your ended jobs left behind, and offer to end them.",
+    help="Instead of running a command, list processes your ended jobs left behind, and offer to "
+    "end them.",
 )
-@click.option("--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
 @common_options
 def exec_inside(common: CommonOptions, **given: Any) -> None:
     """Run a command on each node of a running job.
 
-    It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal answers are printed
-    once. Exits with 0 if it did so everywhere, else with 1.
+    It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal
+    answers are printed once. Exits with 0 if it did so everywhere, else with 1.
     """
     from hpcdash.cli.inside import run_exec
 
@@ -176,8 +239,12 @@ def exec_inside(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--once", is_flag=True, help="Take one measurement (two samples, two seconds apart) and exit.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--once", is_flag=True, help="Take one measurement (two samples, two seconds apart) and exit."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def top(common: CommonOptions, **given: Any) -> None:
     """Follow what a running job uses on each node: CPU, memory, GPUs and processes, every 10 s.
@@ -193,15 +260,19 @@ def top(common: CommonOptions, **given: Any) -> None:
 @click.argument("job")
 @click.argument("command", nargs=-1, metavar="[-- COMMAND]")
 @click.option(
-    "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
+    "--node",
+    default="",
+    metavar="N|NAME",
+    help="The node: its name, or its number in the job's list, from 0.",
 )
 @click.option("--outside", is_flag=True, help="On the node itself, outside the job's container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
     """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
-    It ends with the command's exit status. At the start of a line, ~. ends it at once. Where stdin or stdout is no
-    terminal, COMMAND runs without one, and without stdin; its stdout is written when it has ended.
+    It ends with the command's exit status. At the start of a line, ~. ends it at once. Where stdin
+    or stdout is no terminal, COMMAND runs without one, and without stdin; its stdout is written
+    when it has ended.
     """
     from hpcdash.cli.connect import run_connect
 
@@ -211,14 +282,29 @@ def connect(common: CommonOptions, **given: Any) -> None:
 @click.command()
 @click.argument("job", required=False, default="")
 @click.option(
-    "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["chart", "json", "csv", "parquet"]),
+    default="chart",
+    show_default=True,
 )
-@click.option("--metric", "wanted", metavar="NAME", multiple=True, help="Only this metric; may be repeated.")
+@click.option(
+    "--metric", "wanted", metavar="NAME", multiple=True, help="Only this metric; may be repeated."
+)
 @click.option("--log", is_flag=True, help="Draw the chart with a logarithmic scale.")
 @click.option(
-    "--file", "file", metavar="PATH", default="", help="Read this file instead of the job's logs; any file without JOB."
+    "--file",
+    "file",
+    metavar="PATH",
+    default="",
+    help="Read this file instead of the job's logs; any file without JOB.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends: redraw the chart, or append to the CSV.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Follow until the job ends: redraw the chart, or append to the CSV.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -232,8 +318,9 @@ def metrics(common: CommonOptions, **given: Any) -> None:
 
     Without a job, read any log or metrics file on the cluster.
 
-    In JSON, a y that was nan or inf is null, and its x is listed under "nan" or "inf". CSV has a column for the step
-    and one for each metric; nan, inf and -inf are written as such, and a cell is empty where a metric has no value.
+    In JSON, a y that was nan or inf is null, and its x is listed under "nan" or "inf". CSV has a
+    column for the step and one for each metric; nan, inf and -inf are written as such, and a cell
+    is empty where a metric has no value.
     """
     from hpcdash.cli.metrics import run_metrics
 
@@ -254,7 +341,9 @@ def script(common: CommonOptions, **given: Any) -> None:
 
 def _rules_command(name: Kind, words: str, *, has_all: bool = False) -> click.Command:
     @click.command(name, help=words)
-    @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
+    @click.option(
+        "--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."
+    )
     @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
     @common_options
     def command(common: CommonOptions, *, everyone: bool = False, **given: Any) -> None:
@@ -264,15 +353,22 @@ def _rules_command(name: Kind, words: str, *, has_all: bool = False) -> click.Co
 
     if has_all:
         command.params.insert(
-            0, click.Option(["--all", "everyone"], is_flag=True, help="All accounts, not only yours.")
+            0,
+            click.Option(["--all", "everyone"], is_flag=True, help="All accounts, not only yours."),
         )
     return command
 
 
 RULES_COMMANDS: tuple[click.Command, ...] = (
-    _rules_command("shares", "Fair share of your accounts: shares, usage, and the factor in priority.", has_all=True),
+    _rules_command(
+        "shares",
+        "Fair share of your accounts: shares, usage, and the factor in priority.",
+        has_all=True,
+    ),
     _rules_command("limits", "Limits that apply to you, and how much of each is used."),
-    _rules_command("reservations", "Reservations: when, which nodes, and whether you may use them."),
+    _rules_command(
+        "reservations", "Reservations: when, which nodes, and whether you may use them."
+    ),
 )
 _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
 
@@ -288,15 +384,17 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     help="One row per run, per array, or per user and job name.",
 )
 @click.option(
-    "--sooner", is_flag=True, help="Estimate how much earlier your jobs would start if they asked for what they use."
+    "--sooner",
+    is_flag=True,
+    help="Estimate how much earlier your jobs would start if they asked for what they use.",
 )
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
     """Show what ended jobs used of what they asked for, with advice.
 
-    CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats measured goes
-    before the accounting. What nobody measured is shown as -, and is null in JSON.
+    CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats
+    measured goes before the accounting. What nobody measured is shown as -, and is null in JSON.
     """
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_efficiency
@@ -328,14 +426,22 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
     metavar="FILE",
     help="Write CSV or Parquet to FILE, in the place of what was there.",
 )
-@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one page of HTML to FILE.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write one page of HTML to FILE.",
+)
 @common_options
 def report(common: CommonOptions, **given: Any) -> None:
-    """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user, account and name.
+    """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user,
+    account and name.
 
-    Of jobs that have ended, and of those that still run up to now. Hours are those allocated within the span: a run
-    that began before it or ended after it is cut. CPU time leaves out what was suspended. Days are this machine's. What
-    was asked for once is kept here: only what is new is asked for again.
+    Of jobs that have ended, and of those that still run up to now. Hours are those allocated within
+    the span: a run that began before it or ended after it is cut. CPU time leaves out what was
+    suspended. Days are this machine's. What was asked for once is kept here: only what is new is
+    asked for again.
     """
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_report
@@ -347,7 +453,9 @@ def report(common: CommonOptions, **given: Any) -> None:
 LOOK_COMMANDS: tuple[click.Command, ...] = (
     _table_command("jobs", "Jobs in the queue."),
     _table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them."),
-    _table_command("queues", "Queues (partitions), their limits and what is free. Always all of them."),
+    _table_command(
+        "queues", "Queues (partitions), their limits and what is free. Always all of them."
+    ),
     history,
     show,
     log,
@@ -366,12 +474,16 @@ def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
     """--chain, which was called --train."""
     words = "The whole chain: also the jobs before and after it."
     old = click.option("--train", "chain", flag_value=True, default=False, type=bool, hidden=True)
-    return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=words)(old(command))
+    return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=words)(
+        old(command)
+    )
 
 
 def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
     """JOB..., or --filter for those that match."""
-    of_all = click.option("--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours.")
+    of_all = click.option(
+        "--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours."
+    )
     words = "The jobs this filter matches, instead of JOB... (lists them and asks)."
     expression = click.option("--filter", "expression", default="", metavar="EXPR", help=words)
     return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(of_all(command)))
@@ -380,7 +492,9 @@ def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
 def _acting_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
     @_named_or_filtered
-    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @click.option(
+        "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    )
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.actions import run_action
@@ -394,7 +508,9 @@ def _acting_command(verb: str, words: str) -> click.Command:
 @_named_or_filtered
 @_whole_chain
 @click.option("--force", is_flag=True, help="Also remove jobs whose node does not answer (PBS).")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def cancel(common: CommonOptions, **given: Any) -> None:
     """Cancel running or queued jobs."""
@@ -407,7 +523,9 @@ def _chain_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
     @_named_or_filtered
     @_whole_chain
-    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @click.option(
+        "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    )
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.actions import run_action
@@ -421,9 +539,15 @@ def _chain_command(verb: str, words: str) -> click.Command:
 @click.argument("signal")
 @_named_or_filtered
 @click.option(
-    "--to", "recipient", metavar="WHOM", default="", help="batch, full or a step number; the job steps by default."
+    "--to",
+    "recipient",
+    metavar="WHOM",
+    default="",
+    help="batch, full or a step number; the job steps by default.",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def signal_jobs(common: CommonOptions, **given: Any) -> None:
     """Send a signal to running jobs."""
@@ -442,9 +566,13 @@ def _switch_command(kind: str, words: str) -> click.Command:
         help="The switch file; by default from the launch, the script or an earlier --path.",
     )
     @click.option("--clear", is_flag=True, help="Remove the file; asks if it may not be a switch.")
-    @click.option("--status", is_flag=True, help="Only report: whether it is set, by whom, and what happened.")
+    @click.option(
+        "--status", is_flag=True, help="Only report: whether it is set, by whom, and what happened."
+    )
     @click.option("--forget", is_flag=True, help="Forget the path given earlier.")
-    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @click.option(
+        "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    )
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.switches import run_switch
@@ -460,10 +588,18 @@ def _switch_command(kind: str, words: str) -> click.Command:
 @click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
 @click.option("--queue", metavar="NAME", help="Queue (partition).")
 @click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
-@click.option("--nice", metavar="N", help="Higher values wait longer; on PBS, -100 sets priority 100 (qalter -p).")
-@click.option("--throttle", metavar="N", help="Array tasks that may run at once; 0, on Slurm only, means all.")
+@click.option(
+    "--nice",
+    metavar="N",
+    help="Higher values wait longer; on PBS, -100 sets priority 100 (qalter -p).",
+)
+@click.option(
+    "--throttle", metavar="N", help="Array tasks that may run at once; 0, on Slurm only, means all."
+)
 @click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def alter(
     common: CommonOptions,
@@ -477,15 +613,26 @@ def alter(
     from hpcdash.cli.actions import run_action
 
     given = {key: value for key, value in changes.items() if value}
-    run_action(common, "alter", jobs, expression=expression, everyone=everyone, changes=given, form=form)
+    run_action(
+        common, "alter", jobs, expression=expression, everyone=everyone, changes=given, form=form
+    )
 
 
 @click.command()
 @click.option(
-    "-n", "newest", type=click.IntRange(min=1), default=50, show_default=True, help="Number of actions to show."
+    "-n",
+    "newest",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Number of actions to show.",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--settle", "settles", is_flag=True, help="First look for submissions whose outcome is unknown.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+@click.option(
+    "--settle", "settles", is_flag=True, help="First look for submissions whose outcome is unknown."
+)
 @common_options
 def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> None:
     """List the actions taken from here and their results."""
@@ -503,8 +650,12 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     _acting_command("resume", "Continue suspended jobs."),
     _acting_command("delete", "Delete ended jobs from the cluster's list (Ray)."),
     signal_jobs,
-    _switch_command("kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."),
-    _switch_command("save", "Create the save-switch file: the run saves and continues; it removes the file."),
+    _switch_command(
+        "kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."
+    ),
+    _switch_command(
+        "save", "Create the save-switch file: the run saves and continues; it removes the file."
+    ),
     alter,
     journal,
 )
@@ -515,7 +666,9 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
 @click.option(
-    "--after", metavar="JOB[,JOB]", help="Start after these jobs end: 12, or afterok:12, afternotok:12, after:12."
+    "--after",
+    metavar="JOB[,JOB]",
+    help="Start after these jobs end: 12, or afterok:12, afternotok:12, after:12.",
 )
 @click.option("--hold", is_flag=True, help="Submit held.")
 @click.option(
@@ -525,9 +678,15 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     metavar="N",
     help="Submit a chain of N jobs, each after the one before it ends.",
 )
-@click.option("--in", "inside", metavar="JOB", help="Run it in this allocation of yours (hpcdash alloc).")
-@click.option("--dry-run", is_flag=True, help="Show the command and the generated script; submit nothing.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--in", "inside", metavar="JOB", help="Run it in this allocation of yours (hpcdash alloc)."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show the command and the generated script; submit nothing."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
     """Submit a local batch script (- for stdin) or a request (*.toml), and print the new job ID."""
@@ -544,10 +703,16 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.command()
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Total number of GPUs.")
 @click.option(
-    "--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes; GPUs or CPUs are spread evenly."
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of nodes; GPUs or CPUs are spread evenly.",
 )
 @click.option(
-    "--cpus", type=click.IntRange(min=1), metavar="N", help="Total number of CPUs; with --gpus, CPUs per GPU."
+    "--cpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Total number of CPUs; with --gpus, CPUs per GPU.",
 )
 @click.option("--memory", metavar="SIZE", help="Memory of each node: 64G.")
 @click.option("--time", "limit", metavar="LIMIT", help="Time limit: 90m, 4h, 1-12:00:00.")
@@ -556,19 +721,27 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.option("--name", default="", metavar="NAME", help="Name of the job.")
 @click.option("--keep", is_flag=True, help="Keep the allocation after this command has ended.")
 @click.option(
-    "--idle-limit", metavar="TIME", help="End it after it has been idle this long (no run, GPUs at 0 %): 30m."
+    "--idle-limit",
+    metavar="TIME",
+    help="End it after it has been idle this long (no run, GPUs at 0 %): 30m.",
 )
 @click.option("--hold", is_flag=True, help="Submit held.")
-@click.option("--list", "listing", is_flag=True, help="List your allocations and the time each has left.")
+@click.option(
+    "--list", "listing", is_flag=True, help="List your allocations and the time each has left."
+)
 @click.option("--runs", "job", metavar="JOB", help="List the runs in an allocation.")
-@click.option("--dry-run", is_flag=True, help="Show the generated script and the commands; submit nothing.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--dry-run", is_flag=True, help="Show the generated script and the commands; submit nothing."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def alloc(common: CommonOptions, **given: Any) -> None:
     """Allocate nodes for several runs.
 
-    The allocation is a batch job that waits for runs, and runs them one after another: hpcdash submit REQUEST.toml --in
-    JOB. Without --keep it is cancelled when this command ends.
+    The allocation is a batch job that waits for runs, and runs them one after another: hpcdash
+    submit REQUEST.toml --in JOB. Without --keep it is cancelled when this command ends.
     """
     from hpcdash.cli.alloc import run_alloc
 
@@ -577,9 +750,16 @@ def alloc(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("request", metavar="REQUEST.toml")
-@click.option("--for", "scheduler", type=_SCHEDULERS, help="Scheduler of the script; the cluster's by default.")
 @click.option(
-    "--storage-root", metavar="DIR", help="Folder for launches on the cluster; from the configuration by default."
+    "--for",
+    "scheduler",
+    type=_SCHEDULERS,
+    help="Scheduler of the script; the cluster's by default.",
+)
+@click.option(
+    "--storage-root",
+    metavar="DIR",
+    help="Folder for launches on the cluster; from the configuration by default.",
 )
 @common_options
 def render(common: CommonOptions, **given: Any) -> None:
@@ -591,7 +771,9 @@ def render(common: CommonOptions, **given: Any) -> None:
 
 @click.command("chain")
 @click.argument("job")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def chain_of(common: CommonOptions, job: str, form: str) -> None:
     """Show the chain of a job: the jobs before and after it, and when it should end."""
@@ -602,26 +784,45 @@ def chain_of(common: CommonOptions, job: str, form: str) -> None:
 
 @click.command("stub")
 @click.argument("script")
-@click.option("--at", metavar="PATH", help="Where jobs find the script; its current path by default.")
+@click.option(
+    "--at", metavar="PATH", help="Where jobs find the script; its current path by default."
+)
 def stub(script: str, at: str | None) -> None:
-    """Print a stub with the same directives that runs SCRIPT at start, so SCRIPT can be edited until then."""
+    """Print a stub with the same directives that runs SCRIPT at start, so SCRIPT can be edited
+    until then.
+    """
     from hpcdash.cli.chains import run_stub
 
     run_stub(script, at)
 
 
 @click.command()
-@click.option("--account", metavar="NAME", help="The account that submits for others; yours by default.")
-@click.option("--group", metavar="GROUP", help="The group it submits for; it can run anything as its members.")
 @click.option(
-    "--for", "scheduler", type=_SCHEDULERS, help="Scheduler whose commands to allow; the cluster's by default."
+    "--account", metavar="NAME", help="The account that submits for others; yours by default."
+)
+@click.option(
+    "--group", metavar="GROUP", help="The group it submits for; it can run anything as its members."
+)
+@click.option(
+    "--for",
+    "scheduler",
+    type=_SCHEDULERS,
+    help="Scheduler whose commands to allow; the cluster's by default.",
 )
 @click.option("--bin", "bin_folder", metavar="DIR", help="Folder of those commands: /opt/slurm/bin")
-@click.option("--storage-root", metavar="DIR", help="Folder of launches; from the configuration by default.")
 @click.option(
-    "--env-file", metavar="FILE", help="Root-owned file with variables for these commands, such as SLURM_CONF."
+    "--storage-root", metavar="DIR", help="Folder of launches; from the configuration by default."
 )
-@click.option("--program", is_flag=True, help="Print the program that creates, reads and removes launches as root.")
+@click.option(
+    "--env-file",
+    metavar="FILE",
+    help="Root-owned file with variables for these commands, such as SLURM_CONF.",
+)
+@click.option(
+    "--program",
+    is_flag=True,
+    help="Print the program that creates, reads and removes launches as root.",
+)
 @common_options
 def sudoers(common: CommonOptions, **given: Any) -> None:
     """Print sudo rules that let one account submit jobs as members of a group."""
@@ -632,10 +833,16 @@ def sudoers(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.option("--days", type=float, metavar="N", help="Length of the training in days.")
-@click.option("--every", metavar="TIME", help="Time between saves: 3h, 90m; a bare number is hours.")
-@click.option("--save", metavar="TIME", help="Duration of one save: 40s, 2m; a bare number is seconds.")
+@click.option(
+    "--every", metavar="TIME", help="Time between saves: 3h, 90m; a bare number is hours."
+)
+@click.option(
+    "--save", metavar="TIME", help="Duration of one save: 40s, 2m; a bare number is seconds."
+)
 @click.option("--tb", type=float, metavar="TB", help="Size of one save in TB.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 def checkpoints(**given: Any) -> None:
     """Estimate checkpoint overhead."""
     from hpcdash.cli.checkpoints import run_checkpoints
@@ -645,10 +852,25 @@ def checkpoints(**given: Any) -> None:
 
 @click.command("check-nodes")
 @click.argument("where", metavar="QUEUE|NODES")
-@click.option("--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default.")
-@click.option("--queue", metavar="QUEUE", help="Queue for the job when nodes are given; by default one they belong to.")
-@click.option("--time", "limit", metavar="TIME", default="10m", show_default=True, help="Time limit of the job.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default."
+)
+@click.option(
+    "--queue",
+    metavar="QUEUE",
+    help="Queue for the job when nodes are given; by default one they belong to.",
+)
+@click.option(
+    "--time",
+    "limit",
+    metavar="TIME",
+    default="10m",
+    show_default=True,
+    help="Time limit of the job.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def check_nodes(common: CommonOptions, **given: Any) -> None:
     """Check nodes (n01,n[03-07], or the idle ones of a queue) by a job, and show what it found."""
@@ -671,16 +893,19 @@ SUBMIT_COMMANDS: tuple[click.Command, ...] = (
 
 @click.command()
 @click.option("--once", is_flag=True, help="Run one round, for cron; state is kept for the next.")
-@click.option("--dry-run", is_flag=True, help="Send and write nothing; show which alerts would go to whom.")
+@click.option(
+    "--dry-run", is_flag=True, help="Send and write nothing; show which alerts would go to whom."
+)
 @click.option("--trial", is_flag=True, help="Send a test message to every recipient.")
 @click.option("--every", metavar="TIME", help="Time between rounds: 10m; a bare number is minutes.")
 @common_options
 def watch(common: CommonOptions, **given: Any) -> None:
     """Run the watchdogs of [watch] in the foreground: check, notify, write PULSE lines.
 
-    Each alert is sent once when it starts and once when it ends; failed deliveries are retried each round. --once exits
-    with 0 whatever it finds, 1 if a round failed or an alert was not delivered, 2 if a recipient's secret is missing,
-    3 if a cluster could not be reached. `hpcdash config example` lists every key.
+    Each alert is sent once when it starts and once when it ends; failed deliveries are retried each
+    round. --once exits with 0 whatever it finds, 1 if a round failed or an alert was not delivered,
+    2 if a recipient's secret is missing, 3 if a cluster could not be reached. `hpcdash config
+    example` lists every key.
     """
     from hpcdash.cli.watch import run_watch
 
@@ -688,13 +913,25 @@ def watch(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--install", "deed", flag_value="install", help="Write it to the cluster and submit it.")
-@click.option("--remove", "deed", flag_value="remove", help="Move it away and cancel the pending job (asks).")
-@click.option("--status", "deed", flag_value="status", help="Show what is installed and when it runs next.")
+@click.option(
+    "--install", "deed", flag_value="install", help="Write it to the cluster and submit it."
+)
+@click.option(
+    "--remove", "deed", flag_value="remove", help="Move it away and cancel the pending job (asks)."
+)
+@click.option(
+    "--status", "deed", flag_value="status", help="Show what is installed and when it runs next."
+)
 @click.option("--every", metavar="TIME", help="Time between runs: 1h (the default), 1d, 15m.")
 @click.option("--folder", metavar="DIR", help="Folder on the cluster; ~/hpcdash/cron by default.")
 @click.option("--watch", "watches", is_flag=True, help="Run `hpcdash watch --once` in it.")
-@click.option("--option", "options", multiple=True, metavar="WORD", help="Scheduler option: --option=--partition=cpu")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="WORD",
+    help="Scheduler option: --option=--partition=cpu",
+)
 @common_options
 def cron(common: CommonOptions, **given: Any) -> None:
     """Print a job that replaces cron: it resubmits itself and runs every script in a folder."""
@@ -716,13 +953,22 @@ def share() -> None:
 
 @share.command("run")
 @click.argument("pool")
-@click.option("--once", is_flag=True, help="End once nothing is about to start or to be suspended, for cron.")
-@click.option("--for", "limit", metavar="TIME", help="End after so long, for cron: 9m; a bare number is minutes.")
+@click.option(
+    "--once", is_flag=True, help="End once nothing is about to start or to be suspended, for cron."
+)
+@click.option(
+    "--for",
+    "limit",
+    metavar="TIME",
+    help="End after so long, for cron: 9m; a bare number is minutes.",
+)
 @common_options
 def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -> None:
-    """Coordinate a pool of the configuration: start, suspend and resume its tasks until interrupted.
+    """Coordinate a pool of the configuration: start, suspend and resume its tasks until
+    interrupted.
 
-    One coordinator runs at a time, on the cluster itself. It may end at any moment: the next one goes on.
+    One coordinator runs at a time, on the cluster itself. It may end at any moment: the next one
+    goes on.
     """
     from hpcdash.cli.share import run_coordinator
 
@@ -731,11 +977,14 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 
 @share.command("show")
 @click.argument("pool", default="")
-@click.option("--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches.")
+@click.option(
+    "--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches."
+)
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
-    """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
+    """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was
+    interrupted.
 
     POOL may be left out where the configuration has one. JSON has each run's start and end.
     """
@@ -747,7 +996,9 @@ def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> 
 def _wish_command(wish: str, words: str) -> None:
     @share.command(wish, help=words)
     @click.argument("job")
-    @click.option("--pool", "name", default="", metavar="POOL", help="The pool, where there are several.")
+    @click.option(
+        "--pool", "name", default="", metavar="POOL", help="The pool, where there are several."
+    )
     @common_options
     def command(common: CommonOptions, job: str, name: str, to: str | None = None) -> None:
         from hpcdash.cli.share import run_wish
@@ -755,19 +1006,29 @@ def _wish_command(wish: str, words: str) -> None:
         run_wish(common, wish, job, name=name, priority=to)
 
     if wish in ("raise", "lower"):
-        command.params.append(click.Option(["--to"], metavar="PRIORITY", help="The next one with quota by default."))
+        command.params.append(
+            click.Option(["--to"], metavar="PRIORITY", help="The next one with quota by default.")
+        )
 
 
 _wish_command("raise", "Raise your task's priority; asks first, and shows whom it interrupts.")
 _wish_command("lower", "Lower your task's priority; asks first.")
 _wish_command("suspend", "Suspend your task until it is resumed; it saves first.")
-_wish_command("resume", "Have your suspended task run again when it is its turn; shows whom it interrupts.")
+_wish_command(
+    "resume", "Have your suspended task run again when it is its turn; shows whom it interrupts."
+)
 _wish_command("stop", "End your task for good.")
 
 
 @share.command("simulate")
 @click.argument("trace", metavar="TRACE")
-@click.option("--pool", "name", default="", metavar="NAME", help="A pool of the configuration: nodes, quotas, rules.")
+@click.option(
+    "--pool",
+    "name",
+    default="",
+    metavar="NAME",
+    help="A pool of the configuration: nodes, quotas, rules.",
+)
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the pool.")
 @click.option(
     "--quota",
@@ -776,15 +1037,26 @@ _wish_command("stop", "End your task for good.")
     metavar="USER:PRIORITY=N",
     help="Most nodes at once; default: the pool's, else all.",
 )
-@click.option("--grace", type=click.FloatRange(min=0), help="Seconds to save in; default: the pool's, else 5.")
-@click.option("--load", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds to resume.")
-@click.option("--format", "form", type=click.Choice(["chart", "json"]), default="chart", show_default=True)
+@click.option(
+    "--grace", type=click.FloatRange(min=0), help="Seconds to save in; default: the pool's, else 5."
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to resume.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["chart", "json"]), default="chart", show_default=True
+)
 @common_options
 def share_simulate(common: CommonOptions, **given: Any) -> None:
-    """Replay a trace of tasks under the rules, beside first come, first served and nodes of each user's own.
+    """Replay a trace of tasks under the rules, beside first come, first served and nodes of each
+    user's own.
 
-    TRACE is a CSV file (- is stdin) with the columns submitted_at, user, nodes, seconds, and where they are known
-    priority, save_seconds, checkpoint_seconds.
+    TRACE is a CSV file (- is stdin) with the columns submitted_at, user, nodes, seconds, and where
+    they are known priority, save_seconds, checkpoint_seconds.
     """
     from hpcdash.cli.share import run_simulate
 
@@ -793,7 +1065,13 @@ def share_simulate(common: CommonOptions, **given: Any) -> None:
 
 @share.command("generate")
 @click.option("--tasks", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
-@click.option("--nodes", type=click.IntRange(min=1), default=1000, show_default=True, help="Nodes that it is for.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Nodes that it is for.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @common_options
 def share_generate(common: CommonOptions, **given: Any) -> None:
@@ -811,7 +1089,9 @@ def images() -> None:
 def _image_options(function: Callable[..., None]) -> Callable[..., None]:
     runtimes = click.Choice(["apptainer", "podman", "enroot"])
     for option in (
-        click.option("--store", "folder", metavar="DIR", default="", help="Absolute path of the image store."),
+        click.option(
+            "--store", "folder", metavar="DIR", default="", help="Absolute path of the image store."
+        ),
         click.option("--runtime", type=runtimes, default="apptainer", show_default=True),
     ):
         function = option(function)
@@ -820,14 +1100,18 @@ def _image_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--nocreate", is_flag=True, help="enroot: only the image, no container on this node."),
+        click.option(
+            "--nocreate", is_flag=True, help="enroot: only the image, no container on this node."
+        ),
         click.option("--force", is_flag=True, help="Replace an existing image."),
     ):
         function = option(function)
     return _image_options(function)
 
 
-def _wanted_images(runtime: str, folder: str, *, force: bool = False, nocreate: bool = False) -> ImageRequest:
+def _wanted_images(
+    runtime: str, folder: str, *, force: bool = False, nocreate: bool = False
+) -> ImageRequest:
     from hpcdash.cli.images import ImageRequest
     from hpcdash.domain.request import Runtime
 
@@ -869,7 +1153,9 @@ def images_list(common: CommonOptions, **given: Any) -> None:
 
 @images.command("login")
 @click.argument("username", metavar="REGISTRY-USER", required=False)
-@click.option("--password-stdin", is_flag=True, help="Read the password from stdin instead of asking for it.")
+@click.option(
+    "--password-stdin", is_flag=True, help="Read the password from stdin instead of asking for it."
+)
 @common_options
 def images_login(common: CommonOptions, username: str | None, password_stdin: bool) -> None:
     """Store a registry login on the cluster (mode 0600) for launches and `images pull`."""
@@ -884,26 +1170,35 @@ def launches() -> None:
 
 
 @launches.command("list")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def launches_list(common: CommonOptions, **given: Any) -> None:
-    """List launches from here whose folders are there: job, state, size, number of files, and why one is kept."""
+    """List launches from here whose folders are there: job, state, size, number of files, and why
+    one is kept.
+    """
     from hpcdash.cli.launches import run_list
 
     run_list(common, **given)
 
 
 @launches.command("prune")
-@click.option("--older-than", metavar="TIME", default="", help="Only what ended so long ago: 12h, 14d.")
+@click.option(
+    "--older-than", metavar="TIME", default="", help="Only what ended so long ago: 12h, 14d."
+)
 @click.option("--failed", is_flag=True, help="Also those whose job did not complete.")
 @click.option("--dry-run", is_flag=True, help="List what would be removed.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def launches_prune(common: CommonOptions, **given: Any) -> None:
-    """Remove the folders of launches that completed and hold nothing but staged files and logs; asks first.
+    """Remove the folders of launches that completed and hold nothing but staged files and logs;
+    asks first.
 
-    Results are always kept, as is every folder that a queued job names or of whose job the end is not known. Links are
-    not followed.
+    Results are always kept, as is every folder that a queued job names or of whose job the end is
+    not known. Links are not followed.
     """
     from hpcdash.cli.launches import run_prune
 
@@ -911,7 +1206,12 @@ def launches_prune(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port on 127.0.0.1; any free one by default.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Port on 127.0.0.1; any free one by default.",
+)
 @click.option(
     "--socket",
     "socket_path",
@@ -920,7 +1220,9 @@ def launches_prune(common: CommonOptions, **given: Any) -> None:
     help="Listen on a unix socket (mode 0600) instead.",
 )
 @click.option("--allow-actions", is_flag=True, help="Allow actions; read-only by default.")
-@click.option("--api", is_flag=True, help="Serve the HTTP API for programs instead; needs hpcdash[api].")
+@click.option(
+    "--api", is_flag=True, help="Serve the HTTP API for programs instead; needs hpcdash[api]."
+)
 @click.option(
     "--tokens",
     type=click.Path(path_type=Path),
@@ -931,15 +1233,17 @@ def launches_prune(common: CommonOptions, **given: Any) -> None:
 def serve(common: CommonOptions, **given: Any) -> None:
     """Serve the dashboard to a browser at the printed link; needs hpcdash[web].
 
-    Each link admits one browser, once, within ten minutes; press enter for a new link. An admitted browser stays
-    admitted until ctrl+c ends the server. Each tab runs its own dashboard, which ends when the tab is closed.
+    Each link admits one browser, once, within ten minutes; press enter for a new link. An admitted
+    browser stays admitted until ctrl+c ends the server. Each tab runs its own dashboard, which ends
+    when the tab is closed.
 
-    The server accepts connections from this machine only. From another machine, use ssh -L PORT:127.0.0.1:PORT HOST, or
-    ssh -L 8080:PATH HOST with --socket. Other users of this machine can reach a port, and only the link keeps them out;
-    they cannot open a socket.
+    The server accepts connections from this machine only. From another machine, use ssh -L
+    PORT:127.0.0.1:PORT HOST, or ssh -L 8080:PATH HOST with --socket. Other users of this machine
+    can reach a port, and only the link keeps them out; they cannot open a socket.
 
-    With --api, programs launch requests on one cluster, follow their logs and list jobs, in JSON. Each comes with a
-    token; a token names the accounts that it may run as, and sees only what belongs to them.
+    With --api, programs launch requests on one cluster, follow their logs and list jobs, in JSON.
+    Each comes with a token; a token names the accounts that it may run as, and sees only what
+    belongs to them.
     """
     from hpcdash.cli.serve import run_serve
 
@@ -947,7 +1251,9 @@ def serve(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:
     """Check the setup: connection, commands, versions, clock; each problem with a next step."""
@@ -976,7 +1282,9 @@ def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
 @click.option("--force", is_flag=True, help="Add it even if it cannot be reached.")
 @common_options
 def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | None) -> None:
-    """Try a cluster and add it to the configuration: hpcdash clusters add juno --ssh me@juno.example.org"""
+    """Try a cluster and add it to the configuration: hpcdash clusters add juno --ssh
+    me@juno.example.org
+    """
     from hpcdash.cli.clusters import run_add
 
     run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
@@ -1006,10 +1314,14 @@ def config_example() -> None:
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.option("--install", "installs", is_flag=True, help="Install it for the shell instead of printing it.")
+@click.option(
+    "--install", "installs", is_flag=True, help="Install it for the shell instead of printing it."
+)
 @click.pass_context
 def completion(context: click.Context, shell: str, installs: bool) -> None:
-    """Complete commands, options, job IDs, clusters, queues and filters in a shell; no cluster is asked."""
+    """Complete commands, options, job IDs, clusters, queues and filters in a shell; no cluster is
+    asked.
+    """
     from hpcdash.cli.completion import completion_script, install
 
     cli = context.find_root().command

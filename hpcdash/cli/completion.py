@@ -1,4 +1,6 @@
-"""What a shell completes: job IDs, clusters, queues and filters, from the configuration and earlier runs."""
+"""What a shell completes: job IDs, clusters, queues and filters, from the configuration and earlier
+runs.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,22 @@ _MOST_JOBS = 200
 _HARMLESS = re.compile(r"[A-Za-z0-9_.,:@%+=<>~^/-]+")
 
 
-def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions of an argument or an option's value. Asks no cluster; what cannot be read completes to nothing."""
+def complete(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completions of an argument or an option's value.
+
+    Asks no cluster; what cannot be read completes to nothing.
+    """
     try:
         found = list(_found(context, parameter.name or "", incomplete))
     except HpcdashError:
         return []
-    return [item for item in found if item.value.startswith(incomplete) and _HARMLESS.fullmatch(item.value)]
+    return [
+        item
+        for item in found
+        if item.value.startswith(incomplete) and _HARMLESS.fullmatch(item.value)
+    ]
 
 
 def _found(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
@@ -60,7 +71,9 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
         return [CompletionItem(cluster) for cluster in settings.clusters]
     if name == "topic":
         cli = context.find_root().command
-        return [CompletionItem(topic) for topic in (*topics(), *sorted(getattr(cli, "commands", ())))]
+        return [
+            CompletionItem(topic) for topic in (*topics(), *sorted(getattr(cli, "commands", ())))
+        ]
     if name not in _JOBS | {"queue", "where", "expression"}:
         return []
     cache = snapshot_cache(chosen_clusters(common, settings)[0])
@@ -71,12 +84,23 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
         return [CompletionItem(row["name"]) for row in rows if row.get("_standing") not in UNLISTED]
     if name == "expression":
         kind = (
-            Kind.NODES if context.info_name == "nodes" else Kind.QUEUES if context.info_name == "queues" else Kind.MINE
+            Kind.NODES
+            if context.info_name == "nodes"
+            else Kind.QUEUES
+            if context.info_name == "queues"
+            else Kind.MINE
         )
         known = cache.load(kind)
-        return [CompletionItem(text) for text in completions(incomplete, SCHEMAS[kind], known and known.table)]
+        return [
+            CompletionItem(text)
+            for text in completions(incomplete, SCHEMAS[kind], known and known.table)
+        ]
     before, comma, _ = incomplete.rpartition(",")
-    tables = [snapshot.table for kind in (Kind.MINE, Kind.HISTORY) if (snapshot := cache.load(kind)) is not None]
+    tables = [
+        snapshot.table
+        for kind in (Kind.MINE, Kind.HISTORY)
+        if (snapshot := cache.load(kind)) is not None
+    ]
     return [
         CompletionItem(f"{before}{comma}{row['id']}", help=visible(f"{row['name']} {row['state']}"))
         for table in tables
@@ -85,7 +109,9 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
 
 
 def _newest(table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.select(["id", "name", "state"]).slice(0, _MOST_JOBS).to_pylist()
+    rows: list[dict[str, Any]] = (
+        table.select(["id", "name", "state"]).slice(0, _MOST_JOBS).to_pylist()
+    )
     return rows
 
 
@@ -99,7 +125,9 @@ def _common(context: click.Context) -> CommonOptions:
         at = at.parent
     for one in reversed(chain):
         given = {name: one.params.get(name) for name in CommonOptions.__struct_fields__}
-        common = CommonOptions(**{name: value for name, value in given.items() if value is not None}).over(common)
+        common = CommonOptions(
+            **{name: value for name, value in given.items() if value is not None}
+        ).over(common)
     return common
 
 
@@ -118,7 +146,10 @@ def completion_script(cli: click.Command, shell: str) -> str:
 
 
 def install(cli: click.Command, shell: str) -> tuple[Path, str]:
-    """Write it where the shell looks; the file, and what is left to do. Raises UsageError if it cannot be written."""
+    """Write it where the shell looks; the file, and what is left to do.
+
+    Raises UsageError if it cannot be written.
+    """
     home = Path.home()
     share = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -129,7 +160,8 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
         ),
         "zsh": (
             home / ".zfunc/_hpcdash",
-            "It works in new shells once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit",
+            "It works in new shells once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz "
+            "compinit; compinit",
         ),
         "fish": (config / "fish/completions/hpcdash.fish", "It works in new shells."),
     }[shell]
@@ -137,5 +169,7 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
         make_folder(file.parent)
         atomic_write(file, completion_script(cli, shell).encode())
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}", f"hpcdash completion {shell} prints it.") from error
+        raise UsageError(
+            f"{file}: {error.strerror}", f"hpcdash completion {shell} prints it."
+        ) from error
     return file, then

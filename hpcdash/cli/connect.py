@@ -22,7 +22,9 @@ _SCRIPT_SECONDS = 24 * HOUR
 _LEFT = 255
 
 
-def run_connect(common: CommonOptions, *, job: str, node: str, outside: bool, command: tuple[str, ...]) -> None:
+def run_connect(
+    common: CommonOptions, *, job: str, node: str, outside: bool, command: tuple[str, ...]
+) -> None:
     """End with the status of what ran there."""
     if chosen_site(common).is_read_only:
         raise UsageError("connect is refused: hpcdash is read-only")
@@ -62,7 +64,9 @@ def run_connect(common: CommonOptions, *, job: str, node: str, outside: bool, co
 
 
 async def _run_to_pipes(plan: ShellPlan) -> int | None:
-    """Run the command without stdin; its stderr is written as it comes, its stdout when it has ended."""
+    """Run the command without stdin; its stderr is written as it comes, its stdout when it has
+    ended.
+    """
 
     def write_stderr(piece: bytes) -> None:
         sys.stderr.buffer.write(piece)

@@ -57,7 +57,9 @@ _VARIABLES = {"pager": ("PAGER",), "editor": ("VISUAL", "EDITOR")}
 
 
 def run_outside(program: str, file: Path) -> str:
-    """Run 'pager' or 'editor' on a file and wait for its end; the complaint where that fails, else ''."""
+    """Run 'pager' or 'editor' on a file and wait for its end; the complaint where that fails, else
+    ''.
+    """
     words = _words_of(program)
     if not words:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
@@ -81,19 +83,32 @@ def _words_of(program: str) -> list[str]:
     return [found for name in _FALLBACKS[program] if (found := shutil.which(name))][:1]
 
 
-def run_dashboard(common: CommonOptions, first_start: Callable[[CommonOptions, Settings], None]) -> None:
-    """The app on configured clusters, or on this machine's own scheduler; without either, `first_start`."""
+def run_dashboard(
+    common: CommonOptions, first_start: Callable[[CommonOptions, Settings], None]
+) -> None:
+    """The app on configured clusters, or on this machine's own scheduler; without either,
+    `first_start`.
+    """
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     if is_first_start(common, settings):
         first_start(common, settings)
         return
     prompter = UiPrompter()
     notice = why_this(common, settings)
-    leave_app(asyncio.run(open_dashboard(common, settings, connection_pool(prompter), prompter, notice=notice)))
+    leave_app(
+        asyncio.run(
+            open_dashboard(common, settings, connection_pool(prompter), prompter, notice=notice)
+        )
+    )
 
 
 async def open_dashboard(
-    common: CommonOptions, settings: Settings, pool: ConnectionPool, prompter: UiPrompter, *, notice: str
+    common: CommonOptions,
+    settings: Settings,
+    pool: ConnectionPool,
+    prompter: UiPrompter,
+    *,
+    notice: str,
 ) -> HpcdashApp:
     """The app on the chosen clusters, over the connections of `pool`, once a person left it."""
     zone = UTC if settings.ui.clock == "utc" else None
@@ -109,7 +124,9 @@ async def open_dashboard(
     # Before the screen is there: what the last run knew is part of the first paint.
     sessions[0].store.load_cached((Kind.MINE,))
     is_new = not _tour_was_seen()
-    return await show_app(common, settings, sessions, prompter, notice=notice, tour=is_new, tour_ended=note_tour)
+    return await show_app(
+        common, settings, sessions, prompter, notice=notice, tour=is_new, tour_ended=note_tour
+    )
 
 
 class _ConfigFile:
@@ -131,7 +148,9 @@ class _ConfigFile:
         return load_settings(self._named).watch if self._has_changed() else None
 
     def _has_changed(self) -> bool:
-        """Whether it is another one than last time; one that is gone, as while it is saved, is not."""
+        """Whether it is another one than last time; one that is gone, as while it is saved, is
+        not.
+        """
         stamp = self._stamped()
         if stamp in (self._stamp, ()):
             return False
@@ -149,7 +168,8 @@ class _ConfigFile:
 def watched(
     session: ClusterSession, watch: WatchSettings, folder: Path, file: _ConfigFile | None = None
 ) -> ClusterSession:
-    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody but this screen.
+    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody
+    but this screen.
 
     What is written into `file` counts at once.
     """
@@ -158,8 +178,17 @@ def watched(
 
     files = WatchFiles(folder, session.name)
     if file is None:
-        return replace(session, watching=WatchBoard(session.store, watch, files, shared=session.pools))
-    board = WatchBoard(session.store, watch, files, shared=session.pools, config_file=str(file.path), reread=file.watch)
+        return replace(
+            session, watching=WatchBoard(session.store, watch, files, shared=session.pools)
+        )
+    board = WatchBoard(
+        session.store,
+        watch,
+        files,
+        shared=session.pools,
+        config_file=str(file.path),
+        reread=file.watch,
+    )
     return replace(session, watching=board)
 
 
@@ -196,7 +225,9 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     common = replace(common, read_only=True)
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     notice = "a recording: nothing changes, no watchdogs"
-    leave_app(asyncio.run(show_app(common, settings, [session], UiPrompter(), view=view, notice=notice)))
+    leave_app(
+        asyncio.run(show_app(common, settings, [session], UiPrompter(), view=view, notice=notice))
+    )
 
 
 def require_terminal() -> None:
@@ -206,7 +237,8 @@ def require_terminal() -> None:
     # It is drawn on stderr.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "the dashboard needs a terminal", "One-shot commands do not: hpcdash jobs --format json, hpcdash --help"
+            "the dashboard needs a terminal",
+            "One-shot commands do not: hpcdash jobs --format json, hpcdash --help",
         )
 
 
@@ -221,7 +253,9 @@ async def show_app(
     tour: bool = False,
     tour_ended: Callable[[], None] = lambda: None,
 ) -> HpcdashApp:
-    """The app, once the person left it; `notice` is said once it is there, `tour` begins with hints."""
+    """The app, once the person left it; `notice` is said once it is there, `tour` begins with
+    hints.
+    """
     require_terminal()
     _import_grouping()
 
@@ -240,7 +274,9 @@ async def show_app(
             first_view=view,
             aliases=settings.aliases,
             filters=settings.filters,
-            withheld=frozenset(secret.variable for one in settings.watch.notices for secret in one.secrets.values()),
+            withheld=frozenset(
+                secret.variable for one in settings.watch.notices for secret in one.secrets.values()
+            ),
             settings=settings,
             reread=_ConfigFile(common.config).settings,
             metric_patterns=settings.metrics.patterns,
@@ -273,7 +309,9 @@ def leave_app(app: TerminalApp) -> None:
 
 
 def _import_grouping() -> None:
-    """What groups rows, without pyarrow.dataset, which it would load if it could: file systems and Parquet, 20 MB."""
+    """What groups rows, without pyarrow.dataset, which it would load if it could: file systems and
+    Parquet, 20 MB.
+    """
     if "pyarrow.dataset" not in sys.modules:
         sys.modules["pyarrow.dataset"] = None  # type: ignore[assignment]  # how Python marks what is not there
         try:
@@ -303,7 +341,9 @@ def _collect_garbage() -> None:
 
 
 def _kept_choices(settings: Settings) -> Choices:
-    """What was chosen on the screen; what the configuration says counts where it was written later."""
+    """What was chosen on the screen; what the configuration says counts where it was written
+    later.
+    """
     choices = read_choices(state_root())
     try:
         is_later = settings.file is not None and (
@@ -316,7 +356,11 @@ def _kept_choices(settings: Settings) -> Choices:
     return msgspec.structs.replace(
         choices,
         theme="" if settings.theme != DEFAULT_THEME else choices.theme,
-        columns={view: names for view, names in choices.columns.items() if view not in settings.ui.columns},
+        columns={
+            view: names
+            for view, names in choices.columns.items()
+            if view not in settings.ui.columns
+        },
         sort={view: name for view, name in choices.sort.items() if view not in settings.ui.sort},
         fold_arrays=choices.fold_arrays if settings.ui.fold_arrays else None,
     )

@@ -1,4 +1,6 @@
-"""The dashboard on a throw-away embedded queue where sample jobs run for real; nothing of it stays."""
+"""The dashboard on a throw-away embedded queue where sample jobs run for real; nothing of it
+stays.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from hpcdash.ui.prompter import UiPrompter
 _END_SECONDS = 20.0
 
 
-# What the demonstration's watchdogs look after: one of its jobs hangs, a training has a spike, another is too long.
+# What the demonstration's watchdogs look after: one of its jobs hangs, a training has a spike,
+# another is too long.
 WATCHED = """
 [watch]
 every_seconds = 60
@@ -51,7 +54,9 @@ def run_demo(common: CommonOptions) -> None:
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     require_terminal()
     with demonstration() as folder:
-        leave_app(asyncio.run(show_app(common, settings, [demo_session(folder)], UiPrompter(), tour=True)))
+        leave_app(
+            asyncio.run(show_app(common, settings, [demo_session(folder)], UiPrompter(), tour=True))
+        )
 
 
 def demo_session(folder: Path) -> ClusterSession:
@@ -93,7 +98,9 @@ def demonstration() -> Iterator[Path]:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """A fresh folder and its lock: whoever finds it without one knows that nobody takes it away any more."""
+    """A fresh folder and its lock: whoever finds it without one knows that nobody takes it away any
+    more.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         lock = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,6 @@
-"""`hpcdash doctor`: can it work here? Each check with what was found and, where it failed, the next step."""
+"""`hpcdash doctor`: can it work here? Each check with what was found and, where it failed, the next
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from msgspec.structs import replace
 
 from hpcdash import __version__
 from hpcdash.backends.base import Capability
-from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_clusters, connection_pool, queue_folder
+from hpcdash.cli.build import (
+    EMBEDDED,
+    build_session,
+    cache_root,
+    chosen_clusters,
+    connection_pool,
+    queue_folder,
+)
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json
@@ -45,7 +54,20 @@ _SLOW_ANSWER_SECONDS = 2.0
 
 # As GNU stat names them.
 _SHARED_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fhgfs", "panfs", "wekafs", "smb2", "afs", "orangefs"}
+    {
+        "nfs",
+        "nfs4",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "fhgfs",
+        "panfs",
+        "wekafs",
+        "smb2",
+        "afs",
+        "orangefs",
+    }
 )
 _HOME_SCRIPT = """
 echo "$HOME"
@@ -59,7 +81,9 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
     checks = [
-        Check("configuration", True, str(settings.file) if settings.file else "none; using defaults"),
+        Check(
+            "configuration", True, str(settings.file) if settings.file else "none; using defaults"
+        ),
         _terminal_check(),
         _cache_check(),
         *_alerts_checks(settings),
@@ -100,7 +124,9 @@ def run_doctor(common: CommonOptions, form: str) -> None:
 def _terminal_check() -> Check:
     codeset = locale.nl_langinfo(locale.CODESET)
     term = os.environ.get("TERM", "")
-    detail = f"TERM={term or 'not set'}, {codeset}" + (", NO_COLOR" if os.environ.get("NO_COLOR") else "")
+    detail = f"TERM={term or 'not set'}, {codeset}" + (
+        ", NO_COLOR" if os.environ.get("NO_COLOR") else ""
+    )
     if codeset.upper().replace("-", "") != "UTF8":
         return Check("terminal", True, f"{detail}: using ASCII symbols", "")
     return Check("terminal", True, detail)
@@ -113,24 +139,35 @@ def _cache_check() -> Check:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
     except OSError as error:
-        step = "Free space there, or set HPCDASH_CACHE to another folder. hpcdash works without it, but starts empty."
+        step = (
+            "Free space there, or set HPCDASH_CACHE to another folder. hpcdash works without "
+            "it, but starts empty."
+        )
         return Check("cache", False, f"{folder}: {error.strerror}", step)
     return Check("cache", True, str(folder))
 
 
 def _alerts_checks(settings: Settings) -> list[Check]:
-    """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch] names no one."""
+    """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch]
+    names no one.
+    """
     from hpcdash.services.watch.secrets import notifiers_of, unready
 
     notifiers, _ = notifiers_of(settings.watch.notices, str(settings.file or ""))
     mute = unready(notifiers)
     if not mute:
-        return [Check("alerts", True, f"sent through {', '.join(one.name for one in notifiers)}")] if notifiers else []
+        return (
+            [Check("alerts", True, f"sent through {', '.join(one.name for one in notifiers)}")]
+            if notifiers
+            else []
+        )
     return [Check("alerts", False, one.error.message, one.error.next_step) for one in mute]
 
 
 def secret_checks(cluster: ClusterSettings) -> list[Check]:
-    """Whether nobody on the way to a cluster's URL can read its token and headers; [] where it has none."""
+    """Whether nobody on the way to a cluster's URL can read its token and headers; [] where it has
+    none.
+    """
     if not (cluster.token_file or cluster.headers_file):
         return []
     url = urlsplit(cluster.url)
@@ -143,7 +180,12 @@ def secret_checks(cluster: ClusterSettings) -> list[Check]:
         return [Check("token", True, "encrypted, or sent within one machine")]
     detail = f"sent to {host} unencrypted: anyone on the network between can read it"
     return [
-        Check("token", False, detail, f'Use https, or ssh = "{host}" with the URL http://127.0.0.1:{url.port or 80}.')
+        Check(
+            "token",
+            False,
+            detail,
+            f'Use https, or ssh = "{host}" with the URL http://127.0.0.1:{url.port or 80}.',
+        )
     ]
 
 
@@ -154,7 +196,9 @@ def _failed(name: str, error: HpcdashError) -> Check:
 
 
 async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> bool:
-    """Look at a cluster and tell each finding; False where it cannot be reached or has no scheduler."""
+    """Look at a cluster and tell each finding; False where it cannot be reached or has no
+    scheduler.
+    """
     transport = store.transport
     began = time.monotonic()
     try:
@@ -171,7 +215,11 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
         tell(_failed("scheduler", error))
         return False
     if store.backend.name == EMBEDDED:
-        tell(Check("scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"))
+        tell(
+            Check(
+                "scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"
+            )
+        )
         for check in await asyncio.to_thread(queue_checks, queue_folder()):
             tell(check)
         tell(await _home_check(transport, is_one_machine=True))
@@ -195,11 +243,22 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
                 "responds, but scheduling is off: no jobs start",
                 "The site turned it off; you can still submit jobs.",
             )
-        tell(Check("controller", probe.controller_answers and probe.is_scheduling is not False, detail, step))
+        tell(
+            Check(
+                "controller",
+                probe.controller_answers and probe.is_scheduling is not False,
+                detail,
+                step,
+            )
+        )
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
-        kept = (await _is_synchronized(LocalTransport()), await _is_synchronized(transport)) if is_off else (None, None)
+        kept = (
+            (await _is_synchronized(LocalTransport()), await _is_synchronized(transport))
+            if is_off
+            else (None, None)
+        )
         tell(clock_check(probe.clock_epoch_seconds, skew, *kept))
     if probe.commands:
         tell(await _home_check(transport))
@@ -214,10 +273,13 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
     return True
 
 
-def clock_check(there_epoch: float, ahead_seconds: float, kept_here: bool | None, kept_there: bool | None) -> Check:
+def clock_check(
+    there_epoch: float, ahead_seconds: float, kept_here: bool | None, kept_there: bool | None
+) -> Check:
     """How far the cluster's clock is ahead of this machine's, and which of the two is wrong.
 
-    `kept_here` and `kept_there` are whether a time server keeps the clock, None where that is not told.
+    `kept_here` and `kept_there` are whether a time server keeps the clock, None where that is not
+    told.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
     told = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
@@ -229,16 +291,26 @@ def clock_check(there_epoch: float, ahead_seconds: float, kept_here: bool | None
     if kept_here is False and kept_there is not False:
         step = "This machine's clock is not synchronized. Enable NTP: timedatectl set-ntp true"
     elif kept_there is False and kept_here is not False:
-        step = "The cluster's clock is not synchronized (timedatectl there). Tell the site's administrators."
+        step = (
+            "The cluster's clock is not synchronized (timedatectl there). Tell the site's "
+            "administrators."
+        )
     else:
         step = "Compare `date -u` on both with a clock you trust."
-    return Check("clock", False, told, f"{step}\nTimes shown follow the cluster's clock; remaining times are correct.")
+    return Check(
+        "clock",
+        False,
+        told,
+        f"{step}\nTimes shown follow the cluster's clock; remaining times are correct.",
+    )
 
 
 async def _is_synchronized(transport: Transport) -> bool | None:
     """Whether a time server keeps a machine's clock; None where that is not told."""
     try:
-        answer = await transport.run(("timedatectl", "show", "--property=NTPSynchronized", "--value"))
+        answer = await transport.run(
+            ("timedatectl", "show", "--property=NTPSynchronized", "--value")
+        )
     except HpcdashError:
         return None
     return {b"yes": True, b"no": False}.get(answer.stdout.strip()) if answer.status == 0 else None
@@ -252,7 +324,9 @@ def queue_checks(folder: Path) -> list[Check]:
         return [_failed("queue's folder", error)]
     mode = folder.stat().st_mode & 0o777
     is_open = bool(mode & 0o077)
-    found = f"{folder} is accessible to others (mode {mode:03o})" if is_open else f"{folder}, private"
+    found = (
+        f"{folder} is accessible to others (mode {mode:03o})" if is_open else f"{folder}, private"
+    )
     # The queue closes its folder by itself where that can be done.
     step = "This file system ignores permissions: set HPCDASH_QUEUE to a folder on another one."
     checks = [Check("queue's folder", not is_open, found, step)]
@@ -263,7 +337,10 @@ def queue_checks(folder: Path) -> list[Check]:
         machine = this_machine(folder)
     except HpcdashError as error:
         return [*checks, _failed("slots", error)]
-    found = f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs; {machine.grace_seconds:g} s from TERM to KILL"
+    found = (
+        f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs; {machine.grace_seconds:g} s from "
+        f"TERM to KILL"
+    )
     checks.append(Check("slots", True, f"{found} (set in [embedded])"))
     if not machine.gpu_ids and shutil.which("nvidia-smi"):
         step = "Check nvidia-smi, or set the number of GPUs: [embedded] gpus = N."
@@ -277,7 +354,9 @@ async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> 
         answer = await transport.run(("sh", "-c", _HOME_SCRIPT))
     except HpcdashError as error:
         return _failed("home", error)
-    path, kind, writable = ([*answer.stdout.decode("utf-8", "replace").splitlines(), "", "", ""])[:3]
+    path, kind, writable = ([*answer.stdout.decode("utf-8", "replace").splitlines(), "", "", ""])[
+        :3
+    ]
     if writable != "yes":
         step = "Jobs cannot write logs there: check the quota and whether it is mounted read-only."
         return Check("home", False, f"{path} is not writable", step)
@@ -301,7 +380,12 @@ async def _table_check(store: ClusterStore, kind: Kind) -> Check:
     seconds = time.monotonic() - began
     detail = f"{counted(snapshot.table.num_rows, 'row')} in {1000 * seconds:.0f} ms"
     if snapshot.rejected:
-        return Check(name, False, f"{detail}, {len(snapshot.rejected)} could not be read", "`hpcdash jobs` lists them.")
+        return Check(
+            name,
+            False,
+            f"{detail}, {len(snapshot.rejected)} could not be read",
+            "`hpcdash jobs` lists them.",
+        )
     if seconds > _SLOW_ANSWER_SECONDS:
         detail += "; slow, so hpcdash polls less often"
     return Check(name, True, detail)
@@ -330,5 +414,13 @@ async def _accounts_check(store: ClusterStore) -> Check | None:
     except HpcdashError as error:
         return Check("accounts", True, f"unknown: {error.message}")
     if not offers:
-        return Check("accounts", True, f"{store.user} has none; where the site requires one, it refuses your jobs")
-    return Check("accounts", True, ", ".join(f"{one.name}{' (default)' if one.is_default else ''}" for one in offers))
+        return Check(
+            "accounts",
+            True,
+            f"{store.user} has none; where the site requires one, it refuses your jobs",
+        )
+    return Check(
+        "accounts",
+        True,
+        ", ".join(f"{one.name}{' (default)' if one.is_default else ''}" for one in offers),
+    )

@@ -35,11 +35,14 @@ class Dashboard(Protocol):
     def restore_terminal(self) -> None: ...
 
 
-def run_async(work: Coroutine[Any, Any, T], heard: Callable[[int], bool] = lambda number: False) -> T:
-    """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or EndedBySignal follows.
+def run_async(
+    work: Coroutine[Any, Any, T], heard: Callable[[int], bool] = lambda number: False
+) -> T:
+    """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or
+    EndedBySignal follows.
 
-    A second one, or work that takes too long to be cancelled, ends the process. `heard` is told of each before, and
-    returns True where the work itself sees to its end.
+    A second one, or work that takes too long to be cancelled, ends the process. `heard` is told of
+    each before, and returns True where the work itself sees to its end.
     """
     ended_by: list[int] = []
 
@@ -92,11 +95,14 @@ def ends_silently() -> Iterator[None]:
 
 @contextmanager
 def ends_with_signals(app: Dashboard) -> Iterator[None]:
-    """Signals end the app while this lasts; a second one, or one that it does not heed in time, ends the process."""
+    """Signals end the app while this lasts; a second one, or one that it does not heed in time,
+    ends the process.
+    """
     ended_by: list[int] = []
 
     def exit_now(number: int) -> None:
-        # What was interrupted may be in the middle of a write, which Python does not let begin again.
+        # What was interrupted may be in the middle of a write, which Python does not let begin
+        # again.
         try:
             app.restore_terminal()
         finally:

@@ -1,4 +1,6 @@
-"""`hpcdash` without a cluster, on a machine without a scheduler: offers hosts, tries one, keeps it and opens it."""
+"""`hpcdash` without a cluster, on a machine without a scheduler: offers hosts, tries one, keeps it
+and opens it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from hpcdash.backends.registry import NAMES
-from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, state_root, why_none_here
+from hpcdash.cli.build import (
+    build_session,
+    chosen_clusters,
+    connection_pool,
+    state_root,
+    why_none_here,
+)
 from hpcdash.cli.dashboard import leave_app, open_dashboard, require_terminal, theme_folders
 from hpcdash.cli.doctor import check_cluster
 from hpcdash.cli.ending import ends_with_signals
@@ -59,7 +67,9 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
     file = shown_path(config_path(common.config)[0])
     why = [f"No cluster is configured yet: {why_none_here()}.", *([complaint] if complaint else [])]
     themes = (read_choices(state_root()).theme, settings.theme)
-    app = FirstStartApp(hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes)
+    app = FirstStartApp(
+        hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes
+    )
     with ends_with_signals(app):
         await app.run_async()
     choice = app.chosen
@@ -79,9 +89,15 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         write_cluster(config_path(common.config)[0], name, fields)
         kept = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     except HpcdashError as error:
-        return await open_dashboard(unkept, settings, pool, prompter, notice=f"This cluster was not saved: {error}")
+        return await open_dashboard(
+            unkept, settings, pool, prompter, notice=f"This cluster was not saved: {error}"
+        )
     return await open_dashboard(
-        common, kept, pool, prompter, notice=f"added {name} to {file}; hpcdash now opens it by default"
+        common,
+        kept,
+        pool,
+        prompter,
+        notice=f"added {name} to {file}; hpcdash now opens it by default",
     )
 
 
@@ -105,7 +121,12 @@ class _Trial:
     """A host, its connection, and what is to be written of it."""
 
     def __init__(
-        self, host: str, checks: list[Check], common: CommonOptions, settings: Settings, prompter: UiPrompter
+        self,
+        host: str,
+        checks: list[Check],
+        common: CommonOptions,
+        settings: Settings,
+        prompter: UiPrompter,
     ) -> None:
         self.host = host
         self.pool: ConnectionPool = connection_pool(prompter)
@@ -120,7 +141,10 @@ class _Trial:
         return self._store.transport.health if self._store is not None else Health()
 
     async def run(self) -> bool:
-        """As `check_cluster`; begins anew each time. Raises UsageError for what is no destination."""
+        """As `check_cluster`; begins anew each time.
+
+        Raises UsageError for what is no destination.
+        """
         await self.close()
         self.pool = connection_pool(self._prompter)
         (cluster,) = chosen_clusters(self._common, self._settings)
@@ -140,7 +164,9 @@ class _Trial:
 
     @property
     def cluster_name(self) -> str:
-        """A Host of ~/.ssh/config as it is; of an address what the scheduler calls the cluster, else the host."""
+        """A Host of ~/.ssh/config as it is; of an address what the scheduler calls the cluster,
+        else the host.
+        """
         destination = parse_ssh_destination(self.host)
         is_alias = self.host == destination.host and "." not in self.host
         probe = self._store.probe if self._store is not None else None

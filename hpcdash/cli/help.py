@@ -23,22 +23,53 @@ GROUPS = {
         "delete",
         "journal",
     ),
-    "Submit": ("submit", "render", "stub", "alloc", "share", "images", "launches", "check-nodes", "checkpoints"),
+    "Submit": (
+        "submit",
+        "render",
+        "stub",
+        "alloc",
+        "share",
+        "images",
+        "launches",
+        "check-nodes",
+        "checkpoints",
+    ),
     "Inside a running job": ("connect", "exec", "top", "stacks"),
     "Watch": ("watch", "cron"),
-    "Set up": ("doctor", "clusters", "config", "completion", "sudoers", "serve", "demo", "replay", "help"),
+    "Set up": (
+        "doctor",
+        "clusters",
+        "config",
+        "completion",
+        "sudoers",
+        "serve",
+        "demo",
+        "replay",
+        "help",
+    ),
 }
 EXAMPLES = {
     "jobs": ("jobs --all --filter 'queue:gpu state:pending'", "jobs --format json"),
     "show": ("show 4711", "show 4711 --steps", "show 4711 --sooner"),
     "log": ("log 4711 -f", "log 88_3 --err -n 500"),
-    "metrics": ("metrics 4711 -f", "metrics 88 --metric loss --format csv --out loss.csv", "metrics --file train.log"),
+    "metrics": (
+        "metrics 4711 -f",
+        "metrics 88 --metric loss --format csv --out loss.csv",
+        "metrics --file train.log",
+    ),
     "script": ("script 88_3 --explain",),
     "nodes": ("nodes --filter 'state:idle gpus>=4'",),
     "queues": ("queues --format json",),
     "chain": ("chain 4711",),
-    "history": ("history --since 90d --state failed,timeout", "history --since 2026-01-01 --user ada --format csv"),
-    "efficiency": ("efficiency 4711 88", "efficiency --since 30d --by name", "efficiency --since 30d --sooner"),
+    "history": (
+        "history --since 90d --state failed,timeout",
+        "history --since 2026-01-01 --user ada --format csv",
+    ),
+    "efficiency": (
+        "efficiency 4711 88",
+        "efficiency --since 30d --by name",
+        "efficiency --since 30d --sooner",
+    ),
     "report": ("report --since 90d", "report --all --since 30d --html usage.html"),
     "shares": ("shares --all",),
     "limits": ("limits",),
@@ -64,13 +95,22 @@ EXAMPLES = {
     "render": ("render request.toml --for pbs",),
     "stub": ("stub train.sh | hpcdash submit -",),
     "alloc": ("alloc --gpus 8 --time 4h --keep",),
-    "share": ("share run lab", "share show", "share raise 4711", "share simulate trace.csv --nodes 8"),
+    "share": (
+        "share run lab",
+        "share show",
+        "share raise 4711",
+        "share simulate trace.csv --nodes 8",
+    ),
     "launches": ("launches list", "launches prune --older-than 14d"),
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
     "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
     "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),
     "connect": ("connect 4711", "connect 4711 --node 1 -- nvidia-smi"),
-    "exec": ("exec 4711 -- nvidia-smi", "exec 4711 --each-gpu -- df -h /dev/shm", "exec 4711 --leftovers"),
+    "exec": (
+        "exec 4711 -- nvidia-smi",
+        "exec 4711 --each-gpu -- df -h /dev/shm",
+        "exec 4711 --leftovers",
+    ),
     "top": ("top 4711", "top 4711 --once --format json"),
     "stacks": ("stacks 4711",),
     "watch": ("watch", "watch --once"),
@@ -79,7 +119,9 @@ EXAMPLES = {
     "clusters": ("clusters", "clusters add juno --ssh me@login.example.org"),
     "config": ("config example > ~/.config/hpcdash/config.toml", "config check"),
     "completion": ("completion bash --install",),
-    "sudoers": ("sudoers --account launcher --group hpcusers --for slurm --storage-root /work/launches",),
+    "sudoers": (
+        "sudoers --account launcher --group hpcusers --for slurm --storage-root /work/launches",
+    ),
     "serve": ("serve", "serve --socket ~/hpcdash.sock", "serve --api"),
     "replay": ("replay",),
     "help": ("help filters", "help keys", "help submit"),
@@ -114,9 +156,15 @@ class CommandGroup(click.Group):
     def write_section(
         self, ctx: click.Context, formatter: click.HelpFormatter, heading: str, names: Iterable[str]
     ) -> None:
-        found = [(name, command) for name in names if (command := self.get_command(ctx, name)) and not command.hidden]
+        found = [
+            (name, command)
+            for name in names
+            if (command := self.get_command(ctx, name)) and not command.hidden
+        ]
         with formatter.section(heading):
-            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit=1000)) for name, command in found]
+            )
 
 
 class Commands(CommandGroup):
@@ -126,7 +174,10 @@ class Commands(CommandGroup):
         super().add_command(cmd, name)
         examples = EXAMPLES.get(name or cmd.name or "", ())
         shown = "\n".join(f"  hpcdash {line}" for line in examples)
-        common = "Options of hpcdash itself (--cluster, --ssh, --yes, …) work here too; hpcdash --help lists them."
+        common = (
+            "Options of hpcdash itself (--cluster, --ssh, --yes, …) work here too; hpcdash "
+            "--help lists them."
+        )
         cmd.epilog = (f"\b\nExamples:\n{shown}\n\n" if examples else "") + common
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -166,7 +217,9 @@ def _wrapped(words: list[str]) -> Iterator[str]:
 def _keys() -> str:
     from hpcdash.ui.actions import ACTIONS, key_sign
 
-    return "".join(f"{key_sign(action.key):14} {action.name:20} {action.words}\n" for action in ACTIONS)
+    return "".join(
+        f"{key_sign(action.key):14} {action.name:20} {action.words}\n" for action in ACTIONS
+    )
 
 
 def _config() -> str:

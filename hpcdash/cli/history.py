@@ -1,4 +1,6 @@
-"""hpcdash history over any span: from the archive of runs, which asks the cluster only for what is not known here."""
+"""hpcdash history over any span: from the archive of runs, which asks the cluster only for what is
+not known here.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class HistoryOptions(Struct, frozen=True):
         states = _words(self.state.lower())
         if unknown := [state for state in states if state not in ENDED]:
             raise UsageError(
-                f"--state: {visible(unknown[0])} is not an end state{did_you_mean(unknown[0], sorted(ENDED))}",
+                f"--state: {visible(unknown[0])} is not an end "
+                f"state{did_you_mean(unknown[0], sorted(ENDED))}",
                 f"One or more of: {', '.join(sorted(ENDED))}.",
             )
         return RunSelection(
@@ -72,7 +75,10 @@ async def fetch_runs(
     with_running: bool = False,
     columns: Sequence[str] = RUNS.names,
 ) -> FetchedRuns:
-    """The runs that the options name, with progress on a terminal's stderr. Raises UsageError for a bad span."""
+    """The runs that the options name, with progress on a terminal's stderr.
+
+    Raises UsageError for a bad span.
+    """
     zone = session.zone or LOCAL_ZONE
     selection = options.selection(everyone=everyone)
     await session.store.open()
@@ -93,7 +99,9 @@ def tell_rejected(fetched: FetchedRuns) -> None:
 
 
 def tell_gaps(fetched: FetchedRuns) -> None:
-    """On stderr: what could not be read, what of the span is not known and why, and that others' jobs are hidden."""
+    """On stderr: what could not be read, what of the span is not known and why, and that others'
+    jobs are hidden.
+    """
     tell_rejected(fetched)
     if seconds := fetched.unasked_seconds:
         print(f"hpcdash: {format_span(seconds)} of the span could not be fetched", file=sys.stderr)
@@ -102,7 +110,9 @@ def tell_gaps(fetched: FetchedRuns) -> None:
             print(f"hpcdash: {note[0].lower()}{note[1:]}", file=sys.stderr)
 
 
-def run_history(common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str) -> None:
+def run_history(
+    common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str
+) -> None:
     """Jobs that were there in a span and have ended, as a table, JSON or CSV on stdout.
 
     Where the cluster stopped answering, what is known is printed, and then the error raised.
@@ -131,7 +141,9 @@ def _format_nothing(all_rows: int, options: HistoryOptions, *, mine: bool) -> st
     if all_rows:
         return f"none of {counted(all_rows, 'row')} matches the filter"
     whose = "job of yours" if mine and not options.user else "job"
-    return f"no such {whose} in this span" + ("; --all shows everyone's" if mine and not options.user else "")
+    return f"no such {whose} in this span" + (
+        "; --all shows everyone's" if mine and not options.user else ""
+    )
 
 
 class _ProgressLine:
@@ -145,7 +157,8 @@ class _ProgressLine:
         if not self._is_shown or progress.fraction >= 1:
             return
         words = (
-            f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c stops and keeps the rows so far"
+            f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c stops "
+            f"and keeps the rows so far"
         )
         if progress.wait_seconds:
             words = f"{words} (next command in {progress.wait_seconds:.0f} s)"

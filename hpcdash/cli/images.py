@@ -1,4 +1,6 @@
-"""`hpcdash images`: fills and lists a cluster's store of container images with the runtime's own commands there."""
+"""`hpcdash images`: fills and lists a cluster's store of container images with the runtime's own
+commands there.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,19 @@ from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
+from hpcdash.services.submit.images import (
+    PROGRAMS,
+    Step,
+    Store,
+    import_steps,
+    list_steps,
+    pull_steps,
+)
 from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME
 from hpcdash.transport.base import Prompt, PromptField, Transport
 
-# Several lines for a shell: the first of the programs that is there, the home, and where caches are.
+# Several lines for a shell: the first of the programs that is there, the home, and where caches
+# are.
 _LOOK = """\
 found=
 for program; do command -v "$program" >/dev/null 2>&1 && { found=$program; break; }; done
@@ -55,12 +65,24 @@ class ImageRequest(Struct, frozen=True):
 
 def run_pull(common: CommonOptions, wanted: ImageRequest, image: str) -> None:
     """Fetch an image; ends the process with 1 where the runtime does."""
-    _run(common, wanted, lambda store: pull_steps(store, image, force=wanted.force, create=wanted.create))
+    _run(
+        common,
+        wanted,
+        lambda store: pull_steps(store, image, force=wanted.force, create=wanted.create),
+    )
 
 
 def run_import(common: CommonOptions, wanted: ImageRequest, file: str, reference: str) -> None:
-    """Take a file of the cluster's into the store; ends the process with 1 where the runtime does."""
-    _run(common, wanted, lambda store: import_steps(store, file, reference, force=wanted.force, create=wanted.create))
+    """Take a file of the cluster's into the store; ends the process with 1 where the runtime
+    does.
+    """
+    _run(
+        common,
+        wanted,
+        lambda store: import_steps(
+            store, file, reference, force=wanted.force, create=wanted.create
+        ),
+    )
 
 
 def run_list(common: CommonOptions, wanted: ImageRequest) -> None:
@@ -69,26 +91,48 @@ def run_list(common: CommonOptions, wanted: ImageRequest) -> None:
 
 
 def _run(
-    common: CommonOptions, wanted: ImageRequest, steps_of: Callable[[Store], tuple[Step, ...]], *, changes: bool = True
+    common: CommonOptions,
+    wanted: ImageRequest,
+    steps_of: Callable[[Store], tuple[Step, ...]],
+    *,
+    changes: bool = True,
 ) -> None:
     site = chosen_site(common)
     if changes and site.is_read_only:
-        raise UsageError("images is refused: hpcdash is read-only", "`hpcdash images list` still works.")
+        raise UsageError(
+            "images is refused: hpcdash is read-only", "`hpcdash images list` still works."
+        )
     if not wanted.create and wanted.runtime is not Runtime.ENROOT:
-        raise UsageError("--nocreate works only with enroot", "Leave it out: other runtimes create no containers.")
+        raise UsageError(
+            "--nocreate works only with enroot",
+            "Leave it out: other runtimes create no containers.",
+        )
     if wanted.folder and not wanted.folder.startswith("/"):
         raise UsageError(
-            f"--store {wanted.folder!r} is not an absolute path", "Write a path on the cluster: /work/images"
+            f"--store {wanted.folder!r} is not an absolute path",
+            "Write a path on the cluster: /work/images",
         )
 
     async def work(session: ClusterSession) -> int:
         transport = session.store.transport
         await transport.connect(force=True)
-        store, home = await _read_store(transport, wanted, site.launch.site.image_root, changes=changes)
+        store, home = await _read_store(
+            transport, wanted, site.launch.site.image_root, changes=changes
+        )
         if store.folder != wanted.folder and changes:
-            print(f"hpcdash: storing in {visible(store.folder)} (--store changes it)", file=sys.stderr)
-        elif wanted.runtime is Runtime.APPTAINER and changes and store.folder != site.launch.site.image_root:
-            print(f'hpcdash: launches find it with image_root = "{visible(store.folder)}" in [launch]', file=sys.stderr)
+            print(
+                f"hpcdash: storing in {visible(store.folder)} (--store changes it)", file=sys.stderr
+            )
+        elif (
+            wanted.runtime is Runtime.APPTAINER
+            and changes
+            and store.folder != site.launch.site.image_root
+        ):
+            print(
+                f'hpcdash: launches find it with image_root = "{visible(store.folder)}" in '
+                f"[launch]",
+                file=sys.stderr,
+            )
         login = f"{site.launch.site.storage_root or f'{home}/{LAUNCHES_BELOW_HOME}'}/login"
         if (await transport.run(("test", "-f", login))).status != 0:
             login = ""
@@ -96,7 +140,10 @@ def _run(
         for step in steps_of(store):
             if already := await _already_there(transport, store, step):
                 if already != told:
-                    print(f"hpcdash: {visible(already)} already exists (--force replaces it)", file=sys.stderr)
+                    print(
+                        f"hpcdash: {visible(already)} already exists (--force replaces it)",
+                        file=sys.stderr,
+                    )
                 told = already
             elif status := await _run_step(session, step, wanted.runtime, login):
                 return status
@@ -110,7 +157,9 @@ def _run(
 async def _read_store(
     transport: Transport, wanted: ImageRequest, image_root: str, *, changes: bool
 ) -> tuple[Store, str]:
-    """The store and the home there; raises UsageError where the runtime is not there or no folder is known."""
+    """The store and the home there; raises UsageError where the runtime is not there or no folder
+    is known.
+    """
     programs = PROGRAMS[wanted.runtime]
     program, home, cache = await _seen(transport, programs)
     if not program and await transport.adopt_login_environment():
@@ -118,13 +167,16 @@ async def _read_store(
     if not program:
         raise UsageError(
             f"no {' or '.join(programs)} on {transport.name}",
-            'Name another with --runtime, or say where it is with path = "/…/bin" in the cluster\'s table.',
+            'Name another with --runtime, or say where it is with path = "/…/bin" in the '
+            "cluster's table.",
         )
     folder = wanted.folder
     if wanted.runtime is Runtime.APPTAINER:
         folder = folder or image_root
         if changes and not folder:
-            raise UsageError("no image folder is set", "Write --store DIR, or image_root in [launch].")
+            raise UsageError(
+                "no image folder is set", "Write --store DIR, or image_root in [launch]."
+            )
     elif wanted.runtime is Runtime.ENROOT:
         folder = folder or f"{cache}/{_IMAGES_IN_CACHE}"
     return Store(wanted.runtime, program, folder), home
@@ -135,7 +187,9 @@ async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, s
     answer = await transport.run(argv)
     lines = answer.stdout.decode("utf-8", "surrogateescape").split("\n")
     if answer.status or len(lines) < 3:
-        raise CommandError(f"{transport.name} does not answer as a shell does: {excerpt(answer.stderr)}")
+        raise CommandError(
+            f"{transport.name} does not answer as a shell does: {excerpt(answer.stderr)}"
+        )
     return lines[0], lines[1], lines[2]
 
 
@@ -153,7 +207,11 @@ async def _already_there(transport: Transport, store: Store, step: Step) -> str:
 async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login: str) -> int:
     """Show the command, run it, and show its words as they come; its exit status."""
     with_login = ", with the registry's login" if login and step.registry_image else ""
-    print(f"on {visible(session.name)}{with_login}: {visible(shlex.join(step.argv))}", file=sys.stderr, flush=True)
+    print(
+        f"on {visible(session.name)}{with_login}: {visible(shlex.join(step.argv))}",
+        file=sys.stderr,
+        flush=True,
+    )
     end = f"hpcdash-{secrets.token_hex(8)}"
     argv = ("sh", "-c", _WITH_STATUS, "sh", end, *step.run_argv(runtime, login))
     rest = b""
@@ -163,14 +221,21 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
             for line in lines:
                 said, is_last, status = line.partition(end.encode())
                 if said or not is_last:
-                    print(visible(said.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]), flush=True)
+                    print(
+                        visible(said.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]),
+                        flush=True,
+                    )
                 if is_last:
                     return int(status)
-    raise CommandError(f"{step.argv[0]} ended without an exit status", "Run it again: existing files are kept.")
+    raise CommandError(
+        f"{step.argv[0]} ended without an exit status", "Run it again: existing files are kept."
+    )
 
 
 def run_login(common: CommonOptions, *, username: str | None, password_stdin: bool) -> None:
-    """Write the login of an image registry where launches look for it, mode 0600; it is shown and noted nowhere."""
+    """Write the login of an image registry where launches look for it, mode 0600; it is shown and
+    noted nowhere.
+    """
     site = chosen_site(common)
     if site.is_read_only:
         raise UsageError("images login is refused: hpcdash is read-only")
@@ -179,7 +244,11 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
         transport = session.store.transport
         await transport.connect(force=True)
         file = f"{site.launch.site.storage_root or f'~/{LAUNCHES_BELOW_HOME}'}/login"
-        print(f"on {visible(session.name)}: writes {visible(file)}, mode 0600", file=sys.stderr, flush=True)
+        print(
+            f"on {visible(session.name)}: writes {visible(file)}, mode 0600",
+            file=sys.stderr,
+            flush=True,
+        )
         given = await _asked(session.name, username, password_stdin=password_stdin)
         argv = ("sh", "-c", _WRITE_LOGIN, "sh", site.launch.site.storage_root, LAUNCHES_BELOW_HOME)
         answer = await transport.run(argv, stdin=login_file(*given).encode())
@@ -198,12 +267,22 @@ async def _asked(where: str, username: str | None, *, password_stdin: bool) -> t
     if password_stdin and username:
         given = [username, sys.stdin.readline().rstrip("\r\n")]
     elif password_stdin:
-        raise UsageError("--password-stdin needs a user name", "hpcdash images login NAME --password-stdin")
+        raise UsageError(
+            "--password-stdin needs a user name", "hpcdash images login NAME --password-stdin"
+        )
     else:
-        fields = (*(() if username else (PromptField("User:", secret=False),)), PromptField("Password or token:"))
-        answers = await TerminalPrompter().answer(Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", fields))
+        fields = (
+            *(() if username else (PromptField("User:", secret=False),)),
+            PromptField("Password or token:"),
+        )
+        answers = await TerminalPrompter().answer(
+            Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", fields)
+        )
         if answers is None:
-            raise UsageError("there is no terminal to prompt on", "--password-stdin reads the password from stdin.")
+            raise UsageError(
+                "there is no terminal to prompt on",
+                "--password-stdin reads the password from stdin.",
+            )
         given = [username, *answers] if username else answers
     user, password = given
     if not user or not password or "\0" in user + password:

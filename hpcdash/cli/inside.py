@@ -1,4 +1,6 @@
-"""`hpcdash exec` and `hpcdash stacks`: a command on each node of a running job, and where its Python stands."""
+"""`hpcdash exec` and `hpcdash stacks`: a command on each node of a running job, and where its
+Python stands.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,22 @@ def run_exec(
     timeout: str,
     form: str,
 ) -> None:
-    """Run a command on each node and print the answers, equal ones together. Ends with 1 unless all ended with 0."""
+    """Run a command on each node and print the answers, equal ones together.
+
+    Ends with 1 unless all ended with 0.
+    """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(
-            f"exec is refused: hpcdash is read-only ({whence})", "`hpcdash stacks` and `hpcdash top` still work."
+            f"exec is refused: hpcdash is read-only ({whence})",
+            "`hpcdash stacks` and `hpcdash top` still work.",
         )
     if leftovers:
         if command or each_gpu:
-            raise UsageError("--leftovers cannot be used with a command", "Leave the command and --each-gpu out.")
+            raise UsageError(
+                "--leftovers cannot be used with a command", "Leave the command and --each-gpu out."
+            )
         _run_leftovers(common, job, form)
         return
     if not command or not command[0]:
@@ -64,7 +72,9 @@ def run_exec(
     _end_with(answer)
 
 
-def _print_json(session: ClusterSession, job: str, command: list[str], answer: InsideAnswer) -> None:
+def _print_json(
+    session: ClusterSession, job: str, command: list[str], answer: InsideAnswer
+) -> None:
     print_json(
         {
             "schema": 1,
@@ -103,7 +113,9 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
             print(f"End {counted(len(found), 'leftover')}: ", end="", file=sys.stderr)
             if not await is_agreed():
                 raise Declined
-        return await run_noted(session.actions.journal, store, row, await end_command(store, found)), session
+        return await run_noted(
+            session.actions.journal, store, row, await end_command(store, found)
+        ), session
 
     try:
         answer, session = with_session(common, work)
@@ -124,7 +136,10 @@ def read_timeout(text: str) -> int:
     except ValueError:
         seconds = None
     if seconds is None or not 1 <= seconds <= HOUR:
-        raise UsageError(f"--timeout {visible(text)} is not a time from 1s to 1h", "60s, 5m; a bare number is seconds.")
+        raise UsageError(
+            f"--timeout {visible(text)} is not a time from 1s to 1h",
+            "60s, 5m; a bare number is seconds.",
+        )
     return seconds
 
 
@@ -144,7 +159,10 @@ def _print_groups(answer: InsideAnswer) -> None:
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:
-    """Print what each node tells. Raises UsageError for a whole array, and where the scheduler has no way there."""
+    """Print what each node tells.
+
+    Raises UsageError for a whole array, and where the scheduler has no way there.
+    """
     from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 
     async def work(session: ClusterSession) -> InsideAnswer:
@@ -159,10 +177,14 @@ def run_stacks(common: CommonOptions, job: str) -> None:
         for line in group.lines:
             print(f"{visible(group.places)}: {line}".rstrip())
     problems = [
-        f"{output.node}: {format_ending(output, STACKS.seconds)}" for output in answer.outputs if output.status != 0
+        f"{output.node}: {format_ending(output, STACKS.seconds)}"
+        for output in answer.outputs
+        if output.status != 0
     ]
     if problems:
         sys.stdout.flush()
         raise SchedulerRefused(
-            "some of the job's nodes did not answer", "Try again.", words=visible("; ".join(problems))
+            "some of the job's nodes did not answer",
+            "Try again.",
+            words=visible("; ".join(problems)),
         )

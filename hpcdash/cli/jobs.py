@@ -47,7 +47,9 @@ def with_session(
     work: Callable[[ClusterSession], Awaitable[T]],
     heard: Callable[[int], bool] = lambda number: False,
 ) -> T:
-    """Run some work on the chosen cluster, and close its connection; `heard` is told of signals as in run_async."""
+    """Run some work on the chosen cluster, and close its connection; `heard` is told of signals as
+    in run_async.
+    """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
 
@@ -70,14 +72,21 @@ def with_session(
 
 def _tell_cut_off(session: ClusterSession) -> None:
     for verb, job_id in session.actions.cut_off:
-        step = "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
-        print(f"hpcdash: {verb} {visible(job_id)}: outcome unknown. Check with: {step}", file=sys.stderr)
+        step = (
+            "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
+        )
+        print(
+            f"hpcdash: {verb} {visible(job_id)}: outcome unknown. Check with: {step}",
+            file=sys.stderr,
+        )
 
 
 async def _tidy(session: ClusterSession) -> None:
     """Remove the folders of launches that are kept no more, where the cluster was asked anyway."""
     store = session.store
-    was_asked = store.probe is not None or any(not snapshot.cached for snapshot in store.snapshots.values())
+    was_asked = store.probe is not None or any(
+        not snapshot.cached for snapshot in store.snapshots.values()
+    )
     if session.launches is not None and was_asked:
         for words in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
@@ -117,7 +126,10 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
 
 
 def parse_filter(expression: str, kind: Kind) -> query.Filter:
-    """A filter as a person types it: times are this machine's, as in the dashboard. Raises UsageError."""
+    """A filter as a person types it: times are this machine's, as in the dashboard.
+
+    Raises UsageError.
+    """
     return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
 
 
@@ -131,7 +143,10 @@ async def _fetch_limits(store: ClusterStore) -> Snapshot:
         try:
             mine = (await store.fetch(Kind.MINE)).table
         except HpcdashError as error:
-            print(f"hpcdash: could not count what your jobs use: {visible(error.message)}", file=sys.stderr)
+            print(
+                f"hpcdash: could not count what your jobs use: {visible(error.message)}",
+                file=sys.stderr,
+            )
     return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
 
 
@@ -147,7 +162,9 @@ async def _lacks_account(store: ClusterStore) -> bool:
         return False
 
 
-def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
+def run_table(
+    common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str
+) -> None:
     """Rows of a kind as a table, JSON or CSV on stdout."""
     kind = _kind(name, mine)
     wanted = parse_filter(expression, kind)
@@ -158,7 +175,11 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
         if name == "shares" and mine:
             own = snapshot.table.filter(snapshot.table["_on_own_path"])
             snapshot = replace(snapshot, table=own)
-        if name in ("shares", "limits") and not snapshot.table.num_rows and await _lacks_account(store):
+        if (
+            name in ("shares", "limits")
+            and not snapshot.table.num_rows
+            and await _lacks_account(store)
+        ):
             everyone = "; --all shows all accounts" if name == "shares" else ""
             words = f"{store.user} has no account on {session.name}{everyone}"
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
@@ -180,7 +201,9 @@ def warn_unknown_gpus(table: pa.Table, wanted: query.Filter, taken_at: float) ->
         print(f"hpcdash: {words}", file=sys.stderr)
 
 
-def print_table(name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str, backend: str) -> None:
+def print_table(
+    name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str, backend: str
+) -> None:
     """A snapshot as a table, JSON or CSV on stdout."""
     table, taken_at = snapshot.table, snapshot.taken_at
     if form == "json":
@@ -197,7 +220,14 @@ def print_table(name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str
         write_csv(contract_columns(name), table, stdout())
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-        write_table(name, table, sys.stdout.buffer, utc_now=taken_at, width=width, encoding=sys.stdout.encoding)
+        write_table(
+            name,
+            table,
+            sys.stdout.buffer,
+            utc_now=taken_at,
+            width=width,
+            encoding=sys.stdout.encoding,
+        )
 
 
 def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
@@ -207,18 +237,23 @@ def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     if name in ("jobs", "history") and mine:
         where = "in the queue" if name == "jobs" else "ended in the last 7 days"
         return f"no job of yours {where}; --all shows everyone's"
-    return {"limits": "no limits apply to you", "reservations": "no reservations"}.get(name, "nothing")
+    return {"limits": "no limits apply to you", "reservations": "no reservations"}.get(
+        name, "nothing"
+    )
 
 
 def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
-    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON.
+    """One job with what it asked and used, why it waits and everything the scheduler said, as
+    groups or JSON.
 
     `steps`: all of its steps, and of those alone in a table.
     """
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
         store = session.store
-        picture = JobPicture(store, job, state_folder=session.actions.journal.path.parent, debug=common.debug)
+        picture = JobPicture(
+            store, job, state_folder=session.actions.journal.path.parent, debug=common.debug
+        )
         await picture.fetch()
         if picture.detail is None:
             raise picture.errors[Part.DETAIL]
@@ -227,7 +262,11 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     picture, detail, backend, taken_at = with_session(common, work)
     if form == "json":
         # Of an array as a whole what its tasks have in common; the details are one task's.
-        whole = pa.Table.from_pylist([dict(picture.row or {})], JOBS) if picture.is_whole_array else detail.job
+        whole = (
+            pa.Table.from_pylist([dict(picture.row or {})], JOBS)
+            if picture.is_whole_array
+            else detail.job
+        )
         shown = table_to_json_rows(whole, public_names(JOBS))[0]
         shown["native"] = dict(detail.native)
         shown["usage"] = picture.usage
@@ -245,13 +284,16 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
         if picture.activity is not None:
             answer["activity"] = _activity(picture.activity)
         if steps:
-            answer["steps"] = [] if picture.steps is None else table_to_json_rows(picture.steps, STEPS.names)
+            answer["steps"] = (
+                [] if picture.steps is None else table_to_json_rows(picture.steps, STEPS.names)
+            )
         print_json(answer)
         return
     if steps:
         if picture.steps is None or not picture.steps.num_rows:
             raise picture.errors.get(Part.STEPS) or HpcdashError(
-                f"no steps are recorded for job {visible(picture.job_id)}", "A job has steps once it has started."
+                f"no steps are recorded for job {visible(picture.job_id)}",
+                "A job has steps once it has started.",
             )
         named = [*map(format_step, picture.steps.to_pylist())]
         _print_pairs(f"Steps of job {picture.job_id}", named)
@@ -266,17 +308,28 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
 
 
 def run_sooner(common: CommonOptions, job: str, form: str) -> None:
-    """When a waiting job would start as it is, shorter, and on fewer nodes, with the commands that asked."""
+    """When a waiting job would start as it is, shorter, and on fewer nodes, with the commands that
+    asked.
+    """
     from hpcdash.services.usage.sooner import StartOption, fetch_start_options
 
     async def work(session: ClusterSession) -> tuple[list[StartOption], str, str, float]:
         store = session.store
-        return await fetch_start_options(store, job), store.name, store.backend.name, store.clock.now()
+        return (
+            await fetch_start_options(store, job),
+            store.name,
+            store.backend.name,
+            store.clock.now(),
+        )
 
     options, cluster, backend, now = with_session(common, work)
     if form == "table":
-        _print_pairs(f"Job {job} would start", [(option.change, option.format(now)) for option in options])
-        _print_pairs("Commands (nothing was submitted)", [("", option.command) for option in options])
+        _print_pairs(
+            f"Job {job} would start", [(option.change, option.format(now)) for option in options]
+        )
+        _print_pairs(
+            "Commands (nothing was submitted)", [("", option.command) for option in options]
+        )
         return
     starts = [
         {
@@ -291,7 +344,13 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
         }
         for option in options
     ]
-    envelope = {"schema": 1, "cluster": cluster, "backend": backend, "taken_at": format_utc(now), "rejected_rows": 0}
+    envelope = {
+        "schema": 1,
+        "cluster": cluster,
+        "backend": backend,
+        "taken_at": format_utc(now),
+        "rejected_rows": 0,
+    }
     print_json({**envelope, "starts": starts})
 
 
@@ -302,7 +361,10 @@ def _activity(activity: Activity) -> dict[str, object]:
             {
                 "kind": one.kind,
                 "name": one.name,
-                "states": [{"words": words, "state": state, "count": count} for words, state, count in one.states],
+                "states": [
+                    {"words": words, "state": state, "count": count}
+                    for words, state, count in one.states
+                ],
                 "restarts": one.restarts,
             }
             for one in activity.counts
@@ -343,13 +405,15 @@ def _print_pairs(title: str, pairs: list[Pair]) -> None:
 def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bool) -> None:
     """Print the script, or a unified difference from the script of `diff` to that of `job`.
 
-    A pipe gets the bytes as they were submitted, a terminal what cannot harm it; `explain` adds a comment line below
-    each directive.
+    A pipe gets the bytes as they were submitted, a terminal what cannot harm it; `explain` adds a
+    comment line below each directive.
     """
 
     async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
         wanted = [job] if diff is None else [diff, job]
-        return list(await asyncio.gather(*(fetch_script(session.store, one) for one in wanted))), session
+        return list(
+            await asyncio.gather(*(fetch_script(session.store, one) for one in wanted))
+        ), session
 
     scripts, session = with_session(common, work)
     for one, script in zip([job] if diff is None else [diff, job], scripts, strict=True):

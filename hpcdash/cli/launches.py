@@ -1,4 +1,6 @@
-"""`hpcdash launches`: lists the folders that launches left on a cluster, and removes those that nothing needs."""
+"""`hpcdash launches`: lists the folders that launches left on a cluster, and removes those that
+nothing needs.
+"""
 
 from __future__ import annotations
 
@@ -39,24 +41,38 @@ def run_list(common: CommonOptions, *, form: str) -> None:
         print_text(_table(found, session.store.clock.now()))
 
 
-def run_prune(common: CommonOptions, *, older_than: str, failed: bool, dry_run: bool, form: str) -> None:
-    """Remove the folders of launches that nothing needs, once agreed to; ends the process with 1 where one stays."""
+def run_prune(
+    common: CommonOptions, *, older_than: str, failed: bool, dry_run: bool, form: str
+) -> None:
+    """Remove the folders of launches that nothing needs, once agreed to; ends the process with 1
+    where one stays.
+    """
     if not dry_run and chosen_site(common).is_read_only:
-        raise UsageError("launches prune is refused: hpcdash is read-only", "--dry-run still works.")
+        raise UsageError(
+            "launches prune is refused: hpcdash is read-only", "--dry-run still works."
+        )
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     if not (dry_run or common.yes or can_ask):
         raise UsageError(
-            "launches prune needs confirmation, but there is no terminal", "Use --yes to skip the question."
+            "launches prune needs confirmation, but there is no terminal",
+            "Use --yes to skip the question.",
         )
     least_age = _seconds(older_than)
 
-    async def work(session: ClusterSession) -> tuple[tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
+    async def work(
+        session: ClusterSession,
+    ) -> tuple[tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
         found = await _read(session, least_age, also_failed=failed)
         going = [one for one in found if not one.why_kept]
         if form != "json" or not (dry_run or common.yes):
             out = sys.stdout if dry_run and form != "json" else sys.stderr
             print(_table(going, session.store.clock.now()), end="", file=out, flush=True)
-            print(_format_kept([one for one in found if one.why_kept]), end="", file=sys.stderr, flush=True)
+            print(
+                _format_kept([one for one in found if one.why_kept]),
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
         sessions.append(session)
         if dry_run:
             return found, {}, (0, 0)
@@ -64,9 +80,14 @@ def run_prune(common: CommonOptions, *, older_than: str, failed: bool, dry_run: 
             raise Declined
         assert session.launches is not None
         records = session.launches.records
-        left = {one.record.folder: await remove_stored(session.store, records, one) for one in going}
+        left = {
+            one.record.folder: await remove_stored(session.store, records, one) for one in going
+        }
         # A folder that somebody removed by hand had a link, too.
-        roots = {*library_roots(found), *filter(None, [session.launches.settings.site.storage_root])}
+        roots = {
+            *library_roots(found),
+            *filter(None, [session.launches.settings.site.storage_root]),
+        }
         libraries = await remove_unused_libraries(session.store, sorted(roots)) if roots else (0, 0)
         return found, left, libraries
 
@@ -88,12 +109,17 @@ def run_prune(common: CommonOptions, *, older_than: str, failed: bool, dry_run: 
         sys.exit(EXIT_REFUSED)
 
 
-async def _read(session: ClusterSession, least_age: float, *, also_failed: bool) -> tuple[StoredLaunch, ...]:
+async def _read(
+    session: ClusterSession, least_age: float, *, also_failed: bool
+) -> tuple[StoredLaunch, ...]:
     if session.launches is None or session.launches.state_folder is None:
         return ()
     await session.store.open(force=True)
     return await read_stored_launches(
-        session.store, session.launches.records, least_age_seconds=least_age, also_failed=also_failed
+        session.store,
+        session.launches.records,
+        least_age_seconds=least_age,
+        also_failed=also_failed,
     )
 
 
@@ -110,12 +136,23 @@ def _seconds(text: str) -> float:
 def _table(found: Sequence[StoredLaunch], now: float) -> str:
     if not found:
         return "no folder of a launch\n"
-    rows: list[tuple[str, ...]] = [("JOB", "NAME", "STATE", "ENDED", "SIZE", "FILES", "KEEP", "FOLDER", "")]
+    rows: list[tuple[str, ...]] = [
+        ("JOB", "NAME", "STATE", "ENDED", "SIZE", "FILES", "KEEP", "FOLDER", "")
+    ]
     for one in found:
         ended = "" if one.ended_at is None else f"{format_age(max(0.0, now - one.ended_at))} ago"
         files = "" if one.files is None else str(one.files)
         record = one.record
-        words = (record.job_id or "?", record.name, one.state, ended, _size(one.kib), files, record.keep, record.folder)
+        words = (
+            record.job_id or "?",
+            record.name,
+            one.state,
+            ended,
+            _size(one.kib),
+            files,
+            record.keep,
+            record.folder,
+        )
         rows.append((*map(visible, words), clip(visible(one.why_kept), _MOST_WHY_LETTERS)))
     widths = [max(len(row[at]) for row in rows) for at in range(8)]
     lines = []
@@ -132,7 +169,8 @@ def _format_total(found: Sequence[StoredLaunch]) -> str:
 
 def _format_kept(found: Sequence[StoredLaunch]) -> str:
     return "".join(
-        f"kept: {visible(one.record.folder)}: {clip(visible(one.why_kept), _MOST_WHY_LETTERS)}\n" for one in found
+        f"kept: {visible(one.record.folder)}: {clip(visible(one.why_kept), _MOST_WHY_LETTERS)}\n"
+        for one in found
     )
 
 

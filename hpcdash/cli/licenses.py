@@ -18,28 +18,44 @@ _LONGEST_NAME = 60
 
 def licenses() -> str:
     """A line a package: name, version, licence; those of extras that are installed as well."""
-    rows = sorted((one.metadata["Name"], one.version, license_of(one.metadata)) for one in _packages("hpcdash"))
+    rows = sorted(
+        (one.metadata["Name"], one.version, license_of(one.metadata))
+        for one in _packages("hpcdash")
+    )
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return "".join(f"{name:<{widths[0]}}  {version:<{widths[1]}}  {of}\n" for name, version, of in rows)
+    return "".join(
+        f"{name:<{widths[0]}}  {version:<{widths[1]}}  {of}\n" for name, version, of in rows
+    )
 
 
 def license_of(metadata: Message | Any) -> str:
-    """The licence that a package's METADATA names: an SPDX expression, else the field's first line or classifiers."""
+    """The licence that a package's METADATA names: an SPDX expression, else the field's first line
+    or classifiers.
+    """
     if expression := metadata["License-Expression"]:
         return str(expression)
-    classifiers = [one for one in metadata.get_all("Classifier") or () if one.startswith("License :: ")]
+    classifiers = [
+        one for one in metadata.get_all("Classifier") or () if one.startswith("License :: ")
+    ]
     named = " ".join(str(metadata["License"] or "").strip().partition("\n")[0].split())
     if named and len(named) <= _LONGEST_NAME and named != "UNKNOWN":
         return named
     return (
-        ", ".join(one.removeprefix(_LICENSE_CLASSIFIER) for one in classifiers) or named[:_LONGEST_NAME] or "not named"
+        ", ".join(one.removeprefix(_LICENSE_CLASSIFIER) for one in classifiers)
+        or named[:_LONGEST_NAME]
+        or "not named"
     )
 
 
 def _packages(name: str) -> Iterator[Distribution]:
-    """A package and all that it asks for, as far as it is installed; of hpcdash with the extras for its users."""
+    """A package and all that it asks for, as far as it is installed; of hpcdash with the extras for
+    its users.
+    """
     seen: set[tuple[str, str]] = set()
-    waiting = [(name, extra) for extra in ("", *(distribution(name).metadata.get_all("Provides-Extra") or ()))]
+    waiting = [
+        (name, extra)
+        for extra in ("", *(distribution(name).metadata.get_all("Provides-Extra") or ()))
+    ]
     waiting = [one for one in waiting if one[1] != "dev"]
     given = set()
     while waiting:

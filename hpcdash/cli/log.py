@@ -1,4 +1,6 @@
-"""`hpcdash log`: the last lines of a job's log to stdout, and what comes after them for as long as the job runs."""
+"""`hpcdash log`: the last lines of a job's log to stdout, and what comes after them for as long as
+the job runs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ from hpcdash.errors import (
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.jobs.lookup import telling_task
-from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, FileChange, LogFile, change, next_look_seconds
+from hpcdash.services.logs.file import (
+    LONGEST_PAUSE_SECONDS,
+    FileChange,
+    LogFile,
+    change,
+    next_look_seconds,
+)
 from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.locate import LogPlace, fetch_other_logs, find_other_log, locate_logs
 from hpcdash.services.logs.pieces import LONGEST_PIECE, pieces
@@ -45,14 +53,16 @@ from hpcdash.services.session import ClusterSession
 
 # Back to the line's start, and what stood there erased (ECMA-48: CR, EL).
 _REWRITE = "\r\x1b[K"
-# The first read of a file and each that may find little; one that finds as much is followed by large ones at once.
+# The first read of a file and each that may find little; one that finds as much is followed by
+# large ones at once.
 SMALL_BYTES = 64 * 1024
 LARGE_BYTES = 4 << 20
 # Lines may be as long as the file: so far back at least their beginnings are looked for.
 _LOOK_BACK_BYTES = 64 << 20
 _QUIET_SECONDS = 2.0
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
-# A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the last time.
+# A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the
+# last time.
 _FIRST_STATE_SECONDS = 3.0
 _LONGEST_STATE_SECONDS = 30.0
 # A file that was copied from its node may be seen here so much later.
@@ -63,7 +73,9 @@ class LogOutput(Protocol):
     """Where a log's bytes go; raises BrokenPipeError once nobody reads."""
 
     def write(self, content: bytes, offset: int) -> None:
-        """Write what comes next; `offset` is its place in the file, which goes on where it ended or is a new start."""
+        """Write what comes next; `offset` is its place in the file, which goes on where it ended or
+        is a new start.
+        """
         ...
 
     def pause(self) -> None:
@@ -115,7 +127,9 @@ class RawOutput:
 
 
 class TerminalOutput:
-    """Lines made safe, with their colours; a line without newline yet is rewritten in place as it grows."""
+    """Lines made safe, with their colours; a line without newline yet is rewritten in place as it
+    grows.
+    """
 
     def __init__(self, stream: BinaryIO, colours: ColorSystem | None, encoding: str) -> None:
         self._stream = stream
@@ -134,7 +148,10 @@ class TerminalOutput:
         content = self._rest + content
         self._end = begin + len(content)
         cut = pieces(content, begin, at_start=True)
-        lines = [self._coloured(shown_line(content[first - begin : last - begin])) for first, last in cut.rows()]
+        lines = [
+            self._coloured(shown_line(content[first - begin : last - begin]))
+            for first, last in cut.rows()
+        ]
         self._rest = content[cut.end - begin :]
         if lines:
             self._put("".join(f"{line}\n" for line in lines))
@@ -159,7 +176,9 @@ class TerminalOutput:
         here = 0
         for start, end, style in line.spans:
             parts.append(line.text[here:start])
-            parts.append(Style.parse(style).render(line.text[start:end], color_system=self._colours))
+            parts.append(
+                Style.parse(style).render(line.text[start:end], color_system=self._colours)
+            )
             here = end
         return "".join(parts) + line.text[here:]
 
@@ -183,7 +202,8 @@ class LogFollower:
         self.known = FileStat()
         # The file that was read last, though it may be gone.
         self.identity = ""
-        # Whether `file` is another now, of which nothing was seen yet; and whether it begins with what was read.
+        # Whether `file` is another now, of which nothing was seen yet; and whether it begins with
+        # what was read.
         self.has_moved = False
         self._goes_on = False
 
@@ -193,7 +213,9 @@ class LogFollower:
         say(words)
 
     def move_to(self, file: LogFile, *, goes_on: bool) -> None:
-        """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its start."""
+        """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its
+        start.
+        """
         self.file, self.known, self.has_moved, self._goes_on = file, FileStat(), True, goes_on
 
     # -- the last lines
@@ -214,7 +236,9 @@ class LogFollower:
         self.known, self.identity, self.has_moved = look, look.identity, False
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
-        """Where the last `lines` lines begin, of a file that ends with `content` at `offset`; looked for backwards."""
+        """Where the last `lines` lines begin, of a file that ends with `content` at `offset`;
+        looked for backwards.
+        """
         reach = max(0, offset + len(content) - _LOOK_BACK_BYTES - lines * LONGEST_PIECE)
         # A newline at the very end ends the last line, and begins none.
         left = lines
@@ -228,7 +252,10 @@ class LogFollower:
             if offset == 0:
                 return 0
             if offset <= reach:
-                say(f"showing only the last {_LOOK_BACK_BYTES >> 20} MiB: {lines} lines would be more")
+                say(
+                    f"showing only the last {_LOOK_BACK_BYTES >> 20} MiB: {lines} lines would be "
+                    f"more"
+                )
                 return offset
             size = min(2 * size, LARGE_BYTES)
             begin = max(0, offset - size)
@@ -250,8 +277,9 @@ class LogFollower:
     # -- what comes after them
 
     async def follow(self, end: int, is_over: Callable[[], Awaitable[bool]]) -> None:
-        """Write what is appended after `end`, until `is_over` confirms a quiet file; reports what happens to the
-        file."""
+        """Write what is appended after `end`, until `is_over` confirms a quiet file; reports what
+        happens to the file.
+        """
         size = SMALL_BYTES
         changed_at = time.monotonic()
         is_lost = False
@@ -287,10 +315,13 @@ class LogFollower:
             await asyncio.sleep(max(self.file.pause_seconds, next_look_seconds(quiet_seconds)))
 
     def _after(self, look: FileStat, end: int) -> int | None:
-        """Say what became of the file; where to read on from where it is no longer what was read, else None."""
+        """Say what became of the file; where to read on from where it is no longer what was read,
+        else None.
+        """
         before, self.known = self.known, look
         happened = change(before, look)
-        # A node lets go of its file when the job ends, and the last place may show it a little later.
+        # A node lets go of its file when the job ends, and the last place may show it a little
+        # later.
         is_on_its_way = look.is_missing and (bool(self.file.host) or self.has_moved)
         if happened is FileChange.GONE and not is_on_its_way:
             self.aside(f"{self.file.place} is gone: {look.problem}")
@@ -311,7 +342,9 @@ class LogFollower:
             self.aside(f"{self.file.place} was replaced by another file; from its start:")
             return 0
         if look.size < end:
-            self.aside(f"{self.file.place} was truncated from {end} to {look.size} bytes; from its start:")
+            self.aside(
+                f"{self.file.place} was truncated from {end} to {look.size} bytes; from its start:"
+            )
             return 0
         if happened is FileChange.APPEARED:
             self.aside(f"{self.file.place} is back")
@@ -330,10 +363,11 @@ def run_log(
     lists_logs: bool = False,
     of: str | None = None,
 ) -> None:
-    """Print the last `lines` lines of a job's stdout (`err`: stderr), and with `follow` what is added to them.
+    """Print the last `lines` lines of a job's stdout (`err`: stderr), and with `follow` what is
+    added to them.
 
-    `run` is that of an allocation, `of` names the log of a part of the job, `lists_logs` lists these. stdout gets the
-    file's bytes; where it is a terminal, text that cannot harm it.
+    `run` is that of an allocation, `of` names the log of a part of the job, `lists_logs` lists
+    these. stdout gets the file's bytes; where it is a terminal, text that cannot harm it.
     """
 
     async def work(session: ClusterSession) -> None:
@@ -350,7 +384,9 @@ def run_log(
         if lists_logs or of is not None:
             others = await fetch_other_logs(store, place)
             if lists_logs:
-                print_text("".join(f"{visible(log.name)}  {visible(log.title)}\n" for log in others))
+                print_text(
+                    "".join(f"{visible(log.name)}  {visible(log.title)}\n" for log in others)
+                )
                 return
             other = find_other_log(others, of or "")
             place = replace(place, files=other.files)
@@ -374,8 +410,16 @@ class _RunLog:
         self._pause_seconds = _FIRST_STATE_SECONDS
 
     async def ask(self) -> None:
-        """How the allocation and its runs are now. Raises UsageError for a run that there is not."""
-        from hpcdash.services.submit.allocations import fetch_runs, find_allocation, find_run, format_place
+        """How the allocation and its runs are now.
+
+        Raises UsageError for a run that there is not.
+        """
+        from hpcdash.services.submit.allocations import (
+            fetch_runs,
+            find_allocation,
+            find_run,
+            format_place,
+        )
 
         allocation = await find_allocation(self._store, self._job)
         runs = await fetch_runs(self._store, allocation)
@@ -390,7 +434,11 @@ class _RunLog:
             print_text(f"{file.place}\n")
             return
         if self._run.started_at is None and not (follows and await self._starts()):
-            says = "has not started" if self._is_open else "was never started: the allocation has ended"
+            says = (
+                "has not started"
+                if self._is_open
+                else "was never started: the allocation has ended"
+            )
             say(f"run {self._number} of job {self._job} {says}")
             return
         chunk = await file.read_end(SMALL_BYTES)
@@ -402,7 +450,10 @@ class _RunLog:
             if follows:
                 await tail.follow(end, self._is_over)
                 ended = self._run.status is not None
-                tail.aside(f"run {self._number} {self._run.state if ended else 'ended with the allocation'}")
+                tail.aside(
+                    f"run {self._number} "
+                    f"{self._run.state if ended else 'ended with the allocation'}"
+                )
         finally:
             tail.output.end_line()
 
@@ -436,7 +487,9 @@ class _RunLog:
 
 
 async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:
-    """Of an array whose row is that of the tasks that wait, the log of one that runs or ended, if the queue has one."""
+    """Of an array whose row is that of the tasks that wait, the log of one that runs or ended, if
+    the queue has one.
+    """
     array_id = place.job_id
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
         return place
@@ -453,7 +506,8 @@ def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
     path = _path(files, err)
     if path is None:
         raise HpcdashError(
-            f"The log path of job {place.job_id} is unknown: {visible(files.note) or 'it is not reported'}."
+            f"The log path of job {place.job_id} is unknown: "
+            f"{visible(files.note) or 'it is not reported'}."
         )
     if files.note:
         say(files.note)
@@ -468,7 +522,12 @@ class _JobLog:
     """The log of one job, whose state is asked for now and then."""
 
     def __init__(
-        self, store: ClusterStore, place: LogPlace, file: LogFile, err: bool, other: OtherLog | None = None
+        self,
+        store: ClusterStore,
+        place: LogPlace,
+        file: LogFile,
+        err: bool,
+        other: OtherLog | None = None,
     ) -> None:
         self._store = store
         # The part of the job whose log it is; None: the job's own.
@@ -490,12 +549,17 @@ class _JobLog:
         return str(self._place.row["state"])
 
     async def show(self, lines: int, follows: bool) -> None:
-        """Print the last lines and, following, what comes; raises HpcdashError where there is no file to read."""
+        """Print the last lines and, following, what comes; raises HpcdashError where there is no
+        file to read.
+        """
         chunk = await self._file.read_end(SMALL_BYTES)
         try:
             if not chunk.look.problem:
                 if self._state in WAITING:
-                    say(f"job {self._place.job_id} is {self._state}: this log is from an earlier run")
+                    say(
+                        f"job {self._place.job_id} is {self._state}: this log is from an "
+                        f"earlier run"
+                    )
                 if self._file.host:
                     say(f"read from {self._file.place}")
                 end = await self._tail.show_last(chunk, lines)
@@ -504,7 +568,9 @@ class _JobLog:
                 await self._wait_for_it()
                 end = 0
             elif follows and chunk.look.is_missing and self._state not in ENDED:
-                where = f"the job is {self._state}" if self._state in WAITING else chunk.look.problem
+                where = (
+                    f"the job is {self._state}" if self._state in WAITING else chunk.look.problem
+                )
                 say(f"{self._stream} will be in {self._file.place}: {where}; waiting for it")
                 await self._wait_for_it()
                 end = 0
@@ -528,7 +594,9 @@ class _JobLog:
                 raise self._unreadable(look)
             await self._ask_state()
             self._tail.output.pause()
-            await asyncio.sleep(max(self._file.pause_seconds, next_look_seconds(time.monotonic() - began)))
+            await asyncio.sleep(
+                max(self._file.pause_seconds, next_look_seconds(time.monotonic() - began))
+            )
 
     @property
     def _is_arriving(self) -> bool:
@@ -538,8 +606,13 @@ class _JobLog:
     def _unreadable(self, look: FileStat) -> HpcdashError:
         step = ""
         if self._state in WAITING and look.is_missing:
-            step = f"Job {self._place.job_id} is {self._state}: the log appears once it runs. -f waits for it."
-        where = f"{self._stream} of job {self._place.job_id}" if look.is_unreached else self._file.place
+            step = (
+                f"Job {self._place.job_id} is {self._state}: the log appears once it runs. -f "
+                f"waits for it."
+            )
+        where = (
+            f"{self._stream} of job {self._place.job_id}" if look.is_unreached else self._file.place
+        )
         return HpcdashError(f"{visible(where)}: {visible(look.problem)}.", step)
 
     async def _is_over(self) -> bool:
@@ -552,14 +625,19 @@ class _JobLog:
             return False
         row = self._place.row
         words = format_exit(self._state, row["exit_code"], row["exit_signal"])
-        self._tail.aside(f"job {self._place.job_id} {self._state.replace('_', ' ')}" + (f": {words}" if words else ""))
+        self._tail.aside(
+            f"job {self._place.job_id} {self._state.replace('_', ' ')}"
+            + (f": {words}" if words else "")
+        )
         return True
 
     async def _ask_state(self) -> None:
         """Ask the scheduler for the job's state, seldom, and ever more seldom."""
         # A node lets go of its file when the job ends.
         is_let_go = bool(self._file.host) and self._tail.known.is_missing
-        if time.monotonic() - self._asked_at < (_FIRST_STATE_SECONDS if is_let_go else self._state_pause_seconds):
+        if time.monotonic() - self._asked_at < (
+            _FIRST_STATE_SECONDS if is_let_go else self._state_pause_seconds
+        ):
             return
         if self._asked_at:
             self._state_pause_seconds = min(2 * self._state_pause_seconds, _LONGEST_STATE_SECONDS)

@@ -1,4 +1,6 @@
-"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, and turns errors into words."""
+"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, and turns
+errors into words.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class _Interrupted(Exception):
     """Somebody pressed ctrl+c."""
 
 
-def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     _import_numpy()
     from hpcdash.cli.completion import complete
 
@@ -55,7 +59,8 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 class _Commands(Commands):
     """Loads the commands but those of the dashboard itself when one is named, or help is asked for.
 
-    It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it prints a line.
+    It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it
+    prints a line.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -149,7 +154,8 @@ check_words(cli, _complete)
 def _import_numpy() -> None:
     """Load numpy, which pyarrow needs, without a thread for each core of the login node.
 
-    The threads are for products of matrices, which hpcdash has none of; each spins for a while when it starts.
+    The threads are for products of matrices, which hpcdash has none of; each spins for a while when
+    it starts.
     """
     if "OPENBLAS_NUM_THREADS" in os.environ:
         return
@@ -162,7 +168,9 @@ def _import_numpy() -> None:
 
 
 def _is_source_tree() -> bool:
-    """Whether hpcdash runs from a checkout or an editable install, where its developer reads the traceback."""
+    """Whether hpcdash runs from a checkout or an editable install, where its developer reads the
+    traceback.
+    """
     return (Path(__file__).parents[2] / "pyproject.toml").is_file()
 
 
@@ -188,15 +196,19 @@ def _discard_output() -> None:
 def _replace_unwritable_letters() -> None:
     """Write ? for a letter that the encoding of stdout lacks. stderr escapes it by default."""
     stdout = sys.stdout
-    # Python's surrogateescape writes the bytes of an odd file name, but no letter beyond the encoding.
-    is_complete = stdout.errors == "surrogateescape" and codecs.lookup(stdout.encoding).name == "utf-8"
+    # Python's surrogateescape writes the bytes of an odd file name, but no letter beyond the
+    # encoding.
+    is_complete = (
+        stdout.errors == "surrogateescape" and codecs.lookup(stdout.encoding).name == "utf-8"
+    )
     if isinstance(stdout, io.TextIOWrapper) and not is_complete:
         stdout.reconfigure(errors="replace")
 
 
 def main() -> None:
     """The entry point; ends the process with the contract's exit status."""
-    # A shell's `>&-` leaves none: what would be written goes nowhere then, and not into the next file that is opened.
+    # A shell's `>&-` leaves none: what would be written goes nowhere then, and not into the next
+    # file that is opened.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -235,7 +247,10 @@ def main() -> None:
     except Exception as error:
         path = log_traceback(error) if debug else None
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
-            _complain(f"the output could not be written: {error.strerror}\nCheck the free space on its disk.")
+            _complain(
+                f"the output could not be written: {error.strerror}\nCheck the free space on its "
+                f"disk."
+            )
             _discard_output()
         elif isinstance(error, FileNotFoundError) and not _has_current_folder():
             _complain("the current folder no longer exists\nGo to another one: cd")

@@ -1,4 +1,6 @@
-"""Metrics on stdout: JSON, CSV, Parquet, the rows as a run writes them, or a chart in a terminal's width."""
+"""Metrics on stdout: JSON, CSV, Parquet, the rows as a run writes them, or a chart in a terminal's
+width.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,20 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
 from hpcdash.services.metrics.charts.draw import draw
-from hpcdash.services.metrics.charts.reading import JobFacts, RunReader, find_broken, words_of_course
+from hpcdash.services.metrics.charts.reading import (
+    JobFacts,
+    RunReader,
+    find_broken,
+    words_of_course,
+)
 from hpcdash.services.metrics.charts.state import ChartState, Line
 from hpcdash.services.metrics.eta import format_lost_time
-from hpcdash.services.metrics.findings import find_not_finite, find_plateau, format_number, format_step
+from hpcdash.services.metrics.findings import (
+    find_not_finite,
+    find_plateau,
+    format_number,
+    format_step,
+)
 from hpcdash.services.metrics.joined import JoinedRun, Series
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, find_spikes
@@ -50,7 +62,9 @@ _PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
 
 
 def axis_of(run: JoinedRun, name: str | None = None) -> str:
-    """What x is, of all or of one metric: the step where the log says it, else the next that it says."""
+    """What x is, of all or of one metric: the step where the log says it, else the next that it
+    says.
+    """
     return run.axes(name)[0]
 
 
@@ -63,7 +77,9 @@ def as_json(
     backend: str,
     taken_at: float,
 ) -> bytes:
-    """The contract's object and a newline. y is null where nan or inf stood, whose x are under `nan` and `inf`.
+    """The contract's object and a newline.
+
+    y is null where nan or inf stood, whose x are under `nan` and `inf`.
 
     `exact` is false where old points were folded into means, for a log of very many.
     """
@@ -72,7 +88,9 @@ def as_json(
         "cluster": cluster,
         "backend": backend,
         "taken_at": format_utc(taken_at),
-        "series": [_object(run.series(name, axis_of(run, name)), source_of(name)) for name in names],
+        "series": [
+            _object(run.series(name, axis_of(run, name)), source_of(name)) for name in names
+        ],
     }
     return msgspec.json.encode(answer) + b"\n"
 
@@ -96,11 +114,17 @@ def _object(series: Series, source: str) -> dict[str, Any]:
 
 def _whole(x: Any) -> Any:
     """Steps are whole numbers; other x are as they are."""
-    return x.astype(np.int64) if x.size and (np.abs(x) < 2**53).all() and (x == np.floor(x)).all() else x
+    return (
+        x.astype(np.int64)
+        if x.size and (np.abs(x) < 2**53).all() and (x == np.floor(x)).all()
+        else x
+    )
 
 
 def wide_table(run: JoinedRun, names: Sequence[str]) -> pa.Table:
-    """A row a step, ascending: the axis first, then a column a metric; null where it has no value there."""
+    """A row a step, ascending: the axis first, then a column a metric; null where it has no value
+    there.
+    """
     axis = axis_of(run)
     found = [run.series(name, axis) for name in names]
     places = np.unique(np.concatenate([series.x for series in found])) if found else np.empty(0)
@@ -127,7 +151,9 @@ def as_csv(run: JoinedRun, names: Sequence[str], *, is_exact: bool = False) -> b
 def table_as_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
     """A wide table, or some rows of it that come after others."""
     out = io.BytesIO()
-    pa_csv.write_csv(table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed"))
+    pa_csv.write_csv(
+        table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed")
+    )
     return out.getvalue()
 
 
@@ -143,7 +169,8 @@ def as_parquet(run: JoinedRun, names: Sequence[str]) -> bytes:
 class ComingRows:
     """Gives what is new of the wide table: its columns are the metrics of its first rows.
 
-    The newest row waits for the next one, as another metric of its step may follow; the end brings it.
+    The newest row waits for the next one, as another metric of its step may follow; the end brings
+    it.
     """
 
     def __init__(self) -> None:
@@ -182,21 +209,32 @@ class ComingRows:
             self._attempts = max(1, len(run.attempts))
             return []
         said = []
-        if late := [name for name in names if name not in self._names and name not in self._announced]:
+        if late := [
+            name for name in names if name not in self._names and name not in self._announced
+        ]:
             self._announced.update(late)
             came = ", ".join(visible(name) for name in late)
-            said.append(f"{came} appeared later and has no column; run again without -f to include it")
+            said.append(
+                f"{came} appeared later and has no column; run again without -f to include it"
+            )
         if len(run.attempts) > self._attempts:
             self._attempts = len(run.attempts)
-            said.append(f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped")
+            said.append(
+                f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped"
+            )
         if axis_of(run) != self._axis and self._axis not in self._announced:
             self._announced.add(self._axis)
-            said.append(f"the log no longer counts in {self._axis}: nothing more is written; start again with -f")
+            said.append(
+                f"the log no longer counts in {self._axis}: nothing more is written; start again "
+                f"with -f"
+            )
         return said
 
 
 class Paper(Struct, frozen=True):
-    """What is drawn on: `width` in cells, `height` where no more rows fit, and which colours and letters it has."""
+    """What is drawn on: `width` in cells, `height` where no more rows fit, and which colours and
+    letters it has.
+    """
 
     width: int
     height: int | None = None
@@ -213,7 +251,9 @@ def shown_by_default(run: JoinedRun) -> list[str]:
 
 
 def chart_text(run: JoinedRun, names: Sequence[str], paper: Paper, *, log_y: bool = False) -> str:
-    """A chart a metric, two beside each other where there is room; metrics along another axis come below."""
+    """A chart a metric, two beside each other where there is room; metrics along another axis come
+    below.
+    """
     width = min(max(paper.width, LEAST_WIDTH), LARGEST_WIDTH)
     by_axis: dict[str, list[str]] = {}
     for name in names:
@@ -232,7 +272,13 @@ def chart_text(run: JoinedRun, names: Sequence[str], paper: Paper, *, log_y: boo
 
 
 def _chart(
-    run: JoinedRun, names: Sequence[str], axis: str, width: int, height: int, paper: Paper, log_y: bool
+    run: JoinedRun,
+    names: Sequence[str],
+    axis: str,
+    width: int,
+    height: int,
+    paper: Paper,
+    log_y: bool,
 ) -> Iterator[str]:
     kept = SeriesKept()
     reading = RunReader(is_ascii=not paper.has_unicode).read(run, names, axis, JobFacts(0.0), kept)
@@ -249,7 +295,10 @@ def _painted(line: Line, paper: Paper) -> str:
     if paper.colours is None:
         text = "".join(words for words, _ in line).rstrip()
     else:
-        text = "".join(_STYLES.get(name, Style()).render(words, color_system=paper.colours) for words, name in line)
+        text = "".join(
+            _STYLES.get(name, Style()).render(words, color_system=paper.colours)
+            for words, name in line
+        )
     return text if paper.has_unicode else text.translate(_PLAIN_LETTERS)
 
 
@@ -264,7 +313,8 @@ def facts_of(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bo
 
 
 def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGrowth) -> list[str]:
-    """What the metrics say, in lines: where each stands, its spikes and nan; end and pace against the job's limit.
+    """What the metrics say, in lines: where each stands, its spikes and nan; end and pace against
+    the job's limit.
 
     `growth` is what earlier calls saw of the same run.
     """
@@ -275,7 +325,10 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
         if not len(series):
             continue
         values = series.values
-        said = [f"{visible(name)} {format_number(float(values[-1]))} at {axis} {format_step(float(series.x[-1]))}"]
+        said = [
+            f"{visible(name)} {format_number(float(values[-1]))} at {axis} "
+            f"{format_step(float(series.x[-1]))}"
+        ]
         if is_loss(name):
             finite = np.isfinite(values)
             spikes = find_spikes(series.x[finite], values[finite]).findings

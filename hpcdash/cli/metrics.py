@@ -57,13 +57,16 @@ def run_metrics(
     out: Path | None,
     log: bool = False,
 ) -> None:
-    """Read a job's metrics, with `follow` until it ends, and print or write them to `out`; `log` scales a chart's y.
+    """Read a job's metrics, with `follow` until it ends, and print or write them to `out`; `log`
+    scales a chart's y.
 
     `job` '' with a `file`: that of no job. Raises UsageError for what is neither.
     """
     _require_job(job, file)
     if form == "parquet" and out is None and sys.stdout.isatty():
-        raise UsageError("Parquet cannot be written to a terminal", "Give --out FILE, or redirect stdout.")
+        raise UsageError(
+            "Parquet cannot be written to a terminal", "Give --out FILE, or redirect stdout."
+        )
     settings = load_settings(common.config)
     patterns = settings.metrics.patterns
     if not job and chosen_clusters(common, settings)[0].transport == "local":
@@ -82,10 +85,15 @@ def run_metrics(
         with _progress_line() as progressed:
             if follow:
                 await _until_over(run, output)
-            is_whole = await run.read_whole(lambda: progressed(run), CHART_SECONDS if is_chart and not follow else None)
+            is_whole = await run.read_whole(
+                lambda: progressed(run), CHART_SECONDS if is_chart and not follow else None
+            )
         read = run.progress
         if not is_whole and run.run.names:
-            say(f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; --format csv reads all")
+            say(
+                f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; "
+                f"--format csv reads all"
+            )
         await asyncio.to_thread(output.write)
 
     async def guarded(session: ClusterSession) -> None:
@@ -96,7 +104,9 @@ def run_metrics(
         except Exception as error:  # a log may hold anything
             words = f"hpcdash could not read this: {type(error).__name__}: {error}"
             where = (
-                "The traceback is in its log file." if common.debug else "--debug writes the traceback to its log file."
+                "The traceback is in its log file."
+                if common.debug
+                else "--debug writes the traceback to its log file."
             )
             raise HpcdashError(words, where) from error
 
@@ -151,12 +161,20 @@ class _Output:
         try:
             write_output(self._out, content)
         except OSError as error:
-            raise HpcdashError(f"{self._out}: {error.strerror or error}", "Give --out another file.") from None
+            raise HpcdashError(
+                f"{self._out}: {error.strerror or error}", "Give --out another file."
+            ) from None
 
     def write_new(self, *, is_end: bool = False) -> None:
-        """The rows that are whole and were not written yet; none before all that was there at first is read."""
+        """The rows that are whole and were not written yet; none before all that was there at first
+        is read.
+        """
         run = self._run.run
-        if self.rows is None or not run.names or not (self.rows.has_begun or is_end or self._run.progress.is_whole):
+        if (
+            self.rows is None
+            or not run.names
+            or not (self.rows.has_begun or is_end or self._run.progress.is_whole)
+        ):
             return
         with contextlib.suppress(HpcdashError):
             names = self._names()
@@ -204,7 +222,9 @@ class _Output:
         )
         text = chart_text(run.run, names, paper, log_y=self._is_log)
         content = "\n".join((visible(run.title), text, *words, ""))
-        return content.replace("→", "->" if not paper.has_unicode else "→").encode(encoding, "replace")
+        return content.replace("→", "->" if not paper.has_unicode else "→").encode(
+            encoding, "replace"
+        )
 
     def _names(self) -> list[str]:
         """The requested metrics, else all of them; for a chart, the most telling ones."""
@@ -220,7 +240,9 @@ class _Output:
 
 def _require_job(job: str, file: str) -> None:
     if not job and not file:
-        raise UsageError("no job or file given", "hpcdash metrics 17, or hpcdash metrics --file train.log")
+        raise UsageError(
+            "no job or file given", "hpcdash metrics 17, or hpcdash metrics --file train.log"
+        )
     try:
         if job:
             parse_job_id(job)
@@ -228,7 +250,9 @@ def _require_job(job: str, file: str) -> None:
         looks_like_a_path = not file and any(sign in job for sign in "./~")
         if looks_like_a_path:
             words = shlex.join(("hpcdash", "metrics", "--file", job))
-            raise UsageError(f"{job!r} is not a job", f"For the metrics in a file: {words}") from None
+            raise UsageError(
+                f"{job!r} is not a job", f"For the metrics in a file: {words}"
+            ) from None
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:
@@ -305,7 +329,9 @@ def _progress_line() -> Iterator[_Progress]:
             sys.stderr.write("\r\x1b[K")
 
 
-_CUSTOM_FORMAT = f"Lines of another format, as {EXAMPLE_LINE!r}, are read once config.toml has:\n\n{EXAMPLE}"
+_CUSTOM_FORMAT = (
+    f"Lines of another format, as {EXAMPLE_LINE!r}, are read once config.toml has:\n\n{EXAMPLE}"
+)
 
 
 def _nothing(run: WatchedRun) -> str:
@@ -323,7 +349,10 @@ def _next_step(run: WatchedRun, where: str) -> str:
     if state in WAITING:
         return f"The job is {state}: its metrics appear once it runs. -f waits for it."
     if state not in ENDED:
-        return "The job may not have written any metrics yet: -f waits for it. --file reads a separate metrics file."
+        return (
+            "The job may not have written any metrics yet: -f waits for it. --file reads a "
+            "separate metrics file."
+        )
     if not run.has_files:
         return "Was it moved or deleted? --file names another file."
     return f"--file reads a metrics file. {_CUSTOM_FORMAT}"

@@ -1,4 +1,6 @@
-"""The options every command takes, before or after its name, and what no option or argument may be."""
+"""The options every command takes, before or after its name, and what no option or argument may
+be.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,20 @@ class CommonOptions(Struct, frozen=True):
     def check(self) -> None:
         """Raises UsageError where two options contradict each other."""
         chosen = [
-            name for name, value in (("--cluster", self.cluster), ("--ssh", self.ssh), ("--local", self.local)) if value
+            name
+            for name, value in (
+                ("--cluster", self.cluster),
+                ("--ssh", self.ssh),
+                ("--local", self.local),
+            )
+            if value
         ]
         if self.url and (self.cluster or self.local):
             raise UsageError(f"{chosen[0]} cannot be used with a URL", "Give only one of them.")
         if len(chosen) > 1:
-            raise UsageError(f"{' and '.join(chosen)} cannot be used together", "Give only one of them.")
+            raise UsageError(
+                f"{' and '.join(chosen)} cannot be used together", "Give only one of them."
+            )
 
 
 class _CommonOption(click.Option):
@@ -63,11 +73,17 @@ class _CommonOption(click.Option):
 
 
 def common_options(function: F) -> F:
-    """Adds the common options to a click command; its function takes them as one CommonOptions, `common`."""
+    """Adds the common options to a click command; its function takes them as one CommonOptions,
+    `common`.
+    """
     _common = partial(click.option, cls=_CommonOption)
     options = [
         _common("--cluster", metavar="NAME", help="A cluster from the configuration."),
-        _common("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or a Host from ~/.ssh/config."),
+        _common(
+            "--ssh",
+            metavar="[USER@]HOST[:PORT]",
+            help="A login node, or a Host from ~/.ssh/config.",
+        ),
         _common("--local", is_flag=True, help="This machine's scheduler."),
         *(
             _common(f"--{name}", metavar="URL", help=f"The URL of a {name.capitalize()} dashboard.")
@@ -78,7 +94,12 @@ def common_options(function: F) -> F:
             type=click.Choice([*registry.NAMES, "local"]),
             help="The scheduler; detected by default.",
         ),
-        _common("--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this configuration file."),
+        _common(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Use this configuration file.",
+        ),
         _common("--yes", is_flag=True, help="Do not ask for confirmation."),
         _common("--read-only", is_flag=True, help="Refuse every action that changes something."),
         _common("--debug", is_flag=True, help="Write tracebacks to the log file."),
@@ -89,7 +110,9 @@ def common_options(function: F) -> F:
         for name in registry.OVER_HTTP:
             given["url"] = given.pop(name) or given.get("url")
             if given["url"] and given["backend"] not in (None, name):
-                raise UsageError(f"--{name} and --backend {given['backend']} cannot be used together")
+                raise UsageError(
+                    f"--{name} and --backend {given['backend']} cannot be used together"
+                )
             given["backend"] = name if given["url"] else given["backend"]
         own = CommonOptions(**{name: given.pop(name) for name in CommonOptions.__struct_fields__})
         common = own.over(context.obj) if isinstance(context.obj, CommonOptions) else own
@@ -110,23 +133,35 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def check_words(command: click.Command, complete: Complete) -> None:
-    """Have a command, and those below it, raise UsageError for each empty word given to an option or argument.
+    """Have a command, and those below it, raise UsageError for each empty word given to an option
+    or argument.
 
-    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait. `complete` gives a shell
-    what a word may become.
+    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait.
+    `complete` gives a shell what a word may become.
     """
     for parameter in command.params:
         if isinstance(parameter.type, click.types.StringParamType | click.Path):
-            parameter.type = _Word(parameter.type, complete, may_be_empty=bool({*parameter.opts} & {*_MAY_BE_EMPTY}))
+            parameter.type = _Word(
+                parameter.type, complete, may_be_empty=bool({*parameter.opts} & {*_MAY_BE_EMPTY})
+            )
     if isinstance(command, click.Group):
         for below in command.commands.values():
             check_words(below, complete)
 
 
 class _Word(click.ParamType):  # type: ignore[type-arg]
-    """Another type, without the empty word unless that may be; a default may be empty. A shell can complete it."""
+    """Another type, without the empty word unless that may be; a default may be empty.
 
-    def __init__(self, of: click.types.StringParamType | click.Path, complete: Complete, *, may_be_empty: bool) -> None:
+    A shell can complete it.
+    """
+
+    def __init__(
+        self,
+        of: click.types.StringParamType | click.Path,
+        complete: Complete,
+        *,
+        may_be_empty: bool,
+    ) -> None:
         self._of = of
         self._complete = complete
         self._may_be_empty = may_be_empty
@@ -136,13 +171,24 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
         assert ctx is not None
         assert param is not None
         is_default = ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
-        if isinstance(value, str) and not value.strip() and not is_default and not self._may_be_empty:
+        if (
+            isinstance(value, str)
+            and not value.strip()
+            and not is_default
+            and not self._may_be_empty
+        ):
             named = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-            raise UsageError(f"{named} is empty", "Is a shell variable unset? Give it a value, or leave it out.")
+            raise UsageError(
+                f"{named} is empty", "Is a shell variable unset? Give it a value, or leave it out."
+            )
         return self._of.convert(value, param, ctx)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return self._complete(ctx, param, incomplete) or self._of.shell_complete(ctx, param, incomplete)
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self._complete(ctx, param, incomplete) or self._of.shell_complete(
+            ctx, param, incomplete
+        )
 
 
 def named_jobs(words: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""`hpcdash render`: the batch script of a request, for people and for other programs. Asks no cluster."""
+"""`hpcdash render`: the batch script of a request, for people and for other programs.
+
+Asks no cluster.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,13 @@ from hpcdash.services.submit.code_files import find_code_files
 _UID_LETTERS = 8
 
 
-def run_render(common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None) -> None:
-    """Print the script alone to stdout, what is to be said of it to stderr. The same request gives the same script."""
+def run_render(
+    common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None
+) -> None:
+    """Print the script alone to stdout, what is to be said of it to stderr.
+
+    The same request gives the same script.
+    """
     site = chosen_site(common)
     backend = scheduler_for(scheduler, site.cluster)
     if (writer := backend.scripts.writer()) is None:
@@ -48,15 +56,25 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
             place = Place(uid, f"{root.rstrip('/')}/{folder_name(wanted, uid)}")
         except UsageError as error:
             raise source.placed(error) from None
-        asides.append(f"its files and logs go to {place.folder}: create that folder on the cluster before you submit")
+        asides.append(
+            f"its files and logs go to {place.folder}: create that folder on the cluster before "
+            f"you submit"
+        )
         if secrets := ", ".join(secret_variables(wanted)):
-            asides.append(f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit creates")
+            asides.append(
+                f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit "
+                f"creates"
+            )
         if has_library(wanted, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
-            asides.append(f"it imports hpcdash.job from {path}: create that file with python -m hpcdash.job.zip")
+            asides.append(
+                f"it imports hpcdash.job from {path}: create that file with python -m "
+                f"hpcdash.job.zip"
+            )
         if wanted.call is not None and (names := call_names(wanted.call)):
             asides.append(
-                f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash submit creates"
+                f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash "
+                f"submit creates"
             )
     else:
         asides.append("its logs go to the folder you submit it from (--storage-root changes that)")
@@ -80,5 +98,8 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
 def _unknown(request: Request) -> list[str]:
     """What a cluster would have been asked."""
     if request.slots and request.slot_type is None:
-        return ['slots are assumed to be GPUs, as no cluster is asked; set slot_type = "cpu" for CPU cores']
+        return [
+            'slots are assumed to be GPUs, as no cluster is asked; set slot_type = "cpu" for CPU '
+            "cores"
+        ]
     return []

@@ -1,4 +1,6 @@
-"""`hpcdash serve`: the dashboard in a browser, by a link that is printed, or the API for programs, by tokens."""
+"""`hpcdash serve`: the dashboard in a browser, by a link that is printed, or the API for programs,
+by tokens.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def run_serve(
     if tokens is not None:
         raise UsageError("--tokens requires --api", "Add --api, or leave --tokens out.")
     if any(find_spec(name) is None for name in ("aiohttp", "textual_serve")):
-        raise UsageError("hpcdash serve needs aiohttp and textual-serve", "Install them: pip install 'hpcdash[web]'")
+        raise UsageError(
+            "hpcdash serve needs aiohttp and textual-serve",
+            "Install them: pip install 'hpcdash[web]'",
+        )
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     chosen_clusters(common, settings)
     common_words = _dashboard_argv(common, allow_actions=allow_actions)
@@ -74,20 +79,29 @@ def run_serve(
         print_link()
         click.echo(f"The link works once, within {LINK_SECONDS // 60} minutes.")
         click.echo(
-            "Enter prints a new one; ctrl+c stops the server." if sys.stdin.isatty() else "Restart to get a new one."
+            "Enter prints a new one; ctrl+c stops the server."
+            if sys.stdin.isatty()
+            else "Restart to get a new one."
         )
         click.echo(f"From another machine, run first: {forwarding}")
         if socket_path is None:
-            click.echo("Other users of this machine can reach the port; only the secret link keeps them out.")
+            click.echo(
+                "Other users of this machine can reach the port; only the secret link keeps them "
+                "out."
+            )
             click.echo("With --socket PATH they cannot connect at all.")
         if not (allow_actions or settings.read_only):
             click.echo("It is read-only; --allow-actions enables actions.")
         run_async(_serve(server, listening, print_link))
 
 
-def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | None, socket_path: Path | None) -> None:
+def _run_api(
+    common: CommonOptions, tokens_file: Path | None, *, port: int | None, socket_path: Path | None
+) -> None:
     if find_spec("aiohttp") is None:
-        raise UsageError("hpcdash serve --api needs aiohttp", "Install it: pip install 'hpcdash[api]'")
+        raise UsageError(
+            "hpcdash serve --api needs aiohttp", "Install it: pip install 'hpcdash[api]'"
+        )
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
     from hpcdash.web.api.server import ApiServer
@@ -107,7 +121,10 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
             await server.start(listening)
             try:
                 click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
-                click.echo(f"Tokens: {visible(str(file))}. GET / lists the endpoints; ctrl+c stops the server.")
+                click.echo(
+                    f"Tokens: {visible(str(file))}. GET / lists the endpoints; ctrl+c stops the "
+                    f"server."
+                )
                 await asyncio.Event().wait()
             finally:
                 await server.stop()
@@ -116,14 +133,30 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
 
     def _report(error: Exception) -> None:
         if isinstance(error, HpcdashError):
-            print(f"hpcdash: {visible(f'{error.message}. {error.next_step}')}", file=sys.stderr, flush=True)
+            print(
+                f"hpcdash: {visible(f'{error.message}. {error.next_step}')}",
+                file=sys.stderr,
+                flush=True,
+            )
             return
         path = log_traceback(error) if common.debug else None
-        where = f"the traceback is in {path}" if path else "--debug writes the traceback to the log file"
-        print(f"hpcdash: something went wrong: {type(error).__name__}; {where}", file=sys.stderr, flush=True)
+        where = (
+            f"the traceback is in {path}"
+            if path
+            else "--debug writes the traceback to the log file"
+        )
+        print(
+            f"hpcdash: something went wrong: {type(error).__name__}; {where}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     with ends_silently(), _listening(port or 0, socket_path) as (listening, address, _):
-        shown = address if socket_path is None else f"http://localhost through {visible(str(socket_path))}"
+        shown = (
+            address
+            if socket_path is None
+            else f"http://localhost through {visible(str(socket_path))}"
+        )
         run_async(serve(listening, shown))
 
 
@@ -144,12 +177,18 @@ def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str,
 
 @contextmanager
 def _listening(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str, str]]:
-    """A listening socket, the address of its page, and the ssh command that forwards it to another machine."""
+    """A listening socket, the address of its page, and the ssh command that forwards it to another
+    machine.
+    """
     host = socket.gethostname()
     if path is not None:
         with listen_on_socket(path) as listening:
             forwarded = f"{_FORWARDED_PORT}:{listening.getsockname()}"
-            yield listening, f"http://127.0.0.1:{_FORWARDED_PORT}", shlex.join(("ssh", "-L", forwarded, host))
+            yield (
+                listening,
+                f"http://127.0.0.1:{_FORWARDED_PORT}",
+                shlex.join(("ssh", "-L", forwarded, host)),
+            )
         return
     with closing(listen_on_loopback(port)) as listening:
         port = listening.getsockname()[1]
@@ -164,7 +203,9 @@ def _is_in_background(terminal: int) -> bool:
         return False
 
 
-async def _serve(server: DashboardServer, listening: socket.socket, print_link: Callable[[], None]) -> None:
+async def _serve(
+    server: DashboardServer, listening: socket.socket, print_link: Callable[[], None]
+) -> None:
     await server.start(listening)
     loop = asyncio.get_running_loop()
 

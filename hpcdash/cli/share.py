@@ -52,9 +52,11 @@ def run_simulate(
     load: float,
     form: str,
 ) -> None:
-    """Print what a trace comes to under the rules, first come first served, and on nodes of each user's own.
+    """Print what a trace comes to under the rules, first come first served, and on nodes of each
+    user's own.
 
-    The rules are those of a pool of the configuration where one is named, but for what is said besides.
+    The rules are those of a pool of the configuration where one is named, but for what is said
+    besides.
     """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
     from hpcdash.services.share.coordinator import rules_of
@@ -71,16 +73,24 @@ def run_simulate(
     pool = _pool(common, name) if name else None
     nodes = nodes or (pool.nodes if pool is not None else 0)
     if not nodes:
-        raise UsageError("how many nodes?", "Write --nodes N, or --pool NAME for a pool of the configuration.")
+        raise UsageError(
+            "how many nodes?", "Write --nodes N, or --pool NAME for a pool of the configuration."
+        )
     try:
         with open(0 if trace == "-" else trace, encoding="utf-8", newline="") as file:
             tasks = parse_trace(file)
     except OSError as error:
-        raise HpcdashError(f"{trace}: {error.strerror or error}", "Name a CSV file, or - for stdin.") from None
+        raise HpcdashError(
+            f"{trace}: {error.strerror or error}", "Name a CSV file, or - for stdin."
+        ) from None
     except (BadTrace, UnicodeDecodeError) as error:
-        raise UsageError(f"{trace}: {error}", "`hpcdash share generate` prints a trace to begin with.") from None
+        raise UsageError(
+            f"{trace}: {error}", "`hpcdash share generate` prints a trace to begin with."
+        ) from None
     if not tasks:
-        raise UsageError(f"{trace} has no tasks", "`hpcdash share generate` prints a trace to begin with.")
+        raise UsageError(
+            f"{trace} has no tasks", "`hpcdash share generate` prints a trace to begin with."
+        )
     rules = PoolRules(Quotas({(EVERYONE, level): nodes for level in LEVELS}), frozenset({EVERYONE}))
     if pool is not None:
         rules = rules_of(pool)
@@ -95,7 +105,11 @@ def run_simulate(
         load_seconds=load,
         choosers=rules.choosers,
     )
-    outcomes = [simulate(tasks, model), simulate_fifo(tasks, model), simulate_own_nodes(tasks, model)]
+    outcomes = [
+        simulate(tasks, model),
+        simulate_fifo(tasks, model),
+        simulate_own_nodes(tasks, model),
+    ]
     if form == "json":
         print_json({"schema": 1, "outcomes": [outcome_figures(one) for one in outcomes]})
         return
@@ -106,7 +120,10 @@ def run_simulate(
     lines = draw_outcomes(outcomes, screen.width)
     screen.write(lines if screen.has_unicode else as_ascii(lines))
     if outcomes[0].never_run:
-        print("hpcdash: tasks that never run ask for more than the nodes or the quota gives", file=sys.stderr)
+        print(
+            "hpcdash: tasks that never run ask for more than the nodes or the quota gives",
+            file=sys.stderr,
+        )
 
 
 def _quota(text: str) -> dict[tuple[str, Priority], int]:
@@ -124,7 +141,10 @@ def _quota(text: str) -> dict[tuple[str, Priority], int]:
 def _pool(common: CommonOptions, name: str) -> PoolSettings:
     settings = load_settings(common.config)
     if name not in settings.share:
-        raise UsageError(f"there is no [share.{visible(name)}] in the configuration", "It says nodes = … and quotas.")
+        raise UsageError(
+            f"there is no [share.{visible(name)}] in the configuration",
+            "It says nodes = … and quotas.",
+        )
     return settings.share[name]
 
 
@@ -139,7 +159,9 @@ def _seconds(text: str) -> int:
 
 
 def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
-    """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
+    """Coordinate a pool until interrupted, for some time, or until no task is about to start or to
+    be suspended.
+    """
     import asyncio
     import sqlite3
     from pathlib import Path
@@ -154,17 +176,26 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     seconds = None if limit is None else _seconds(limit)
     site = chosen_site(common)
     if site.cluster.transport != "local":
-        raise UsageError("a pool is coordinated on its cluster: files of its tasks are there", "Add --local there.")
+        raise UsageError(
+            "a pool is coordinated on its cluster: files of its tasks are there",
+            "Add --local there.",
+        )
 
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
         if store.backend.detail.task_refusal is None:
-            raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+            raise UsageError(
+                f"{store.backend.title} shares no pool: it does not put a job back and hold it"
+            )
         if pool.node_list and store.backend.is_embedded:
-            raise UsageError("node_list: this machine is the embedded queue's only node", "Leave it out.")
+            raise UsageError(
+                "node_list: this machine is the embedded queue's only node", "Leave it out."
+            )
         if pool.coordinator not in ("", store.user):
-            raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
+            raise UsageError(
+                f"{pool.coordinator} coordinates pool {name}, and this is {store.user}"
+            )
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
@@ -181,7 +212,10 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 publish(state, Path(pool.state_file))
             except HpcdashError as error:
                 if error.message != said:
-                    print(f"hpcdash: {visible(error.message)}. {visible(error.next_step)}", file=sys.stderr)
+                    print(
+                        f"hpcdash: {visible(error.message)}. {visible(error.next_step)}",
+                        file=sys.stderr,
+                    )
                 said = error.message
             published_at, changes = now, database.changes
 
@@ -205,7 +239,11 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     raise
                 except (HpcdashError, sqlite3.Error) as error:
                     # A full disk passes.
-                    failure = error if isinstance(error, HpcdashError) else HpcdashError(f"{database.path}: {error}")
+                    failure = (
+                        error
+                        if isinstance(error, HpcdashError)
+                        else HpcdashError(f"{database.path}: {error}")
+                    )
                     if once:
                         raise failure from None
                     if failure.message != failing:
@@ -213,10 +251,14 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     failing = failure.message
                 left = until - monotonic()
                 # What saves just now would hold its nodes until a successor comes.
-                if (once and not is_changing) or left <= (-pool.grace_seconds - _END_SECONDS if is_changing else 0.0):
+                if (once and not is_changing) or left <= (
+                    -pool.grace_seconds - _END_SECONDS if is_changing else 0.0
+                ):
                     return
                 # A busy scheduler is asked less often.
-                slower = min(_PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every)
+                slower = min(
+                    _PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every
+                )
                 pause = max(soon if is_changing else every, slower)
                 await asyncio.sleep(min(pause, left) if left > 0.0 else pause)
         finally:
@@ -242,7 +284,9 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
-    """What a pool's coordinator has published: how full it is, quotas, and the tasks that a filter leaves."""
+    """What a pool's coordinator has published: how full it is, quotas, and the tasks that a filter
+    leaves.
+    """
     from msgspec import to_builtins
     from msgspec.structs import replace
 
@@ -253,7 +297,11 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     from hpcdash.services.share.table import POOL_TASKS, task_table
     from hpcdash.services.share.text import format_silence
 
-    wanted = query.parse(expression, POOL_TASKS, datetime.now().astimezone().tzinfo or UTC) if expression else None
+    wanted = (
+        query.parse(expression, POOL_TASKS, datetime.now().astimezone().tzinfo or UTC)
+        if expression
+        else None
+    )
 
     async def work(session: ClusterSession) -> None:
         store = session.store
@@ -265,7 +313,14 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
             pool = replace(pool, tasks=tuple(task for task in pool.tasks if task.id in ids))
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
-            print_json({"schema": 1, "cluster": session.name, "backend": store.backend.name, **to_builtins(pool)})
+            print_json(
+                {
+                    "schema": 1,
+                    "cluster": session.name,
+                    "backend": store.backend.name,
+                    **to_builtins(pool),
+                }
+            )
         elif form == "csv":
             write_csv(POOL_TASKS.names, task_table(pool.tasks), stdout())
         else:
@@ -276,7 +331,9 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     with_session(common, work)
 
 
-def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None) -> None:
+def run_wish(
+    common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None
+) -> None:
     """Ask the coordinator for something on behalf of a task's owner, through the scheduler."""
     from hpcdash.cli.actions import exit_status
     from hpcdash.cli.jobs import with_session
@@ -291,7 +348,10 @@ def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priori
     wanted = None if priority is None else _priority(priority)
     must_ask = not common.yes
     if must_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"share {wish} needs confirmation, but there is no terminal", "--yes does it without asking.")
+        raise UsageError(
+            f"share {wish} needs confirmation, but there is no terminal",
+            "--yes does it without asking.",
+        )
 
     async def work(session: ClusterSession) -> Report | None:
         await session.store.open(force=True)
@@ -324,7 +384,10 @@ def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priori
         print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
     for outcome in report.outcomes:
         said = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
-        print(f"{visible(outcome.job_id)}  {wish} {said}{': ' if outcome.words else ''}{visible(outcome.words)}")
+        print(
+            f"{visible(outcome.job_id)}  {wish} "
+            f"{said}{': ' if outcome.words else ''}{visible(outcome.words)}"
+        )
     if status := exit_status(report.outcomes):
         sys.exit(status)
 
@@ -346,9 +409,26 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         yield words
     users = text.quota_users(pool, user)
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
-    rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]
+    rows += [
+        (level, *(text.format_quota(pool, one, level) for one in users))
+        for level in text.quota_levels(pool)
+    ]
     yield from ("", *_aligned(rows)) if users else ("", "no quota: no task of this pool runs")
-    rows = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "TURN", "DEMOTION", "SUSPENDED", "LABELS", "WHY")]
+    rows = [
+        (
+            "ID",
+            "USER",
+            "NAME",
+            "NODES",
+            "PRIORITY",
+            "STATE",
+            "TURN",
+            "DEMOTION",
+            "SUSPENDED",
+            "LABELS",
+            "WHY",
+        )
+    ]
     for task in pool.tasks:
         rows.append(
             (
@@ -379,6 +459,8 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(width_of(row[at]) for row in shown) for at in range(len(shown[0]))]
     return [
-        "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(
+            cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in shown
     ]

@@ -1,4 +1,6 @@
-"""`hpcdash submit`: submits a batch script or a request, shows the commands first, prints the new job's number."""
+"""`hpcdash submit`: submits a batch script or a request, shows the commands first, prints the new
+job's number.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,14 @@ from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
+from hpcdash.errors import (
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    ConfigError,
+    HpcdashError,
+    UsageError,
+    without_env,
+)
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.checks import missing_log_folders
 from hpcdash.services.submit.launches import Launches, LaunchPlan
@@ -52,7 +61,8 @@ from hpcdash.services.submit.recovery import reconcile
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
 _STDIN = "-"
-# How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is not for extra_args`.
+# How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is
+# not for extra_args`.
 _KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
 _ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
@@ -61,7 +71,9 @@ REQUEST_ENDING = ".toml"
 
 
 class RequestSource(Struct, frozen=True):
-    """A request, its text as it was written, and its script on this machine where it names one by a relative path."""
+    """A request, its text as it was written, and its script on this machine where it names one by a
+    relative path.
+    """
 
     request: Request
     text: str
@@ -70,20 +82,29 @@ class RequestSource(Struct, frozen=True):
     folder: Path = field(default_factory=Path.cwd)
 
     def placed(self, error: UsageError) -> HpcdashError:
-        """The same error at the file's line of the key that it names; as it is where the file does not have that."""
+        """The same error at the file's line of the key that it names; as it is where the file does
+        not have that.
+        """
         word = _KEY_IN_WORDS.match(error.message) or _ARGUMENTS_IN_WORDS.search(error.message)
         key = word[1] if word else ""
         line = key_lines(self.text).get((key,))
         if line is None:
             return error
-        return ConfigError(error.message.removeprefix(f"{key}: "), error.next_step, file=self.file, line=line, key=key)
+        return ConfigError(
+            error.message.removeprefix(f"{key}: "),
+            error.next_step,
+            file=self.file,
+            line=line,
+            key=key,
+        )
 
 
 def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
-    """The request in a file, '-' for stdin; raises ConfigError with file, line and key of what is wrong.
+    """The request in a file, '-' for stdin; raises ConfigError with file, line and key of what is
+    wrong.
 
-    A relative `script` is looked for beside the file (with stdin: in the current folder) and has to be there; one from
-    the root is the cluster's own.
+    A relative `script` is looked for beside the file (with stdin: in the current folder) and has to
+    be there; one from the root is the cluster's own.
     """
     named = "stdin" if path == _STDIN else shown_path(Path(path))
     try:
@@ -98,7 +119,9 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "does not exist"
         words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
-        raise RequestProblems(named, [Problem(line_of(key_lines(text), ("script",)), "script", words)])
+        raise RequestProblems(
+            named, [Problem(line_of(key_lines(text), ("script",)), "script", words)]
+        )
     return RequestSource(request, text, script, named, folder)
 
 
@@ -110,14 +133,20 @@ def _bytes(path: str, named: str) -> bytes:
             with Path(path).open("rb") as stream:
                 content = stream.read(MAX_REQUEST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", "Check the path.", file=named) from error
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", "Check the path.", file=named
+        ) from error
     if len(content) > MAX_REQUEST_BYTES:
-        raise ConfigError(f"more than {MAX_REQUEST_BYTES >> 20} MiB: check that it is a request file", file=named)
+        raise ConfigError(
+            f"more than {MAX_REQUEST_BYTES >> 20} MiB: check that it is a request file", file=named
+        )
     return content
 
 
 class RequestSubmitting(Struct):
-    """Implements hpcdash.cli.submit.Submitting; `files` (name → content) are staged, `notes` told."""
+    """Implements hpcdash.cli.submit.Submitting; `files` (name → content) are staged, `notes`
+    told.
+    """
 
     request: Request
     text: str = ""
@@ -179,12 +208,16 @@ class RequestSubmitting(Struct):
             if session.store.backend.submit.request is not None and self.waiting is None:
                 wanted = replace(request, after=after or request.after)
                 most_bytes = require_launches(session).settings.files_limit
-                self.planned = await plan_request(session.store, wanted, self.folder, most_bytes=most_bytes)
+                self.planned = await plan_request(
+                    session.store, wanted, self.folder, most_bytes=most_bytes
+                )
                 return replace(self.planned, notes=(*self.notes, *self.planned.notes))
             if after:
                 # The links of a chain have one name, by which it is found whole.
                 name = request.name or (
-                    "" if before is None or isinstance(before, RequestPlan) else before.script.job_name
+                    ""
+                    if before is None or isinstance(before, RequestPlan)
+                    else before.script.job_name
                 )
                 request = replace(request, after=after, name=name)
                 text = request_text(request, site=require_launches(session).settings.site)
@@ -194,7 +227,9 @@ class RequestSubmitting(Struct):
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await require_launches(session).findings(self.planned)
-        return replace(self.planned, notes=(*self.notes, *map(format_finding, found), *self.planned.notes))
+        return replace(
+            self.planned, notes=(*self.notes, *map(format_finding, found), *self.planned.notes)
+        )
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
         if not isinstance(self.planned, LaunchPlan):
@@ -213,7 +248,10 @@ class RequestSubmitting(Struct):
 def require_launches(session: ClusterSession) -> Launches:
     """Raises UsageError where there are none."""
     if session.launches is None:
-        raise UsageError("no cluster given to launch the request on", "Name a cluster: --cluster NAME or --ssh HOST")
+        raise UsageError(
+            "no cluster given to launch the request on",
+            "Name a cluster: --cluster NAME or --ssh HOST",
+        )
     return session.launches
 
 
@@ -240,11 +278,14 @@ class Submitting(Protocol):
         ...
 
     def shown(self) -> dict[str, Any]:
-        """The last planned one for machines, besides its commands: its script, and its folder where it has one."""
+        """The last planned one for machines, besides its commands: its script, and its folder where
+        it has one.
+        """
         ...
 
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
-        """(name, text, kind) among the recent submissions: of a request, or the path and text of a script.
+        """(name, text, kind) among the recent submissions: of a request, or the path and text of a
+        script.
 
         None for what could not be found again.
         """
@@ -265,8 +306,8 @@ def run_submit(
 ) -> None:
     """Submit a script, or the request in a file *.toml.
 
-    Ends the process with 1 where it was refused, with 3 where the scheduler could not be asked, or what became of it is
-    not known.
+    Ends the process with 1 where it was refused, with 3 where the scheduler could not be asked, or
+    what became of it is not known.
     """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
@@ -277,10 +318,15 @@ def run_submit(
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
         if own:
-            raise UsageError("a request's script takes no arguments", "Put them in the request's command.")
+            raise UsageError(
+                "a request's script takes no arguments", "Put them in the request's command."
+            )
         submitting = RequestSubmitting.read(common, script, options=options, **asked)
         if chain > 1 and submitting.request.is_task:
-            raise UsageError("--chain: a task of a shared pool goes on by itself until it ends", "Leave --chain out.")
+            raise UsageError(
+                "--chain: a task of a shared pool goes on by itself until it ends",
+                "Leave --chain out.",
+            )
     else:
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())
@@ -294,10 +340,22 @@ def run_submit(
             planned = await submitting.plan(session, ())
             say(*planned.notes)
             if chain > 1:
-                say(f"the first of a chain of {chain}: each of the others would wait for the end of the one before it")
-            _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request, in_full=common.debug)
+                say(
+                    f"the first of a chain of {chain}: each of the others would wait for the end "
+                    f"of the one before it"
+                )
+            _print_dry(
+                planned,
+                submitting.shown(),
+                session,
+                form=form,
+                is_request=is_request,
+                in_full=common.debug,
+            )
             return (), session
-        return await SubmissionRun(submitting, session, prints=form != "json").outcomes(chain), session
+        return await SubmissionRun(submitting, session, prints=form != "json").outcomes(
+            chain
+        ), session
 
     outcomes, session = with_session(common, work)
     if dry_run:
@@ -311,14 +369,19 @@ def run_submit(
 
 
 def _format_unsettled(session: ClusterSession) -> str:
-    """How many submissions nobody saw the end of: the next one may be one of them again; '' for none."""
+    """How many submissions nobody saw the end of: the next one may be one of them again; '' for
+    none.
+    """
     from hpcdash.services.submit.recovery import unsettled_today
 
     entries = unsettled_today(session.store, session.actions.journal)
     names = [name for one in entries for name in one.job_ids]
     if not names:
         return ""
-    return f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal --settle looks for it"
+    return (
+        f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
+        f"--settle looks for it"
+    )
 
 
 class _ScriptSubmitting:
@@ -339,9 +402,13 @@ class _ScriptSubmitting:
         return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
 
     def _require_shell_script(self, session: ClusterSession) -> None:
-        """Raises UsageError for a file without #! that is no text of a shell's, and where the scheduler takes none."""
+        """Raises UsageError for a file without #! that is no text of a shell's, and where the
+        scheduler takes none.
+        """
         name = self._path or self._wanted.name
-        for one in session.store.backend.scripts.reader().lint_script(self._wanted.script, Offers()):
+        for one in session.store.backend.scripts.reader().lint_script(
+            self._wanted.script, Offers()
+        ):
             if one.severity == "error" and one.field in ("", "line 1"):
                 is_plain = one.words.startswith("its first line")
                 raise (
@@ -386,7 +453,10 @@ class SubmissionRun:
             return await self._outcomes(count)
         except asyncio.CancelledError:
             if folder := self._submitting.shown().get("folder"):
-                say(f"interrupted; staged files are in {folder}, and the journal shows what was sent")
+                say(
+                    f"interrupted; staged files are in {folder}, and the journal shows what was "
+                    f"sent"
+                )
             raise
 
     async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
@@ -400,7 +470,12 @@ class SubmissionRun:
             from hpcdash.services.chains import format_chain, submit_chain
 
             found = await submit_chain(
-                self._plan, self._session.actions, self._session.store, count, self._report_outcome, say
+                self._plan,
+                self._session.actions,
+                self._session.store,
+                count,
+                self._report_outcome,
+                say,
             )
             say(format_chain(found, count))
         await self._conclude()
@@ -413,7 +488,10 @@ class SubmissionRun:
         say(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
         for command in planned.plan.commands:
-            print(f"submit on {visible(self._session.name)}: {visible(command.words)}", file=sys.stderr)
+            print(
+                f"submit on {visible(self._session.name)}: {visible(command.words)}",
+                file=sys.stderr,
+            )
         return planned
 
     def _report_outcome(self, _link: int, outcome: Outcome) -> None:
@@ -432,7 +510,9 @@ class SubmissionRun:
                 say(await self._remember())
 
     async def _remember(self) -> str:
-        """Keep it among those that the form starts from, as it was submitted; why that was not done, in words."""
+        """Keep it among those that the form starts from, as it was submitted; why that was not
+        done, in words.
+        """
         from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
 
@@ -463,11 +543,18 @@ def say(*sentences: str) -> None:
 
 def _answer(outcomes: Sequence[Outcome], shown: dict[str, Any], chain: int) -> dict[str, Any]:
     first = outcomes[0]
-    answer: dict[str, Any] = {"job_id": _parts(first)[0] or None, "done": first.done, "words": first.words}
+    answer: dict[str, Any] = {
+        "job_id": _parts(first)[0] or None,
+        "done": first.done,
+        "words": first.words,
+    }
     if "folder" in shown:
         answer["folder"] = shown["folder"] if first.done is not False else None
     if chain > 1:
-        answer["jobs"] = [{"job_id": _parts(one)[0] or None, "done": one.done, "words": one.words} for one in outcomes]
+        answer["jobs"] = [
+            {"job_id": _parts(one)[0] or None, "done": one.done, "words": one.words}
+            for one in outcomes
+        ]
         answer.pop("folder", None)
     return answer
 
@@ -491,13 +578,20 @@ def _print_dry(
     is_request: bool,
     in_full: bool,
 ) -> None:
-    """What would be run; of a request its script above that, the commands in lines that bash takes for remarks.
+    """What would be run; of a request its script above that, the commands in lines that bash takes
+    for remarks.
 
     For people a script around commands is a word of what it does, unless it is wanted `in_full`.
     """
     commands = [without_env(command.argv) for command in planned.plan.commands]
     if form == "json":
-        answer = {"job_id": None, "done": None, "words": "nothing was submitted", **shown, "commands": commands}
+        answer = {
+            "job_id": None,
+            "done": None,
+            "words": "nothing was submitted",
+            **shown,
+            "commands": commands,
+        }
         _print_json(session, answer)
     elif is_request:
         print_text(shown["script"] + "\n")
@@ -510,7 +604,9 @@ def _print_dry(
 
 
 def _parted(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the scheduler's options, the script's own arguments): options first, the rest after another `--`."""
+    """(the scheduler's options, the script's own arguments): options first, the rest after another
+    `--`.
+    """
     words = list(arguments)
     if "--" in words:
         at = words.index("--")
@@ -544,12 +640,16 @@ def read_script(path: str, *, is_program: bool = True) -> bytes:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path.") from error
     if len(content) > MAX_SCRIPT_BYTES:
-        raise UsageError(f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: check that it is a batch script")
+        raise UsageError(
+            f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: check that it is a batch script"
+        )
     if is_program and not content.startswith(b"#!"):
         raise _no_interpreter(path)
     if content.startswith(b"#!") and b"\r\n" in content:
         line = content[: content.index(b"\r\n")].count(b"\n") + 1
-        raise UsageError(f"{path}:{line}: DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
+        raise UsageError(
+            f"{path}:{line}: DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT"
+        )
     return content
 
 

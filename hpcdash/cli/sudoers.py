@@ -1,4 +1,5 @@
-"""`hpcdash sudoers`: the sudo rules of an account that submits for its users, and root's program for their launches.
+"""`hpcdash sudoers`: the sudo rules of an account that submits for its users, and root's program
+for their launches.
 
 Installs nothing, asks no cluster.
 """
@@ -32,19 +33,28 @@ def run_sudoers(
     env_file: str | None,
     program: bool,
 ) -> None:
-    """Print the rules, or the program; what was not said and not configured is named on stderr, to be checked."""
+    """Print the rules, or the program; what was not said and not configured is named on stderr, to
+    be checked.
+    """
     site = chosen_site(common)
     root = (storage_root or site.launch.site.storage_root).rstrip("/")
     if not root:
         # A home is closed to those who are submitted for; run_as asks for a folder too.
-        raise UsageError("no folder for launches is set", "Write --storage-root DIR, or storage_root in [launch].")
+        raise UsageError(
+            "no folder for launches is set",
+            "Write --storage-root DIR, or storage_root in [launch].",
+        )
     if program:
         print_text(program_text(root))
         return
     if site.cluster.backend == EMBEDDED and not scheduler:
-        raise UsageError("the embedded queue cannot submit for other users", "Write --for slurm or --for pbs.")
+        raise UsageError(
+            "the embedded queue cannot submit for other users", "Write --for slurm or --for pbs."
+        )
     if not group:
-        raise UsageError("no group given", "Write --group GROUP: it can then run any program as its members.")
+        raise UsageError(
+            "no group given", "Write --group GROUP: it can then run any program as its members."
+        )
     made_for = scheduler_for(scheduler, site.cluster)
     login = account or _login(site)
     folder = bin_folder or site.cluster.path.partition(":")[0]
@@ -52,7 +62,10 @@ def run_sudoers(
         print(f"hpcdash: using the account {login} (--account changes it)", file=sys.stderr)
     if not folder:
         folder = made_for.probe.usual_folder
-        print(f"hpcdash: {made_for.name}'s commands are assumed to be in {folder} (--bin changes it)", file=sys.stderr)
+        print(
+            f"hpcdash: {made_for.name}'s commands are assumed to be in {folder} (--bin changes it)",
+            file=sys.stderr,
+        )
     text = sudoers_text(
         login,
         group,
@@ -76,17 +89,22 @@ def _login(site: ChosenSite) -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:
-        raise UsageError("no account given, and this process has no login name", "Write --account NAME.") from error
+        raise UsageError(
+            "no account given, and this process has no login name", "Write --account NAME."
+        ) from error
 
 
 def _refuse_swappable(root: str) -> None:
-    """Raises UsageError where somebody else could have root's own `install -d` follow a link of theirs."""
+    """Raises UsageError where somebody else could have root's own `install -d` follow a link of
+    theirs.
+    """
     spot = find_weak_spot(root, is_roots=True)
     if spot is not None:
         why = "is a link" if spot.is_link else "can be changed by users other than root"
         raise UsageError(
             f"{root} cannot be the storage root: {spot.path} {why}",
-            "--storage-root must be the real path of a root-owned folder, in root-owned folders only.",
+            "--storage-root must be the real path of a root-owned folder, in root-owned folders "
+            "only.",
         )
 
 
@@ -97,7 +115,9 @@ def _warn_of_system_accounts(group: str) -> None:
     except KeyError:
         print(f"hpcdash: this machine has no group {group}", file=sys.stderr)
         return
-    members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid} | set(found.gr_mem)
+    members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid} | set(
+        found.gr_mem
+    )
     odd = []
     for name in sorted(members):
         try:
@@ -108,7 +128,8 @@ def _warn_of_system_accounts(group: str) -> None:
             odd.append(f"{name} (uid {uid})")
     if odd:
         print(
-            f"hpcdash: {group} has system accounts among its members, and the rules allow them: {', '.join(odd)}."
+            f"hpcdash: {group} has system accounts among its members, and the rules allow them: "
+            f"{', '.join(odd)}."
             f" Take them out of it, or name another group.",
             file=sys.stderr,
         )

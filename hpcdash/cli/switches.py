@@ -1,4 +1,6 @@
-"""`hpcdash kill-switch` and `save-switch`: say which file, who sees it and what is in the way; set, clear or look."""
+"""`hpcdash kill-switch` and `save-switch`: say which file, who sees it and what is in the way; set,
+clear or look.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,37 @@ from hpcdash.domain.switch_text import (
 )
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, HpcdashError, NoSuchJob, UsageError
+from hpcdash.errors import (
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    Declined,
+    HpcdashError,
+    NoSuchJob,
+    UsageError,
+)
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import JobSwitches, Namesakes, Switch, SwitchLog, SwitchRefused
+from hpcdash.services.switches.switches import (
+    JobSwitches,
+    Namesakes,
+    Switch,
+    SwitchLog,
+    SwitchRefused,
+)
 
 _COMMAND_LETTERS = 2000
 Deed = Literal["drop", "clear", "status", "forget"]
-_NOBODY_LEFT = "no running or pending job is known to use it, and a job that starts later would see it"
+_NOBODY_LEFT = (
+    "no running or pending job is known to use it, and a job that starts later would see it"
+)
 
 
 class SwitchStatus(Struct, frozen=True):
     """A switch of some of the jobs that were asked for, and what is there.
 
-    `log` is whether its log grows; `said` what that says since it was dropped from here, None where that is not known.
+    `log` is whether its log grows; `said` what that says since it was dropped from here, None where
+    that is not known.
     """
 
     switch: Switch
@@ -86,17 +104,25 @@ class SwitchStatus(Struct, frozen=True):
     @property
     def words(self) -> str:
         said = None if self.said is None else visible(self.said)
-        return format_progress(self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, said)
+        return format_progress(
+            self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, said
+        )
 
 
 def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
-    """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the command itself too."""
+    """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the
+    command itself too.
+    """
     switch, look = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
     whose = format_jobs(one.namesakes.rows) if one.namesakes.rows else "no running or pending job"
     deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
     running = count_jobs(row for row in one.namesakes.rows if row["state"] in ACTIVE)
-    told = [switch.format_other_path, *one.warnings, "" if is_clearing else format_shared(switch.kind, running)]
+    told = [
+        switch.format_other_path,
+        *one.warnings,
+        "" if is_clearing else format_shared(switch.kind, running),
+    ]
     if is_clearing:
         told += [one.doubt, one.unseen]
     if plan.request.verb is Verb.KILL_SWITCH:
@@ -105,7 +131,8 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
     script = shlex.join(command.argv).split("\n") if in_full else []
     asides = [one.group, one.namesakes.note, f"log of {switch.job_id}: {one.log}"]
     lines = [
-        f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} ({visible(switch.naming.whence)})",
+        f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
+        f"({visible(switch.naming.whence)})",
         f"  folder: {format_folder(look)}",
         f"  {deed}{whose}",
         *(f"  {visible(words)}" for words in asides if words),
@@ -119,12 +146,21 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
 def format_state(one: SwitchStatus) -> str:
     """What is known of it, in a line."""
     log = "" if one.progress.ended and not one.progress.living else visible(one.log)
-    known = [visible(one.switch.format_other_path), *one.warnings, one.group, log, visible(one.namesakes.note)]
+    known = [
+        visible(one.switch.format_other_path),
+        *one.warnings,
+        one.group,
+        log,
+        visible(one.namesakes.note),
+    ]
     return "; ".join([one.words, *(words for words in known if words)])
 
 
 def write_json(
-    kind: SwitchKind, found: Sequence[SwitchStatus], outcomes: Sequence[Outcome], session: ClusterSession
+    kind: SwitchKind,
+    found: Sequence[SwitchStatus],
+    outcomes: Sequence[Outcome],
+    session: ClusterSession,
 ) -> None:
     """All of it for machines, on stdout."""
     store = session.store
@@ -135,7 +171,9 @@ def write_json(
         "taken_at": format_utc(store.clock.now()),
         "kind": str(kind),
         "switches": [_as_json(one) for one in found],
-        "results": [{"job_id": one.job_id, "done": one.done, "words": one.words} for one in outcomes],
+        "results": [
+            {"job_id": one.job_id, "done": one.done, "words": one.words} for one in outcomes
+        ],
     }
     print_json(answer)
 
@@ -184,7 +222,8 @@ def run_switch(
     forget: bool,
     form: str,
 ) -> None:
-    """Drop the switches of some jobs, remove them (`clear`), tell of them (`status`), or `forget` what was named.
+    """Drop the switches of some jobs, remove them (`clear`), tell of them (`status`), or `forget`
+    what was named.
 
     Ends the process with 1 where one was refused, with 3 where an outcome is not known.
     """
@@ -193,16 +232,21 @@ def run_switch(
     changes = deed in ("drop", "clear")
     if changes and (common.read_only or settings.read_only):
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{kind}-switch is refused: hpcdash is read-only ({whence})", "--status still works.")
+        raise UsageError(
+            f"{kind}-switch is refused: hpcdash is read-only ({whence})", "--status still works."
+        )
     must_ask = kind is SwitchKind.KILL and deed == "drop" and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
     if must_ask and not can_ask:
         raise UsageError(
-            f"{kind}-switch needs confirmation, but there is no terminal", "Use --yes to skip the question."
+            f"{kind}-switch needs confirmation, but there is no terminal",
+            "Use --yes to skip the question.",
         )
 
-    async def work(session: ClusterSession) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
+    async def work(
+        session: ClusterSession,
+    ) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
@@ -240,9 +284,18 @@ def run_switch(
     else:
         if deed == "status":
             for one in found:
-                print(f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  {format_state(one)}")
+                print(
+                    f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  "
+                    f"{format_state(one)}"
+                )
         for outcome in outcomes:
-            said = "" if outcome.done or deed == "status" else "unknown: " if outcome.done is None else "refused: "
+            said = (
+                ""
+                if outcome.done or deed == "status"
+                else "unknown: "
+                if outcome.done is None
+                else "refused: "
+            )
             print(f"{visible(outcome.job_id)}  {said}{visible(outcome.words)}")
     sys.stdout.flush()
     ways = {outcome.done for outcome in outcomes}
@@ -252,24 +305,35 @@ def run_switch(
 
 def _deed(*, path: str, clear: bool, status: bool, forget: bool) -> Deed:
     if clear and status:
-        raise UsageError("--clear and --status cannot be used together", "--status changes nothing.")
+        raise UsageError(
+            "--clear and --status cannot be used together", "--status changes nothing."
+        )
     if forget and (path or clear or status):
-        raise UsageError("--forget cannot be combined with other switch options", "It forgets the path given earlier.")
+        raise UsageError(
+            "--forget cannot be combined with other switch options",
+            "It forgets the path given earlier.",
+        )
     return "forget" if forget else "clear" if clear else "status" if status else "drop"
 
 
 async def _lists(session: ClusterSession) -> None:
-    """Everyone's jobs, to see who else names a switch; where they cannot be asked for, nobody else is known."""
+    """Everyone's jobs, to see who else names a switch; where they cannot be asked for, nobody else
+    is known.
+    """
     try:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
-        print(f"hpcdash: could not look for other jobs that use it: {visible(error.message)}", file=sys.stderr)
+        print(
+            f"hpcdash: could not look for other jobs that use it: {visible(error.message)}",
+            file=sys.stderr,
+        )
 
 
 async def _switches(
     switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str], path: str
 ) -> tuple[list[tuple[Switch, tuple[str, ...]]], list[Outcome]]:
-    """Each switch once, with those of the jobs that have it, and why others have none that is known.
+    """Each switch once, with those of the jobs that have it, and why others have none that is
+    known.
 
     Raises NoSuchJob and UsageError where one job alone was asked for.
     """
@@ -280,8 +344,14 @@ async def _switches(
             switch = await switches.find(job_id, kind, path)
             if problem := switch.naming.problem:
                 is_own = switch.owner in ("", switches.store.user)
-                ask = "Give it" if is_own else f"Ask {visible(switch.owner)} which file it watches, and give it"
-                raise UsageError(problem, f"{ask} with --path FILE; it is remembered for jobs of this name.")
+                ask = (
+                    "Give it"
+                    if is_own
+                    else f"Ask {visible(switch.owner)} which file it watches, and give it"
+                )
+                raise UsageError(
+                    problem, f"{ask} with --path FILE; it is remembered for jobs of this name."
+                )
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:
                 raise
@@ -292,19 +362,25 @@ async def _switches(
     return list(by_path.values()), unknown
 
 
-async def _looked_at(switches: JobSwitches, switch: Switch, job_ids: tuple[str, ...]) -> tuple[SwitchStatus, SwitchLog]:
+async def _looked_at(
+    switches: JobSwitches, switch: Switch, job_ids: tuple[str, ...]
+) -> tuple[SwitchStatus, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
     look = in_time(await switches.look(switch), here)
     namesakes = await switches.namesakes(switch)
     progress = await switches.progress(look, (*job_ids, *namesakes.job_ids), here)
     log = await asyncio.to_thread(switches.log_of, switch)
     is_gone = here is not None and not look.is_dropped
-    said, grows = await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
+    said, grows = (
+        await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
+    )
     return SwitchStatus(switch, job_ids, look, namesakes, progress, grows, said, here), log
 
 
 def _planned(switches: JobSwitches, one: SwitchStatus, deed: Deed, *, must_agree: bool) -> Plan:
-    """What drops or clears it; raises SwitchRefused where something is in the way, or it would have to be asked."""
+    """What drops or clears it; raises SwitchRefused where something is in the way, or it would have
+    to be asked.
+    """
     if deed == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)
         if one.doubt and must_agree:
@@ -333,6 +409,8 @@ async def _done(
     )
 
 
-async def _forgotten(switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str]) -> list[Outcome]:
+async def _forgotten(
+    switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str]
+) -> list[Outcome]:
     found = [await switches.find(job_id, kind) for job_id in job_ids]
     return [Outcome(switch.job_id, True, switches.forget(switch)) for switch in found]

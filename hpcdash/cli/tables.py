@@ -18,7 +18,13 @@ from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_text import queue_note
-from hpcdash.domain.limits import format_limited, format_per, format_resource, format_who, format_whose
+from hpcdash.domain.limits import (
+    format_limited,
+    format_per,
+    format_resource,
+    format_who,
+    format_whose,
+)
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip_path, visible, width_of, without_surrogates
@@ -39,10 +45,22 @@ UNKNOWN = "-"
 _Joined = Callable[[pa.Table], list[str]]
 _GAP = "  "
 _NARROWEST_TEXT = 8
-# Without a terminal; a name of PBS may have 230 letters, and its column would be as wide in every line.
+# Without a terminal; a name of PBS may have 230 letters, and its column would be as wide in every
+# line.
 _WIDEST_TEXT = 64
 _JOB_COLUMNS = ("id", "state", "name", "user", "queue", "gpus", "cpus", "nodes")
-_NODE_COLUMNS = ("name", "state", "flags", "queues", "cpu_use", "gpu_use", "gpu_type", "memory_use", "load", "jobs")
+_NODE_COLUMNS = (
+    "name",
+    "state",
+    "flags",
+    "queues",
+    "cpu_use",
+    "gpu_use",
+    "gpu_type",
+    "memory_use",
+    "load",
+    "jobs",
+)
 _COLUMNS: dict[Kind, tuple[str, ...]] = {
     "jobs": (*_JOB_COLUMNS, "elapsed_seconds", "limit_seconds", "where"),
     "history": (*_JOB_COLUMNS, "exit", "elapsed_seconds", "limit_seconds", "ends_at"),
@@ -52,11 +70,29 @@ _COLUMNS: dict[Kind, tuple[str, ...]] = {
         *("cpu_use", "gpu_use", "jobs_running", "jobs_pending"),
     ),
     "shares": (
-        *("tree", "own", "raw_shares", "normalized_shares", "raw_usage", "effective_usage", "fair_share"),
+        *(
+            "tree",
+            "own",
+            "raw_shares",
+            "normalized_shares",
+            "raw_usage",
+            "effective_usage",
+            "fair_share",
+        ),
         "level_fair_share",
     ),
     "limits": ("whose", "for", "what", "used_amount", "maximum_amount", "free_amount", "native"),
-    "reservations": ("name", "state", "allowed", "starts_at", "ends_at", "nodes", "node_list", "who", "flags"),
+    "reservations": (
+        "name",
+        "state",
+        "allowed",
+        "starts_at",
+        "ends_at",
+        "nodes",
+        "node_list",
+        "who",
+        "flags",
+    ),
 }
 # What a row is called and how it fares; never cut, never left out.
 _ALWAYS_WHOLE: dict[Kind, tuple[str, ...]] = {
@@ -73,7 +109,15 @@ _LEAST_WANTED = {
     "jobs": ("cpus", "nodes", "limit_seconds", "user", "gpus", "queue"),
     "history": ("cpus", "nodes", "limit_seconds", "user", "gpus", "queue"),
     "nodes": ("flags", "load", "queues", "gpu_type", "jobs", "memory_use"),
-    "queues": ("default", "nodes_down", "available", "nodes", "limit_seconds", "cpu_use", "gpu_use"),
+    "queues": (
+        "default",
+        "nodes_down",
+        "available",
+        "nodes",
+        "limit_seconds",
+        "cpu_use",
+        "gpu_use",
+    ),
     "shares": ("raw_usage", "normalized_shares", "level_fair_share"),
     "limits": ("native", "free_amount"),
     "reservations": ("flags", "nodes", "who"),
@@ -158,12 +202,14 @@ def write_table(
 ) -> None:
     """Write a heading and a line a row, aligned, and flush.
 
-    `columns` are the contract's and those made of several: `where` (nodes, or the reason in parentheses) and `exit` of
-    jobs, `cpu_use`, `gpu_use` and `memory_use` (`12/64`) of nodes and queues, `note` of queues (by default only where
-    there is one); others raise UsageError. `width` is a terminal's columns: text is cut with `…`, then columns left
-    out, but never the id or the state, and of ids the PBS server where all name one. None is a pipe or a file: text is
-    cut at 64 columns, but in the id, the state and the last column. `utc_now` (epoch in seconds, or datetime) is what
-    ages count from. Text is made visible; what `encoding` lacks becomes '?'. BrokenPipeError is the caller's.
+    `columns` are the contract's and those made of several: `where` (nodes, or the reason in
+    parentheses) and `exit` of jobs, `cpu_use`, `gpu_use` and `memory_use` (`12/64`) of nodes and
+    queues, `note` of queues (by default only where there is one); others raise UsageError. `width`
+    is a terminal's columns: text is cut with `…`, then columns left out, but never the id or the
+    state, and of ids the PBS server where all name one. None is a pipe or a file: text is cut at 64
+    columns, but in the id, the state and the last column. `utc_now` (epoch in seconds, or datetime)
+    is what ages count from. Text is made visible; what `encoding` lacks becomes '?'.
+    BrokenPipeError is the caller's.
     """
     wanted = default_columns(kind) if columns is None else tuple(columns)
     now_epoch = utc_now.timestamp() if isinstance(utc_now, datetime) else utc_now
@@ -176,12 +222,16 @@ def write_table(
     known = (*contract_columns(kind), *joined)
     for name in wanted:
         if name not in known:
-            raise UsageError(f"{visible(name)} is not a column of {kind}{did_you_mean(name, known)}")
+            raise UsageError(
+                f"{visible(name)} is not a column of {kind}{did_you_mean(name, known)}"
+            )
     if width is not None and kind in ("jobs", "history") and "id" in table.column_names:
         table = table.set_column(table.column_names.index("id"), "id", shortened(table["id"]))
     whole = [_column(table, name, now_epoch, joined.get(name)) for name in wanted]
     fitted = _bounded(whole, kind) if width is None else _fitted(whole, width, kind)
-    lines = map(_GAP.join, zip(*map(_aligned, fitted, [*[False] * (len(fitted) - 1), True]), strict=True))
+    lines = map(
+        _GAP.join, zip(*map(_aligned, fitted, [*[False] * (len(fitted) - 1), True]), strict=True)
+    )
     out.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace"))
     out.flush()
 
@@ -211,7 +261,9 @@ def _cells(values: list[Any], show: Callable[[Any], str]) -> list[str]:
 
 
 def _shower(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[Any], str], bool]:
-    """How a value of a column is put into words, and whether it stands at the right like a number."""
+    """How a value of a column is put into words, and whether it stands at the right like a
+    number.
+    """
     if pa.types.is_timestamp(kind):
         return lambda epoch: _from_now(epoch - now_epoch), True
     if pa.types.is_boolean(kind):
@@ -222,7 +274,11 @@ def _shower(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[A
         return lambda value: f"{value:.2f}" if math.isfinite(value) else UNKNOWN, True
     if pa.types.is_integer(kind):
         return (
-            format_duration if name.endswith("_seconds") else format_memory if name.endswith("_bytes") else str
+            format_duration
+            if name.endswith("_seconds")
+            else format_memory
+            if name.endswith("_bytes")
+            else str
         ), True
     return visible, False
 
@@ -235,7 +291,9 @@ def _texts(table: pa.Table, name: str) -> list[Any]:
     if name not in table.column_names:
         return [None] * table.num_rows
     array = as_array(table[name])
-    values: list[Any] = (array.dictionary_decode() if pa.types.is_dictionary(array.type) else array).to_pylist()
+    values: list[Any] = (
+        array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    ).to_pylist()
     return values
 
 
@@ -244,7 +302,9 @@ def _where(table: pa.Table) -> list[str]:
     rows = zip(*(_texts(table, name) for name in ("node_list", "reason", "state")), strict=True)
     return _cells(
         [
-            nodes if nodes and state != JobState.RUNNING else " ".join(filter(None, (nodes, reason and f"({reason})")))
+            nodes
+            if nodes and state != JobState.RUNNING
+            else " ".join(filter(None, (nodes, reason and f"({reason})")))
             for nodes, reason, state in rows
         ],
         visible,
@@ -264,7 +324,10 @@ def _notes(table: pa.Table, now_epoch: float) -> list[str]:
 def _exit(table: pa.Table) -> list[str]:
     """How a job ended: its exit code, or the signal that ended it."""
     pairs = zip(_texts(table, "exit_code"), _texts(table, "exit_signal"), strict=True)
-    return [f"signal {signal}" if signal else UNKNOWN if code is None else str(code) for code, signal in pairs]
+    return [
+        f"signal {signal}" if signal else UNKNOWN if code is None else str(code)
+        for code, signal in pairs
+    ]
 
 
 def _use(used: str, of: str, show: Callable[[int], str]) -> _Joined:
@@ -292,18 +355,26 @@ def _limited(column: str) -> _Joined:
 
 def _shares_tree(table: pa.Table) -> list[str]:
     """Users under their accounts, accounts under their parents."""
-    names = zip(*(_texts(table, name) for name in ("_depth", "account", "user", "partition")), strict=True)
+    names = zip(
+        *(_texts(table, name) for name in ("_depth", "account", "user", "partition")), strict=True
+    )
     return [
         "  " * (depth or 0) + visible(f"{user or account}{f' ({partition})' if partition else ''}")
         for depth, account, user, partition in names
     ]
 
 
-_CPUS_AND_GPUS = {"cpu_use": _use("cpus_used", "cpus", str), "gpu_use": _use("gpus_used", "gpus", str)}
+_CPUS_AND_GPUS = {
+    "cpu_use": _use("cpus_used", "cpus", str),
+    "gpu_use": _use("gpus_used", "gpus", str),
+}
 _JOINED: dict[Kind, dict[str, _Joined]] = {
     "jobs": {"where": _where, "exit": _exit},
     "history": {"where": _where, "exit": _exit},
-    "nodes": {**_CPUS_AND_GPUS, "memory_use": _use("memory_used_bytes", "memory_bytes", format_memory)},
+    "nodes": {
+        **_CPUS_AND_GPUS,
+        "memory_use": _use("memory_used_bytes", "memory_bytes", format_memory),
+    },
     "queues": _CPUS_AND_GPUS,
     "shares": {"tree": _shares_tree},
     "limits": {
@@ -338,7 +409,9 @@ def _fitted(columns: list[_Column], width: int, kind: Kind) -> list[_Column]:
         if narrowest <= room or not spare:
             break
         unwanted = {column.name: column for column in spare}
-        kept.remove(next((unwanted[name] for name in _LEAST_WANTED[kind] if name in unwanted), spare[-1]))
+        kept.remove(
+            next((unwanted[name] for name in _LEAST_WANTED[kind] if name in unwanted), spare[-1])
+        )
     elastic = [column for column in kept if column.width > _narrowest(column, always_whole)]
     room -= sum(column.width for column in kept if column not in elastic)
     _share(elastic, max(room, len(elastic) * _NARROWEST_TEXT))
@@ -352,7 +425,9 @@ def _narrowest(column: _Column, always_whole: Sequence[str]) -> int:
 
 
 def _share(elastic: list[_Column], room: int) -> None:
-    """Cut the widest columns to one common width so that all fit into `room`; the narrower ones keep theirs."""
+    """Cut the widest columns to one common width so that all fit into `room`; the narrower ones
+    keep theirs.
+    """
     remaining = len(elastic)
     for column in sorted(elastic, key=lambda column: column.width):
         column.width = min(column.width, room // remaining)
@@ -386,8 +461,8 @@ def write_json(
 ) -> None:
     """Write one JSON object and a newline in UTF-8, and flush.
 
-    The rows stand under the kind's name, "jobs" for history too. `taken_at` is an epoch in seconds or a datetime.
-    BrokenPipeError is the caller's.
+    The rows stand under the kind's name, "jobs" for history too. `taken_at` is an epoch in seconds
+    or a datetime. BrokenPipeError is the caller's.
     """
     envelope = {
         "schema": JSON_SCHEMA,
@@ -411,8 +486,8 @@ def write_json(
 def write_csv(names: Sequence[str], table: pa.Table, out: ByteStream) -> None:
     """Write these columns as RFC 4180 in UTF-8, a header first, and flush.
 
-    Unknown is empty, lists are joined with ',', and text is as it is: quoted where it must be, never altered.
-    BrokenPipeError is the caller's.
+    Unknown is empty, lists are joined with ',', and text is as it is: quoted where it must be,
+    never altered. BrokenPipeError is the caller's.
     """
     out.write(_csv_lines([names]))
     for part in _parts(table):
@@ -434,7 +509,10 @@ def _csv_values(table: pa.Table, name: str) -> list[object]:
     if pa.types.is_boolean(column.type):
         return [None if value is None else "true" if value else "false" for value in values]
     if pa.types.is_list(column.type):
-        return [None if value is None else ",".join(item or "" for item in value) for value in values]  # type: ignore[attr-defined]
+        return [
+            None if value is None else ",".join(item or "" for item in value)  # type: ignore[attr-defined]
+            for value in values
+        ]
     return values
 
 

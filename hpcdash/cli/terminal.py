@@ -35,7 +35,8 @@ class ByteStream(Protocol):
 def stdout(*, is_json: bool = False) -> ByteStream:
     """This stdout, for UTF-8 that ends with whole letters at each write.
 
-    On a terminal text is written as `domain.text.visible_text` makes it, and JSON with the same letters as `\\uXXXX`.
+    On a terminal text is written as `domain.text.visible_text` makes it, and JSON with the same
+    letters as `\\uXXXX`.
     """
     if not sys.stdout.isatty():
         return sys.stdout.buffer
@@ -84,7 +85,8 @@ def _json_letter(letter: str) -> str:
 
 
 class TerminalPrompter:
-    """Talks to /dev/tty, so that stdout and stdin stay free for data, and asks one question at a time.
+    """Talks to /dev/tty, so that stdout and stdin stay free for data, and asks one question at a
+    time.
 
     Cancelled, the terminal is as it was.
     """
@@ -101,7 +103,11 @@ class TerminalPrompter:
             print(f"{visible(hop)}: {visible(line)}", file=sys.stderr, flush=True)
 
     def waiting(self, hop: str) -> None:
-        self.show(hop, "no answer yet; it may wait for you to approve the login on your phone or another device")
+        self.show(
+            hop,
+            "no answer yet; it may wait for you to approve the login on your phone or another "
+            "device",
+        )
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
         if not prompt.fields:
@@ -118,7 +124,11 @@ class TerminalPrompter:
             if terminal is None:
                 return None
             lines = f"{prompt.title}\n{prompt.instructions}".splitlines()
-            _say(terminal, f"{visible(prompt.hop)} asks\n", *(f"{visible(line)}\n" for line in lines if line.strip()))
+            _say(
+                terminal,
+                f"{visible(prompt.hop)} asks\n",
+                *(f"{visible(line)}\n" for line in lines if line.strip()),
+            )
             answers = []
             for field in prompt.fields:
                 label = f"{visible(field.label.strip())} "
@@ -135,14 +145,16 @@ class TerminalPrompter:
             _say(
                 terminal,
                 f"Unknown host {visible(question.hop)}.\n",
-                f"Its {visible(question.algorithm)} key has the fingerprint {visible(question.fingerprint)}\n",
+                f"Its {visible(question.algorithm)} key has the fingerprint "
+                f"{visible(question.fingerprint)}\n",
                 f"Trust it, and remember it in {visible(question.known_hosts_path)}? [yes/no] ",
             )
             return (await read_line(terminal) or "").strip().lower() in ("yes", "y")
 
 
 async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) -> str | None:
-    """What a person types up to enter, which `is_hidden` does not show; None for ctrl+d at the start of the line.
+    """What a person types up to enter, which `is_hidden` does not show; None for ctrl+d at the
+    start of the line.
 
     The event loop goes on meanwhile, and with it the line to the cluster.
     """
@@ -183,7 +195,9 @@ def _unseen(terminal: int) -> Iterator[None]:
     # Signals are the main thread's, and programs in Python ask from another.
     is_main = threading.current_thread() is threading.main_thread()
     if is_main:
-        loop.add_signal_handler(signal.SIGCONT, termios.tcsetattr, terminal, termios.TCSANOW, hidden)
+        loop.add_signal_handler(
+            signal.SIGCONT, termios.tcsetattr, terminal, termios.TCSANOW, hidden
+        )
     try:
         yield
     finally:
@@ -208,6 +222,9 @@ def _terminal() -> Iterator[int | None]:
 
 
 async def is_agreed() -> bool:
-    """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
+    """Whether the person types yes.
+
+    The event loop goes on meanwhile, and with it the line to the cluster.
+    """
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")

@@ -1,4 +1,6 @@
-"""hpcdash efficiency and hpcdash report: what ended runs used, to a terminal, a file or another program."""
+"""hpcdash efficiency and hpcdash report: what ended runs used, to a terminal, a file or another
+program.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ class Screen:
         self._colours: ColorSystem | None = colours_of(os.environ) if is_terminal else None
         self.encoding = sys.stdout.encoding or "utf-8"
         self.has_unicode = self.encoding.lower().replace("-", "").startswith("utf")
-        self.width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
+        self.width = (
+            max(_LEAST_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
+        )
 
     def write(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
         text = "".join("".join(map(self._painted, line)).rstrip() + "\n" for line in lines)
@@ -96,14 +100,23 @@ class Screen:
     def _painted(self, piece: tuple[str, str]) -> str:
         text, role = piece
         style = _STYLES.get(role)
-        return text if self._colours is None or style is None else style.render(text, color_system=self._colours)
+        return (
+            text
+            if self._colours is None or style is None
+            else style.render(text, color_system=self._colours)
+        )
 
 
 def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
-    """CSV or Parquet on stdout as it is, or in a file; no cell of a CSV file is a formula to a spreadsheet."""
+    """CSV or Parquet on stdout as it is, or in a file; no cell of a CSV file is a formula to a
+    spreadsheet.
+    """
     content = io.BytesIO()
     plain = pa.table(
-        [as_array(column).cast(TEXT) if pa.types.is_dictionary(column.type) else column for column in table.columns],
+        [
+            as_array(column).cast(TEXT) if pa.types.is_dictionary(column.type) else column
+            for column in table.columns
+        ],
         names=table.column_names,
     )
     if form == "csv":
@@ -117,7 +130,9 @@ def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
         _write_file(out, content.getvalue(), "--out")
         return
     if form == "parquet" and sys.stdout.isatty():
-        raise UsageError("Parquet cannot be written to a terminal", "Give a file: --out usage.parquet")
+        raise UsageError(
+            "Parquet cannot be written to a terminal", "Give a file: --out usage.parquet"
+        )
     stream = stdout() if form == "csv" else sys.stdout.buffer
     stream.write(content.getvalue())
     stream.flush()
@@ -127,7 +142,9 @@ def _write_file(file: Path, content: bytes, option: str) -> None:
     try:
         write_output(file, content)
     except OSError as error:
-        raise HpcdashError(f"{file}: {error.strerror or error}", f"Give {option} another file.") from None
+        raise HpcdashError(
+            f"{file}: {error.strerror or error}", f"Give {option} another file."
+        ) from None
 
 
 # -- efficiency
@@ -146,7 +163,8 @@ def run_efficiency(
 ) -> None:
     """What runs used of what they asked for: of some jobs, or of all that ended in a span.
 
-    With `sooner` the scheduler is asked whether the jobs of the first advice would start earlier with what is enough.
+    With `sooner` the scheduler is asked whether the jobs of the first advice would start earlier
+    with what is enough.
     """
     wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
@@ -156,7 +174,11 @@ def run_efficiency(
             fetched = await _fetch_jobs(session, ids)
         else:
             fetched = await fetch_runs(session, options, everyone=not mine)
-        runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
+        runs = (
+            fetched.table
+            if wanted is None
+            else query.apply(fetched.table, wanted, fetched.taken_at)
+        )
         advice = advise(with_use(runs))
         starts = await _fetch_starts(session.store, advice) if sooner else {}
         return _Efficiency(fetched, session, runs, advice, starts)
@@ -205,7 +227,10 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
                 store, one.jobs[0], memory_bytes=one.memory_bytes, limit_seconds=one.limit_seconds
             )
         except HpcdashError as error:
-            print(f"hpcdash: no start estimate for {visible(one.name)}: {visible(error.message)}", file=sys.stderr)
+            print(
+                f"hpcdash: no start estimate for {visible(one.name)}: {visible(error.message)}",
+                file=sys.stderr,
+            )
             if isinstance(error, UsageError):
                 break
         if len(starts) == _MOST_STARTS:
@@ -214,15 +239,24 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
 
 
 async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
-    """The runs of some jobs that ended; says which have not. Raises NoSuchJob where none is known."""
+    """The runs of some jobs that ended; says which have not.
+
+    Raises NoSuchJob where none is known.
+    """
     store = session.store
     await store.open()
     rows = (await store.ask(store.backend.history.jobs(None, 0, ids))).table.to_pylist()
     if not rows:
-        raise NoSuchJob(f"{', '.join(map(visible, ids))}: not found in accounting", "Check the job ID and the cluster.")
+        raise NoSuchJob(
+            f"{', '.join(map(visible, ids))}: not found in accounting",
+            "Check the job ID and the cluster.",
+        )
     for row in rows:
         if row["state"] not in ENDED:
-            words = f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has its usage so far"
+            words = (
+                f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has "
+                f"its usage so far"
+            )
             print(f"hpcdash: {words}", file=sys.stderr)
     ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
     if not ended:
@@ -231,12 +265,18 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
     ends = max(int(row["ends_at"].timestamp()) for row in ended)
     users = tuple({str(row["user"]) for row in ended if row["user"]})
     # The second in which the last one ended is in the span.
-    fetched = await store.archive.fetch_runs(Span(begins, ends + 1), RunSelection(everyone=True, users=users))
+    fetched = await store.archive.fetch_runs(
+        Span(begins, ends + 1), RunSelection(everyone=True, users=users)
+    )
     named = pa.array([*ids, *(str(row["id"]) for row in ended)], TEXT)
     arrays = pa.array([array_of(job) for job in ids if "_" not in job and "[" not in job], TEXT)
     runs = fetched.table
-    is_meant = pc.or_(pc.is_in(runs["id"], named), pc.fill_null(pc.is_in(runs["array_id"], arrays), False))
-    return FetchedRuns(runs.filter(is_meant), fetched.span, fetched.taken_at, (), fetched.problem, fetched.rejected)
+    is_meant = pc.or_(
+        pc.is_in(runs["id"], named), pc.fill_null(pc.is_in(runs["array_id"], arrays), False)
+    )
+    return FetchedRuns(
+        runs.filter(is_meant), fetched.span, fetched.taken_at, (), fetched.problem, fetched.rejected
+    )
 
 
 def _envelope(fetched: FetchedRuns, session: ClusterSession) -> dict[str, Any]:
@@ -255,7 +295,9 @@ def _span(span: Span) -> dict[str, str]:
     return {"since": format_utc(span.since), "until": format_utc(span.until)}
 
 
-def _advice_rows(advice: Sequence[Advice], starts: Mapping[int, EarlierStart] = {}) -> list[dict[str, Any]]:
+def _advice_rows(
+    advice: Sequence[Advice], starts: Mapping[int, EarlierStart] = {}
+) -> list[dict[str, Any]]:
     return [
         {
             "name": one.name,
@@ -279,7 +321,18 @@ def _print_efficiency(
         return
     has_gpus = any(row["gpus"] for row in rows)
     several = any(row["runs"] > 1 for row in rows)
-    heads = ["ID", "NAME", "STATE", *(["RUNS"] if several else []), "ELAPSED", "TIME", "CPUS", "CPU", "ASKED", "MEMORY"]
+    heads = [
+        "ID",
+        "NAME",
+        "STATE",
+        *(["RUNS"] if several else []),
+        "ELAPSED",
+        "TIME",
+        "CPUS",
+        "CPU",
+        "ASKED",
+        "MEMORY",
+    ]
     heads += ["GPUS", "GPU", "GPU MEM"] if has_gpus else []
     lines = [[_efficiency_cell(row, head) for head in heads] for row in rows]
     are_numbers = {name for name in heads if name not in ("ID", "NAME", "STATE")}
@@ -327,7 +380,10 @@ def use_cell(use: float | None) -> tuple[str, str]:
 def _aligned(
     heads: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], are_numbers: set[str]
 ) -> list[list[tuple[str, str]]]:
-    widths = [max(width_of(head), *(width_of(row[at][0]) for row in rows)) for at, head in enumerate(heads)]
+    widths = [
+        max(width_of(head), *(width_of(row[at][0]) for row in rows))
+        for at, head in enumerate(heads)
+    ]
     lines = []
     for row in [[(head, "dim") for head in heads], *rows]:
         line = []
@@ -352,10 +408,13 @@ def run_report(
     out: Path | None,
     page: Path | None,
 ) -> None:
-    """A report of a span as a chart, table, JSON, CSV or Parquet on stdout; with `page` as HTML in a file."""
+    """A report of a span as a chart, table, JSON, CSV or Parquet on stdout; with `page` as HTML in
+    a file.
+    """
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError(
-            "--out is for --format csv and parquet", "Use --html FILE for a page, > FILE for any other format."
+            "--out is for --format csv and parquet",
+            "Use --html FILE for a page, > FILE for any other format.",
         )
     wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
 
@@ -364,7 +423,9 @@ def run_report(
     columns = RUN_COLUMNS if wanted is None else RUNS.names
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
-        return await fetch_runs(session, options, everyone=not mine, with_running=True, columns=columns), session
+        return await fetch_runs(
+            session, options, everyone=not mine, with_running=True, columns=columns
+        ), session
 
     fetched, session = with_session(common, work)
     tell_rejected(fetched)
@@ -373,7 +434,9 @@ def run_report(
         fetched,
         everyone=not mine or bool(options.user),
         user=session.store.user,
-        wanted=None if wanted is None else partial(query.apply, wanted=wanted, now_epoch=fetched.taken_at),
+        wanted=None
+        if wanted is None
+        else partial(query.apply, wanted=wanted, now_epoch=fetched.taken_at),
     )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:
@@ -400,11 +463,17 @@ def _report_json(report: Any) -> dict[str, Any]:
     return {
         "notes": list(report.notes),
         "total": dict(report.total),
-        **{f"by_{name}": table_to_json_rows(table, table.column_names) for name, table in report.groups.items()},
+        **{
+            f"by_{name}": table_to_json_rows(table, table.column_names)
+            for name, table in report.groups.items()
+        },
         "waits": table_to_json_rows(report.waits, report.waits.column_names),
         "load": {
             "unit": report.load.unit,
-            "held": [[None if held != held else held for held in row] for row in report.load.held.tolist()],
+            "held": [
+                [None if held != held else held for held in row]
+                for row in report.load.held.tolist()
+            ],
         },
         "wasteful": table_to_json_rows(report.wasteful, report.wasteful.column_names),
         "advice": _advice_rows(report.advice),
@@ -435,19 +504,46 @@ def _print_group(report: Any, by: str) -> None:
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
 
     counts_of = ["jobs", "failed", "requeued", *(["running"] if report.total["running"] else [])]
-    heads = [by.upper(), "GPU_H", "CPU_H", *map(str.upper, counts_of), "LOST_GPU_H", "LOST_CPU_H", "GPU_USE"]
+    heads = [
+        by.upper(),
+        "GPU_H",
+        "CPU_H",
+        *map(str.upper, counts_of),
+        "LOST_GPU_H",
+        "LOST_CPU_H",
+        "GPU_USE",
+    ]
     heads += ["CPU_USE", "WAITED_H", "MEDIAN", "80%_IN"]
 
     def cells(key: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         uses = [
-            percent(row[f"measured_{unit}_seconds"] - row[f"unused_{unit}_seconds"], row[f"measured_{unit}_seconds"])
+            percent(
+                row[f"measured_{unit}_seconds"] - row[f"unused_{unit}_seconds"],
+                row[f"measured_{unit}_seconds"],
+            )
             for unit in ("gpu", "cpu")
         ]
-        hours = ("gpu_seconds", "cpu_seconds", "failed_gpu_seconds", "failed_cpu_seconds", "wait_seconds")
+        hours = (
+            "gpu_seconds",
+            "cpu_seconds",
+            "failed_gpu_seconds",
+            "failed_cpu_seconds",
+            "wait_seconds",
+        )
         gpu, cpu, lost_gpu, lost_cpu, waited = (format_hours(row[name]) for name in hours)
         counts = [str(row[name]) for name in counts_of]
         waits = [format_wait(row[name]) for name in ("wait_median_seconds", "wait_p80_seconds")]
-        texts = [clip(visible(key), _NAME_CELLS), gpu, cpu, *counts, lost_gpu, lost_cpu, *uses, waited, *waits]
+        texts = [
+            clip(visible(key), _NAME_CELLS),
+            gpu,
+            cpu,
+            *counts,
+            lost_gpu,
+            lost_cpu,
+            *uses,
+            waited,
+            *waits,
+        ]
         return [(text or UNKNOWN, "") for text in texts]
 
     rows = [cells(row["key"], row) for row in report.groups[by].to_pylist()]

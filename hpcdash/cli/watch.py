@@ -1,4 +1,6 @@
-"""`hpcdash watch` and `hpcdash cron`: watchdogs in the foreground, one round, or in a job instead of cron."""
+"""`hpcdash watch` and `hpcdash cron`: watchdogs in the foreground, one round, or in a job instead
+of cron.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hpcdash.backends.script.cron import CronJob, cron_script, interval_of, label_of, watch_script
-from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, queue_folder, queue_program, state_root
+from hpcdash.cli.build import (
+    build_session,
+    chosen_clusters,
+    connection_pool,
+    queue_folder,
+    queue_program,
+    state_root,
+)
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
@@ -24,10 +33,24 @@ from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Declined, HpcdashError, UsageError
+from hpcdash.errors import (
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    Declined,
+    HpcdashError,
+    UsageError,
+)
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind
-from hpcdash.services.watch.cron import CronStand, folder_there, install, remove, stands, write_script
+from hpcdash.services.watch.cron import (
+    CronStand,
+    folder_there,
+    install,
+    remove,
+    stands,
+    write_script,
+)
 from hpcdash.services.watch.judge import pulse_line
 from hpcdash.services.watch.message import trial_message
 from hpcdash.services.watch.notifiers.base import Notifier
@@ -42,25 +65,40 @@ WATCH_SCRIPT = "hpcdash-watch"
 _USUAL = "1h"
 
 
-def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
-    """Run rounds until interrupted, or one with `once`. The exit status is then 3 if a cluster could not be queried,
-    else 2 if a recipient's secret is missing, else 1 if a round failed, its state could not be saved, or an alert could
-    not be delivered; delivery is retried."""
+def run_watch(
+    common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None
+) -> None:
+    """Run rounds until interrupted, or one with `once`.
+
+    The exit status is then 3 if a cluster could not be queried, else 2 if a recipient's secret is
+    missing, else 1 if a round failed, its state could not be saved, or an alert could not be
+    delivered; delivery is retried.
+    """
     settings = load_settings(common.config)
     watch = settings.watch
     if every is not None:
         watch = replace(watch, every_seconds=_every(every))
     if not watch.is_configured and not trial:
-        words = "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
-        print(f"hpcdash: {words}. `hpcdash config example` shows what can be watched.", file=sys.stderr)
+        words = (
+            "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
+        )
+        print(
+            f"hpcdash: {words}. `hpcdash config example` shows what can be watched.",
+            file=sys.stderr,
+        )
     notifiers, warnings = notifiers_of(watch.notices, str(settings.file or ""))
     for words in warnings:
         _complain(words)
     for one in unready(notifiers):
         _complain(
-            f"{one.error.message}. {one.error.next_step} Until then {one.name} gets no alerts; the rest continues."
+            f"{one.error.message}. {one.error.next_step} Until then {one.name} gets no alerts; the "
+            f"rest continues."
         )
-    if watch.is_configured and not trial and (words := no_recipients(watch, rings=not once and sys.stdout.isatty())):
+    if (
+        watch.is_configured
+        and not trial
+        and (words := no_recipients(watch, rings=not once and sys.stdout.isatty()))
+    ):
         _complain(words)
     if watch.terminal is not None and sys.stdout.isatty() and not once:
         notifiers.append(TerminalNotifier(watch.terminal))
@@ -68,7 +106,10 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
         _try(notifiers, dry_run=dry_run)
         return
     pool = connection_pool(TerminalPrompter())
-    sessions = [build_session(cluster, pool, share=settings.share) for cluster in chosen_clusters(common, settings)]
+    sessions = [
+        build_session(cluster, pool, share=settings.share)
+        for cluster in chosen_clusters(common, settings)
+    ]
     rounds = _Watch(sessions, watch, notifiers, dry_run=dry_run, debug=common.debug)
     with ends_silently():
         status = run_async(rounds.run(once=once))
@@ -77,15 +118,23 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
 
 
 def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
-    """That alerts reach nobody, '' where they reach someone; `rings`: there is a terminal that [watch.terminal] rings.
+    """That alerts reach nobody, '' where they reach someone; `rings`: there is a terminal that
+    [watch.terminal] rings.
 
     A channel that cannot be used is none of nobody's.
     """
     if watch.notices or (watch.terminal is not None and rings):
         return ""
     ways = "[[watch.mail]], [[watch.webhook]], [[watch.command]] or [[watch.apprise]]"
-    who = "[watch.terminal] rings in the foreground and in the dashboard alone" if watch.terminal is not None else ""
-    return f"no alerts are sent{f': {who}' if who else ''}. Add a recipient: {ways}; hpcdash config example"
+    who = (
+        "[watch.terminal] rings in the foreground and in the dashboard alone"
+        if watch.terminal is not None
+        else ""
+    )
+    return (
+        f"no alerts are sent{f': {who}' if who else ''}. Add a recipient: {ways}; hpcdash "
+        f"config example"
+    )
 
 
 def _every(text: str) -> float:
@@ -94,15 +143,20 @@ def _every(text: str) -> float:
     except ValueError as error:
         raise UsageError(f"--every: {error}", "Write 10m or 1h; a number is minutes.") from None
     if seconds is None or seconds < _SHORTEST_ROUND_SECONDS:
-        raise UsageError(f"--every: {text!r} is not an interval", "Write 10m or 1h; a number is minutes.")
+        raise UsageError(
+            f"--every: {text!r} is not an interval", "Write 10m or 1h; a number is minutes."
+        )
     return float(seconds)
 
 
 def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
-    """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not take it."""
+    """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not
+    take it.
+    """
     if not notifiers:
         raise UsageError(
-            "no alerts are sent: [watch] has no recipients", "`hpcdash config example` shows how to add one."
+            "no alerts are sent: [watch] has no recipients",
+            "`hpcdash config example` shows how to add one.",
         )
     deliveries = run_async(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
     for one in deliveries:
@@ -126,7 +180,9 @@ class _Watch:
         self._dry_run = dry_run
         self._debug = debug
         # Each is used for all rounds: what cannot be written is remembered there.
-        self._watched = [(session, WatchFiles(state_root(), session.store.name)) for session in sessions]
+        self._watched = [
+            (session, WatchFiles(state_root(), session.store.name)) for session in sessions
+        ]
 
     async def run(self, *, once: bool) -> int:
         """The exit status, of the one round; otherwise it does not end by itself."""
@@ -136,7 +192,9 @@ class _Watch:
         try:
             while True:
                 began = time.monotonic()
-                statuses = await asyncio.gather(*(self._round(*watched) for watched in self._watched))
+                statuses = await asyncio.gather(
+                    *(self._round(*watched) for watched in self._watched)
+                )
                 if once:
                     return max(statuses, default=0)
                 await asyncio.sleep(max(0.0, began + self._watch.every_seconds - time.monotonic()))
@@ -145,11 +203,18 @@ class _Watch:
                 await session.store.close()
 
     async def _round(self, session: ClusterSession, files: WatchFiles) -> int:
-        """The status of one cluster's round; whatever goes wrong with it, the others are watched on."""
+        """The status of one cluster's round; whatever goes wrong with it, the others are watched
+        on.
+        """
         store = session.store
         try:
             report = await watch_round(
-                store, self._watch, files, self._notifiers, shared=session.pools, dry_run=self._dry_run
+                store,
+                self._watch,
+                files,
+                self._notifiers,
+                shared=session.pools,
+                dry_run=self._dry_run,
             )
             self._report(session, report)
         except HpcdashError as error:
@@ -162,14 +227,20 @@ class _Watch:
             return EXIT_REFUSED
         if not report.look.is_reached:
             return EXIT_UNREACHABLE
-        was_announced = all(delivery.attempts == 0 or not delivery.problem for delivery in report.told.deliveries)
+        was_announced = all(
+            delivery.attempts == 0 or not delivery.problem for delivery in report.told.deliveries
+        )
         return 0 if report.is_kept and was_announced else EXIT_REFUSED
 
     def _went_wrong(self, title: str, error: Exception) -> None:
         from hpcdash.cli.debug_log import log_traceback
 
         path = log_traceback(error) if self._debug else None
-        where = f"the traceback is in {path}" if path else "run it with --debug to write the traceback to its log file"
+        where = (
+            f"the traceback is in {path}"
+            if path
+            else "run it with --debug to write the traceback to its log file"
+        )
         what = f"something went wrong in hpcdash itself: {type(error).__name__}: {error}"
         _complain(f"{title}: this round failed: {what}; {where}")
 
@@ -183,7 +254,9 @@ class _Watch:
         looked = f"{counted(look.job_count, 'job')}, {counted(report.commands, 'command')}"
         asked = looked if look.is_reached else "not reached"
         again = f", {len(told.again)} to resend" if told.again else ""
-        _tell(f"{title}: {asked}, {counted(told.wrong, 'alert')}, {len(told.events)} to send{again}")
+        _tell(
+            f"{title}: {asked}, {counted(told.wrong, 'alert')}, {len(told.events)} to send{again}"
+        )
         for event in told.events:
             _tell(f"{title}: {_format_event(event)}")
         for channel, event in told.again:
@@ -205,7 +278,8 @@ class _Watch:
             return
         path = Path(self._watch.pulse_file).expanduser()
         try:
-            # At the end in one piece: a training writes there too. Somebody else's link would lead anywhere.
+            # At the end in one piece: a training writes there too. Somebody else's link would lead
+            # anywhere.
             is_own_link = path.is_symlink() and path.lstat().st_uid in (os.geteuid(), 0)
             follows = 0 if is_own_link else os.O_NOFOLLOW
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follows, 0o666)
@@ -220,7 +294,9 @@ class _Watch:
 def _format_event(event: AlertEvent) -> str:
     """`raised critical: …`, `over: …`, `no longer watched: …`."""
     if event.kind.is_end:
-        return f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.words}"
+        return (
+            f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.words}"
+        )
     return f"{event.kind} {event.finding.severity.word}: {event.words}"
 
 
@@ -267,7 +343,8 @@ def run_cron(
         raise UsageError(f"cron --{deed} is refused: hpcdash is read-only", "--status still works.")
     if deed == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "cron --remove needs confirmation, but there is no terminal", "Use --yes to skip the question."
+            "cron --remove needs confirmation, but there is no terminal",
+            "Use --yes to skip the question.",
         )
     lines = with_session(common, lambda session: _work(common, session, asked))
     print_text("".join(f"{visible(line) if deed else line}\n" for line in lines))
@@ -279,13 +356,17 @@ def _every_seconds(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--every: {error}", "Write 1h, 1d or 15m; a number is minutes.") from None
     if seconds is None or not 1 <= seconds <= 366 * DAY or len(label_of(seconds)) > 7:
-        raise UsageError(f"--every: {text!r} is not an interval", "Write 1h, 1d or 15m; a number is minutes.")
+        raise UsageError(
+            f"--every: {text!r} is not an interval", "Write 1h, 1d or 15m; a number is minutes."
+        )
     return seconds
 
 
 def _folder(text: str | None) -> str:
     if text is not None and not text.startswith("/"):
-        raise UsageError(f"--folder: {text!r} is not an absolute path", "It is a folder on the cluster.")
+        raise UsageError(
+            f"--folder: {text!r} is not an absolute path", "It is a folder on the cluster."
+        )
     return (text or "").rstrip("/")
 
 
@@ -316,7 +397,10 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
         for words in _untold(load_settings(common.config).watch):
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
     if stand is None or not stand.rows:
-        print(f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}", file=sys.stderr)
+        print(
+            f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}",
+            file=sys.stderr,
+        )
     if text:
         path = f"{job.scripts_folder}/{WATCH_SCRIPT}"
         await write_script(store, path, text)
@@ -329,7 +413,10 @@ def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
     there = [stand for stand in found if stand.is_installed or stand.rows]
     if len(there) > 1:
         names = ", ".join(stand.name for stand in there)
-        raise UsageError(f"several are installed: {names}", f"Choose one with --every {interval_of(there[0].label)}.")
+        raise UsageError(
+            f"several are installed: {names}",
+            f"Choose one with --every {interval_of(there[0].label)}.",
+        )
     return there[0] if there else next((stand for stand in found if stand.label == usual), found[0])
 
 
@@ -337,7 +424,9 @@ def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -
     """What will be moved away and cancelled, on stderr."""
     print(f"cron on {visible(session.name)}: removes {job.name}", file=sys.stderr)
     if stand.is_installed:
-        print(f"  moves {visible(job.script_path)} to {visible(job.folder)}/removed", file=sys.stderr)
+        print(
+            f"  moves {visible(job.script_path)} to {visible(job.folder)}/removed", file=sys.stderr
+        )
     waiting = [str(row["id"]) for row in stand.rows if row["state"] in WAITING]
     if waiting:
         print(f"  cancels pending jobs: {visible(' '.join(waiting))}", file=sys.stderr)
@@ -346,7 +435,9 @@ def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -
 
 
 async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
-    """What runs one round there: this very program where the cluster is this machine, else the one on its PATH."""
+    """What runs one round there: this very program where the cluster is this machine, else the one
+    on its PATH.
+    """
     if session.store.transport.name != "local":
         answer = await session.store.transport.run(("sh", "-lc", "command -v hpcdash"))
         program = answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -383,7 +474,8 @@ def _untold(watch: WatchSettings) -> list[str]:
     if words := no_recipients(watch, rings=False):
         return [words]
     return [
-        f"{key}: {variable} must be set where the job starts, which may not read your login shell's settings; "
+        f"{key}: {variable} must be set where the job starts, which may not read your login "
+        f"shell's settings; "
         f"{key.removesuffix('_env')}_file works everywhere"
         for key, variable in variables_of(watch.notices)
     ]
@@ -402,8 +494,13 @@ def _status_lines(folder: str, found: tuple[CronStand, ...], now: float) -> tupl
             starts = row["_expected_start_at"] or row["eligible_at"]
             ahead = starts.timestamp() - now if starts is not None else 0.0
             whose = " by the scheduler's estimate" if row["_expected_start_at"] else ""
-            state.append(f"waits ({row['id']}{f', for {format_age(ahead)}{whose}' if ahead > 0 else ''})")
-        lines.append(f"{stand.name}: {there}, {' and '.join(state) or 'not in the queue: it will not run again'}")
+            state.append(
+                f"waits ({row['id']}{f', for {format_age(ahead)}{whose}' if ahead > 0 else ''})"
+            )
+        lines.append(
+            f"{stand.name}: {there}, "
+            f"{' and '.join(state) or 'not in the queue: it will not run again'}"
+        )
         scripts = ", ".join(stand.scripts) or "no script"
         lines.append(f"  {folder}/cron.{stand.label}: {scripts}")
     return tuple(lines)

@@ -11,8 +11,8 @@
     job = train.submit(1, lr=3e-4)
     job.result()
 
-What waits for the cluster has a twin for event loops, with an `a` before its name: `await job.aresult()`.
-Names are imported when they are first used.
+What waits for the cluster has a twin for event loops, with an `a` before its name: `await
+job.aresult()`. Names are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -68,18 +68,22 @@ def connect(
     config: str | Path | None = None,
     **options: Any,
 ) -> Cluster:
-    """Connect to a cluster of the configuration by name; '' is the first one, else this machine's scheduler.
+    """Connect to a cluster of the configuration by name; '' is the first one, else this machine's
+    scheduler.
 
-    `USER@HOST` is a login node, `http://…` a dashboard, and "local" this machine's embedded queue unless a cluster has
-    that name. Defaults for tasks come from `file` (a request's TOML without what to run) and `options`; a task's own
-    settings override both. It stays the current cluster until it is closed or another one is connected. Raises
-    ConfigError, UsageError, and errors that keep the cluster from answering.
+    `USER@HOST` is a login node, `http://…` a dashboard, and "local" this machine's embedded queue
+    unless a cluster has that name. Defaults for tasks come from `file` (a request's TOML without
+    what to run) and `options`; a task's own settings override both. It stays the current cluster
+    until it is closed or another one is connected. Raises ConfigError, UsageError, and errors that
+    keep the cluster from answering.
     """
     return run_in_loop(_connect(name, file, tuple(callbacks), config, options))
 
 
 def connect_aside(name: str) -> Cluster:
-    """Like `connect`, but tasks go there only if they name it, or if no other cluster is connected."""
+    """Like `connect`, but tasks go there only if they name it, or if no other cluster is
+    connected.
+    """
     cluster = connect(name)
     _open.remove(cluster)
     _open.insert(0, cluster)
@@ -148,7 +152,9 @@ def cluster_of(task: Task[Any, Any]) -> Cluster:
         for cluster in reversed(_open):
             if cluster.name == chosen:
                 return cluster
-        raise UsageError(f"no cluster {chosen!r} is connected", f'Write hpcdash.connect("{chosen}") before it.')
+        raise UsageError(
+            f"no cluster {chosen!r} is connected", f'Write hpcdash.connect("{chosen}") before it.'
+        )
     if not _open:
         raise UsageError("no cluster is connected", 'Write hpcdash.connect("NAME") before it.')
     return _open[-1]
@@ -159,7 +165,9 @@ def submit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str
     return run_in_loop(_submit(task, args, kwargs))
 
 
-async def asubmit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+async def asubmit_task(
+    task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Job[Any]:
     refuse_import_time(task.function)
     return await arun_in_loop(_submit(task, args, kwargs))
 
@@ -178,16 +186,23 @@ async def amap_task(
     return await arun_in_loop(_map(task, list(items), kwargs, at_most))
 
 
-async def _submit(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+async def _submit(
+    task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Job[Any]:
     return await cluster_of(task).submit_call(task, args, kwargs)
 
 
-async def _map(task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None) -> JobArray[Any]:
+async def _map(
+    task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None
+) -> JobArray[Any]:
     return await cluster_of(task).submit_map(task, items, kwargs, at_most)
 
 
 class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cluster"]):
-    """One connection to a cluster. All of a program's jobs there share its poll, at the pace of the configuration."""
+    """One connection to a cluster.
+
+    All of a program's jobs there share its poll, at the pace of the configuration.
+    """
 
     def __init__(
         self,
@@ -223,7 +238,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     @property
     def logs_results(self) -> bool:
-        """Whether a result comes back in the job's log, as its jobs have no folders to fetch it from."""
+        """Whether a result comes back in the job's log, as its jobs have no folders to fetch it
+        from.
+        """
         return self.session.store.backend.logs.result is not None
 
     @property
@@ -266,7 +283,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     # -- what is there
 
     def jobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
-        """The jobs in the queue, your own or `everyone`'s, as `hpcdash jobs --filter` lists them."""
+        """The jobs in the queue, your own or `everyone`'s, as `hpcdash jobs --filter` lists
+        them.
+        """
         return run_in_loop(self._listed(Kind.EVERYONE if everyone else Kind.MINE, filter))
 
     async def ajobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
@@ -286,7 +305,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return await asyncio.to_thread(frames.listed_frame, kind, rows)
 
     def history(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
-        """A row a run that ended between `since` and `until`; `selection` as that of hpcdash.frames.history."""
+        """A row a run that ended between `since` and `until`; `selection` as that of
+        hpcdash.frames.history.
+        """
         return run_in_loop(self._history(since, until, selection))
 
     async def ahistory(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
@@ -299,10 +320,12 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return await asyncio.to_thread(frames.history_frame, runs)
 
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
-        """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.
+        """A job that was submitted before, by any program: `12`, `12_3`; an array by its own
+        number.
 
-        Its result can be had where it calls a function, in the format that the record of its launch names, else in that
-        of `connect`; after `connect(…, result_format="json")` no pickle is read. Raises NoSuchJob.
+        Its result can be had where it calls a function, in the format that the record of its launch
+        names, else in that of `connect`; after `connect(…, result_format="json")` no pickle is
+        read. Raises NoSuchJob.
         """
         return run_in_loop(self._attach(job_id))
 
@@ -319,7 +342,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         record = await asyncio.to_thread(record_of_job, self._launches.state_folder, self.name, row)
         if record is not None:
             request = await asyncio.to_thread(request_of, record)
-            launched = Launched(record.folder) if request is None else Launched.of(request, record.folder)
+            launched = (
+                Launched(record.folder) if request is None else Launched.of(request, record.folder)
+            )
             if launched.form and self._result_format == JSON:
                 launched = replace(launched, form=JSON)
             array = None if request is None else request.array
@@ -334,14 +359,18 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             index, indices, number = int(task), (int(task),), array_of(str(row["id"]))
         elif is_task:
             rows = (row, *await self.session.actions.rows_of((number,)))
-            indices = tuple(array) if array is not None else _tasks_of(rows, is_map=bool(launched.folder))
+            indices = (
+                tuple(array) if array is not None else _tasks_of(rows, is_map=bool(launched.folder))
+            )
         unit = SubmittedJob(self, number, launched, indices)
         # What has ended need not be waited for.
         unit.tracked.see(rows)
         return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
-        """Of a job that nothing is remembered of here: by where it writes its log, which is in its launch's folder."""
+        """Of a job that nothing is remembered of here: by where it writes its log, which is in its
+        launch's folder.
+        """
         if self.logs_results:
             return Launched(form=JSON, is_logged=True)
         path = str(row["stdout_path"] or "")
@@ -372,7 +401,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             return Job(SubmittedJob(self, submitted, launched))
         return JobArray(SubmittedJob(self, submitted, launched, tuple(request.array)))
 
-    async def submit_call(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    async def submit_call(
+        self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Job[Any]:
         """The job of one call; see Task.submit."""
         prepared = await asyncio.to_thread(prepare, self, task, args, kwargs)
         return Job(await self._submit_prepared(prepared))
@@ -384,14 +415,22 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         prepared = await asyncio.to_thread(prepare, self, task, (), kwargs, items, at_most)
         return JobArray(await self._submit_prepared(prepared, range(len(items))))
 
-    async def submit_packed(self, task: Task[Any, Any], calls: list[bytes], at_most: int | None) -> SubmittedJob:
-        """The array of some calls, each with its function in it; `task` says what their code and settings are."""
+    async def submit_packed(
+        self, task: Task[Any, Any], calls: list[bytes], at_most: int | None
+    ) -> SubmittedJob:
+        """The array of some calls, each with its function in it; `task` says what their code and
+        settings are.
+        """
         prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
         return await self._submit_prepared(prepared, range(len(calls)))
 
-    async def _submit_prepared(self, prepared: Prepared, indices: Sequence[int] | None = None) -> SubmittedJob:
+    async def _submit_prepared(
+        self, prepared: Prepared, indices: Sequence[int] | None = None
+    ) -> SubmittedJob:
         known = await self._cached(prepared.cache_key) if prepared.cache_key else None
-        job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
+        job_id, folder = known or await self._submit(
+            prepared.request, prepared.text, prepared.folder
+        )
         launched = Launched.of(prepared.request, folder)
         if self.logs_results:
             launched = replace(launched, is_logged=True)
@@ -401,14 +440,20 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return unit
 
     async def _submit(self, request: Request, text: str, folder: Path | None) -> tuple[str, str]:
-        """(its id, its folder). Raises HpcdashError where it was not submitted, or nobody knows whether it was."""
+        """(its id, its folder).
+
+        Raises HpcdashError where it was not submitted, or nobody knows whether it was.
+        """
         self._refuse_changes()
         session = self.session
         await session.store.open(force=True)
         plan: SubmissionPlan
         if session.store.backend.submit.request is not None:
             most_bytes = self._launches.settings.files_limit
-            plan, launch = await plan_request(session.store, request, folder, most_bytes=most_bytes), None
+            plan, launch = (
+                await plan_request(session.store, request, folder, most_bytes=most_bytes),
+                None,
+            )
         else:
             launch = await self.patiently(lambda: self._launches.plan(request, text, base=folder))
             plan = launch
@@ -417,10 +462,16 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         outcome = (await reconcile(session.store, plan, report))[-1]
         said = await self._launches.conclude(launch, outcome) if launch is not None else ""
         if outcome.done is not True:
-            what = "was not submitted" if outcome.done is False else "may have been submitted, and its answer was lost"
+            what = (
+                "was not submitted"
+                if outcome.done is False
+                else "may have been submitted, and its answer was lost"
+            )
             step = "" if outcome.done is False else "hpcdash journal --settle looks for it."
             raise HpcdashError(
-                f"{request.name or 'the job'} {what}: {'; '.join(filter(None, (outcome.words, said)))}", step
+                f"{request.name or 'the job'} {what}: "
+                f"{'; '.join(filter(None, (outcome.words, said)))}",
+                step,
             )
         self.states.submitted()
         self.early_results.submitted()
@@ -436,8 +487,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def _cached(self, key: str) -> tuple[str, str] | None:
         """(id, folder) of the newest launch of the same call that did not fail, None for none.
 
-        One whose program was killed while it was submitted is looked for. Raises HpcdashError where nobody knows
-        whether it was.
+        One whose program was killed while it was submitted is looked for. Raises HpcdashError where
+        nobody knows whether it was.
         """
         records = await asyncio.to_thread(self._launches.records.all)
         launched = [
@@ -445,7 +496,10 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             for record in reversed(records)
             if record.job_id and f'cache_key = "{key}"' in record.request
         ]
-        for job_id, folder in (*launched, *await self._noted(key, {folder for _, folder in launched})):
+        for job_id, folder in (
+            *launched,
+            *await self._noted(key, {folder for _, folder in launched}),
+        ):
             try:
                 rows = await self.session.actions.rows_of((job_id,))
             except HpcdashError:
@@ -455,13 +509,20 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return None
 
     async def _noted(self, key: str, known: Container[str]) -> list[tuple[str, str]]:
-        """Launches of a call that the journal alone knows: their program ended before it remembered them."""
+        """Launches of a call that the journal alone knows: their program ended before it remembered
+        them.
+        """
         journal = self.session.actions.journal
         found = []
         for entry in (await asyncio.to_thread(journal.read))[0]:
-            folder = next((word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)), "")
+            folder = next(
+                (word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)),
+                "",
+            )
             # Where the scheduler was handed the script itself, what staged the rest tells.
-            folder = posixpath.dirname(folder) or next(filter(None, map(staged_folder, entry.commands)), "")
+            folder = posixpath.dirname(folder) or next(
+                filter(None, map(staged_folder, entry.commands)), ""
+            )
             if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
                 continue
             outcomes = entry.outcomes
@@ -469,22 +530,34 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 outcomes = await reconcile_noted(self.session.store, journal, entry)
                 if any(outcome.done is None for outcome in outcomes):
                     raise HpcdashError(
-                        f"the same call may have been submitted before, in {folder}: {outcomes[-1].words}",
+                        f"the same call may have been submitted before, in {folder}: "
+                        f"{outcomes[-1].words}",
                         "hpcdash journal --settle looks for it.",
                     )
-            found += [(outcome.new_job, folder) for outcome in outcomes if outcome.done and outcome.new_job]
+            found += [
+                (outcome.new_job, folder)
+                for outcome in outcomes
+                if outcome.done and outcome.new_job
+            ]
         return found
 
     def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]:
-        """`afterok:12` for each job that is waited for; jobs that have succeeded need no waiting."""
+        """`afterok:12` for each job that is waited for; jobs that have succeeded need no
+        waiting.
+        """
         found = []
         for job, kind in after:
             if isinstance(job, Job | JobArray):
                 if job._unit.cluster is not self:
                     raise UsageError(
-                        f"job {job.id} is on {job._unit.cluster.name}, not on {self.name}", "Pass job.result() instead."
+                        f"job {job.id} is on {job._unit.cluster.name}, not on {self.name}",
+                        "Pass job.result() instead.",
                     )
-                if isinstance(job, Job) and job._unit.has_succeeded(job._index) and kind != "afternotok":
+                if (
+                    isinstance(job, Job)
+                    and job._unit.has_succeeded(job._index)
+                    and kind != "afternotok"
+                ):
                     continue
                 found.append(f"{kind}:{job.id}")
             else:
@@ -529,7 +602,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self.states.hurry()
 
     async def set_kill_switch(self, job_id: str) -> None:
-        """Raises UsageError where the job names none, SwitchRefused where something is in the way."""
+        """Raises UsageError where the job names none, SwitchRefused where something is in the
+        way.
+        """
         self._refuse_changes()
         from hpcdash.domain.switches import SwitchKind
         from hpcdash.services.switches.switches import JobSwitches
@@ -547,7 +622,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         """Have callbacks called as the scheduler tells of the job, until it has ended."""
         module, _, function = unit.launched.function.partition(":")
         told = {
-            index: ClientCallbacks(callbacks, Launch(module, function, unit.launched.folder, array_index=index))
+            index: ClientCallbacks(
+                callbacks, Launch(module, function, unit.launched.folder, array_index=index)
+            )
             for index in unit.tracked.indices
         }
         done: set[int | None] = set()
@@ -559,7 +636,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                     continue
                 is_ended = index in unit.tracked.ended
                 is_success = (
-                    None if row["state"] in (JobState.GONE, JobState.UNKNOWN) else row["state"] == JobState.COMPLETED
+                    None
+                    if row["state"] in (JobState.GONE, JobState.UNKNOWN)
+                    else row["state"] == JobState.COMPLETED
                 )
                 status = JobStatus(
                     unit.job_id(index),
@@ -595,7 +674,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
 def _tasks_of(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
     """The tasks of an array that nothing but the scheduler tells of."""
-    known = {task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))}
+    known = {
+        task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))
+    }
     if is_map:
         # They begin at 0; a scheduler forgets the first ones and cuts long lists short.
         last = max(int(row["_task"] or 0) + int(row["_tasks"] or 1) - 1 for row in rows)

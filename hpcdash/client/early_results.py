@@ -1,4 +1,6 @@
-"""Results as soon as they are written: result files show that a function has returned before the scheduler does."""
+"""Results as soon as they are written: result files show that a function has returned before the
+scheduler does.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,14 @@ _QUIET_AFTER_RESULTS_SECONDS = 6.0
 _TIMES_THE_LOOK = 4.0
 # So long after a submission looks come as they like, up to a share of the ceiling on commands.
 _HURRIED_SECONDS, _HURRIED_SHARE = 5.0, 0.75
-# Of a job that waits in the queue no result is looked for; whether it still does is not known for so long.
+# Of a job that waits in the queue no result is looked for; whether it still does is not known for
+# so long.
 _YOUNG_SECONDS = 10.0
 _LOOK_LIMIT_SECONDS = 60.0
 # A shell takes no longer word than 128 KiB, and the whole command is one.
 _COMMAND_BYTES = 48 << 10
-# A word that begins with / is the folder of the names after it. The names are hints: what they name is read elsewhere.
+# A word that begins with / is the folder of the names after it. The names are hints: what they name
+# is read elsewhere.
 _LOOK = """\
 token=$1
 shift
@@ -48,7 +52,10 @@ done
 
 
 class AwaitedResults(Struct, frozen=True, eq=False):
-    """The results of one submission, in its launch `folder`. With `may_rerun`, a failure may not be final."""
+    """The results of one submission, in its launch `folder`.
+
+    With `may_rerun`, a failure may not be final.
+    """
 
     tracked: TrackedJob
     folder: str
@@ -57,7 +64,9 @@ class AwaitedResults(Struct, frozen=True, eq=False):
 
 
 class EarlyResults:
-    """One listing of result folders serves everyone who waits on a cluster; it becomes rarer over time."""
+    """One listing of result folders serves everyone who waits on a cluster; it becomes rarer over
+    time.
+    """
 
     def __init__(self, session: ClusterSession, states: JobStates) -> None:
         self._store = session.store
@@ -75,15 +84,21 @@ class EarlyResults:
         self._hurried.set()
 
     @contextlib.asynccontextmanager
-    async def looking(self, results: AwaitedResults, indices: frozenset[int | None]) -> AsyncIterator[None]:
-        """Results of these tasks are looked for meanwhile; what is there is noted in `results.tracked.written`."""
+    async def looking(
+        self, results: AwaitedResults, indices: frozenset[int | None]
+    ) -> AsyncIterator[None]:
+        """Results of these tasks are looked for meanwhile; what is there is noted in
+        `results.tracked.written`.
+        """
         waiter = (results, indices)
         if not results.folder.startswith("/"):
             yield
             return
         self._awaited.append(waiter)
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look_on(), name=f"results of {self._store.name}")
+            self._looking = asyncio.create_task(
+                self._look_on(), name=f"results of {self._store.name}"
+            )
         try:
             yield
         finally:
@@ -108,14 +123,20 @@ class EarlyResults:
         while True:
             self._hurried.clear()
             quiet_seconds = now() - self._quiet_since
-            pause = min(max(quiet_seconds * _SHARE_OF_QUIET, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+            pause = min(
+                max(quiet_seconds * _SHARE_OF_QUIET, _SHORTEST_PAUSE_SECONDS),
+                _LONGEST_PAUSE_SECONDS,
+            )
             left = self._looked_at + max(pause, self._took_seconds * _TIMES_THE_LOOK) - now()
             if left > 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurried.wait(), left)
                 continue
             budget = self._store.budget
-            if quiet_seconds > _HURRIED_SECONDS or budget.per_minute >= budget.ceiling * _HURRIED_SHARE:
+            if (
+                quiet_seconds > _HURRIED_SECONDS
+                or budget.per_minute >= budget.ceiling * _HURRIED_SHARE
+            ):
                 await asyncio.sleep(budget.reserve_read_seconds())
             return
 
@@ -143,7 +164,9 @@ class EarlyResults:
             self._looked_at = loop.time()
             self._took_seconds = self._looked_at - began
             if new:
-                self._quiet_since = max(self._quiet_since, self._looked_at - _QUIET_AFTER_RESULTS_SECONDS)
+                self._quiet_since = max(
+                    self._quiet_since, self._looked_at - _QUIET_AFTER_RESULTS_SECONDS
+                )
                 self._states.tell()
 
 
@@ -188,6 +211,9 @@ def listing_query(folders: list[str]) -> Query[dict[str, frozenset[str]]]:
 
     def parse(answer: Answer) -> dict[str, frozenset[str]]:
         _, *parts = answer.stdout.decode("utf-8", "replace").split(f"{token}\n")
-        return {folder: frozenset(part.splitlines()) for folder, part in zip(folders, parts, strict=False)}
+        return {
+            folder: frozenset(part.splitlines())
+            for folder, part in zip(folders, parts, strict=False)
+        }
 
     return Query(("sh", "-c", _LOOK, "sh", token, *words), parse, _LOOK_LIMIT_SECONDS, ("ls",))

@@ -29,8 +29,9 @@ _MOST_TASKS = min(1000, MAX_TASKS)
 class Executor(concurrent.futures.Executor):
     """Runs functions as jobs of a cluster; `options` are those of hpcdash.task.
 
-    Calls that come soon after each other are the tasks of one array, `at_most` of which run at once. A future can be
-    cancelled until its array is submitted; where a `with` block is left by an exception, the jobs are cancelled.
+    Calls that come soon after each other are the tasks of one array, `at_most` of which run at
+    once. A future can be cancelled until its array is submitted; where a `with` block is left by an
+    exception, the jobs are cancelled.
     """
 
     def __init__(
@@ -86,7 +87,10 @@ class Executor(concurrent.futures.Executor):
         return super().map(fn, *iterables, timeout=timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; `wait` for those there are. `cancel_futures` cancels them, and the arrays they are in."""
+        """Take no more calls; `wait` for those there are.
+
+        `cancel_futures` cancels them, and the arrays they are in.
+        """
         with self._lock:
             self._is_shut = True
             calls = list(self._calls)
@@ -121,7 +125,9 @@ class Executor(concurrent.futures.Executor):
             await self._submit(some)
 
     async def _submit(self, some: list[tuple[bytes, _Call]]) -> None:
-        """An array for each module that functions are of; what keeps it from being submitted is what futures raise."""
+        """An array for each module that functions are of; what keeps it from being submitted is
+        what futures raise.
+        """
         by_code: dict[tuple[str, bool], list[tuple[bytes, _Call]]] = {}
         for content, call in some:
             if call.set_running_or_notify_cancel():
@@ -133,14 +139,18 @@ class Executor(concurrent.futures.Executor):
             calls = [call for _, call in those]
             task: Task[Any, Any] = Task(calls[0].function, self._options)
             try:
-                array = await self.cluster.submit_packed(task, [content for content, _ in those], self._at_most)
+                array = await self.cluster.submit_packed(
+                    task, [content for content, _ in those], self._at_most
+                )
             except Exception as error:
                 for call in calls:
                     call.set_exception(error)
                     self._calls.discard(call)
                 continue
             self._units.append(array)
-            watching = asyncio.create_task(self._watch(array, calls), name=f"futures of {array.tracked.job_id}")
+            watching = asyncio.create_task(
+                self._watch(array, calls), name=f"futures of {array.tracked.job_id}"
+            )
             self._watching.add(watching)
             watching.add_done_callback(self._watching.discard)
 
@@ -165,7 +175,11 @@ class Executor(concurrent.futures.Executor):
                     self._calls.discard(call)
         except BaseException as error:
             for call in left.values():
-                call.set_exception(error if isinstance(error, Exception) else RuntimeError("the cluster was closed"))
+                call.set_exception(
+                    error
+                    if isinstance(error, Exception)
+                    else RuntimeError("the cluster was closed")
+                )
                 self._calls.discard(call)
             if not isinstance(error, Exception):
                 raise

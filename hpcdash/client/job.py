@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
@@ -14,13 +23,26 @@ from msgspec import Struct
 from hpcdash.client.early_results import AwaitedResults, EarlyResults
 from hpcdash.client.loop import arun_in_loop, finish_in_loop, run_in_loop
 from hpcdash.client.packaging import note_waiting
-from hpcdash.client.results import CallOutcome, JobFailed, fetch_outcomes, find_forms, result_names, value_of
+from hpcdash.client.results import (
+    CallOutcome,
+    JobFailed,
+    fetch_outcomes,
+    find_forms,
+    result_names,
+    value_of,
+)
 from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.errors import CommandTimedOut, HpcdashError, LoginRequired, UnreachableError, UsageError
+from hpcdash.errors import (
+    CommandTimedOut,
+    HpcdashError,
+    LoginRequired,
+    UnreachableError,
+    UsageError,
+)
 from hpcdash.job.results import JSON, PICKLE, load_result, load_results
 from hpcdash.services.session import ClusterSession
 
@@ -46,9 +68,11 @@ _QUIET_SECONDS = 3.0
 
 
 class Launched(Struct, frozen=True):
-    """A launch on the cluster: its `folder` ('': not known), the `form` of its results ('': none), its `function`.
+    """A launch on the cluster: its `folder` ('': not known), the `form` of its results ('': none),
+    its `function`.
 
-    `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its log alone.
+    `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its
+    log alone.
     """
 
     folder: str = ""
@@ -88,7 +112,11 @@ class SubmittedJob:
     """A job, or the tasks `indices` of an array, as one submission: what its Job objects share."""
 
     def __init__(
-        self, cluster: JobCluster, job_id: str, launched: Launched, indices: Sequence[int] | None = None
+        self,
+        cluster: JobCluster,
+        job_id: str,
+        launched: Launched,
+        indices: Sequence[int] | None = None,
     ) -> None:
         self.cluster = cluster
         self.launched = launched
@@ -96,7 +124,9 @@ class SubmittedJob:
         self.outcomes: dict[int | None, CallOutcome] = {}
         self._empty_at: dict[int | None, float] = {}
         self._fetching = asyncio.Lock()
-        self._awaited = AwaitedResults(self.tracked, launched.folder, launched.form, launched.may_rerun)
+        self._awaited = AwaitedResults(
+            self.tracked, launched.folder, launched.form, launched.may_rerun
+        )
         cluster.states.track(self.tracked)
 
     def job_id(self, index: int | None) -> str:
@@ -110,7 +140,10 @@ class SubmittedJob:
         return f"{folder}/{result_names(form, index)[0]}" if folder and form else ""
 
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
-        """Return once they have ended. Raises TimeoutError, and JobFailed for what will never start."""
+        """Return once they have ended.
+
+        Raises TimeoutError, and JobFailed for what will never start.
+        """
         wanted = frozenset(indices)
         async with asyncio.timeout(seconds):
             await self._wait(wanted, lambda: wanted <= self.tracked.ended)
@@ -122,17 +155,24 @@ class SubmittedJob:
         """
         if not (self.launched.is_logged or self.result_path(None)):
             raise UsageError(
-                f"job {self.tracked.job_id} has no result: it calls no function that was submitted from here"
+                f"job {self.tracked.job_id} has no result: it calls no function that was submitted "
+                f"from here"
             )
         wanted, tracked = frozenset(indices), self.tracked
         async with asyncio.timeout(seconds):
             await self._wait_early(wanted, lambda: wanted <= tracked.ended | tracked.written)
 
     async def wait_for_any_result(self, indices: Iterable[int]) -> list[int]:
-        """Return those that have left a result or a failure, or have ended without, once there is one."""
+        """Return those that have left a result or a failure, or have ended without, once there is
+        one.
+        """
         wanted, tracked = frozenset(indices), self.tracked
-        await self._wait_early(wanted, lambda: not wanted.isdisjoint(tracked.ended | tracked.written))
-        return sorted(index for index in wanted if index in tracked.ended or index in tracked.written)
+        await self._wait_early(
+            wanted, lambda: not wanted.isdisjoint(tracked.ended | tracked.written)
+        )
+        return sorted(
+            index for index in wanted if index in tracked.ended or index in tracked.written
+        )
 
     async def _wait_early(self, wanted: frozenset[Any], is_done: Callable[[], bool]) -> None:
         if not is_done():
@@ -166,10 +206,15 @@ class SubmittedJob:
     def has_succeeded(self, index: int | None) -> bool:
         """Whether the scheduler said so, or its result was read."""
         left = self.outcomes.get(index)
-        return self.tracked.state(index) == JobState.COMPLETED or (left is not None and left.content is not None)
+        return self.tracked.state(index) == JobState.COMPLETED or (
+            left is not None and left.content is not None
+        )
 
     async def cancel(self, index: int | None) -> None:
-        """Cancel a task, or all of it. Raises HpcdashError where that was refused or its answer was lost."""
+        """Cancel a task, or all of it.
+
+        Raises HpcdashError where that was refused or its answer was lost.
+        """
         await self.cluster.cancel_jobs((self.job_id(index),))
         self.tracked.forget(self.tracked.indices if index is None else (index,))
 
@@ -191,7 +236,9 @@ class SubmittedJob:
         return CallOutcome(JSON)
 
     async def fetch(self, index: int | None) -> CallOutcome:
-        """What a task left that has ended or was seen to leave something; its siblings' come along."""
+        """What a task left that has ended or was seen to leave something; its siblings' come
+        along.
+        """
         if (known := self.outcomes.get(index)) is not None:
             return known
         if self.launched.is_logged:
@@ -202,7 +249,9 @@ class SubmittedJob:
                 return known
             tracked, now = self.tracked, asyncio.get_running_loop().time
             ended = set(tracked.ended)
-            empty = {one for one, found_at in self._empty_at.items() if now() - found_at < _EMPTY_SECONDS}
+            empty = {
+                one for one, found_at in self._empty_at.items() if now() - found_at < _EMPTY_SECONDS
+            }
             if index in empty:
                 return CallOutcome(form)
             there = (ended | tracked.written) - self.outcomes.keys() - empty
@@ -210,10 +259,16 @@ class SubmittedJob:
             left = [index, *along][:_ALONG]
             for pause in (0.0, *_LOOK_AGAIN_SECONDS):
                 await asyncio.sleep(pause)
-                found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, left))
-                self.outcomes |= {one: outcome for one, outcome in found.items() if outcome.is_whole}
+                found = await self.cluster.patiently(
+                    partial(fetch_outcomes, store, folder, form, left)
+                )
+                self.outcomes |= {
+                    one: outcome for one, outcome in found.items() if outcome.is_whole
+                }
                 left = [one for one in left if one not in self.outcomes]
-                hopeless = [one for one in left if one in ended and tracked.state(one) not in _MAY_HAVE_LEFT]
+                hopeless = [
+                    one for one in left if one in ended and tracked.state(one) not in _MAY_HAVE_LEFT
+                ]
                 self._empty_at |= dict.fromkeys(hopeless, now())
                 if index not in left or index in hopeless or index not in ended:
                     break
@@ -237,7 +292,8 @@ class SubmittedJob:
         forms = await self.cluster.patiently(partial(find_forms, store, folder, index))
         if others := [one for one in forms if one != form]:
             raise UsageError(
-                f"job {self.job_id(index)} left its result as {others[0]}, and {form} was asked for",
+                f"job {self.job_id(index)} left its result as {others[0]}, and {form} was "
+                f"asked for",
                 f'Write hpcdash.connect(…, result_format="{others[0]}") to read it'
                 + (": reading a pickle runs the code in it." if others[0] == PICKLE else "."),
             )
@@ -255,7 +311,8 @@ class SubmittedJob:
 class Job(Generic[R_co]):
     """A job, or one task of an array. `R` is what its function returns.
 
-    As an argument of another task, it is replaced by its result there, and that job waits for it to succeed.
+    As an argument of another task, it is replaced by its result there, and that job waits for it to
+    succeed.
     """
 
     def __init__(self, unit: SubmittedJob, index: int | None = None) -> None:
@@ -281,7 +338,9 @@ class Job(Generic[R_co]):
 
     def __reduce__(self) -> Any:
         if not note_waiting(self):
-            raise TypeError("a job cannot be pickled: pass job.id, and call cluster.attach(id) there")
+            raise TypeError(
+                "a job cannot be pickled: pass job.id, and call cluster.attach(id) there"
+            )
         return load_result, (self.result_path, self._unit.launched.form)
 
     @property
@@ -293,7 +352,9 @@ class Job(Generic[R_co]):
 
     @property
     def status(self) -> str:
-        """Its state, of hpcdash.domain.states, as of the last poll; asks where that is older than a poll's interval."""
+        """Its state, of hpcdash.domain.states, as of the last poll; asks where that is older than a
+        poll's interval.
+        """
         return run_in_loop(self._status())
 
     async def astatus(self) -> str:
@@ -322,9 +383,9 @@ class Job(Generic[R_co]):
     def result(self, timeout: float | None = None) -> R_co:
         """What the function returned, as soon as it has; its job may take a moment longer to end.
 
-        Raises the function's own exception, with the job's traceback as the cause; JobFailed if the job was cancelled,
-        ran out of time, or its result cannot be read; TimeoutError after `timeout` seconds. See hpcdash.client.results
-        on pickles.
+        Raises the function's own exception, with the job's traceback as the cause; JobFailed if the
+        job was cancelled, ran out of time, or its result cannot be read; TimeoutError after
+        `timeout` seconds. See hpcdash.client.results on pickles.
         """
         return run_in_loop(self._unit.value(self._index, timeout))  # type: ignore[no-any-return]
 
@@ -389,7 +450,9 @@ class Job(Generic[R_co]):
             await arun_in_loop(lines.aclose())
 
     def metrics(self, *names: str) -> pd.DataFrame:
-        """The metrics in its log: a row a step, a column a metric; of `names` only, where any is given."""
+        """The metrics in its log: a row a step, a column a metric; of `names` only, where any is
+        given.
+        """
         return run_in_loop(self._metrics(names))
 
     async def ametrics(self, *names: str) -> pd.DataFrame:
@@ -398,10 +461,15 @@ class Job(Generic[R_co]):
     async def _metrics(self, names: Sequence[str]) -> pd.DataFrame:
         from hpcdash.frames import fetch_metrics, metrics_frame
 
-        return await asyncio.to_thread(metrics_frame, await fetch_metrics(self.cluster.session, self.id, names))
+        return await asyncio.to_thread(
+            metrics_frame, await fetch_metrics(self.cluster.session, self.id, names)
+        )
 
     def kill_switch(self) -> None:
-        """Set its kill switch: the training saves and ends. Raises UsageError where it names none."""
+        """Set its kill switch: the training saves and ends.
+
+        Raises UsageError where it names none.
+        """
         run_in_loop(self.cluster.set_kill_switch(self.id))
 
     async def akill_switch(self) -> None:
@@ -409,7 +477,9 @@ class Job(Generic[R_co]):
 
 
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
-    """The tasks of one array, in the order of their items; those of a request's `array = "3-5"` are at 0, 1 and 2."""
+    """The tasks of one array, in the order of their items; those of a request's `array = "3-5"` are
+    at 0, 1 and 2.
+    """
 
     def __init__(self, unit: SubmittedJob) -> None:
         self._unit = unit
@@ -439,7 +509,9 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
 
     def __reduce__(self) -> Any:
         if not note_waiting(Job(self._unit)):
-            raise TypeError("a job cannot be pickled: pass jobs.id, and call cluster.attach(id) there")
+            raise TypeError(
+                "a job cannot be pickled: pass jobs.id, and call cluster.attach(id) there"
+            )
         return load_results, ([job.result_path for job in self._jobs], self._unit.launched.form)
 
     @property
@@ -458,7 +530,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
 
     def wait(self, timeout: float | None = None) -> Counter[str]:
-        """How many tasks ended in which state, once all have. Raises TimeoutError after `timeout` seconds."""
+        """How many tasks ended in which state, once all have.
+
+        Raises TimeoutError after `timeout` seconds.
+        """
         return run_in_loop(self._wait(timeout))
 
     async def await_end(self, timeout: float | None = None) -> Counter[str]:  # noqa: ASYNC109 - as `result` has it.
@@ -471,15 +546,23 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
     @overload
     def results(self, timeout: float | None = None) -> list[R_co]: ...
     @overload
-    def results(self, timeout: float | None = None, *, return_exceptions: bool) -> list[R_co | BaseException]: ...
+    def results(
+        self, timeout: float | None = None, *, return_exceptions: bool
+    ) -> list[R_co | BaseException]: ...
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:
         """What the function returned for each item, once it has for all.
 
-        Raises as Job.result of the first that failed; with `return_exceptions` they stand in place of its result.
+        Raises as Job.result of the first that failed; with `return_exceptions` they stand in place
+        of its result.
         """
         return run_in_loop(self._results(timeout, return_exceptions))
 
-    async def aresults(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:  # noqa: ASYNC109 - as `result` has it.
+    async def aresults(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - as `result` has it.
+        *,
+        return_exceptions: bool = False,
+    ) -> Any:
         return await arun_in_loop(self._results(timeout, return_exceptions))
 
     async def _results(self, seconds: float | None, return_exceptions: bool) -> list[Any]:
@@ -498,7 +581,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return self.aresults().__await__()
 
     def cancel(self) -> None:
-        """Cancel all of its tasks. Raises HpcdashError where that was refused or its answer was lost."""
+        """Cancel all of its tasks.
+
+        Raises HpcdashError where that was refused or its answer was lost.
+        """
         run_in_loop(self._unit.cancel(None))
 
     async def acancel(self) -> None:
@@ -558,4 +644,6 @@ async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
                 if rest:
                     yield rest.decode("utf-8", "replace")
                 return
-            await asyncio.sleep(max(next_look_seconds(quiet_seconds), budget.reserve_read_seconds()))
+            await asyncio.sleep(
+                max(next_look_seconds(quiet_seconds), budget.reserve_read_seconds())
+            )

@@ -26,7 +26,10 @@ def start_in_loop(work: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """What some work gives, awaited in this thread; ctrl+c cancels it. Raises RuntimeError in the loop's own thread."""
+    """What some work gives, awaited in this thread; ctrl+c cancels it.
+
+    Raises RuntimeError in the loop's own thread.
+    """
     if threading.current_thread() is _thread:
         work.close()
         raise RuntimeError("this would wait for itself: call it from another thread")
@@ -39,7 +42,9 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def finish_in_loop(work: Coroutine[Any, Any, object]) -> None:
-    """Run what ends something, and wait for it; begin it in the loop's own thread, where garbage may be collected."""
+    """Run what ends something, and wait for it; begin it in the loop's own thread, where garbage
+    may be collected.
+    """
     if threading.current_thread() is _thread:
         start_in_loop(work)
     else:

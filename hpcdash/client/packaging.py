@@ -31,14 +31,17 @@ PACKAGINGS = ("auto", "none", "source", "wheel", "container")
 _BUILD_SECONDS = 600
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 # The jobs that stand among the arguments that are being pickled: each becomes its result there.
-_waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("waited_for", default=None)
+_waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
+    "waited_for", default=None
+)
 
 
 class Code(Struct, frozen=True):
-    """Where a job finds a function: `module` and `function` by name, `main` the program's own file that it is in.
+    """Where a job finds a function: `module` and `function` by name, `main` the program's own file
+    that it is in.
 
-    `folder` is sent with the job and is where it starts; None: nothing is. `staged` are files of the launch's folder.
-    With `by_value` the function is in the pickle of its arguments.
+    `folder` is sent with the job and is where it starts; None: nothing is. `staged` are files of
+    the launch's folder. With `by_value` the function is in the pickle of its arguments.
     """
 
     module: str
@@ -51,7 +54,8 @@ class Code(Struct, frozen=True):
 
 
 def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) -> Code:
-    """What a job on a cluster needs to call a function; `is_here`: it sees the files of this machine.
+    """What a job on a cluster needs to call a function; `is_here`: it sees the files of this
+    machine.
 
     Raises UsageError for what cannot be there.
     """
@@ -61,9 +65,13 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
     main_file: str | None = getattr(main, "__file__", None)
     is_sent = packaging == "source" or not is_here
     if is_by_value(function):
-        code = Code("hpcdash.job.pickles", "call_packed", staged=_pickler_zip(function), by_value=True)
+        code = Code(
+            "hpcdash.job.pickles", "call_packed", staged=_pickler_zip(function), by_value=True
+        )
         root = Path(main_file).absolute().parent if main_file else Path.cwd()
-        if packaging not in ("auto", "source") or (is_sent and packaging == "auto" and not main_file):
+        if packaging not in ("auto", "source") or (
+            is_sent and packaging == "auto" and not main_file
+        ):
             return code
         return replace(code, folder=root) if is_sent else replace(code, sys_path=(str(root),))
     function = inspect.unwrap(function)
@@ -77,13 +85,24 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
     found = _root(module, main_file)
     if packaging == "wheel" and found is not None and not main_file:
         return Code(module, name, staged=_build_wheel(found))
-    if found is None or packaging in ("wheel", "container") or (packaging == "none" and not is_here):
+    if (
+        found is None
+        or packaging in ("wheel", "container")
+        or (packaging == "none" and not is_here)
+    ):
         if main_file or packaging == "wheel":
             where = main_file or module
-            raise UsageError(f"packaging: the job would not have {name} of {where}", "Move it into a project's module.")
+            raise UsageError(
+                f"packaging: the job would not have {name} of {where}",
+                "Move it into a project's module.",
+            )
         return Code(module, name)
     if main_file is None:
-        return Code(module, name, folder=found) if is_sent else Code(module, name, sys_path=(str(found),))
+        return (
+            Code(module, name, folder=found)
+            if is_sent
+            else Code(module, name, sys_path=(str(found),))
+        )
     stem = Path(main_file).stem
     module = stem if stem.isidentifier() and stem not in sys.stdlib_module_names else "__mp_main__"
     if is_sent:
@@ -92,16 +111,23 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
 
 
 def is_by_value(function: Callable[..., Any]) -> bool:
-    """Whether no job can import it by a name: a lambda, a function within another, one of a notebook, an object."""
+    """Whether no job can import it by a name: a lambda, a function within another, one of a
+    notebook, an object.
+    """
     function = inspect.unwrap(function)
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<object>")
+    module, name = (
+        getattr(function, "__module__", None),
+        getattr(function, "__qualname__", "<object>"),
+    )
     if not module or "<" in name:
         return True
     return module == "__main__" and getattr(sys.modules.get("__main__"), "__file__", None) is None
 
 
 def refuse_import_time(function: Callable[..., Any]) -> None:
-    """Raises UsageError where the caller runs while the function's own file is imported: its job would submit again."""
+    """Raises UsageError where the caller runs while the function's own file is imported: its job
+    would submit again.
+    """
     function = inspect.unwrap(function)
     if is_by_value(function) or (code := getattr(function, "__code__", None)) is None:
         return
@@ -111,7 +137,8 @@ def refuse_import_time(function: Callable[..., Any]) -> None:
         if is_top and frame.f_code.co_filename == code.co_filename and not _is_below_an_if(frame):
             file = Path(code.co_filename).name
             raise UsageError(
-                f"{file}:{frame.f_lineno} submits {function.__name__} as {file} is imported, which the job does too",
+                f"{file}:{frame.f_lineno} submits {function.__name__} as {file} is imported, which "
+                f"the job does too",
                 'Write what submits below: if __name__ == "__main__":',
             )
         frame = frame.f_back
@@ -125,7 +152,11 @@ def _is_below_an_if(frame: FrameType) -> bool:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
     except SyntaxError:
         return True
-    lines = [(one.lineno, one.end_lineno or one.lineno) for one in tree.body if not isinstance(one, ast.If)]
+    lines = [
+        (one.lineno, one.end_lineno or one.lineno)
+        for one in tree.body
+        if not isinstance(one, ast.If)
+    ]
     return not any(first <= frame.f_lineno <= last for first, last in lines)
 
 
@@ -137,7 +168,10 @@ def _root(module: str, main_file: str | None) -> Path | None:
     if (file := getattr(found, "__file__", None)) is None:
         return None
     path = Path(file).resolve()
-    installed = {Path(sysconfig.get_path(one)).resolve() for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    installed = {
+        Path(sysconfig.get_path(one)).resolve()
+        for one in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
     if any(folder in path.parents for folder in installed):
         return None
     depth = module.count(".") + (path.name == "__init__.py")
@@ -147,12 +181,29 @@ def _root(module: str, main_file: str | None) -> Path | None:
 def _build_wheel(root: Path) -> dict[str, bytes]:
     """The wheel of the project that a folder is of."""
     project = next(
-        (one for one in (root, *root.parents) if any((one / name).exists() for name in _PROJECT_FILES)), None
+        (
+            one
+            for one in (root, *root.parents)
+            if any((one / name).exists() for name in _PROJECT_FILES)
+        ),
+        None,
     )
     if project is None:
-        raise UsageError(f"packaging: there is no pyproject.toml in {root} or above it", 'Write packaging = "source".')
+        raise UsageError(
+            f"packaging: there is no pyproject.toml in {root} or above it",
+            'Write packaging = "source".',
+        )
     with tempfile.TemporaryDirectory(prefix="hpcdash-wheel-") as folder:
-        words = ("pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", folder, "--")
+        words = (
+            "pip",
+            "wheel",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--wheel-dir",
+            folder,
+            "--",
+        )
         built = subprocess.run(
             (sys.executable, "-m", *words, str(project)),
             capture_output=True,
@@ -162,7 +213,9 @@ def _build_wheel(root: Path) -> dict[str, bytes]:
         )
         wheels = list(Path(folder).glob("*.whl"))
         if built.returncode or not wheels:
-            raise UsageError(f"packaging: no wheel of {project} could be built: {excerpt(built.stderr)}")
+            raise UsageError(
+                f"packaging: no wheel of {project} could be built: {excerpt(built.stderr)}"
+            )
         return {wheels[0].name: wheels[0].read_bytes()}
 
 
@@ -175,7 +228,10 @@ def _pickler_zip(function: Callable[..., Any]) -> dict[str, bytes]:
     folder = Path(spec.origin).parent
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.glob("*.py")):
-            archive.writestr(zipfile.ZipInfo(f"cloudpickle/{file.name}", (1980, 1, 1, 0, 0, 0)), file.read_bytes())
+            archive.writestr(
+                zipfile.ZipInfo(f"cloudpickle/{file.name}", (1980, 1, 1, 0, 0, 0)),
+                file.read_bytes(),
+            )
     return {"cloudpickle.zip": content.getvalue()}
 
 
@@ -216,7 +272,8 @@ def dumps(value: object, *, by_value: bool = False) -> bytes:
             return pickle.dumps(value, protocol=4)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"an argument cannot be sent to a job: {error}", "Pass what it is made of, or the path of a file."
+            f"an argument cannot be sent to a job: {error}",
+            "Pass what it is made of, or the path of a file.",
         ) from error
     try:
         import cloudpickle

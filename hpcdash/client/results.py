@@ -1,9 +1,10 @@
 """Results of jobs: read in few commands, from folders that nobody else can write to.
 
-A result is written by an account on the cluster, and reading a pickle runs the code in it. So a pickle is read only by
-`result()` and similar calls, and only from a launch folder that belongs to the submitting account, with mode 0700:
-whoever could change it can run programs as that account already. If you would not trust a cluster's administrators with
-this machine, use JSON results: `result_format="json"`.
+A result is written by an account on the cluster, and reading a pickle runs the code in it. So a
+pickle is read only by `result()` and similar calls, and only from a launch folder that belongs to
+the submitting account, with mode 0700: whoever could change it can run programs as that account
+already. If you would not trust a cluster's administrators with this machine, use JSON results:
+`result_format="json"`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class RemoteTraceback(Exception):
 
 
 class CallOutcome(Struct, frozen=True):
-    """What a function's runner left: `content` is the result's bytes, `failure` those of a failure (JSON).
+    """What a function's runner left: `content` is the result's bytes, `failure` those of a failure
+    (JSON).
 
     Both None: neither is there.
     """
@@ -98,7 +100,8 @@ async def fetch_outcomes(
 ) -> dict[int | None, CallOutcome]:
     """What the tasks of a launch left, a few hundred in a command.
 
-    Raises UsageError where others may have written to the folder, and what keeps the cluster from answering.
+    Raises UsageError where others may have written to the folder, and what keeps the cluster from
+    answering.
     """
     found: dict[int | None, CallOutcome] = {}
     for start in range(0, len(indices), _TASKS_A_COMMAND):
@@ -110,16 +113,26 @@ async def fetch_outcomes(
 
 
 async def find_forms(store: ClusterStore, folder: str, index: int | None = None) -> tuple[str, ...]:
-    """The formats of the results in a launch's folder: of a task, or of its first one where it is an array."""
-    names = {result_names(form, at)[0]: form for form in FORMATS for at in (index, 0 if index is None else index)}
+    """The formats of the results in a launch's folder: of a task, or of its first one where it is
+    an array.
+    """
+    names = {
+        result_names(form, at)[0]: form
+        for form in FORMATS
+        for at in (index, 0 if index is None else index)
+    }
     chunks = await store.ask(_private_query(folder, [FileRange(name, 0, 0) for name in names]))
-    there = [form for form, chunk in zip(names.values(), chunks, strict=True) if chunk.look.is_there]
+    there = [
+        form for form, chunk in zip(names.values(), chunks, strict=True) if chunk.look.is_there
+    ]
     return tuple(dict.fromkeys(there))
 
 
 async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) -> list[bytes | None]:
     """Each file whole, None for one that is not there."""
-    chunks = await store.ask(_private_query(folder, [FileRange(name, 0, _FIRST_BYTES) for name in names]))
+    chunks = await store.ask(
+        _private_query(folder, [FileRange(name, 0, _FIRST_BYTES) for name in names])
+    )
     contents: list[bytes | None] = []
     for name, chunk in zip(names, chunks, strict=True):
         if chunk.look.is_missing:
@@ -131,7 +144,9 @@ async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) ->
                 raise UsageError(f"{folder}/{name}: {chunk.look.problem}")
             if chunk.ends_the_file:
                 break
-            (chunk,) = await store.ask(_private_query(folder, [FileRange(name, chunk.end, _PIECE_BYTES)]))
+            (chunk,) = await store.ask(
+                _private_query(folder, [FileRange(name, chunk.end, _PIECE_BYTES)])
+            )
             parts.append(chunk.content)
         contents.append(b"".join(parts))
     return contents
@@ -144,7 +159,8 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
     def parse(answer: Answer) -> tuple[Chunk, ...]:
         if answer.status == _NOT_PRIVATE and not answer.stdout:
             raise UsageError(
-                f"{folder} is not a folder of your own that is closed to others (mode 0700): no result is read from it",
+                f"{folder} is not a folder of your own that is closed to others (mode 0700): no "
+                f"result is read from it",
                 "Look who may have written there before you read what is in it.",
             )
         if answer.status and not answer.stdout:
@@ -156,17 +172,23 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
             )
         return query.parse(answer)
 
-    return Query((shell, option, _ENTER + script, name, folder, *words), parse, query.limit_seconds, ("cat",))
+    return Query(
+        (shell, option, _ENTER + script, name, folder, *words), parse, query.limit_seconds, ("cat",)
+    )
 
 
 def value_of(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
-    """The result, read; raises the function's own exception, its cause the traceback there, else JobFailed."""
+    """The result, read; raises the function's own exception, its cause the traceback there, else
+    JobFailed.
+    """
     # What is of the program itself was pickled under this name.
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])
     if outcome.content is not None:
         return parse_result(outcome.content, outcome.form)
     if outcome.failure is not None:
-        raise exception_of(outcome.failure, job_id=job_id, state=state, may_unpickle=outcome.form == PICKLE)
+        raise exception_of(
+            outcome.failure, job_id=job_id, state=state, may_unpickle=outcome.form == PICKLE
+        )
     raise JobFailed(
         f"job {job_id} left no result: {state.replace('_', ' ')}",
         "Its logs may tell why: job.logs(stderr=True), job.logs()",
@@ -182,7 +204,9 @@ def exception_of(failure: bytes, *, job_id: str, state: str, may_unpickle: bool)
         kind, message, text = (str(noted[name]) for name in ("type", "message", "traceback"))
         pickled = str(noted.get("pickle") or "") if may_unpickle else ""
     except (ValueError, KeyError, TypeError):
-        return JobFailed(f"job {job_id} failed, and what it left cannot be read", job_id=job_id, state=state)
+        return JobFailed(
+            f"job {job_id} failed, and what it left cannot be read", job_id=job_id, state=state
+        )
     error: BaseException | None = None
     if pickled:
         try:

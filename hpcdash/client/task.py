@@ -24,7 +24,18 @@ from hpcdash.job.task import Task
 
 # What a task says besides the keys of a request.
 OWN_OPTIONS = frozenset(
-    {"cache", "callbacks", "cluster", "cpus", "gpus", "image", "nodes", "ntasks", "packaging", "runtime"}
+    {
+        "cache",
+        "callbacks",
+        "cluster",
+        "cpus",
+        "gpus",
+        "image",
+        "nodes",
+        "ntasks",
+        "packaging",
+        "runtime",
+    }
     | {"python", "result_format", "source", "sys_path", "wheel"}
 )
 _CALL_KEYS = ("python", "result_format", "source", "sys_path", "wheel")
@@ -33,7 +44,9 @@ _TABLES = ("container", "environment", "site")
 
 
 class Prepared(Struct, frozen=True):
-    """A call that is ready to be planned: its request, what of this machine is sent, and the jobs that it waits for."""
+    """A call that is ready to be planned: its request, what of this machine is sent, and the jobs
+    that it waits for.
+    """
 
     request: Request
     text: str
@@ -74,26 +87,37 @@ def prepare(
 ) -> Prepared:
     """The request of a call, or of a map of calls. Blocking. Raises UsageError for what cannot be.
 
-    `calls` are items that hold the function each (hpcdash.job.pickles); `task` says what their code is.
+    `calls` are items that hold the function each (hpcdash.job.pickles); `task` says what their code
+    is.
     """
     options = merged(cluster.defaults, task.options)
     own = {key: options.pop(key) for key in OWN_OPTIONS & options.keys()}
     code = find_code(task.function, str(own.get("packaging", "auto")), is_here=cluster.is_here)
     if calls is not None:
-        code, items = replace(code, module="hpcdash.job.pickles", function="call_packed"), list(calls)
+        code, items = (
+            replace(code, module="hpcdash.job.pickles", function="call_packed"),
+            list(calls),
+        )
     if items is not None and not 1 <= len(items) <= MAX_TASKS:
-        raise UsageError(f"a map takes 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
+        raise UsageError(
+            f"a map takes 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}"
+        )
     form = str(own.get("result_format", PICKLE))
     if cluster.logs_results:
         _refuse_for_logs(cluster.title, form, is_map=items is not None)
     with waiting_jobs() as jobs:
-        staged = _arguments(task, replace(code, by_value=code.by_value and calls is None), args, kwargs, items)
+        staged = _arguments(
+            task, replace(code, by_value=code.by_value and calls is None), args, kwargs, items
+        )
     callbacks = (*cluster.callbacks, *own.get("callbacks", ()))
     if any(callback.requires_runner_transport for callback in callbacks):
         staged[CALLBACKS_NAME] = shipped(callbacks)
     after = [*task.waits_for, *((job, "afterok") for job in jobs)]
     if jobs and cluster.logs_results:
-        raise UsageError(f"a job is an argument, and {cluster.title} keeps no file of its result", "Pass job.result().")
+        raise UsageError(
+            f"a job is an argument, and {cluster.title} keeps no file of its result",
+            "Pass job.result().",
+        )
     key = _cache_key(task, form, staged) if own.get("cache") else ""
     document = {**options, **_slots(own, options), "kind": TASK_KIND}
     if cluster.logs_results and not (own.get("nodes") or 0) > 1:
@@ -113,11 +137,16 @@ def prepare(
     if container := {key: own[key] for key in ("image", "runtime") if own.get(key)}:
         document["container"] = {**options.get("container", {}), **container}
     if own.get("packaging") == "container" and not document.get("container"):
-        raise UsageError("packaging: a container needs an image", 'Write image="docker://python:3.12".')
+        raise UsageError(
+            "packaging: a container needs an image", 'Write image="docker://python:3.12".'
+        )
     call = {name: own[name] for name in _CALL_KEYS if name in own}
     call["sys_path"] = [*code.sys_path, *map(str, call.get("sys_path", ()))]
     call.setdefault("python", "python3" if "container" in document else cluster.python)
-    call |= {"function": f"{code.module}:{code.function}", **({"main": code.main} if code.main else {})}
+    call |= {
+        "function": f"{code.module}:{code.function}",
+        **({"main": code.main} if code.main else {}),
+    }
     document["call"] = {**call, **({"cache_key": key} if key else {})}
     request = read_request(format_toml(_plain(document)), f"task {name}", site=cluster.site)
     assert request.call is not None
@@ -129,10 +158,13 @@ def prepare(
 def _refuse_for_logs(title: str, form: str, *, is_map: bool) -> None:
     """Raises UsageError for what cannot come back in a job's log."""
     if is_map:
-        raise UsageError(f"map: {title} has no arrays", "Submit each: [task.submit(item) for item in items].")
+        raise UsageError(
+            f"map: {title} has no arrays", "Submit each: [task.submit(item) for item in items]."
+        )
     if form != JSON:
         raise UsageError(
-            f"result_format: results come back in logs of {title}, and no pickle is read from what others may write",
+            f"result_format: results come back in logs of {title}, and no pickle is read from what "
+            f"others may write",
             'Write result_format="json", of the task or of hpcdash.connect.',
         )
 
@@ -149,22 +181,35 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default on one.
+    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default
+    on one.
 
-    `ntasks` calls it so many times on these nodes, each a rank of one step: the result is that of rank 0.
+    `ntasks` calls it so many times on these nodes, each a rank of one step: the result is that of
+    rank 0.
     """
-    gpus, cpus, nodes, ntasks = numbers = [own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")]
+    gpus, cpus, nodes, ntasks = numbers = [
+        own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")
+    ]
     if "slots" in options:
         if any(numbers):
-            raise UsageError("slots: gpus, cpus, nodes or ntasks say it too", "Write slots, or the others.")
+            raise UsageError(
+                "slots: gpus, cpus, nodes or ntasks say it too", "Write slots, or the others."
+            )
         return {}
     if any(value is not None and (type(value) is not int or value < 0) for value in numbers):
         raise UsageError("gpus, cpus, nodes and ntasks are whole numbers")
     if ntasks:
         kind, others = ("cuda", cpus) if gpus else ("cpu", gpus)
         if others or (gpus and gpus != ntasks):
-            raise UsageError("ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots.")
-        return {"slots": ntasks, "slots_per_node": -(-ntasks // (nodes or 1)), "slot_type": kind, "launcher": "srun"}
+            raise UsageError(
+                "ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots."
+            )
+        return {
+            "slots": ntasks,
+            "slots_per_node": -(-ntasks // (nodes or 1)),
+            "slot_type": kind,
+            "launcher": "srun",
+        }
     count = gpus or cpus or 1
     per_node = -(-count // (nodes or 1))
     if gpus:
@@ -178,7 +223,11 @@ def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _arguments(
-    task: Task[Any, Any], code: Code, args: tuple[Any, ...], kwargs: Mapping[str, Any], items: list[Any] | None
+    task: Task[Any, Any],
+    code: Code,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    items: list[Any] | None,
 ) -> dict[str, bytes]:
     """The files of the call's arguments. A function goes with them where no job could import it."""
     if code.by_value:
@@ -213,7 +262,9 @@ def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> 
         source = inspect.getsource(task.function)
     except (OSError, TypeError):
         source = ""
-    digest = hashlib.sha256(f"{task.function.__module__}:{task.function.__qualname__}\n{form}\n{source}".encode())
+    digest = hashlib.sha256(
+        f"{task.function.__module__}:{task.function.__qualname__}\n{form}\n{source}".encode()
+    )
     for name in (ARGS_NAME, KWARGS_NAME, ITEMS_NAME):
         digest.update(f"\n{name} {len(staged.get(name, b''))}\n".encode())
         digest.update(staged.get(name, b""))

@@ -22,13 +22,15 @@ Row = Mapping[str, Any]
 _COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code")
 # A history is told of an end a little later.
 _TRIES = 4
-# A short job ends long before the next poll, and a cancelled one a moment later: some polls come sooner then.
+# A short job ends long before the next poll, and a cancelled one a moment later: some polls come
+# sooner then.
 _SOON_SECONDS = (1.0, 2.0, 4.0)
 _SOON_EVERY_SECONDS = 30.0
 
 
 class TrackedJob:
-    """A job, or an array with the tasks `indices`; `rows` has what was seen last of each, by index (None: a job).
+    """A job, or an array with the tasks `indices`; `rows` has what was seen last of each, by index
+    (None: a job).
 
     `written` are those whose result was seen, `ended` those that have ended for the scheduler.
     """
@@ -87,7 +89,11 @@ class TrackedJob:
         """Note that nobody knows how some ended."""
         for index in indices:
             row = dict(self.rows.get(index) or dict.fromkeys(_COLUMNS))
-            self.rows[index] = {**row, "state": str(JobState.GONE), "reason": "it is in no list any more"}
+            self.rows[index] = {
+                **row,
+                "state": str(JobState.GONE),
+                "reason": "it is in no list any more",
+            }
             self.ended.add(index)
 
 
@@ -126,7 +132,9 @@ class JobStates:
         """Have the next polls come soon."""
         if self._hurrying is not None:
             self._hurrying.cancel()
-        self._hurrying = asyncio.create_task(self._poll_soon(), name=f"next polls of {self._store.name}")
+        self._hurrying = asyncio.create_task(
+            self._poll_soon(), name=f"next polls of {self._store.name}"
+        )
 
     async def _poll_soon(self) -> None:
         for pause in _SOON_SECONDS:
@@ -149,7 +157,10 @@ class JobStates:
                 await poller.stop()
 
     async def wait(self, is_done: Callable[[], bool]) -> None:
-        """Return once `is_done`, which is asked again after each poll. Raises what a person has to settle."""
+        """Return once `is_done`, which is asked again after each poll.
+
+        Raises what a person has to settle.
+        """
         async with self.polling():
             while not is_done():
                 news = self.news
@@ -169,7 +180,9 @@ class JobStates:
         elif changed.kind is Kind.MINE and Kind.MINE not in self._store.errors:
             self._is_stale = True
             if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._read_on(), name=f"states of {self._store.name}")
+                self._reading = asyncio.create_task(
+                    self._read_on(), name=f"states of {self._store.name}"
+                )
 
     def tell(self) -> None:
         """Have all who wait look again."""
@@ -184,7 +197,9 @@ class JobStates:
                 await self.read()
 
     async def read(self) -> None:
-        """Take what the lists say of the jobs that have not ended, and ask for those that they do not have."""
+        """Take what the lists say of the jobs that have not ended, and ask for those that they do
+        not have.
+        """
         living = [job for job in self._jobs.values() if not job.is_over]
         table = self._store.table(Kind.MINE)
         if not living or table is None:
@@ -199,7 +214,9 @@ class JobStates:
             self.tell()
 
     async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
-        """Those that no list of one's own jobs has: they ended before it was asked for, or are another's."""
+        """Those that no list of one's own jobs has: they ended before it was asked for, or are
+        another's.
+        """
         ids = tuple(dict.fromkeys(job.job_id for job in missing))
         rows = _by_key(await self._session.actions.rows_of(ids))
         for job in missing:
@@ -224,7 +241,9 @@ def _see(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[in
     keys = {job.key for job in jobs}
     numbers = pa.array(sorted(key for key in keys if isinstance(key, int)), table["_number"].type)
     names = pa.array(sorted(key for key in keys if isinstance(key, str)), pa.string())
-    is_one = pc.or_(pc.is_in(table["_number"], numbers), pc.is_in(table["id"].cast(pa.string()), names))
+    is_one = pc.or_(
+        pc.is_in(table["_number"], numbers), pc.is_in(table["id"].cast(pa.string()), names)
+    )
     rows = _by_key(table.filter(is_one).select(_COLUMNS).to_pylist())
     missing = {}
     for job in jobs:

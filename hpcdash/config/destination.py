@@ -6,7 +6,8 @@ import re
 
 from msgspec import Struct
 
-# A leading '-' would be read as an option by the ssh program; shell characters have no place in either part.
+# A leading '-' would be read as an option by the ssh program; shell characters have no place in
+# either part.
 USER_NAME = re.compile(r"[\w.](?:[\w.@+%=\\-]*[\w.@+%=-])?", re.ASCII)
 # A Host of ~/.ssh/config in quotes may hold blanks.
 _HOST = re.compile(r"\w[\w.+-]*(?: [\w.+-]+)*", re.ASCII)
@@ -15,7 +16,9 @@ MAX_PORT = 65535
 
 
 class SshDestination(Struct, frozen=True):
-    """A login node: `host` is a name, an address or a Host of ~/.ssh/config; None leaves user and port to that file."""
+    """A login node: `host` is a name, an address or a Host of ~/.ssh/config; None leaves user and
+    port to that file.
+    """
 
     host: str
     user: str | None = None
@@ -23,11 +26,16 @@ class SshDestination(Struct, frozen=True):
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host and self.port is not None else self.host
-        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port is not None else "")
+        return (
+            (f"{self.user}@" if self.user else "")
+            + host
+            + (f":{self.port}" if self.port is not None else "")
+        )
 
 
 def parse_ssh_destination(text: str) -> SshDestination:
-    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of them as `ssh://…/`.
+    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of them
+    as `ssh://…/`.
 
     Raises ValueError with what is wrong, in words.
     """

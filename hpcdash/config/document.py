@@ -14,18 +14,26 @@ MAX_FILE_BYTES = 256 * 1024
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # tomllib's words for what a person would call a repetition.
-_REPEATED = re.compile(r"Cannot (?:overwrite a value|declare .* twice|mutate immutable namespace .*)", re.DOTALL)
+_REPEATED = re.compile(
+    r"Cannot (?:overwrite a value|declare .* twice|mutate immutable namespace .*)", re.DOTALL
+)
 
 
 def parse_document(text: str, named: str) -> dict[str, object]:
-    """A TOML text as Python values; raises ConfigProblems with tomllib's line for what is not TOML."""
+    """A TOML text as Python values; raises ConfigProblems with tomllib's line for what is not
+    TOML.
+    """
     line = overlong_key_line(text)
     if line is not None:
-        raise ConfigProblems(named, [Problem(line, "", f"this key has more than {MOST_KEY_PARTS} parts")])
+        raise ConfigProblems(
+            named, [Problem(line, "", f"this key has more than {MOST_KEY_PARTS} parts")]
+        )
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigProblems(named, [Problem(None, "", "arrays or tables are nested too deeply")]) from None
+        raise ConfigProblems(
+            named, [Problem(None, "", "arrays or tables are nested too deeply")]
+        ) from None
     except ValueError as error:
         raise ConfigProblems(named, [_syntax_problem(text, str(error))]) from None
 
@@ -40,12 +48,17 @@ def _syntax_problem(text: str, words: str) -> Problem:
         said = "this key or table was given before"
     if match[1] is None:
         last_line = text.count("\n") + (0 if text.endswith("\n") else 1)
-        return Problem(max(1, last_line), "", f"not TOML: {printable(said)}, at the end of the file")
+        return Problem(
+            max(1, last_line), "", f"not TOML: {printable(said)}, at the end of the file"
+        )
     return Problem(int(match[1]), "", f"not TOML: {printable(said)} (column {match[2]})")
 
 
 def read_bytes(file: Path) -> bytes | None:
-    """What a file holds; None where there is none. Raises ConfigError for all else that keeps it from being read."""
+    """What a file holds; None where there is none.
+
+    Raises ConfigError for all else that keeps it from being read.
+    """
     named = shown_path(file)
     try:
         with file.open("rb") as opened:
@@ -55,26 +68,34 @@ def read_bytes(file: Path) -> bytes | None:
     except IsADirectoryError:
         raise ConfigError("this is a directory; expected a TOML file", file=named) from None
     except PermissionError:
-        raise ConfigError("no permission to read it", "Look at its owner and mode with `ls -l`.", file=named) from None
+        raise ConfigError(
+            "no permission to read it", "Look at its owner and mode with `ls -l`.", file=named
+        ) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=named) from None
     except ValueError:
         raise ConfigError("no file can have this name", file=named) from None
     if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"larger than {MAX_FILE_BYTES // 1024} KiB; no configuration is", file=named)
+        raise ConfigError(
+            f"larger than {MAX_FILE_BYTES // 1024} KiB; no configuration is", file=named
+        )
     return raw
 
 
 def decode(raw: bytes, named: str) -> str:
     """UTF-8 with or without a byte order mark, line ends as they are; raises ConfigProblems."""
     if raw.startswith(_UTF16_MARKS):
-        raise ConfigProblems(named, [Problem(1, "", "this is UTF-16; TOML is UTF-8: save it as UTF-8")])
+        raise ConfigProblems(
+            named, [Problem(1, "", "this is UTF-16; TOML is UTF-8: save it as UTF-8")]
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
-        raise ConfigProblems(named, [Problem(line, "", f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8")]) from None
+        raise ConfigProblems(
+            named, [Problem(line, "", f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8")]
+        ) from None
 
 
 def shown_path(file: Path) -> str:

@@ -1,6 +1,7 @@
 """The example configuration: every key, its default and what it does."""
 
-# A line '#key = value' or '#[table]' is a setting left at its default; prose has a blank after the '#'.
+# A line '#key = value' or '#[table]' is a setting left at its default; prose has a blank after the
+# '#'.
 _EXAMPLE = """\
 # hpcdash: every key that can be set. All are optional; take the '#' away from what you change.
 # Times are in seconds.
@@ -358,5 +359,7 @@ _EXAMPLE = """\
 
 
 def default_config_text() -> str:
-    """A configuration in which everything is commented out, so that it changes nothing; each line says its default."""
+    """A configuration in which everything is commented out, so that it changes nothing; each line
+    says its default.
+    """
     return _EXAMPLE

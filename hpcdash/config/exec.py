@@ -17,7 +17,9 @@ _MOST_WORDS = 200
 
 def _command(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= _MOST_WORDS:
-        raise ValidationError(f"expected the program and its arguments in brackets, not {shown(value)}")
+        raise ValidationError(
+            f"expected the program and its arguments in brackets, not {shown(value)}"
+        )
     words = tuple(map(command_word, value))
     if not words[0].strip() or words[0].startswith("-"):
         raise ValidationError(f"{shown(words[0])} is not a program")
@@ -42,5 +44,8 @@ def read_commands(reader: TableReader, document: Mapping[str, object]) -> tuple[
     """What [[exec.commands]] of a document say."""
     table = reader.table(document, (), "exec")
     reader.fields(table, ("exec",), {}, ("commands",))
-    found = (reader.record(SiteCommand, one, path) for one, path in reader.tables(table, ("exec",), "commands"))
+    found = (
+        reader.record(SiteCommand, one, path)
+        for one, path in reader.tables(table, ("exec",), "commands")
+    )
     return tuple(one for one in found if one is not None)

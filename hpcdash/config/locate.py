@@ -11,14 +11,15 @@ from hpcdash.config.problems import KeyPath
 
 # Deeper keys are found by the table they are in.
 _DEEPEST = 6
-# No key of ours has nearly as many parts, and the time tomllib takes grows with the square of their number.
+# No key of ours has nearly as many parts, and the time tomllib takes grows with the square of their
+# number.
 MOST_KEY_PARTS = 32
 _BLANK = re.compile(r"[ \t]+")
 _GAP = re.compile(r"[ \t\r\n]+|#[^\n]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^,\]}\n#]*")
-# What ends a string, by what begins it, or is passed over inside: an escape. Up to two quotes may stand right before
-# the three that end a multi-line string.
+# What ends a string, by what begins it, or is passed over inside: an escape. Up to two quotes may
+# stand right before the three that end a multi-line string.
 _STRINGS = {
     '"""': re.compile(r'\\.|"{3,5}', re.DOTALL),
     "'''": re.compile(r"'{3,5}"),
@@ -30,8 +31,8 @@ _STRINGS = {
 def key_lines(text: str) -> dict[KeyPath, int]:
     """Key path → the 1-based line where it is first named, for a text that tomllib accepts.
 
-    Elements of arrays and tables of an array are numbered from 0: ("a", 1, "b"). Of other texts, what came before the
-    first place that cannot be followed.
+    Elements of arrays and tables of an array are numbered from 0: ("a", 1, "b"). Of other texts,
+    what came before the first place that cannot be followed.
     """
     scanner = _Scanner(text)
     try:
@@ -42,7 +43,9 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def overlong_key_line(text: str) -> int | None:
-    """The line of the first key of more than MOST_KEY_PARTS parts, None where there is none; for any text."""
+    """The line of the first key of more than MOST_KEY_PARTS parts, None where there is none; for
+    any text.
+    """
     if all(line.count(".") < MOST_KEY_PARTS for line in text.split("\n")):
         return None
     scanner = _Scanner(text)
@@ -56,7 +59,9 @@ def overlong_key_line(text: str) -> int | None:
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """The line of a key, or of the nearest table that holds it; None where neither is named in the text."""
+    """The line of a key, or of the nearest table that holds it; None where neither is named in the
+    text.
+    """
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -158,7 +163,9 @@ class _Scanner:
             here = self._next_inside(containers)
 
     def _next_inside(self, containers: list[_Container]) -> KeyPath | None:
-        """The path of the next value in the innermost container, which is left when there is none."""
+        """The path of the next value in the innermost container, which is left when there is
+        none.
+        """
         self._skip(_GAP)
         if self.text.startswith(",", self.position):
             self.position += 1

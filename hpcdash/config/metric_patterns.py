@@ -1,7 +1,7 @@
 """Reads lines by a person's own regular expressions, under a limit on their time.
 
-Named groups say what is what: `step`, `last_step`, `epoch`, `tokens`, and each other name is a metric's:
-`loss=(?P<loss>[0-9.]+)`.
+Named groups say what is what: `step`, `last_step`, `epoch`, `tokens`, and each other name is a
+metric's: `loss=(?P<loss>[0-9.]+)`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ LINE_SECONDS = 0.25
 _BURST_SECONDS, _SECONDS_A_LINE = 1.0, 1e-4
 # regex writes counts out, and would take all memory for some; lines have 8 KiB at most.
 _MOST_UNROLLED = 50_000
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<count>[0-9]+)(?:,[0-9]*)?\}|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<count>[0-9]+)(?:,[0-9]*)?\}|.", re.DOTALL
+)
 # On a machine that is busy a limit on real time may pass without any work having been done.
 _MOST_TRIES = 8
 _REMEDY = ": a repetition within a repetition, as in (a+)+, may be the cause"
 
 
 class MetricPattern:
-    """One expression, and what it cost in this process: where it takes too long, whatever the log, it is used no more.
+    """One expression, and what it cost in this process: where it takes too long, whatever the log,
+    it is used no more.
 
     Raises ValueError for what is none.
     """
@@ -57,14 +60,22 @@ class MetricPattern:
     def problem(self) -> str:
         """What was not read because it took too long, in words; '' for nothing."""
         if self.is_given_up:
-            return f"the pattern {self.text!r} of [metrics] takes too long and is no longer used{_REMEDY}"
+            return (
+                f"the pattern {self.text!r} of [metrics] takes too long and is no longer "
+                f"used{_REMEDY}"
+            )
         if self._lines_left_out:
             lines = counted(self._lines_left_out, "line")
-            return f"the pattern {self.text!r} of [metrics] took too long on {lines}, left out{_REMEDY}"
+            return (
+                f"the pattern {self.text!r} of [metrics] took too long on {lines}, left "
+                f"out{_REMEDY}"
+            )
         return ""
 
     def search(self, text: str) -> dict[str, str | None] | None:
-        """The named groups of the first match; None where there is none, or none was found in time."""
+        """The named groups of the first match; None where there is none, or none was found in
+        time.
+        """
         if self.is_given_up:
             return None
         began = time.perf_counter()
@@ -94,12 +105,16 @@ class MetricPattern:
 
 
 def compile_patterns(patterns: Sequence[str]) -> tuple[MetricPattern, ...]:
-    """The expressions, compiled; raises ConfigError naming one that is none, or that names no metric."""
+    """The expressions, compiled; raises ConfigError naming one that is none, or that names no
+    metric.
+    """
     return tuple(map(_compiled, patterns))
 
 
 def pattern_problems(patterns: Iterable[str]) -> list[str]:
-    """What was not read by these, which were compiled before, because it took too long, in words."""
+    """What was not read by these, which were compiled before, because it took too long, in
+    words.
+    """
     return [problem for text in patterns if (problem := _compiled(text).problem)]
 
 
@@ -113,17 +128,21 @@ def _compiled(pattern: str) -> MetricPattern:
         compiled = MetricPattern(pattern)
     except (ValueError, re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"the pattern {pattern!r} is not a regular expression: {error}", "Correct it; Python's `re` explains them."
+            f"the pattern {pattern!r} is not a regular expression: {error}",
+            "Correct it; Python's `re` explains them.",
         ) from None
     if not names - _PLACES:
         raise ConfigError(
-            f"the pattern {pattern!r} names no metric", "Give it a named group, as in loss=(?P<loss>[0-9.]+)."
+            f"the pattern {pattern!r} names no metric",
+            "Give it a named group, as in loss=(?P<loss>[0-9.]+).",
         )
     return compiled
 
 
 def _unrolled(pattern: str) -> int:
-    """How many characters, sets and the like an expression has once its counts (`{8}`) are written out."""
+    """How many characters, sets and the like an expression has once its counts (`{8}`) are written
+    out.
+    """
     sizes, last = [0], 0
     for token in _TOKEN.finditer(pattern):
         if token[0] == "(":

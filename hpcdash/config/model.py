@@ -1,7 +1,8 @@
-"""Reads tables of a TOML document into records that declare their keys, and collects every problem on the way.
+"""Reads tables of a TOML document into records that declare their keys, and collects every problem
+on the way.
 
-A key is a field of a frozen Struct: its type and its reader (`Annotated[float, seconds]`), and its default. A field
-without a reader is none of the file's.
+A key is a field of a frozen Struct: its type and its reader (`Annotated[float, seconds]`), and its
+default. A field without a reader is none of the file's.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ class ValidationError(ValueError):
 
 
 class Key(Enum):
-    """In place of a reader: TABLE holds a record of its own; whoever asks for the record reads what is APART."""
+    """In place of a reader: TABLE holds a record of its own; whoever asks for the record reads what
+    is APART.
+    """
 
     TABLE = "table"
     APART = "apart"
 
 
 class SameTable(Struct, frozen=True):
-    """In place of a reader: the record's keys stand in the same table, all of them or those of `only`."""
+    """In place of a reader: the record's keys stand in the same table, all of them or those of
+    `only`.
+    """
 
     only: tuple[str, ...] = ()
 
@@ -53,7 +58,9 @@ class TableReader:
         self.problems.append((path, message))
 
     def table(self, parent: Mapping[str, object], path: KeyPath, key: str) -> Mapping[str, Any]:
-        """The table under a key of the table at `path`; an empty one where it is missing or no table."""
+        """The table under a key of the table at `path`; an empty one where it is missing or no
+        table.
+        """
         table = parent.get(key, {})
         if isinstance(table, dict):
             return table
@@ -82,7 +89,11 @@ class TableReader:
             return None
 
     def fields(
-        self, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], apart: Iterable[str] = ()
+        self,
+        table: Mapping[str, object],
+        path: KeyPath,
+        readers: Mapping[str, Reader],
+        apart: Iterable[str] = (),
     ) -> dict[str, Any]:
         """The values that are there and fit; what is `apart` is known too, and read elsewhere."""
         known = (*readers, *apart)
@@ -109,24 +120,44 @@ class TableReader:
         more: Mapping[str, Reader] | None = None,
         apart: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """The values of a record's keys that are there and fit, and of `more`, with the records of tables in it."""
+        """The values of a record's keys that are there and fit, and of `more`, with the records of
+        tables in it.
+        """
         keys = record_keys(record)
-        fit = self.fields(table, path, {**keys.readers, **(more or {})}, (*keys.tables, *keys.apart, *apart))
+        fit = self.fields(
+            table, path, {**keys.readers, **(more or {})}, (*keys.tables, *keys.apart, *apart)
+        )
         for key, inner in keys.tables.items():
             if key in table:
                 fit[key] = self.record(inner, self.table(table, path, key), (*path, key))
         return fit
 
     def record(
-        self, record: type[T], table: Mapping[str, object], path: KeyPath, check: Check | None = None
+        self,
+        record: type[T],
+        table: Mapping[str, object],
+        path: KeyPath,
+        check: Check | None = None,
     ) -> T | None:
-        """The record that a table makes; None, and a problem, where a key without a default is missing or unfit."""
+        """The record that a table makes; None, and a problem, where a key without a default is
+        missing or unfit.
+        """
         fit = self.fit(record, table, path)
         if check is not None:
             check(fit)
-        return build(record, fit) if self.has(table, path, fit, record_keys(cast("type", record)).required) else None
+        return (
+            build(record, fit)
+            if self.has(table, path, fit, record_keys(cast("type", record)).required)
+            else None
+        )
 
-    def has(self, table: Mapping[str, object], path: KeyPath, fit: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    def has(
+        self,
+        table: Mapping[str, object],
+        path: KeyPath,
+        fit: Mapping[str, Any],
+        keys: Iterable[str],
+    ) -> bool:
         """Whether all of the keys were read; a problem for each that is missing."""
         for key in keys:
             if key not in table:
@@ -135,7 +166,9 @@ class TableReader:
 
 
 class RecordKeys(Struct, frozen=True):
-    """The keys of a record: with a reader, with a record of their own, and read apart; `required` have no default."""
+    """The keys of a record: with a reader, with a record of their own, and read apart; `required`
+    have no default.
+    """
 
     readers: Mapping[str, Reader]
     tables: Mapping[str, type]
@@ -156,7 +189,9 @@ def record_keys(record: Any) -> RecordKeys:
                 continue
             case SameTable(only):
                 inner = record_keys(_record_of(field))
-                readers |= {key: read for key, read in inner.readers.items() if not only or key in only}
+                readers |= {
+                    key: read for key, read in inner.readers.items() if not only or key in only
+                }
                 tables |= inner.tables
                 required += inner.required
             case Key.TABLE:
@@ -171,7 +206,9 @@ def record_keys(record: Any) -> RecordKeys:
 
 
 def build(record: type[T], fit: Mapping[str, Any], **more: Any) -> T:
-    """A record of values by key; `more` are fields that are none of the file's, or were read apart."""
+    """A record of values by key; `more` are fields that are none of the file's, or were read
+    apart.
+    """
     values = dict(more)
     for field in fields(record):  # type: ignore[arg-type]
         if isinstance(declared(field), SameTable):

@@ -29,10 +29,14 @@ _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua|php)[0-9.]*")
 _TEXT_OPTION = re.compile(r"-[A-Za-z]*[ceE]")
 _TEXT_OPTIONS = ("-c", "-e", "-E")
 # Of any program: its next word, or the rest of the word, is a text that is split or run.
-_ANY_TEXT_OPTION = re.compile(r"-e|-E|-S|--(?:eval|execute|exec|expression|command|split-string|script)(?:=.*)?")
+_ANY_TEXT_OPTION = re.compile(
+    r"-e|-E|-S|--(?:eval|execute|exec|expression|command|split-string|script)(?:=.*)?"
+)
 _TEXT_FIRST = frozenset({"awk", "gawk", "mawk", "sed"})
 # They hand their words to a shell, here or on another machine.
-_JOINERS = frozenset({"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"})
+_JOINERS = frozenset(
+    {"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"}
+)
 
 
 def command_word(value: object) -> str:
@@ -45,10 +49,14 @@ def command_word(value: object) -> str:
 
 
 def command_words(value: object) -> tuple[str, ...]:
-    """A program and its arguments. No field is the program, or stands in text that an interpreter runs."""
+    """A program and its arguments.
+
+    No field is the program, or stands in text that an interpreter runs.
+    """
     if not isinstance(value, list) or not 1 <= len(value) <= _MOST_WORDS:
         raise ValidationError(
-            f"expected the program and its arguments, as in {quoted('ssh')}, {quoted('{node}')} in brackets, "
+            f"expected the program and its arguments, as in {quoted('ssh')}, {quoted('{node}')} in "
+            f"brackets, "
             f"not {shown(value)}; no shell splits it"
         )
     words = tuple(map(command_word, value))
@@ -58,11 +66,14 @@ def command_words(value: object) -> tuple[str, ...]:
     if not program.strip() or program.startswith("-") or "=" in program:
         raise ValidationError(f"{shown(program)} is not a program")
     if "/" in program and not program.startswith(("/", "~/")):
-        raise ValidationError(f"{shown(program)}: a program is a name on the PATH, or a path from the root or from ~/")
+        raise ValidationError(
+            f"{shown(program)}: a program is a name on the PATH, or a path from the root or from ~/"
+        )
     for at in range(1, len(words)):
         if fields_in(words[at : at + 1]) and _is_program_text(words, at):
             raise ValidationError(
-                f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a job. "
+                f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a "
+                f"job. "
                 'Take its variable, as in "$HPCDASH_JOB_NAME"'
             )
     return words
@@ -75,7 +86,9 @@ def _is_program_text(words: tuple[str, ...], at: int) -> bool:
     if _ANY_TEXT_OPTION.fullmatch(words[at - 1]) or _ANY_TEXT_OPTION.fullmatch(words[at]):
         return True
     names = [PurePath(word).name for word in words[:at]]
-    start = next((n for n, name in enumerate(names) if name in _SHELLS or _INTERPRETER.fullmatch(name)), None)
+    start = next(
+        (n for n, name in enumerate(names) if name in _SHELLS or _INTERPRETER.fullmatch(name)), None
+    )
     if start is None:
         return False
     if words[at].startswith(_TEXT_OPTIONS):
@@ -90,7 +103,9 @@ def joins_words(command: tuple[str, ...]) -> str:
 
 
 def keeps_words(command: tuple[str, ...]) -> bool:
-    """Whether a command is a shell's `-c TEXT`, whose further words are its arguments and are read by nobody else."""
+    """Whether a command is a shell's `-c TEXT`, whose further words are its arguments and are read
+    by nobody else.
+    """
     return len(command) > 2 and PurePath(command[0]).name in _PLAIN_SHELLS and command[1] == "-c"
 
 
@@ -103,7 +118,9 @@ def fields_in(words: Collection[str]) -> list[str]:
 def _name(value: object) -> str:
     text = values.line_of_text(value)
     if not _NAME.fullmatch(text):
-        raise ValidationError(f"{shown(text)} is not a name: small letters, digits, '_' and '-', a letter first")
+        raise ValidationError(
+            f"{shown(text)} is not a name: small letters, digits, '_' and '-', a letter first"
+        )
     return text
 
 
@@ -118,11 +135,12 @@ def _limit(value: object) -> float:
 class Plugin(Struct, frozen=True):
     """One of [[plugins]].
 
-    command: argv; `{field}` in a word is the row's value, kept in that one word, never split, never read by a shell.
-    key: '' for none, then it is run by `:NAME` and from the palette. views: where it is offered.
-    dangerous: ask before running. output: "pane", "terminal" (it gets the screen) or "background".
-    where: "here", this machine, or "cluster", the login node. limit_seconds: it is ended then, except in the terminal.
-    secrets: environment variables with a secret's name that it gets anyway.
+    command: argv; `{field}` in a word is the row's value, kept in that one word, never split, never
+    read by a shell. key: '' for none, then it is run by `:NAME` and from the palette. views: where
+    it is offered. dangerous: ask before running. output: "pane", "terminal" (it gets the screen) or
+    "background". where: "here", this machine, or "cluster", the login node. limit_seconds: it is
+    ended then, except in the terminal. secrets: environment variables with a secret's name that it
+    gets anyway.
     """
 
     name: Annotated[str, _name]
@@ -158,7 +176,10 @@ def _check_fields(reader: TableReader, plugin: Plugin, path: KeyPath) -> None:
             for view in plugin.views:
                 known = fields_of(view)
                 if name not in known:
-                    words = f"rows of {quoted(view)} have no field {quoted(name)}{did_you_mean(name, known)}"
+                    words = (
+                        f"rows of {quoted(view)} have no field "
+                        f"{quoted(name)}{did_you_mean(name, known)}"
+                    )
                     reader.problem((*path, "command", at), words)
                     break
 
@@ -178,7 +199,10 @@ def read_filters(reader: TableReader, document: Mapping[str, object]) -> dict[st
     table: Mapping[str, Any] = reader.table(document, (), "filters")
     for name in table:
         if not _NAME.fullmatch(name):
-            reader.problem(("filters", name), "a filter's name is small letters, digits, '_' and '-', a letter first")
+            reader.problem(
+                ("filters", name),
+                "a filter's name is small letters, digits, '_' and '-', a letter first",
+            )
     return reader.mapping(table, ("filters",), _filter)
 
 

@@ -20,7 +20,9 @@ NEXT_STEP = "`hpcdash config example` prints a file with every key explained."
 
 
 class Problem(Struct, frozen=True):
-    """One thing wrong: `line` is 1-based (None: no line is to blame), `key` the dotted path ('': the whole file)."""
+    """One thing wrong: `line` is 1-based (None: no line is to blame), `key` the dotted path ('':
+    the whole file).
+    """
 
     line: int | None
     key: str
@@ -32,7 +34,10 @@ class ConfigProblems(ConfigError):
 
     def __init__(self, file: str, problems: Sequence[Problem]) -> None:
         first = problems[0]
-        listed = [first.message, *(str(_single(file, other)) for other in problems[1:_LISTED_PROBLEMS])]
+        listed = [
+            first.message,
+            *(str(_single(file, other)) for other in problems[1:_LISTED_PROBLEMS]),
+        ]
         if len(problems) > _LISTED_PROBLEMS:
             listed.append(f"… and {len(problems) - _LISTED_PROBLEMS} more")
         super().__init__("\n".join(listed), NEXT_STEP, file=file, line=first.line, key=first.key)

@@ -30,20 +30,22 @@ class DefaultPools(Struct, frozen=True):
 
 
 def default_pools(pools: Sequence[Pool]) -> DefaultPools:
-    """aux: the default queue, else the first; compute: the default one if it has GPUs, else the first that has some,
-    else aux.
+    """aux: the default queue, else the first; compute: the default one if it has GPUs, else the
+    first that has some, else aux.
     """
     aux = next((pool for pool in pools if pool.is_default), pools[0] if pools else None)
     with_gpus = [pool for pool in pools if pool.has_gpus]
-    compute = aux if aux is not None and (aux.has_gpus or not with_gpus) else next(iter(with_gpus), aux)
+    compute = (
+        aux if aux is not None and (aux.has_gpus or not with_gpus) else next(iter(with_gpus), aux)
+    )
     return DefaultPools(compute.name if compute else None, aux.name if aux else None)
 
 
 def overridden(
     common: Mapping[str, object], of_queues: Mapping[str, Mapping[str, object]], queue: str
 ) -> dict[str, object]:
-    """What holds in a queue: its own values in place of the common ones, its lists after the common lists,
-    its tables over the common tables.
+    """What holds in a queue: its own values in place of the common ones, its lists after the common
+    lists, its tables over the common tables.
 
     Names of queues match in upper and lower case alike.
     """
@@ -66,19 +68,24 @@ def _added(before: object, value: object) -> object:
     return value
 
 
-def with_queue_defaults(request: Request, queues: Mapping[str, Mapping[str, object]], pools: Sequence[Pool]) -> Request:
+def with_queue_defaults(
+    request: Request, queues: Mapping[str, Mapping[str, object]], pools: Sequence[Pool]
+) -> Request:
     """The request with a queue where it names none, and with what `queues` say of its queue.
 
-    `queues` are [launch.queues.NAME] by the fields of Request and Site, as LaunchSettings has them; names match in
-    upper and lower case alike. A scalar counts where the request says nothing, and over what the site says of all;
-    lists go before the request's own, tables (environment) below it. `pools` are the cluster's queues in its order;
-    none: nothing is known of them, and the queue stays as it is. What is asked for as no kind of slot is what the site
-    says (its slot_type), where it says one.
+    `queues` are [launch.queues.NAME] by the fields of Request and Site, as LaunchSettings has them;
+    names match in upper and lower case alike. A scalar counts where the request says nothing, and
+    over what the site says of all; lists go before the request's own, tables (environment) below
+    it. `pools` are the cluster's queues in its order; none: nothing is known of them, and the queue
+    stays as it is. What is asked for as no kind of slot is what the site says (its slot_type),
+    where it says one.
     """
     if not request.queue:
         request = replace(request, queue=_default_queue(request, pools))
     own = overridden({}, queues, request.queue)
-    in_site = {key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unsaid(request, key)}
+    in_site = {
+        key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unsaid(request, key)
+    }
     in_request = {key: value for key, value in own.items() if key not in _SITE_FIELDS}
     filled: dict[str, Any] = {}
     for key, value in in_request.items():
@@ -96,7 +103,9 @@ def with_queue_defaults(request: Request, queues: Mapping[str, Mapping[str, obje
 
 
 def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
-    """What the site says, else compute for GPUs, aux for what asks for none; '' where a cluster has no queue."""
+    """What the site says, else compute for GPUs, aux for what asks for none; '' where a cluster has
+    no queue.
+    """
     chosen = default_pools(pools)
     slot_type = request.slot_type or request.site.slot_type
     wants_gpus = request.slots > 0 and slot_type is not SlotType.CPU

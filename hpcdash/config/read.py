@@ -25,7 +25,8 @@ Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
     """The file to read and whether it was asked for by name, so must be there.
 
-    That is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration folder (XDG_CONFIG_HOME).
+    That is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration folder
+    (XDG_CONFIG_HOME).
     """
     if explicit is not None:
         return explicit, True
@@ -36,7 +37,10 @@ def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
 
 
 def path_variable(name: str) -> Path | None:
-    """The path that an environment variable names; None where it is not set. Raises UsageError where it is empty."""
+    """The path that an environment variable names; None where it is not set.
+
+    Raises UsageError where it is empty.
+    """
     named = os.environ.get(name)
     if named is None:
         return None
@@ -46,13 +50,18 @@ def path_variable(name: str) -> Path | None:
 
 
 def load_settings(
-    path: Path | None = None, *, action_names: Collection[str] | None = None, check: Check | None = None
+    path: Path | None = None,
+    *,
+    action_names: Collection[str] | None = None,
+    check: Check | None = None,
 ) -> Settings:
-    """Read the configuration: `path`, else where config_path() says; defaults when the usual file is not there.
+    """Read the configuration: `path`, else where config_path() says; defaults when the usual file
+    is not there.
 
-    `action_names`, where given, are the only keys [keys] may have besides aliases; `check` looks at settings that are
-    good so far. Raises ConfigError: with file, line and key for every problem of what the file says (ConfigProblems),
-    with the file alone when it cannot be read, or others can write it: it names programs to run.
+    `action_names`, where given, are the only keys [keys] may have besides aliases; `check` looks at
+    settings that are good so far. Raises ConfigError: with file, line and key for every problem of
+    what the file says (ConfigProblems), with the file alone when it cannot be read, or others can
+    write it: it names programs to run.
     """
     file, must_exist = config_path(path)
     raw = read_bytes(file)
@@ -68,7 +77,9 @@ def load_settings(
     if must_exist:
         # Whoever could replace the usual one has the home.
         _refuse_replaceable(file)
-    settings = settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names, check=check)
+    settings = settings_from_text(
+        decode(raw, shown_path(file)), file, action_names=action_names, check=check
+    )
     return _as_the_sites(settings) if _is_the_sites(file) else settings
 
 
@@ -88,10 +99,12 @@ def _as_the_sites(settings: Settings) -> Settings:
 
 
 def require_unwritable_by_others(file: Path) -> None:
-    """Raises ConfigError where somebody else but root could change a file, or put another in its place.
+    """Raises ConfigError where somebody else but root could change a file, or put another in its
+    place.
 
-    Looked at are the file and its folder, and of a symbolic link the link's own folder too. A folder as /tmp is, where
-    each may only replace what is theirs, will do, and so does a group of which nobody else is a member.
+    Looked at are the file and its folder, and of a symbolic link the link's own folder too. A
+    folder as /tmp is, where each may only replace what is theirs, will do, and so does a group of
+    which nobody else is a member.
     """
     target = Path(os.path.realpath(file))
     places = {file.absolute().parent: True, target.parent: True, target: False}
@@ -104,7 +117,8 @@ def require_unwritable_by_others(file: Path) -> None:
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
                 f"{named} is not yours: whoever owns it decides what hpcdash runs",
-                f"chown it to yourself, or --config names a file of your own. `ls -ld {named}` shows its owner.",
+                f"chown it to yourself, or --config names a file of your own. `ls -ld {named}` "
+                f"shows its owner.",
                 file=shown_path(file),
             )
         if stat.S_ISLNK(status.st_mode) or (places.get(place) and status.st_mode & stat.S_ISVTX):
@@ -112,7 +126,8 @@ def require_unwritable_by_others(file: Path) -> None:
         is_of_others = status.st_gid != 0 and not is_private_group(status.st_gid)
         if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_of_others):
             raise ConfigError(
-                f"others can write {'it' if place == file else named}, and so decide what hpcdash runs",
+                f"others can write {'it' if place == file else named}, and so decide what hpcdash "
+                f"runs",
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )
@@ -131,7 +146,11 @@ def _refuse_replaceable(file: Path) -> None:
 
 
 def settings_from_text(
-    text: str, file: Path, *, action_names: Collection[str] | None = None, check: Check | None = None
+    text: str,
+    file: Path,
+    *,
+    action_names: Collection[str] | None = None,
+    check: Check | None = None,
 ) -> Settings:
     """Settings of a TOML text; `file` is where it came from. Raises ConfigProblems."""
     named = shown_path(file)

@@ -1,4 +1,6 @@
-"""REQUEST.toml: read as a checked request, or all that is wrong with it, by line and key; and written."""
+"""REQUEST.toml: read as a checked request, or all that is wrong with it, by line and key; and
+written.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from hpcdash.backends.script.node_checks import CHECKS, parse_names
 from hpcdash.config.document import parse_document
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.model import Reader, TableReader, ValidationError
-from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, did_you_mean, dotted, printable, quoted, shown
+from hpcdash.config.problems import (
+    ConfigProblems,
+    KeyPath,
+    Problem,
+    did_you_mean,
+    dotted,
+    printable,
+    quoted,
+    shown,
+)
 from hpcdash.config.toml_text import format_toml
 from hpcdash.config.values import flag, line_of_text, one_of
 from hpcdash.config.values import whole as whole_between
@@ -54,7 +65,12 @@ _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
 # What people call a slot that is a GPU.
-_GPU_WORDS = {"gpu": SlotType.CUDA, "gpus": SlotType.CUDA, "nvidia": SlotType.CUDA, "amd": SlotType.ROCM}
+_GPU_WORDS = {
+    "gpu": SlotType.CUDA,
+    "gpus": SlotType.CUDA,
+    "nvidia": SlotType.CUDA,
+    "amd": SlotType.ROCM,
+}
 _BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
 # Keys whose field has its unit in its name.
 FIELD_OF_KEY = {"time": "limit_seconds", "memory": "memory_bytes"}
@@ -83,7 +99,9 @@ def lines_of_text(value: object) -> str:
         return line_of_text(value)
     if len(value) > _LONGEST_TEXT:
         raise ValidationError(f"too long: at most {_LONGEST_TEXT} characters")
-    odd = next((letter for letter in value if letter not in "\n\t" and not letter.isprintable()), "")
+    odd = next(
+        (letter for letter in value if letter not in "\n\t" and not letter.isprintable()), ""
+    )
     if odd:
         raise ValidationError(f"holds a character that does not print: {printable(odd)}")
     return value
@@ -110,7 +128,8 @@ def _is_bare_number(value: object) -> bool:
 def limit_seconds(value: object) -> int:
     if _is_bare_number(value):
         raise ValidationError(
-            f"{shown(value)} has no unit (minutes to Slurm, seconds to PBS): write {quoted('90m')} or 1:30:00"
+            f"{shown(value)} has no unit (minutes to Slurm, seconds to PBS): write {quoted('90m')} "
+            f"or 1:30:00"
         )
     seconds = _parsed(value, units.parse_duration)
     if seconds is None:
@@ -123,7 +142,8 @@ def limit_seconds(value: object) -> int:
 def memory_bytes(value: object) -> int:
     if _is_bare_number(value):
         raise ValidationError(
-            f"{shown(value)} has no unit (MiB to Slurm, bytes to PBS): write {quoted('64G')} or 4000M"
+            f"{shown(value)} has no unit (MiB to Slurm, bytes to PBS): write {quoted('64G')} or "
+            f"4000M"
         )
     amount = _parsed(value, units.parse_memory)
     if amount < _LEAST_MEMORY_BYTES:
@@ -134,12 +154,15 @@ def memory_bytes(value: object) -> int:
 def _array(value: object) -> ArrayTasks:
     tasks = _parsed(value, _tasks)
     if tasks.is_incomplete:
-        raise ValidationError(f"{shown(value)} is cut short: write all tasks, as in {quoted('1-10%1')}")
+        raise ValidationError(
+            f"{shown(value)} is cut short: write all tasks, as in {quoted('1-10%1')}"
+        )
     return tasks
 
 
 def _tasks(text: str) -> ArrayTasks:
-    # One range after the other first: to make those that overlap distinct takes memory for every task.
+    # One range after the other first: to make those that overlap distinct takes memory for every
+    # task.
     items = text.partition("%")[0].strip("[] ").split(",")
     if sum(parse_tasks(item).count for item in items) > MAX_TASKS:
         raise ValueError(f"more than {MAX_TASKS} tasks, the most that Slurm takes")
@@ -153,7 +176,9 @@ def _after(value: object) -> tuple[str, ...]:
         try:
             found += parse_after(shown(item) if type(item) is int else line_of_text(item))
         except ValueError as error:
-            raise ValidationError(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
+            raise ValidationError(
+                f"item {at + 1}: {error}" if isinstance(value, list) else str(error)
+            ) from None
     return tuple(dict.fromkeys(found))
 
 
@@ -165,17 +190,23 @@ def _signal(value: object) -> EarlySignal:
             f"or {quoted('B:USR1@600')} for the batch shell alone"
         )
     if match[2] not in SIGNALS:
-        raise ValidationError(f"{quoted(match[2])} is not a signal's name{did_you_mean(match[2], SIGNALS)}")
+        raise ValidationError(
+            f"{quoted(match[2])} is not a signal's name{did_you_mean(match[2], SIGNALS)}"
+        )
     seconds = int(match[3])
     if not 1 <= seconds <= LONGEST_SIGNAL_SECONDS:
-        raise ValidationError(f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}")
+        raise ValidationError(
+            f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}"
+        )
     return EarlySignal(match[2], seconds, batch_only=match[1] is not None)
 
 
 def _nodes(value: object) -> str:
     text = line_of_text(value)
     if not _NODES.fullmatch(text):
-        raise ValidationError(f"{shown(text)} names no nodes: write {quoted('n01')} or {quoted('n[01-03]')}")
+        raise ValidationError(
+            f"{shown(text)} names no nodes: write {quoted('n01')} or {quoted('n[01-03]')}"
+        )
     _parsed(text, nodelist.count)
     return text
 
@@ -186,7 +217,9 @@ def _bind(value: object) -> str:
     source, *rest = text.split(":")
     target, options = rest[0] if rest else "/", rest[1] if len(rest) > 1 else "rw"
     if len(rest) > 2 or not source.strip() or not _BIND_OPTIONS.fullmatch(options):
-        raise ValidationError(f"{shown(text)} is not a bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
+        raise ValidationError(
+            f"{shown(text)} is not a bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro"
+        )
     if not target.startswith("/"):
         raise ValidationError(f"{shown(text)}: the place in the container begins with '/'")
     return text
@@ -197,7 +230,9 @@ def variable(value: object) -> str:
     if type(value) is int and abs(value) < 2**63:
         return str(value)
     if isinstance(value, bool | int | float):
-        raise ValidationError(f"expected text in quotes, spelled as the program reads it, not {shown(value)}")
+        raise ValidationError(
+            f"expected text in quotes, spelled as the program reads it, not {shown(value)}"
+        )
     return value if isinstance(value, str) and not value.strip(" \n\t") else lines_of_text(value)
 
 
@@ -220,14 +255,18 @@ def _runtime(value: object) -> Runtime:
 def _folder(value: object) -> str:
     text = line_of_text(value)
     if not text.startswith("/"):
-        raise ValidationError(f"expected a folder from the root, as in {quoted('/work/ada')}, not {shown(text)}")
+        raise ValidationError(
+            f"expected a folder from the root, as in {quoted('/work/ada')}, not {shown(text)}"
+        )
     return text
 
 
 def _storage_root(value: object) -> str:
     text = _folder(value)
     if text.strip("/") == "" or ".." in text.split("/") or not _PLAIN_PATH.fullmatch(text):
-        raise ValidationError(f"{shown(text)} cannot hold launches: letters, digits and ._@+- alone, below the root")
+        raise ValidationError(
+            f"{shown(text)} cannot hold launches: letters, digits and ._@+- alone, below the root"
+        )
     return text
 
 
@@ -237,7 +276,8 @@ def _run_as(value: object) -> str:
         raise ValidationError("jobs are submitted as anyone but root")
     if not ACCOUNT_NAME.fullmatch(text):
         raise ValidationError(
-            f"{shown(text)} is not a login name that sudo rules can name: letters, digits and _.@- alone"
+            f"{shown(text)} is not a login name that sudo rules can name: letters, digits and _.@- "
+            f"alone"
         )
     return text
 
@@ -254,7 +294,8 @@ def _begin(value: object) -> str:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValidationError(
-            f"expected a time as in 2026-12-01T08:00, or {quoted('+2h')} after it is submitted, not {shown(text)}"
+            f"expected a time as in 2026-12-01T08:00, or {quoted('+2h')} after it is submitted, "
+            f"not {shown(text)}"
         ) from None
     if moment.tzinfo is not None:
         raise ValidationError(f"{shown(text)}: write it by the cluster's own clock, without a zone")
@@ -270,14 +311,17 @@ def _node_probe(value: object) -> str:
         return parse_names(names)
     except ValueError as error:
         known = ", ".join(map(quoted, CHECKS))
-        raise ValidationError(f"expected {known}, not {shown(str(error))}{did_you_mean(str(error), CHECKS)}") from None
+        raise ValidationError(
+            f"expected {known}, not {shown(str(error))}{did_you_mean(str(error), CHECKS)}"
+        ) from None
 
 
 def folder_there(value: object) -> str:
     folder = line_of_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
         raise ValidationError(
-            f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as in /home/ada"
+            f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as "
+            f"in /home/ada"
         )
     return folder
 
@@ -286,16 +330,20 @@ def _checkpoints(value: object) -> str:
     text = folder_there(value)
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
         raise ValidationError(
-            f"{shown(text)}: expected a folder, as in /scratch/ada/run: what was saved is looked for in it. "
-            "A program that saves to an address reads it from a variable of its own in [environment]"
+            f"{shown(text)}: expected a folder, as in /scratch/ada/run: what was saved is looked "
+            f"for in it. "
+            "A program that saves to an address reads it from a variable of its own in "
+            "[environment]"
         )
     if "$" in text:
         raise ValidationError(
-            f"{shown(text)}: no variable is filled in here: write the whole path, as in /scratch/ada/run"
+            f"{shown(text)}: no variable is filled in here: write the whole path, as in "
+            f"/scratch/ada/run"
         )
     if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
         raise ValidationError(
-            f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, %% for itself"
+            f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, "
+            f"%% for itself"
         )
     return text
 
@@ -307,14 +355,17 @@ def _share(value: object) -> str:
 def _slot_type(value: object) -> SlotType:
     if isinstance(value, str) and (meant := _GPU_WORDS.get(value.casefold())):
         raise ValidationError(
-            f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean {quoted(meant)}?"
+            f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean "
+            f"{quoted(meant)}?"
         )
     return SlotType(one_of(*SlotType)(value))
 
 
 def _own_reader(field: RequestField) -> Reader:
     """Of a key that one scheduler alone has."""
-    read: Callable[[object], Any] = partial(_parsed if field.is_text else _read_value, parse=field.read)
+    read: Callable[[object], Any] = partial(
+        _parsed if field.is_text else _read_value, parse=field.read
+    )
     return partial(text_list, read=read) if field.is_list else read
 
 
@@ -343,16 +394,25 @@ def _function(value: object) -> tuple[str, str]:
     text = line_of_text(value)
     module, colon, function = text.partition(":")
     if "/" in module or (colon and module.endswith(".py")):
-        raise ValidationError(f"{shown(text)} names a file: write the module as it is imported, {quoted('train:main')}")
+        raise ValidationError(
+            f"{shown(text)} names a file: write the module as it is imported, "
+            f"{quoted('train:main')}"
+        )
     if not colon:
         module, _, function = text.rpartition(".")
         meant = f"{module}:{function}" if module and function != "py" else "train:main"
-        raise ValidationError(f"{shown(text)} is not MODULE:FUNCTION: write it as in {quoted(meant)}")
+        raise ValidationError(
+            f"{shown(text)} is not MODULE:FUNCTION: write it as in {quoted(meant)}"
+        )
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
-            raise ValidationError(f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a name of Python's")
+            raise ValidationError(
+                f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a name of Python's"
+            )
     if module == "__main__":
-        raise ValidationError("__main__ is the runner itself in the job: move the function into a module")
+        raise ValidationError(
+            "__main__ is the runner itself in the job: move the function into a module"
+        )
     return module, function
 
 
@@ -365,7 +425,9 @@ def _values(value: object) -> tuple[Any, ...]:
 def _items(value: object) -> tuple[Any, ...]:
     items = _values(value)
     if not 1 <= len(items) <= MAX_TASKS:
-        raise ValidationError(f"expected 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
+        raise ValidationError(
+            f"expected 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}"
+        )
     return items
 
 
@@ -386,7 +448,9 @@ _count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
 
 def _keys_of(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
     """The keys that write a record's fields: by `readers`, else as the type of the field says."""
-    return {name: _BY_TYPE[kind] for name, kind in record.__annotations__.items() if kind in _BY_TYPE} | {**readers}
+    return {
+        name: _BY_TYPE[kind] for name, kind in record.__annotations__.items() if kind in _BY_TYPE
+    } | {**readers}
 
 
 REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
@@ -414,7 +478,9 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         **_OWN_KEYS,
     },
 )
-_CONTAINER_KEYS = _keys_of(Container, {"runtime": _runtime, "binds": partial(text_list, read=_bind)})
+_CONTAINER_KEYS = _keys_of(
+    Container, {"runtime": _runtime, "binds": partial(text_list, read=_bind)}
+)
 
 
 def _keep(value: object) -> str:
@@ -453,8 +519,13 @@ _CALL_KEYS: Mapping[str, Reader] = {
     "main": line_of_text,
     "cache_key": line_of_text,
 }
-TABLES: Mapping[str, Mapping[str, Reader]] = {"container": _CONTAINER_KEYS, "site": SITE_KEYS, "call": _CALL_KEYS}
-# What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what its queues differ in.
+TABLES: Mapping[str, Mapping[str, Reader]] = {
+    "container": _CONTAINER_KEYS,
+    "site": SITE_KEYS,
+    "call": _CALL_KEYS,
+}
+# What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what
+# its queues differ in.
 QUEUE_KEYS: Mapping[str, Reader] = {
     key: REQUEST_KEYS.get(key) or SITE_KEYS[key]
     for key in (
@@ -480,13 +551,24 @@ QUEUE_KEYS: Mapping[str, Reader] = {
             "workspace",
             "labels",
         ),
-        *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe", *_IMAGE_ROOTS),
+        *(
+            "tres_supported",
+            "gres_supported",
+            "job_project_source",
+            "name_prefix",
+            "node_probe",
+            *_IMAGE_ROOTS,
+        ),
     )
 }
 
 
 def read_keys(
-    reader: TableReader, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], apart: Iterable[str]
+    reader: TableReader,
+    table: Mapping[str, object],
+    path: KeyPath,
+    readers: Mapping[str, Reader],
+    apart: Iterable[str],
 ) -> dict[str, Any]:
     """What a table says, by the fields of Request and Site that hold it."""
     found = reader.fields(table, path, readers, apart)
@@ -494,20 +576,29 @@ def read_keys(
     if others:
         words = f"{first} is set too, and both mean the folder of images: leave one of the two out"
         reader.problem((*path, others[0]), words)
-    return {"image_root" if key in _IMAGE_ROOTS else FIELD_OF_KEY.get(key, key): value for key, value in found.items()}
+    return {
+        "image_root" if key in _IMAGE_ROOTS else FIELD_OF_KEY.get(key, key): value
+        for key, value in found.items()
+    }
 
 
 def whose(run_as: str, user: str | None) -> str:
-    """The login name that run_as means; Unfit where it is the cluster's user and that is not known."""
+    """The login name that run_as means; Unfit where it is the cluster's user and that is not
+    known.
+    """
     if run_as != THE_USER:
         return run_as
     if not user:
-        raise ValidationError('"user" means the cluster\'s user, and its configuration sets none: write a login name')
+        raise ValidationError(
+            '"user" means the cluster\'s user, and its configuration sets none: write a login name'
+        )
     return user
 
 
 class RequestProblems(ConfigProblems):
-    """All that is wrong with a request's file, in its order; as a ConfigError it stands at the first."""
+    """All that is wrong with a request's file, in its order; as a ConfigError it stands at the
+    first.
+    """
 
     def __init__(self, file: str, problems: Collection[Problem]) -> None:
         super().__init__(file, list(problems))
@@ -517,10 +608,11 @@ class RequestProblems(ConfigProblems):
 def read_request(
     text: str, file: str = "REQUEST.toml", *, site: Site | None = None, user: str | None = None
 ) -> Request:
-    """The request a TOML text makes; what [site] leaves out is as in `site`, which the cluster's configuration gives.
+    """The request a TOML text makes; what [site] leaves out is as in `site`, which the cluster's
+    configuration gives.
 
-    `file` is the name told in errors; `user` is who run_as = "user" means. Raises RequestProblems (a
-    ConfigError) with file, line and key of every problem.
+    `file` is the name told in errors; `user` is who run_as = "user" means. Raises RequestProblems
+    (a ConfigError) with file, line and key of every problem.
     """
     named = printable(file)
     try:
@@ -530,7 +622,9 @@ def read_request(
     reader, request = _read(document, site, user)
     if reader.problems:
         lines = key_lines(text)
-        placed = [Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems]
+        placed = [
+            Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems
+        ]
         # What is missing comes last: a misspelt key is often why.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
     return request
@@ -539,16 +633,23 @@ def read_request(
 def request_of_document(
     document: Mapping[str, object], named: str, *, site: Site | None = None, user: str | None = None
 ) -> Request:
-    """As `read_request`, of what was never a file: a problem has its key and no line. Raises RequestProblems."""
+    """As `read_request`, of what was never a file: a problem has its key and no line.
+
+    Raises RequestProblems.
+    """
     reader, request = _read(document, site, user)
     if reader.problems:
-        error = RequestProblems(named, [Problem(None, dotted(path), words) for path, words in reader.problems])
+        error = RequestProblems(
+            named, [Problem(None, dotted(path), words) for path, words in reader.problems]
+        )
         error.next_step = "Fix the request."
         raise error
     return request
 
 
-def _read(document: Mapping[str, object], site: Site | None, user: str | None) -> tuple[TableReader, Request]:
+def _read(
+    document: Mapping[str, object], site: Site | None, user: str | None
+) -> tuple[TableReader, Request]:
     reader = _RequestReader(document)
     return reader, reader.request(site or Site(), user)
 
@@ -561,15 +662,21 @@ class _RequestReader(TableReader):
     def request(self, site: Site, user: str | None) -> Request:
         """The request; good only when there are no problems."""
         document = self._document
-        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *TABLES))
+        given = read_keys(
+            self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *TABLES)
+        )
         of_site = self._site(user)
         if "node_probe" in document:
             # It may stand at the top as well.
-            of_site |= read_keys(self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=())
+            of_site |= read_keys(
+                self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=()
+            )
         said = frozenset((*given, *(SITE_SAID + key for key in of_site)))
         runs = [key for key in ("command", "script", "call") if key in document]
         if len(runs) > 1:
-            one, other = ("the command", "command") if runs[0] == "command" else ("the script", "script")
+            one, other = (
+                ("the command", "command") if runs[0] == "command" else ("the script", "script")
+            )
             self.problem((runs[1],), f"{one} is given too: give one of {other} and {runs[1]}")
         elif not runs:
             self.problem(("command",), "missing: give what to run, a command, a script or a [call]")
@@ -581,7 +688,10 @@ class _RequestReader(TableReader):
                 self.problem(("array",), problem)
         signal, limit = given.get("signal"), given.get("limit_seconds")
         if signal is not None and limit is not None and signal.seconds_before >= limit:
-            self.problem(("signal",), f"{signal.seconds_before} s before the end is not within the time, {limit} s")
+            self.problem(
+                ("signal",),
+                f"{signal.seconds_before} s before the end is not within the time, {limit} s",
+            )
         return Request(
             environment=self._environment(),
             container=self._container(),
@@ -593,9 +703,13 @@ class _RequestReader(TableReader):
 
     def _site(self, user: str | None) -> dict[str, Any]:
         """What [site] says, by fields of Site."""
-        found = read_keys(self, self.table(self._document, (), "site"), ("site",), SITE_KEYS, apart=())
+        found = read_keys(
+            self, self.table(self._document, (), "site"), ("site",), SITE_KEYS, apart=()
+        )
         if "run_as" in found:
-            found["run_as"] = self.value(("site", "run_as"), partial(whose, user=user), found["run_as"])
+            found["run_as"] = self.value(
+                ("site", "run_as"), partial(whose, user=user), found["run_as"]
+            )
         return found
 
     def _environment(self) -> dict[str, str]:
@@ -615,10 +729,15 @@ class _RequestReader(TableReader):
         table = self.table(self._document, (), "call")
         found = self.fields(table, ("call",), _CALL_KEYS)
         if "function" not in table:
-            self.problem(("call", "function"), f"missing: name what to call, as in {quoted('train:main')}")
+            self.problem(
+                ("call", "function"), f"missing: name what to call, as in {quoted('train:main')}"
+            )
         if "wheel" in table and "source" in table:
             self.problem(("call", "source"), "the wheel is given too: give one of wheel and source")
-        if isinstance(variables := self._document.get("environment"), dict) and "PY_EXEC" in variables:
+        if (
+            isinstance(variables := self._document.get("environment"), dict)
+            and "PY_EXEC" in variables
+        ):
             self.problem(("environment", "PY_EXEC"), "[call] sets it: write python there")
         if len(self.problems) > before:
             return None
@@ -631,8 +750,14 @@ class _RequestReader(TableReader):
         before = len(self.problems)
         table = self.table(self._document, (), "container")
         found = self.fields(table, ("container",), _CONTAINER_KEYS)
-        if len(self.problems) == before and "image" not in table and found.get("runtime") is not Runtime.NONE:
-            self.problem(("container", "image"), 'missing: name an image, or write runtime = "none"')
+        if (
+            len(self.problems) == before
+            and "image" not in table
+            and found.get("runtime") is not Runtime.NONE
+        ):
+            self.problem(
+                ("container", "image"), 'missing: name an image, or write runtime = "none"'
+            )
         return Container(**found)
 
 
@@ -653,22 +778,29 @@ _APART = frozenset({"environment", "call", "container", "site", "said"})
 
 
 def request_text(request: Request, *, site: Site | None = None) -> str:
-    """TOML that `read_request(text, site=site)` reads back equal; `site` is the cluster's own, which is not repeated.
+    """TOML that `read_request(text, site=site)` reads back equal; `site` is the cluster's own,
+    which is not repeated.
 
     What a person wrote (`said`) is kept where it is what is usual too. Raises nothing.
     """
     tables = {
         "environment": request.environment,
         "call": dict(_written_call(request.call)) if request.call is not None else {},
-        "container": dict(_written_container(request.container)) if request.container is not None else {},
+        "container": dict(_written_container(request.container))
+        if request.container is not None
+        else {},
         "site": dict(_written_site(request, site or Site())),
     }
-    return format_toml(dict(_written_keys(request)) | {key: table for key, table in tables.items() if table})
+    return format_toml(
+        dict(_written_keys(request)) | {key: table for key, table in tables.items() if table}
+    )
 
 
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
     for name, value in asdict(request).items():
-        if name in _APART or (name == "array" and request.call and request.call.items and name not in request.said):
+        if name in _APART or (
+            name == "array" and request.call and request.call.items and name not in request.said
+        ):
             # The items make the array.
             continue
         if value != getattr(_USUAL, name) or (name in request.said and value not in (None, "", ())):

@@ -1,4 +1,6 @@
-"""config.toml but for [watch]: the records that its tables become, with defaults and units, and how they are read."""
+"""config.toml but for [watch]: the records that its tables become, with defaults and units, and how
+they are read.
+"""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -36,7 +38,9 @@ _MADE_COLUMNS = {
     "history": ("exit", "pinned", "note"),
 }
 # Sites ask users to poll no more often than every 3 to 5 seconds.
-PollSeconds = Annotated[float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")]
+PollSeconds = Annotated[
+    float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")
+]
 
 
 def _backend(value: object) -> str:
@@ -47,7 +51,8 @@ def _launch_program(value: object) -> str:
     text = values.line_of_text(value)
     if not PLAIN_PATH.fullmatch(text):
         raise ValidationError(
-            f"{shown(text)} is not a program's path: write it from the root, of letters, digits and ._@+- alone"
+            f"{shown(text)} is not a program's path: write it from the root, of letters, digits "
+            f"and ._@+- alone"
         )
     return text
 
@@ -55,11 +60,12 @@ def _launch_program(value: object) -> str:
 class PollSettings(Struct, frozen=True):
     """How often a cluster is asked; [poll] for all clusters, [clusters.NAME.poll] for one.
 
-    mine_seconds: one's own jobs. everyone_seconds: the whole queue, while shown. nodes_seconds: nodes and queues, while
-    shown. history_seconds: ended jobs, while shown. All at least 3 seconds and at most a day.
-    unfocused_factor: all of these times this (1 or more) while the terminal has no focus.
-    commands_per_minute: the ceiling on commands a cluster is sent, whatever the intervals say.
-    controller_share: the most of the controller's time spent on us, as a fraction; it can be lowered, never raised.
+    mine_seconds: one's own jobs. everyone_seconds: the whole queue, while shown. nodes_seconds:
+    nodes and queues, while shown. history_seconds: ended jobs, while shown. All at least 3 seconds
+    and at most a day. unfocused_factor: all of these times this (1 or more) while the terminal has
+    no focus. commands_per_minute: the ceiling on commands a cluster is sent, whatever the intervals
+    say. controller_share: the most of the controller's time spent on us, as a fraction; it can be
+    lowered, never raised.
     """
 
     mine_seconds: PollSeconds = 15.0
@@ -69,12 +75,14 @@ class PollSettings(Struct, frozen=True):
     unfocused_factor: Annotated[float, in_range(1, 1000)] = 4.0
     commands_per_minute: Annotated[int, whole_in_range(1, 600, "commands a minute")] = 30
     controller_share: Annotated[
-        float, in_range(0.001, 0.1, why=" (a tenth of the controller's time is the most hpcdash takes)")
+        float,
+        in_range(0.001, 0.1, why=" (a tenth of the controller's time is the most hpcdash takes)"),
     ] = 0.1
 
 
 class EmbeddedSettings(Struct, frozen=True):
-    """[embedded]: what this machine's embedded queue gives to jobs; None where it finds out by itself.
+    """[embedded]: what this machine's embedded queue gives to jobs; None where it finds out by
+    itself.
 
     cpus, gpus: how many slots. grace_seconds: how long a job that is ended has from TERM to KILL.
     """
@@ -87,11 +95,12 @@ class EmbeddedSettings(Struct, frozen=True):
 class LaunchSettings(Struct, frozen=True):
     """[launch], and [clusters.NAME.launch] over it: what generated scripts are to know of a site.
 
-    queues: by queue, in upper and lower case alike, what holds there ([launch.queues.NAME]), by the fields of Request
-    and Site: scalars take the place of the request's unsaid ones and of the site's, lists go before the request's own.
-    launch_program: root's program there (`hpcdash sudoers --program`) that keeps the launches of `run_as`.
-    files_limit: the most bytes that a request's `files` may come to.
-    is_sites: the file is root's and not one's own: the site wrote it.
+    queues: by queue, in upper and lower case alike, what holds there ([launch.queues.NAME]), by the
+    fields of Request and Site: scalars take the place of the request's unsaid ones and of the
+    site's, lists go before the request's own. launch_program: root's program there (`hpcdash
+    sudoers --program`) that keeps the launches of `run_as`. files_limit: the most bytes that a
+    request's `files` may come to. is_sites: the file is root's and not one's own: the site wrote
+    it.
     """
 
     site: Site = field(default_factory=Site)
@@ -104,17 +113,17 @@ class LaunchSettings(Struct, frozen=True):
 class ClusterSettings(Struct, frozen=True):
     """One [clusters.NAME].
 
-    name: ASCII letters, digits, '.', '_' and '-', safe as a file's name. title: how it is shown; the name by default.
-    transport: "local", "ssh", "openssh" or "http"; "http" where a URL is given, "ssh" where `ssh` is, else "local".
-    ssh: where to; None when transport is "local", and where a URL is asked directly.
-    url: of a scheduler that is asked over HTTP, under the backend's name (NAME = "URL"); '' for any other.
-    token_file: a file of this machine that holds the token sent with each request to `url`; '' for none.
-    headers_file: likewise of more headers, one `Name: value` a line.
-    backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
-    path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
-    user: whose jobs are mine; None: who one is there.
-    poll: [poll] with this cluster's own values over it. launch: [launch] likewise.
-    embedded: [embedded], where its backend is the embedded queue.
+    name: ASCII letters, digits, '.', '_' and '-', safe as a file's name. title: how it is shown;
+    the name by default. transport: "local", "ssh", "openssh" or "http"; "http" where a URL is
+    given, "ssh" where `ssh` is, else "local". ssh: where to; None when transport is "local", and
+    where a URL is asked directly. url: of a scheduler that is asked over HTTP, under the backend's
+    name (NAME = "URL"); '' for any other. token_file: a file of this machine that holds the token
+    sent with each request to `url`; '' for none. headers_file: likewise of more headers, one `Name:
+    value` a line. backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by
+    asking. path: directories there, absolute and joined with ':', looked in before the PATH; '' for
+    none. user: whose jobs are mine; None: who one is there. poll: [poll] with this cluster's own
+    values over it. launch: [launch] likewise. embedded: [embedded], where its backend is the
+    embedded queue.
     """
 
     name: str
@@ -135,11 +144,11 @@ class ClusterSettings(Struct, frozen=True):
 class UiSettings(Struct, frozen=True):
     """[ui].
 
-    columns: by view (jobs, nodes, queues, history) the names of the columns shown, in order; a view left out has
-    its own.
-    sort: by view a column's name, with '-' in front for the largest first.
-    fold_arrays: whether an array is one line until unfolded. clock: "local" or "utc", for the times shown.
-    notify: what a terminal without focus is sent when jobs of one's own end: "bell", "osc9", "osc777" or "none".
+    columns: by view (jobs, nodes, queues, history) the names of the columns shown, in order; a view
+    left out has its own. sort: by view a column's name, with '-' in front for the largest first.
+    fold_arrays: whether an array is one line until unfolded. clock: "local" or "utc", for the times
+    shown. notify: what a terminal without focus is sent when jobs of one's own end: "bell", "osc9",
+    "osc777" or "none".
     """
 
     columns: Annotated[Mapping[str, tuple[str, ...]], Key.APART] = field(default_factory=dict)
@@ -152,8 +161,8 @@ class UiSettings(Struct, frozen=True):
 class MetricsSettings(Struct, frozen=True):
     """[metrics].
 
-    patterns: a person's own regular expressions for lines of logs, tried before what is known; their named groups are
-    metrics, and `step`, `last_step`, `epoch` and `tokens`.
+    patterns: a person's own regular expressions for lines of logs, tried before what is known;
+    their named groups are metrics, and `step`, `last_step`, `epoch` and `tokens`.
     """
 
     patterns: Annotated[tuple[str, ...], Key.APART] = ()
@@ -176,7 +185,9 @@ def _node_list(value: object) -> str:
 
 
 class QuotaSettings(Struct, frozen=True):
-    """One [[share.POOL.quotas]]: the most nodes that each of `users` ("*": everyone) has at once at a priority."""
+    """One [[share.POOL.quotas]]: the most nodes that each of `users` ("*": everyone) has at once at
+    a priority.
+    """
 
     priority: Annotated[Priority, _priority]
     nodes: Annotated[int, whole_in_range(0, _MAX_SLOTS, "nodes")]
@@ -186,19 +197,19 @@ class QuotaSettings(Struct, frozen=True):
 class PoolSettings(Struct, frozen=True):
     """One [share.POOL]: a pool of at most `nodes` nodes that tasks use in turns.
 
-    queue, qos, reservation: which jobs and nodes belong to the pool; '' for any. node_list: the only nodes its tasks
-    start on, as `n[01-16]`; '' for any of these.
-    as_owners: run scontrol as each task's owner through sudo, not as the coordinator.
-    cpus_per_node, gpus_per_node: the size of a node if the scheduler does not count nodes, like the embedded queue.
-    choosers: the users who may choose a priority ("*": everyone); others get AUTO. least_gpus: the minimum for a task.
+    queue, qos, reservation: which jobs and nodes belong to the pool; '' for any. node_list: the
+    only nodes its tasks start on, as `n[01-16]`; '' for any of these. as_owners: run scontrol as
+    each task's owner through sudo, not as the coordinator. cpus_per_node, gpus_per_node: the size
+    of a node if the scheduler does not count nodes, like the embedded queue. choosers: the users
+    who may choose a priority ("*": everyone); others get AUTO. least_gpus: the minimum for a task.
     grace_seconds: how long a task has to see the suspend command, and then to save.
-    demote_after_seconds: running time until ABOVE_NORMAL becomes NORMAL.
-    start_seconds: how long the scheduler has to start a task before others take its turn, for retry_seconds.
-    no_log_seconds: a task that writes no log for this long has failed; 0: never.
-    poll_seconds: how often the queue is checked; 0: every second on the embedded queue, every 5 s on any other.
-    cluster: the cluster it is on, a key of `clusters`; None: any.
-    coordinator: the account that coordinates it, whose state_file is trusted ('': one's own). state_file: where that
-    account publishes the pool's state ('': in its own state folder, which no other account can read).
+    demote_after_seconds: running time until ABOVE_NORMAL becomes NORMAL. start_seconds: how long
+    the scheduler has to start a task before others take its turn, for retry_seconds.
+    no_log_seconds: a task that writes no log for this long has failed; 0: never. poll_seconds: how
+    often the queue is checked; 0: every second on the embedded queue, every 5 s on any other.
+    cluster: the cluster it is on, a key of `clusters`; None: any. coordinator: the account that
+    coordinates it, whose state_file is trusted ('': one's own). state_file: where that account
+    publishes the pool's state ('': in its own state folder, which no other account can read).
     """
 
     name: str
@@ -227,11 +238,12 @@ class PoolSettings(Struct, frozen=True):
 class Settings(Struct, frozen=True):
     """All of a configuration.
 
-    file: what was read; None when there was nothing to read and all is by default.
-    default_cluster: the cluster shown first, a key of `clusters`; None: the first one.
-    keys: action name → keys as written, several joined with ',' (`"x,ctrl+x"`); a key is a name (`space`, `ctrl+x`) or
-    a single character (`?`); the name of an alias too. aliases: word → what the ':' command line makes of it.
-    filters: name → the expression that `@name` stands for in a filter. clusters, plugins: in the file's order.
+    file: what was read; None when there was nothing to read and all is by default. default_cluster:
+    the cluster shown first, a key of `clusters`; None: the first one. keys: action name → keys as
+    written, several joined with ',' (`"x,ctrl+x"`); a key is a name (`space`, `ctrl+x`) or a single
+    character (`?`); the name of an alias too. aliases: word → what the ':' command line makes of
+    it. filters: name → the expression that `@name` stands for in a filter. clusters, plugins: in
+    the file's order.
     """
 
     file: Path | None = None
@@ -256,7 +268,9 @@ class Settings(Struct, frozen=True):
 def read_settings(
     document: Mapping[str, object], file: Path, action_names: Collection[str] | None
 ) -> tuple[Settings, list[tuple[KeyPath, str]]]:
-    """Settings, and what is wrong as (key path, words); the settings are good only when nothing is wrong."""
+    """Settings, and what is wrong as (key path, words); the settings are good only when nothing is
+    wrong.
+    """
     reader = TableReader(_hint)
     fit = reader.fit(Settings, document, ())
     poll, embedded = fit.get("poll", PollSettings()), fit.get("embedded", EmbeddedSettings())
@@ -296,7 +310,8 @@ def _launch(
     """
     if "launch" not in parent:
         return inherited
-    # The readers of REQUEST.toml load the backends, and a configuration without this table need not wait for them.
+    # The readers of REQUEST.toml load the backends, and a configuration without this table need not
+    # wait for them.
     from hpcdash.config.queue_defaults import overridden
     from hpcdash.config.request import QUEUE_KEYS, SITE_KEYS, read_keys
     from hpcdash.config.request import variable as read_variable
@@ -313,7 +328,9 @@ def _launch(
         if not name.strip():
             reader.problem(at, "a queue has a name")
         if name.casefold() in named:
-            reader.problem(at, f"the same queue as {named[name.casefold()]}: upper and lower case are alike")
+            reader.problem(
+                at, f"the same queue as {named[name.casefold()]}: upper and lower case are alike"
+            )
         named[name.casefold()] = name
         queue = reader.table(given, at[:-1], name)
         found = read_keys(reader, queue, at, QUEUE_KEYS, apart=("environment",))
@@ -325,7 +342,9 @@ def _launch(
     return replace(inherited, site=replace(inherited.site, **own), queues=queues, **settings)
 
 
-def _of_user(launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None) -> LaunchSettings:
+def _of_user(
+    launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None
+) -> LaunchSettings:
     """With the login name that run_as means.
 
     Without a user the word "user" is oneself, or a complaint where the cluster itself asks for it.
@@ -344,11 +363,19 @@ def _of_user(launch: LaunchSettings, user: str | None, complain: Callable[[str],
 
 
 def _cluster(
-    reader: TableReader, document: Mapping[str, object], name: str, poll: PollSettings, launch: LaunchSettings
+    reader: TableReader,
+    document: Mapping[str, object],
+    name: str,
+    poll: PollSettings,
+    launch: LaunchSettings,
 ) -> ClusterSettings | None:
     path: KeyPath = ("clusters", name)
     if not _CLUSTER_NAME.fullmatch(name):
-        reader.problem(path, "a cluster's name is letters, digits, '.', '_' and '-', at most 64 (use title for more)")
+        reader.problem(
+            path,
+            "a cluster's name is letters, digits, '.', '_' and '-', at most 64 (use title for "
+            "more)",
+        )
     before = len(reader.problems)
     table = reader.table(reader.table(document, (), "clusters"), ("clusters",), name)
     urls = dict.fromkeys(OVER_HTTP, values.http_url)
@@ -368,12 +395,16 @@ def _cluster(
     if by_url:
         return _over_http(reader, name, path, found, by_url, replace(poll, **overrides))
     for key in {"token_file", "headers_file"} & found.keys():
-        reader.problem((*path, key), f"only a cluster with a URL has one: {' or '.join(OVER_HTTP)} = ...")
+        reader.problem(
+            (*path, key), f"only a cluster with a URL has one: {' or '.join(OVER_HTTP)} = ..."
+        )
     transport = found.setdefault("transport", "local" if ssh is None else "ssh")
     if transport == "local" and ssh is not None:
         reader.problem((*path, "ssh"), 'a cluster with transport = "local" has no ssh destination')
     elif transport != "local" and ssh is None:
-        reader.problem(path, f'transport = {quoted(transport)} needs a destination: ssh = "[user@]host[:port]"')
+        reader.problem(
+            path, f'transport = {quoted(transport)} needs a destination: ssh = "[user@]host[:port]"'
+        )
     if port is not None:
         if ssh is None:
             reader.problem((*path, "port"), "a port needs a destination: ssh = ...")
@@ -399,7 +430,10 @@ def _over_http(
         return None
     if found.get("transport", "ssh") != "ssh" or "port" in found:
         key = "port" if "port" in found else "transport"
-        reader.problem((*path, key), f"a cluster with {backend} = {quoted(url)} has none; ssh = ... may lead there")
+        reader.problem(
+            (*path, key),
+            f"a cluster with {backend} = {quoted(url)} has none; ssh = ... may lead there",
+        )
         return None
     given = {**found, "transport": "http", "backend": backend, "url": url, "poll": poll}
     return ClusterSettings(**{"name": name, "title": name, **given})
@@ -413,14 +447,18 @@ def _pools(reader: TableReader, document: Mapping[str, object]) -> dict[str, Poo
         if not _CLUSTER_NAME.fullmatch(name):
             reader.problem(path, "a pool's name is letters, digits, '.', '_' and '-', at most 64")
         pool = reader.table(table, ("share",), name)
-        quotas = [reader.record(QuotaSettings, one, at) for one, at in reader.tables(pool, path, "quotas")]
+        quotas = [
+            reader.record(QuotaSettings, one, at) for one, at in reader.tables(pool, path, "quotas")
+        ]
         fit = reader.fit(PoolSettings, pool, path)
         if reader.has(pool, path, fit, record_keys(PoolSettings).required):
             pools[name] = build(PoolSettings, fit, name=name, quotas=tuple(filter(None, quotas)))
     return pools
 
 
-def _check_default_cluster(reader: TableReader, document: Mapping[str, object], name: str | None) -> None:
+def _check_default_cluster(
+    reader: TableReader, document: Mapping[str, object], name: str | None
+) -> None:
     clusters = document.get("clusters", {})
     if name is None or (isinstance(clusters, dict) and name in clusters):
         return
@@ -428,7 +466,9 @@ def _check_default_cluster(reader: TableReader, document: Mapping[str, object], 
     reader.problem(("default_cluster",), f"there is no [clusters.{name}]{hint}")
 
 
-def _keys(reader: TableReader, document: Mapping[str, object], action_names: Collection[str] | None) -> dict[str, str]:
+def _keys(
+    reader: TableReader, document: Mapping[str, object], action_names: Collection[str] | None
+) -> dict[str, str]:
     table = reader.table(document, (), "keys")
     aliases = document.get("aliases")
     names = {*(action_names or ()), *(aliases if isinstance(aliases, dict) else ())}
@@ -458,7 +498,9 @@ def _ui(reader: TableReader, document: Mapping[str, object]) -> UiSettings:
     by_view: dict[str, Any] = {}
     for key, read in (("columns", values.column_list), ("sort", values.sort_column)):
         views = reader.table(table, ("ui",), key)
-        readers = {view: partial(read, known=_column_names(view)) for view in _VIEWS if view in views}
+        readers = {
+            view: partial(read, known=_column_names(view)) for view in _VIEWS if view in views
+        }
         by_view[key] = reader.fields(views, ("ui", key), readers, apart=_VIEWS)
     return build(UiSettings, reader.fit(UiSettings, table, ("ui",)), **by_view)
 
@@ -468,9 +510,15 @@ def _metrics(reader: TableReader, document: Mapping[str, object]) -> MetricsSett
     reader.fit(MetricsSettings, table, ("metrics",))
     listed = table.get("patterns", [])
     if not isinstance(listed, list):
-        reader.problem(("metrics", "patterns"), f"expected an array of regular expressions, not {shown(listed)}")
+        reader.problem(
+            ("metrics", "patterns"),
+            f"expected an array of regular expressions, not {shown(listed)}",
+        )
         return MetricsSettings()
-    read = [reader.value(("metrics", "patterns", at), values.metric_pattern, one) for at, one in enumerate(listed)]
+    read = [
+        reader.value(("metrics", "patterns", at), values.metric_pattern, one)
+        for at, one in enumerate(listed)
+    ]
     return MetricsSettings(tuple(pattern for pattern in read if pattern is not None))
 
 

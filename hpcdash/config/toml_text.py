@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 def format_toml(document: Mapping[str, Any]) -> str:
     """A document as TOML, in its order: plain keys first, then a [table] for each mapping.
 
-    A text of several lines stands between three quotes; mappings in a table or an array stand on one line. Whatever
-    does not print is escaped. Raises tomlkit's TOMLKitError for a value that TOML has not.
+    A text of several lines stands between three quotes; mappings in a table or an array stand on
+    one line. Whatever does not print is escaped. Raises tomlkit's TOMLKitError for a value that
+    TOML has not.
     """
     import tomlkit
 
     root = tomlkit.document()
     for key, value in sorted(document.items(), key=lambda pair: isinstance(pair[1], Mapping)):
-        root.append(_key(key), _table(value) if isinstance(value, Mapping) else _item(value, in_lines=True))
+        root.append(
+            _key(key), _table(value) if isinstance(value, Mapping) else _item(value, in_lines=True)
+        )
     return tomlkit.dumps(root)
 
 
@@ -35,7 +38,9 @@ def without_secrets(text: str) -> str:
         return text
     hidden = dict(document)
     if isinstance(environment := document.get("environment"), dict):
-        secrets = {name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))}
+        secrets = {
+            name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))
+        }
         hidden["environment"] = environment | secrets
     if "runtime_env" in document:
         hidden["runtime_env"] = without_secret_values(document["runtime_env"])
@@ -69,7 +74,8 @@ def _item(value: Any, *, in_lines: bool = False) -> Item:
     from tomlkit.items import Array, Integer, String, StringType, Trivia, Whitespace
 
     if isinstance(value, str):
-        # tomlkit escapes control characters alone, and in a time that grows with the square of the length.
+        # tomlkit escapes control characters alone, and in a time that grows with the square of the
+        # length.
         if in_lines and "\n" in value:
             return String(StringType.MLB, value, "\n" + _lines(value), Trivia())
         return String(StringType.SLB, value, quoted(value)[1:-1], Trivia())
@@ -82,14 +88,17 @@ def _item(value: Any, *, in_lines: bool = False) -> Item:
         parts = [part for item in value for part in (Whitespace(","), Whitespace(" "), _item(item))]
         return Array(parts[2:], Trivia())
     if isinstance(value, int) and value >= 1 << 64:
-        # Python refuses to print an integer of more than 4300 digits, which TOML may have written so.
+        # Python refuses to print an integer of more than 4300 digits, which TOML may have written
+        # so.
         return Integer(value, Trivia(), hex(value))
     item: Item = tomlkit.item(value)
     return item
 
 
 def _lines(text: str) -> str:
-    """Lines as they stand between three quotes: of three quotes the last is escaped, and one at the end."""
+    """Lines as they stand between three quotes: of three quotes the last is escaped, and one at the
+    end.
+    """
     lines = [quoted(line)[1:-1].replace('\\"', '"') for line in text.split("\n")]
     body = "\n".join(lines).replace('""', '"\\"')
     return f'{body[:-1]}\\"' if body.endswith('"') else body

@@ -38,17 +38,22 @@ def line_of_text(value: object) -> str:
     if len(value) > _MAX_TEXT_CHARACTERS:
         raise ValidationError(f"too long: at most {_MAX_TEXT_CHARACTERS} characters")
     if printable(value) != value:
-        raise ValidationError("holds a character that does not print (a line break, a tab, a control character)")
+        raise ValidationError(
+            "holds a character that does not print (a line break, a tab, a control character)"
+        )
     return value
 
 
 def number(value: object, smallest: float, largest: float, unit: str = "", why: str = "") -> float:
     """A finite number in a range, both ends included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValidationError(f"expected a number{f' of {unit}' if unit else ''}, not {shown(value)}")
+        raise ValidationError(
+            f"expected a number{f' of {unit}' if unit else ''}, not {shown(value)}"
+        )
     if not smallest <= value <= largest:
         raise ValidationError(
-            f"expected {smallest:g} to {largest:g}{f' {unit}' if unit else ''}{why}, not {shown(value)}"
+            f"expected {smallest:g} to {largest:g}{f' {unit}' if unit else ''}{why}, not "
+            f"{shown(value)}"
         )
     return float(value)
 
@@ -73,12 +78,18 @@ def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
 def whole(value: object, smallest: int, largest: int) -> int:
     """A whole number in a range, both ends included."""
     if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-        raise ValidationError(f"expected a whole number from {smallest} to {largest}, not {shown(value)}")
+        raise ValidationError(
+            f"expected a whole number from {smallest} to {largest}, not {shown(value)}"
+        )
     return value
 
 
 def count(value: object, smallest: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _LARGEST_COUNT:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not smallest <= value <= _LARGEST_COUNT
+    ):
         raise ValidationError(f"expected a whole number of at least {smallest}, not {shown(value)}")
     return value
 
@@ -94,7 +105,9 @@ def one_of(*choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in choices:
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise ValidationError(f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}")
+            raise ValidationError(
+                f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}"
+            )
         return value
 
     return read
@@ -115,11 +128,15 @@ def http_url(value: object) -> str:
     text = line_of_text(value)
     try:
         parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_url = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        )
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment:
-        raise ValidationError(f"{shown(text)} is not a server's URL: write one such as http://127.0.0.1:8265")
+        raise ValidationError(
+            f"{shown(text)} is not a server's URL: write one such as http://127.0.0.1:8265"
+        )
     if parts.username is not None:
         raise ValidationError("a URL with a name or password in it is refused: use token_file")
     return text.rstrip("/")
@@ -141,7 +158,8 @@ def search_path(value: object) -> str:
     text = line_of_text(value)
     if not all(folder.startswith("/") for folder in text.split(":")):
         raise ValidationError(
-            f"expected directories from the root, as in {quoted('/opt/slurm/bin')}, not {shown(text)}"
+            f"expected directories from the root, as in {quoted('/opt/slurm/bin')}, not "
+            f"{shown(text)}"
         )
     return text
 
@@ -151,10 +169,13 @@ def key_presses(value: object) -> str:
     keys = [part.strip() for part in line_of_text(value).split(",")]
     for key in keys:
         if not key:
-            raise ValidationError('a key is missing beside a comma (the key itself is called "comma")')
+            raise ValidationError(
+                'a key is missing beside a comma (the key itself is called "comma")'
+            )
         if not _KEY_PRESS.fullmatch(key):
             raise ValidationError(
-                f"{shown(key)} is not a key; keys look like {quoted('x')}, {quoted('ctrl+x')}, {quoted('f5')}"
+                f"{shown(key)} is not a key; keys look like {quoted('x')}, {quoted('ctrl+x')}, "
+                f"{quoted('f5')}"
             )
     return ",".join(keys)
 
@@ -176,7 +197,8 @@ def column_list(value: object, known: Iterable[str]) -> tuple[str, ...]:
     """Names of columns, each once."""
     if not isinstance(value, list) or not value:
         raise ValidationError(
-            f"expected an array of column names, not {'an empty one' if value == [] else shown(value)}"
+            f"expected an array of column names, not "
+            f"{'an empty one' if value == [] else shown(value)}"
         )
     for at, name in enumerate(value):
         column(name, known)
@@ -210,7 +232,8 @@ def seconds(value: object) -> float:
             found = None
         if found is None:
             raise ValidationError(
-                f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not {shown(value)}"
+                f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not "
+                f"{shown(value)}"
             )
         value = found
     return number(value, 0, _LONGEST_SECONDS, "seconds")
@@ -235,7 +258,9 @@ def amount_bytes(value: object) -> int:
         try:
             return parse_memory(value)
         except ValueError:
-            raise ValidationError(f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}") from None
+            raise ValidationError(
+                f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}"
+            ) from None
     return count(value)
 
 
@@ -251,7 +276,9 @@ def severity(value: object) -> Severity:
 def texts(value: object) -> tuple[str, ...]:
     """An array of texts, one at least."""
     if not isinstance(value, list) or not value:
-        raise ValidationError(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
+        raise ValidationError(
+            f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}"
+        )
     return tuple(map(line_of_text, value))
 
 
@@ -262,7 +289,8 @@ def some_of(*words: str) -> Reader:
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
             raise ValidationError(
-                f"expected an array of {', '.join(words)}, not {'an empty one' if value == [] else shown(value)}"
+                f"expected an array of {', '.join(words)}, not "
+                f"{'an empty one' if value == [] else shown(value)}"
             )
         return tuple(dict.fromkeys(map(one, value)))
 
@@ -280,7 +308,9 @@ def path_here(value: object) -> str:
     """A file of this machine, from the root or from the home folder."""
     text = line_of_text(value)
     if not text.startswith(("/", "~/")):
-        raise ValidationError(f"expected a path from the root or from {quoted('~/')}, not {shown(text)}")
+        raise ValidationError(
+            f"expected a path from the root or from {quoted('~/')}, not {shown(text)}"
+        )
     return text
 
 
@@ -291,7 +321,9 @@ def clock(value: object) -> time:
     try:
         return time.fromisoformat(line_of_text(value))
     except ValueError:
-        raise ValidationError(f"expected a time of day such as {quoted('22:00')}, not {shown(value)}") from None
+        raise ValidationError(
+            f"expected a time of day such as {quoted('22:00')}, not {shown(value)}"
+        ) from None
 
 
 def zone(value: object) -> str:
@@ -306,15 +338,23 @@ def zone(value: object) -> str:
 def moment(value: object) -> float:
     """A date and time, as TOML's own; without an offset in this machine's zone. Epoch seconds."""
     if not isinstance(value, datetime):
-        raise ValidationError(f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}")
+        raise ValidationError(
+            f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}"
+        )
     return value.timestamp()
 
 
 def quota_owner(value: object) -> str:
     text = line_of_text(value)
     kind, colon, name = text.partition(":")
-    if kind not in ("user", "group", "project") or (kind != "user" and not name) or (colon and not name):
-        raise ValidationError(f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}")
+    if (
+        kind not in ("user", "group", "project")
+        or (kind != "user" and not name)
+        or (colon and not name)
+    ):
+        raise ValidationError(
+            f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}"
+        )
     if name.startswith("-"):
         raise ValidationError("a name does not begin with '-'")
     return text
@@ -343,7 +383,9 @@ def zone_of(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        raise ConfigError(f"{name!r} is not a time zone", "Write one such as Europe/Paris or UTC.") from None
+        raise ConfigError(
+            f"{name!r} is not a time zone", "Write one such as Europe/Paris or UTC."
+        ) from None
 
 
 Flag = Annotated[bool, flag]

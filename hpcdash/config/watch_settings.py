@@ -1,4 +1,6 @@
-"""[watch] of config.toml: what watchdogs look at, when they speak, who is told; and how it is read."""
+"""[watch] of config.toml: what watchdogs look at, when they speak, who is told; and how it is
+read.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, time
@@ -28,7 +30,9 @@ LossKinds = Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)]
 
 
 class RunningWatch(Struct, frozen=True):
-    """A job that must run or wait: `name` is its exact name, `users` whose it may be (none: anyone's)."""
+    """A job that must run or wait: `name` is its exact name, `users` whose it may be (none:
+    anyone's).
+    """
 
     name: str
     users: tuple[str, ...] = ()
@@ -36,17 +40,20 @@ class RunningWatch(Struct, frozen=True):
 
 
 class HangingWatch(Struct, frozen=True):
-    """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves are silent too."""
+    """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves
+    are silent too.
+    """
 
     limit_seconds: SomeSeconds = 30 * MINUTE
     severity: Level = Severity.CRITICAL
 
 
 class LossWatch(Struct, frozen=True):
-    """Which problems of a training's metrics are reported, of LOSS_KINDS; `severity` is that of nan, inf and
-    divergence.
+    """Which problems of a training's metrics are reported, of LOSS_KINDS; `severity` is that of
+    nan, inf and divergence.
 
-    limit: it will not reach its final step before its time limit, and too few tasks are queued behind it.
+    limit: it will not reach its final step before its time limit, and too few tasks are queued
+    behind it.
     """
 
     kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
@@ -57,11 +64,11 @@ class StorageWatch(Struct, frozen=True):
     """A path whose bytes and inodes must not run out.
 
     share: report above this share of the usable space; None: 0.85, or 0.75 if `is_scratch`.
-    full_at: the share of the limit at which writes already fail: 0.8 if a file system rebalances its disks.
-    floor_bytes, floor_inodes: report when less than this is free.
-    forecast_seconds: report when it would be full within this time; None: never. critical_seconds: likewise, grave.
-    limit_bytes, limit_inodes: the quota, if no tool reports it (du).
-    planned_bytes_a_day: what the training is known to write, if that is more than was measured.
+    full_at: the share of the limit at which writes already fail: 0.8 if a file system rebalances
+    its disks. floor_bytes, floor_inodes: report when less than this is free. forecast_seconds:
+    report when it would be full within this time; None: never. critical_seconds: likewise, grave.
+    limit_bytes, limit_inodes: the quota, if no tool reports it (du). planned_bytes_a_day: what the
+    training is known to write, if that is more than was measured.
     """
 
     path: AbsolutePath
@@ -95,7 +102,9 @@ class ChainWatch(Struct, frozen=True):
 
 
 class CheckpointWatch(Struct, frozen=True):
-    """How a job saves: every `interval_seconds`, for `save_seconds`; `spare_seconds` must remain before its end."""
+    """How a job saves: every `interval_seconds`, for `save_seconds`; `spare_seconds` must remain
+    before its end.
+    """
 
     interval_seconds: SomeSeconds
     save_seconds: SomeSeconds
@@ -103,23 +112,27 @@ class CheckpointWatch(Struct, frozen=True):
 
 
 class FailuresWatch(Struct, frozen=True):
-    """`in_a_row` failures of one job on one node; of more than `most_nodes` common ones none can be named."""
+    """`in_a_row` failures of one job on one node; of more than `most_nodes` common ones none can be
+    named.
+    """
 
     in_a_row: Counted = 3
     most_nodes: Counted = 2
 
 
 class PoolsWatch(Struct, frozen=True):
-    """Report tasks of shared pools that have had no turn for `no_turn_seconds` since they came or last ran, that were
-    interrupted `unsaved_in_a_row` times without a save, in a row or more often than they saved, or that save too
-    slowly."""
+    """Report tasks of shared pools that have had no turn for `no_turn_seconds` since they came or
+    last ran, that were interrupted `unsaved_in_a_row` times without a save, in a row or more often
+    than they saved, or that save too slowly.
+    """
 
     no_turn_seconds: SomeSeconds = 1.0 * DAY
     unsaved_in_a_row: Counted = 2
 
 
 class QuietHours(Struct, frozen=True):
-    """From `start` to `end` of every day in `zone` (an IANA name; '' is this machine's) only grave alerts are told.
+    """From `start` to `end` of every day in `zone` (an IANA name; '' is this machine's) only grave
+    alerts are told.
 
     Over midnight where `end` is before `start`; never where both are the same.
     """
@@ -133,8 +146,8 @@ class QuietHours(Struct, frozen=True):
 class AlertSettings(Struct, frozen=True):
     """When an alert is sent.
 
-    least: less severe alerts are never sent. remind_seconds: send again while it lasts; None: never.
-    settle_seconds: how long a problem must be gone before it counts as resolved.
+    least: less severe alerts are never sent. remind_seconds: send again while it lasts; None:
+    never. settle_seconds: how long a problem must be gone before it counts as resolved.
     """
 
     least: Level = Severity.WARNING
@@ -155,8 +168,10 @@ class _Secretive(Struct, frozen=True):
 
 
 class MailSettings(_Secretive, frozen=True):
-    """E-mail through an SMTP server. `security`: starttls, tls (from the first byte on) or none; certificates are
-    verified. ca_file: certificates to trust instead of the system's. The password is never shown.
+    """E-mail through an SMTP server.
+
+    `security`: starttls, tls (from the first byte on) or none; certificates are verified. ca_file:
+    certificates to trust instead of the system's. The password is never shown.
     """
 
     recipients: Texts
@@ -171,9 +186,12 @@ class MailSettings(_Secretive, frozen=True):
 
 
 class WebhookSettings(_Secretive, frozen=True):
-    """A POST of JSON. `form`: json (all there is) or slack (a text: Slack, Mattermost, Rocket.Chat).
+    """A POST of JSON.
 
-    The URL and the headers may hold secrets and are never shown. key: its place in the configuration.
+    `form`: json (all there is) or slack (a text: Slack, Mattermost, Rocket.Chat).
+
+    The URL and the headers may hold secrets and are never shown. key: its place in the
+    configuration.
     """
 
     url: str
@@ -204,7 +222,10 @@ class TerminalSettings(Struct, frozen=True):
 
 
 class AppriseSettings(_Secretive, frozen=True):
-    """Addresses of apprise's, for all it knows; they hold secrets and are never shown. key: as a webhook's."""
+    """Addresses of apprise's, for all it knows; they hold secrets and are never shown.
+
+    key: as a webhook's.
+    """
 
     urls: tuple[str, ...]
     limit_seconds: SomeSeconds = 60.0
@@ -216,11 +237,15 @@ class AppriseSettings(_Secretive, frozen=True):
         return f"apprise ({self.key})"
 
 
-NotifierSettings = MailSettings | WebhookSettings | CommandSettings | TerminalSettings | AppriseSettings
+NotifierSettings = (
+    MailSettings | WebhookSettings | CommandSettings | TerminalSettings | AppriseSettings
+)
 
 
 class JobSelector(Struct, frozen=True):
-    """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all), `clusters` (none: all)."""
+    """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all),
+    `clusters` (none: all).
+    """
 
     name: Text = ""
     users: Texts = ()
@@ -242,7 +267,9 @@ class RunningRule(Struct, frozen=True):
 
 
 class HangingRule(Struct, frozen=True):
-    """Jobs whose output must grow; `log` is a file there instead of their own output, {id} in it a job's id."""
+    """Jobs whose output must grow; `log` is a file there instead of their own output, {id} in it a
+    job's id.
+    """
 
     meant: Selected
     watch: Annotated[HangingWatch, SameTable()] = field(default_factory=HangingWatch)
@@ -250,7 +277,9 @@ class HangingRule(Struct, frozen=True):
 
 
 class LossesRule(Struct, frozen=True):
-    """Running trainings whose metrics are read from their output; `log` is a file there instead, {id} a job's id."""
+    """Running trainings whose metrics are read from their output; `log` is a file there instead,
+    {id} a job's id.
+    """
 
     meant: Selected = field(default_factory=JobSelector)
     watch: Annotated[LossWatch, SameTable()] = field(default_factory=LossWatch)
@@ -258,7 +287,10 @@ class LossesRule(Struct, frozen=True):
 
 
 class StorageRule(Struct, frozen=True):
-    """A path there. `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID."""
+    """A path there.
+
+    `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID.
+    """
 
     watch: Annotated[StorageWatch, SameTable()]
     meant: OnClusters = field(default_factory=JobSelector)
@@ -267,7 +299,9 @@ class StorageRule(Struct, frozen=True):
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether its own limits say that it is a folder of a larger file system, whose figures are not its own."""
+        """Whether its own limits say that it is a folder of a larger file system, whose figures are
+        not its own.
+        """
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
 
 
@@ -286,8 +320,12 @@ class ChainRule(Struct, frozen=True):
 
 
 class SavesRule(Struct, frozen=True):
-    """How jobs save. The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
-    the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's launch says, if any."""
+    """How jobs save.
+
+    The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
+    the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's
+    launch says, if any.
+    """
 
     meant: Selected
     watch: Annotated[CheckpointWatch, SameTable()]
@@ -310,8 +348,9 @@ class PoolsRule(Struct, frozen=True):
 
 
 class Secret(_Secretive, frozen=True):
-    """What nobody is shown: a `text` of the configuration itself, the first line of a `file` or an environment
-    `variable`, of this machine; '' all three for none."""
+    """What nobody is shown: a `text` of the configuration itself, the first line of a `file` or an
+    environment `variable`, of this machine; '' all three for none.
+    """
 
     text: str = ""
     file: str = ""
@@ -319,7 +358,9 @@ class Secret(_Secretive, frozen=True):
 
 
 class NotificationChannel(Struct, frozen=True):
-    """A way to tell: settings that lack their `secrets`, by the field each fills; `key` is its place in the file."""
+    """A way to tell: settings that lack their `secrets`, by the field each fills; `key` is its
+    place in the file.
+    """
 
     settings: MailSettings | WebhookSettings | CommandSettings | AppriseSettings
     secrets: Mapping[str, Secret] = field(default_factory=dict)
@@ -328,17 +369,20 @@ class NotificationChannel(Struct, frozen=True):
 
 def _round_seconds(value: object) -> float:
     """From one round to the next: a minute to a day."""
-    return values.number(values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)")
+    return values.number(
+        values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)"
+    )
 
 
 class WatchSettings(Struct, frozen=True):
     """[watch].
 
-    every_seconds: the interval between rounds of `hpcdash watch`. pulse_file: the file on this machine to which PULSE
-    lines are appended; '' for stdout. unreachable_rounds: after how many rounds without an answer a cluster is
-    reported. never_starts: whether the user's jobs that will never start are reported. snooze_seconds: how long a key
-    press snoozes an alert. snoozed: keys of alerts, or rules such as `storage/`, and the epoch until which they are
-    snoozed. terminal: None if the dashboard does not ring. metric_patterns: the user's own, from [metrics].
+    every_seconds: the interval between rounds of `hpcdash watch`. pulse_file: the file on this
+    machine to which PULSE lines are appended; '' for stdout. unreachable_rounds: after how many
+    rounds without an answer a cluster is reported. never_starts: whether the user's jobs that will
+    never start are reported. snooze_seconds: how long a key press snoozes an alert. snoozed: keys
+    of alerts, or rules such as `storage/`, and the epoch until which they are snoozed. terminal:
+    None if the dashboard does not ring. metric_patterns: the user's own, from [metrics].
     is_configured: whether there is a [watch] at all.
     """
 
@@ -395,7 +439,9 @@ _SECRETS: Mapping[str, tuple[str, Reader]] = {
 }
 
 
-def read_watch(reader: TableReader, document: Mapping[str, object], clusters: Collection[str]) -> WatchSettings:
+def read_watch(
+    reader: TableReader, document: Mapping[str, object], clusters: Collection[str]
+) -> WatchSettings:
     """What `watch` of a document says; `clusters` are those that it configures."""
     if "watch" not in document:
         return WatchSettings()
@@ -403,18 +449,29 @@ def read_watch(reader: TableReader, document: Mapping[str, object], clusters: Co
 
 
 class _WatchReader:
-    def __init__(self, reader: TableReader, table: Mapping[str, Any], clusters: Collection[str]) -> None:
+    def __init__(
+        self, reader: TableReader, table: Mapping[str, Any], clusters: Collection[str]
+    ) -> None:
         self._reader = reader
         self._table = table
         self._clusters = clusters
 
     def settings(self) -> WatchSettings:
-        ways = {"mail": self._mail, "webhook": self._webhook, "command": self._command, "apprise": self._apprise}
+        ways = {
+            "mail": self._mail,
+            "webhook": self._webhook,
+            "command": self._command,
+            "apprise": self._apprise,
+        }
         fit = self._reader.fit(WatchSettings, self._table, ("watch",), apart=(*ways, _OLD_CHAINS))
         snoozed = self._reader.table(self._table, ("watch",), "snoozed")
         rules = {key: tuple(self._rules(key, record)) for key, record in _RULES.items()}
         rules["chains"] += tuple(self._rules(_OLD_CHAINS, ChainRule))
-        notices = [read(*at) for key, read in ways.items() for at in self._reader.tables(self._table, ("watch",), key)]
+        notices = [
+            read(*at)
+            for key, read in ways.items()
+            for at in self._reader.tables(self._table, ("watch",), key)
+        ]
         return build(
             WatchSettings,
             fit,
@@ -428,7 +485,9 @@ class _WatchReader:
         """The rules of a kind; what cannot be used is left out."""
         for table, path in self._reader.tables(self._table, ("watch",), key):
             rule = self._reader.record(record, table, path, partial(self._check, record, path))
-            if rule is not None and (record is not RunningRule or self._reader.has(table, path, table, ("name",))):
+            if rule is not None and (
+                record is not RunningRule or self._reader.has(table, path, table, ("name",))
+            ):
                 yield rule
 
     def _check(self, record: object, path: KeyPath, fit: Mapping[str, Any]) -> None:
@@ -438,10 +497,14 @@ class _WatchReader:
             if self._clusters and name not in self._clusters:
                 problem((*path, "clusters", at), f"there is no [clusters.{name}]")
         if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
-            problem((*path, "users"), f"{quoted(ANYONE)} is anyone: no other name belongs beside it")
+            problem(
+                (*path, "users"), f"{quoted(ANYONE)} is anyone: no other name belongs beside it"
+            )
         if record in (RunningRule, StorageRule) and len(self._clusters) > 1 and not clusters:
             named = quoted(next(iter(self._clusters)))
-            problem(path, f"there are several clusters: say which it is on, as in clusters = [{named}]")
+            problem(
+                path, f"there are several clusters: say which it is on, as in clusters = [{named}]"
+            )
         if "checkpoints" in fit and "saved" in fit:
             problem((*path, "saved"), "checkpoints or saved tells the last save: one of the two")
 
@@ -455,7 +518,9 @@ class _WatchReader:
         fit, secret = self._with_secret(MailSettings, table, path, "password", ("_file", "_env"))
         if not self._reader.has(table, path, fit, ("recipients", "sender")):
             return None
-        return NotificationChannel(build(MailSettings, fit), {"password": secret} if secret else {}, dotted(path))
+        return NotificationChannel(
+            build(MailSettings, fit), {"password": secret} if secret else {}, dotted(path)
+        )
 
     def _webhook(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         headers: dict[str, Secret] = {}
@@ -464,7 +529,9 @@ class _WatchReader:
             given = self._reader.mapping(self._reader.table(table, path, key), (*path, key), reader)
             headers |= {name: Secret(**{field_name: value}) for name, value in given.items()}
         apart = [f"headers{end}" for end in _SECRETS]
-        fit, secret = self._with_secret(WebhookSettings, table, path, "url", ("_file", "_env", ""), apart)
+        fit, secret = self._with_secret(
+            WebhookSettings, table, path, "url", ("_file", "_env", ""), apart
+        )
         if secret is None:
             self._reader.problem(path, "url_file, url_env or url is missing: where to post")
             return None
@@ -478,9 +545,13 @@ class _WatchReader:
     def _apprise(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         fit, secret = self._with_secret(AppriseSettings, table, path, "urls", ("_file", "_env"))
         if secret is None:
-            self._reader.problem(path, "urls_file or urls_env is missing: where apprise's addresses are")
+            self._reader.problem(
+                path, "urls_file or urls_env is missing: where apprise's addresses are"
+            )
             return None
-        return NotificationChannel(build(AppriseSettings, fit, urls=()), {"urls": secret}, dotted(path))
+        return NotificationChannel(
+            build(AppriseSettings, fit, urls=()), {"urls": secret}, dotted(path)
+        )
 
     def _with_secret(
         self,

@@ -30,16 +30,21 @@ def cluster_block(name: str, fields: Mapping[str, object]) -> str:
     for text in (name, *given, *given.values()):
         # Arguments that are not UTF-8 reach Python as lone surrogates, which TOML cannot hold.
         if isinstance(text, str) and without_surrogates(text) != text:
-            raise ConfigError(f"{printable(text)} is not UTF-8 and cannot be written to a configuration")
+            raise ConfigError(
+                f"{printable(text)} is not UTF-8 and cannot be written to a configuration"
+            )
     return format_toml({"clusters": {name: given}})
 
 
-def write_cluster(path: Path, name: str, fields: Mapping[str, object], *, only_check: bool = False) -> Settings:
+def write_cluster(
+    path: Path, name: str, fields: Mapping[str, object], *, only_check: bool = False
+) -> Settings:
     """Add a cluster to the file at `path`, made (mode 0600) if missing, and give what it then says.
 
-    With `only_check` nothing is written, and it gives what the file would say.
-    The file changes all at once or not at all; a symbolic link stays one. Raises ConfigError, having written nothing:
-    the file cannot be used as it is, holds this cluster, or would not be good with it; or cannot be written.
+    With `only_check` nothing is written, and it gives what the file would say. The file changes all
+    at once or not at all; a symbolic link stays one. Raises ConfigError, having written nothing:
+    the file cannot be used as it is, holds this cluster, or would not be good with it; or cannot be
+    written.
     """
     named = shown_path(path)
     raw = read_bytes(path) or b""
@@ -65,7 +70,9 @@ def write_cluster(path: Path, name: str, fields: Mapping[str, object], *, only_c
     byte_order_mark = raw[: len(raw) - len(before.encode("utf-8"))]
     content = byte_order_mark + after.encode("utf-8")
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"would be larger than {MAX_FILE_BYTES // 1024} KiB with this cluster", file=named)
+        raise ConfigError(
+            f"would be larger than {MAX_FILE_BYTES // 1024} KiB with this cluster", file=named
+        )
     try:
         settings = settings_from_text(after, path)
     except ConfigProblems as error:
@@ -77,7 +84,9 @@ def write_cluster(path: Path, name: str, fields: Mapping[str, object], *, only_c
 
 
 def _appended(before: str, block: str) -> str:
-    """The text as it is, its line's end, a blank line and the block, with the file's own line ends."""
+    """The text as it is, its line's end, a blank line and the block, with the file's own line
+    ends.
+    """
     gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
     added = gap + block
     return before + (added.replace("\n", "\r\n") if "\r\n" in before else added)

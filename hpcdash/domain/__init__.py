@@ -1,1 +1,4 @@
-"""What jobs, nodes and queues are, whatever the scheduler: schema, states, units, filters, folding. Pure."""
+"""What jobs, nodes and queues are, whatever the scheduler: schema, states, units, filters, folding.
+
+Pure.
+"""

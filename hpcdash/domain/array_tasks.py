@@ -15,18 +15,23 @@ MAX_TASKS = 4_000_001
 _ITEM = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
 _THROTTLE = re.compile(r"%([0-9]{1,10})$")
 # What may be left of an item where a list was cut.
-_CUT_ITEM = re.compile(r"(?:[0-9]{1,10}(?:-(?:[0-9]{1,10}(?::[0-9]{0,10})?)?)?)?(?:%[0-9]{0,10})?(?:\.\.\.|…)?")
+_CUT_ITEM = re.compile(
+    r"(?:[0-9]{1,10}(?:-(?:[0-9]{1,10}(?::[0-9]{0,10})?)?)?)?(?:%[0-9]{0,10})?(?:\.\.\.|…)?"
+)
 _CUT = ("...", "…")
 # Of ranges with steps that overlap each task is looked at.
 _MOST_LOOKED_AT = 100_000
 _SHOWN_LETTERS = 60
-# So many tasks are divided into the fewest ranges; of more than the other number only runs are found.
+# So many tasks are divided into the fewest ranges; of more than the other number only runs are
+# found.
 _MOST_TRIED, _MOST_COMPARED = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayTasks:
-    """Tasks of an array; `throttle` is how many may run at once; incomplete when the scheduler cut the list short."""
+    """Tasks of an array; `throttle` is how many may run at once; incomplete when the scheduler cut
+    the list short.
+    """
 
     ranges: tuple[range, ...]
     throttle: int | None = None
@@ -59,8 +64,8 @@ class ArrayTasks:
 def parse_tasks(text: str) -> ArrayTasks:
     """Reads `3-10%1`, `1,3,5-7`, `0-15:4`, `[4-10%2]`, `1-3,...`; each task counts once.
 
-    A list that ends in `...` or lost its bracket is incomplete; the last number before a lost bracket may have lost
-    digits and is left out. Raises ValueError naming the text.
+    A list that ends in `...` or lost its bracket is incomplete; the last number before a lost
+    bracket may have lost digits and is left out. Raises ValueError naming the text.
     """
     wanted = text.strip()
     is_cut = wanted.startswith("[") and not wanted.endswith("]")
@@ -77,7 +82,9 @@ def parse_tasks(text: str) -> ArrayTasks:
         raise ValueError(f"{_excerpt(text)} names no array tasks")
     if sum(map(len, ranges)) > MAX_TASKS:
         raise ValueError(f"{_excerpt(text)} has more than {MAX_TASKS} tasks")
-    return ArrayTasks(_distinct(ranges, text), int(throttle[1]) or None if throttle else None, is_incomplete)
+    return ArrayTasks(
+        _distinct(ranges, text), int(throttle[1]) or None if throttle else None, is_incomplete
+    )
 
 
 def stepped_ranges(tasks: Iterable[int]) -> tuple[range, ...]:
@@ -170,7 +177,9 @@ def _runs(tasks: Sequence[int]) -> list[range]:
 def _parse_item(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise ValueError(f"{_named(item, text)} is not an array task: write 3, 1-10, 0-15:4 or 1-10%2")
+        raise ValueError(
+            f"{_named(item, text)} is not an array task: write 3, 1-10, 0-15:4 or 1-10%2"
+        )
     low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if high < low or step == 0:
         raise ValueError(f"{_named(item, text)} is an empty range")
@@ -188,14 +197,19 @@ def _excerpt(text: str) -> str:
 def _distinct(ranges: list[range], text: str) -> tuple[range, ...]:
     """The same ranges when no task is twice in them; else the tasks anew, in order."""
     ordered = sorted(ranges, key=lambda tasks: tasks.start)
-    if all(before[-1] < after[0] for before, after in zip(ordered, islice(ordered, 1, None), strict=False)):
+    if all(
+        before[-1] < after[0]
+        for before, after in zip(ordered, islice(ordered, 1, None), strict=False)
+    ):
         return tuple(ranges)
     stepped = [tasks for tasks in ordered if tasks.step > 1]
     if sum(map(len, stepped)) > _MOST_LOOKED_AT:
         raise ValueError(f"{_excerpt(text)} names tasks more than once")
     alone = [range(task, task + 1) for tasks in stepped for task in tasks]
     result: list[range] = []
-    for tasks in sorted([*(tasks for tasks in ordered if tasks.step == 1), *alone], key=lambda tasks: tasks.start):
+    for tasks in sorted(
+        [*(tasks for tasks in ordered if tasks.step == 1), *alone], key=lambda tasks: tasks.start
+    ):
         if result and tasks.start <= result[-1].stop:
             result[-1] = range(result[-1].start, max(result[-1].stop, tasks.stop))
         else:

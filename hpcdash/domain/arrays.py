@@ -13,7 +13,14 @@ from msgspec import Struct
 from hpcdash.domain.array_tasks import MAX_TASKS as MAX_TASKS
 from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
 from hpcdash.domain.array_tasks import parse_tasks as parse_tasks
-from hpcdash.domain.columns import STATE_ORDER, as_array, digits, row_numbers, sort_order, state_ranks
+from hpcdash.domain.columns import (
+    STATE_ORDER,
+    as_array,
+    digits,
+    row_numbers,
+    sort_order,
+    state_ranks,
+)
 from hpcdash.domain.schema import TEXT
 from hpcdash.domain.states import ACTIVE, WAITING
 
@@ -35,18 +42,22 @@ _ROOM_FOR_LIST = 60
 
 
 def fold(
-    table: pa.Table, unfolded: frozenset[str] | None = frozenset(), sort: tuple[str, bool] | None = None
+    table: pa.Table,
+    unfolded: frozenset[str] | None = frozenset(),
+    sort: tuple[str, bool] | None = None,
 ) -> pa.Table:
-    """Rows of domain.schema.JOBS with the rows of one `array_id`, where there are two or more, as one summary.
+    """Rows of domain.schema.JOBS with the rows of one `array_id`, where there are two or more, as
+    one summary.
 
-    A summary stands where the first of its rows stood; with a `sort` (a column, and whether the largest comes first) it
-    stands by its own value. With its `array_id` in `unfolded` (None: every one) its rows follow it, in the same order.
-    Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED, FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary (`2 running · 8
-    pending`, in tasks) and `_row_id`: the id, or `12[]` for the summary of array 12.
+    A summary stands where the first of its rows stood; with a `sort` (a column, and whether the
+    largest comes first) it stands by its own value. With its `array_id` in `unfolded` (None: every
+    one) its rows follow it, in the same order. Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED,
+    FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary (`2 running · 8 pending`, in tasks) and
+    `_row_id`: the id, or `12[]` for the summary of array 12.
 
-    A summary has the state of its most alive row, the resources of its active rows together (of its first row when
-    none is active), its earliest submission and start, and what all of its rows share. While any is active, it has run
-    for as long as the one that ends last, and ends with it.
+    A summary has the state of its most alive row, the resources of its active rows together (of its
+    first row when none is active), its earliest submission and start, and what all of its rows
+    share. While any is active, it has run for as long as the one that ends last, and ends with it.
     """
     table = table.unify_dictionaries().combine_chunks()
     array_ids = as_array(table["array_id"])
@@ -61,7 +72,11 @@ def fold(
     is_grouped = pc.fill_null(pc.is_in(groups, value_set=folded_groups), False)
     numbers = row_numbers(table.num_rows)
     # Where each row stands: the inverse of its order.
-    places = numbers if sort is None else pc.array_sort_indices(sort_order(table, *sort)).cast(numbers.type)
+    places = (
+        numbers
+        if sort is None
+        else pc.array_sort_indices(sort_order(table, *sort)).cast(numbers.type)
+    )
     rows = table.filter(is_grouped)
     row_groups = groups.filter(is_grouped)
     row_places = places.filter(is_grouped)
@@ -73,7 +88,8 @@ def fold(
         is_open = pa.repeat(pa.scalar(True), len(summary_ids))
     else:
         is_open = pc.is_in(summary_ids, value_set=pa.array(sorted(unfolded), TEXT))
-    # Rows are only taken once, from the table with the summaries after it: a copy of 100 000 of them is 25 MB.
+    # Rows are only taken once, from the table with the summaries after it: a copy of 100 000 of
+    # them is 25 MB.
     plain = numbers.filter(pc.invert(is_grouped))
     summed = pc.add(row_numbers(len(summary_ids)), table.num_rows)
     tops = pa.concat_arrays([plain, summed])
@@ -90,7 +106,12 @@ def fold(
         parents = pc.index_in(row_groups.filter(is_child), value_set=summary_groups)
         below = pc.add(row_places.filter(is_child), 1)
         parts.append(
-            _Part(numbers.filter(is_grouped).filter(is_child), summary_anchors.take(parents), below, FOLD_CHILD)
+            _Part(
+                numbers.filter(is_grouped).filter(is_child),
+                summary_anchors.take(parents),
+                below,
+                FOLD_CHILD,
+            )
         )
     by_place = pc.sort_indices(
         pa.table(
@@ -102,14 +123,20 @@ def fold(
         sort_keys=[("anchor", "ascending"), ("depth", "ascending")],
     )
     positions = pa.concat_arrays([part.positions for part in parts]).take(by_place)
-    kinds = pa.concat_arrays([pa.repeat(pa.scalar(part.kind, pa.int8()), len(part.positions)) for part in parts])
+    kinds = pa.concat_arrays(
+        [pa.repeat(pa.scalar(part.kind, pa.int8()), len(part.positions)) for part in parts]
+    )
     taken = everything.take(positions).combine_chunks()
     kinds = kinds.take(by_place)
     # Which summary a row is, null for a row that is none.
     of_summary = pc.subtract(positions, table.num_rows)
-    of_summary = pc.if_else(pc.equal(kinds, FOLD_FOLDED), of_summary, pa.scalar(None, of_summary.type))
+    of_summary = pc.if_else(
+        pc.equal(kinds, FOLD_FOLDED), of_summary, pa.scalar(None, of_summary.type)
+    )
     opened = pc.fill_null(is_open.take(of_summary), False)
-    row_ids = pc.coalesce(pc.binary_join_element_wise(summary_ids, "[]", "").take(of_summary), as_array(taken["id"]))
+    row_ids = pc.coalesce(
+        pc.binary_join_element_wise(summary_ids, "[]", "").take(of_summary), as_array(taken["id"])
+    )
     return _with_fold(
         taken,
         pc.if_else(opened, pa.scalar(FOLD_UNFOLDED, pa.int8()), kinds),
@@ -122,16 +149,26 @@ def _sorted(table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
     return table if sort is None else table.take(sort_order(table, *sort))
 
 
-def _sorted_anchors(everything: pa.Table, tops: pa.Array, anchors: pa.Array, sort: tuple[str, bool]) -> pa.Array:
-    """Where each of some rows stands when they are sorted; those that are alike keep the order of their anchors."""
+def _sorted_anchors(
+    everything: pa.Table, tops: pa.Array, anchors: pa.Array, sort: tuple[str, bool]
+) -> pa.Array:
+    """Where each of some rows stands when they are sorted; those that are alike keep the order of
+    their anchors.
+    """
     in_turn = pc.array_sort_indices(anchors)
-    sorted_by = [name for name in dict.fromkeys((sort[0], "_number", "_task")) if name in everything.column_names]
+    sorted_by = [
+        name
+        for name in dict.fromkeys((sort[0], "_number", "_task"))
+        if name in everything.column_names
+    ]
     order = sort_order(everything.select(sorted_by).take(tops.take(in_turn)), *sort)
     return pc.array_sort_indices(in_turn.take(order)).cast(anchors.type)
 
 
 class _Part(Struct, frozen=True):
-    """Rows of the result of one kind: where they are taken from, whose place they stand at, and how far below it."""
+    """Rows of the result of one kind: where they are taken from, whose place they stand at, and how
+    far below it.
+    """
 
     positions: pa.Array
     anchors: pa.Array
@@ -142,16 +179,22 @@ class _Part(Struct, frozen=True):
 def _plain(table: pa.Table) -> pa.Table:
     count = table.num_rows
     no_states = pa.nulls(count, TEXT)
-    return _with_fold(table, pa.repeat(pa.scalar(FOLD_PLAIN, pa.int8()), count), no_states, table["id"])
+    return _with_fold(
+        table, pa.repeat(pa.scalar(FOLD_PLAIN, pa.int8()), count), no_states, table["id"]
+    )
 
 
-def _with_fold(table: pa.Table, kinds: pa.Array, states: pa.Array, row_ids: pa.Array | pa.ChunkedArray) -> pa.Table:
+def _with_fold(
+    table: pa.Table, kinds: pa.Array, states: pa.Array, row_ids: pa.Array | pa.ChunkedArray
+) -> pa.Table:
     for (name, _), column in zip(FOLD_COLUMNS, (kinds, states, row_ids), strict=True):
         table = table.append_column(name, column)
     return table
 
 
-def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.Table, pa.Array, pa.Array]:
+def _summaries(
+    rows: pa.Table, groups: pa.Array, places: pa.Array
+) -> tuple[pa.Table, pa.Array, pa.Array]:
     """One row a group, the groups, and the place of each one's first row."""
     state = as_array(rows["state"])
     ranks = pc.fill_null(state_ranks(state.dictionary).take(state.indices), len(STATE_ORDER))
@@ -163,7 +206,12 @@ def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.T
         "_rank": ranks,
         "_active": is_active.cast(pa.int8()),
     }
-    wanted: list[tuple[Any, ...]] = [("_place", "min"), ("_rank", "min"), ("_active", "max"), ("_tasks", "sum")]
+    wanted: list[tuple[Any, ...]] = [
+        ("_place", "min"),
+        ("_rank", "min"),
+        ("_active", "max"),
+        ("_tasks", "sum"),
+    ]
     columns["_tasks"] = pc.fill_null(as_array(rows["_tasks"]), 1)
     at_least_one = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
     for name in rows.column_names:
@@ -181,25 +229,46 @@ def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.T
                 column = column.dictionary_encode()
             columns[name] = column.indices
             wanted += [(name, "min"), (name, "max")]
-    grouped = pa.table(columns).group_by("_group", use_threads=False).aggregate(wanted).combine_chunks()
+    grouped = (
+        pa.table(columns).group_by("_group", use_threads=False).aggregate(wanted).combine_chunks()
+    )
     result = {name: as_array(grouped[name]) for name in grouped.column_names}
     result |= _last_to_end(rows.filter(is_active), groups.filter(is_active), result)
     first_rows = rows.take(pc.index_in(result["_place_min"], value_set=places))
     return _assemble(rows, first_rows, result), result["_group"], result["_place_min"]
 
 
-def _last_to_end(active: pa.Table, groups: pa.Array, result: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """`elapsed_seconds_max` and `ends_at_max` of the groups with active rows: both of the row that ends last.
+def _last_to_end(
+    active: pa.Table, groups: pa.Array, result: dict[str, pa.Array]
+) -> dict[str, pa.Array]:
+    """`elapsed_seconds_max` and `ends_at_max` of the groups with active rows: both of the row that
+    ends last.
 
     Of those without an end, and of those that end together, it is the one that has run longest.
     """
-    times = pa.table({"group": groups, "ends_at": active["ends_at"], "elapsed": active["elapsed_seconds"]})
-    ends = times.group_by("group", use_threads=False).aggregate([("ends_at", "max")]).combine_chunks()
-    last_end = as_array(ends["ends_at_max"]).take(pc.index_in(groups, value_set=as_array(ends["group"])))
-    is_last = pc.or_(pc.is_null(last_end), pc.fill_null(pc.equal(as_array(times["ends_at"]), last_end), False))
-    ran = times.filter(is_last).group_by("group", use_threads=False).aggregate([("elapsed", "max")]).combine_chunks()
+    times = pa.table(
+        {"group": groups, "ends_at": active["ends_at"], "elapsed": active["elapsed_seconds"]}
+    )
+    ends = (
+        times.group_by("group", use_threads=False).aggregate([("ends_at", "max")]).combine_chunks()
+    )
+    last_end = as_array(ends["ends_at_max"]).take(
+        pc.index_in(groups, value_set=as_array(ends["group"]))
+    )
+    is_last = pc.or_(
+        pc.is_null(last_end), pc.fill_null(pc.equal(as_array(times["ends_at"]), last_end), False)
+    )
+    ran = (
+        times.filter(is_last)
+        .group_by("group", use_threads=False)
+        .aggregate([("elapsed", "max")])
+        .combine_chunks()
+    )
     found = {}
-    for name, of_active, column in (("ends_at", ends, "ends_at_max"), ("elapsed_seconds", ran, "elapsed_max")):
+    for name, of_active, column in (
+        ("ends_at", ends, "ends_at_max"),
+        ("elapsed_seconds", ran, "elapsed_max"),
+    ):
         places = pc.index_in(result["_group"], value_set=as_array(of_active["group"]))
         chosen = as_array(of_active[column]).take(places)
         found[f"{name}_max"] = pc.if_else(pc.is_valid(places), chosen, result[f"{name}_max"])
@@ -208,8 +277,15 @@ def _last_to_end(active: pa.Table, groups: pa.Array, result: dict[str, pa.Array]
 
 def _without_reasons_of_others(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:
     """`rows`, where one that ended has no reason unless its group ended in the same state."""
-    least = pa.table({"group": groups, "rank": ranks}).group_by("group").aggregate([("rank", "min")]).combine_chunks()
-    state_of_group = as_array(least["rank_min"]).take(pc.index_in(groups, value_set=as_array(least["group"])))
+    least = (
+        pa.table({"group": groups, "rank": ranks})
+        .group_by("group")
+        .aggregate([("rank", "min")])
+        .combine_chunks()
+    )
+    state_of_group = as_array(least["rank_min"]).take(
+        pc.index_in(groups, value_set=as_array(least["group"]))
+    )
     counts = pc.or_(pc.equal(ranks, state_of_group), pc.less(ranks, len(ACTIVE | WAITING)))
     reasons = as_array(rows["reason"])
     if pa.types.is_dictionary(reasons.type):
@@ -230,11 +306,17 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
             array_ids = as_array(first_rows["array_id"])
             # PBS writes 12[].server for the array itself.
             in_brackets = pc.match_substring(array_ids, "[")
-            columns[name] = pc.if_else(in_brackets, array_ids, pc.binary_join_element_wise(array_ids, "_[]", ""))
+            columns[name] = pc.if_else(
+                in_brackets, array_ids, pc.binary_join_element_wise(array_ids, "_[]", "")
+            )
         elif name == "state":
             words = as_array(rows[name]).dictionary
-            code_of_rank = pc.index_in(pa.array(range(len(STATE_ORDER) + 1), pa.int32()), value_set=state_ranks(words))
-            columns[name] = pa.DictionaryArray.from_arrays(code_of_rank.take(result["_rank_min"]), words)
+            code_of_rank = pc.index_in(
+                pa.array(range(len(STATE_ORDER) + 1), pa.int32()), value_set=state_ranks(words)
+            )
+            columns[name] = pa.DictionaryArray.from_arrays(
+                code_of_rank.take(result["_rank_min"]), words
+            )
         elif name == "_tasks":
             columns[name] = result["_tasks_sum"]
         elif name in _NULL:
@@ -247,9 +329,15 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
             columns[name] = result[f"{name}_max"]
         elif f"{name}_min" in result:
             codes = result[f"{name}_min"]
-            codes = pc.if_else(pc.equal(codes, result[f"{name}_max"]), codes, pa.scalar(None, codes.type))
+            codes = pc.if_else(
+                pc.equal(codes, result[f"{name}_max"]), codes, pa.scalar(None, codes.type)
+            )
             column = as_array(rows[name])
-            words = column.dictionary if pa.types.is_dictionary(kind) else column.dictionary_encode().dictionary
+            words = (
+                column.dictionary
+                if pa.types.is_dictionary(kind)
+                else column.dictionary_encode().dictionary
+            )
             shared = pa.DictionaryArray.from_arrays(codes, words)
             columns[name] = shared if pa.types.is_dictionary(kind) else shared.dictionary_decode()
         else:
@@ -268,20 +356,29 @@ def _format_states(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -
             "tasks": pc.fill_null(as_array(rows["_tasks"]), 1),
         }
     )
-    sums = pairs.group_by(["group", "code", "rank"], use_threads=False).aggregate([("tasks", "sum")])
+    sums = pairs.group_by(["group", "code", "rank"], use_threads=False).aggregate(
+        [("tasks", "sum")]
+    )
     sums = sums.sort_by([("group", "ascending"), ("rank", "ascending")])
     words = pc.replace_substring(state.dictionary, "_", " ").take(as_array(sums["code"]))
     phrases = pc.binary_join_element_wise(
-        as_array(sums["tasks_sum"]).cast(TEXT), pc.fill_null(words, "unknown"), " ", null_handling="skip"
+        as_array(sums["tasks_sum"]).cast(TEXT),
+        pc.fill_null(words, "unknown"),
+        " ",
+        null_handling="skip",
     )
-    listed = pa.table({"group": sums["group"], "phrase": phrases}).group_by("group", use_threads=False)
+    listed = pa.table({"group": sums["group"], "phrase": phrases}).group_by(
+        "group", use_threads=False
+    )
     lists = listed.aggregate([("phrase", "list")]).combine_chunks()
     joined = pc.binary_join(as_array(lists["phrase_list"]), " · ")
     return joined.take(pc.index_in(summary_groups, value_set=as_array(lists["group"])))
 
 
 class TaskStates(Struct, frozen=True):
-    """Which task is in which state, in task order, and how many may run at once (None: no limit, or not known)."""
+    """Which task is in which state, in task order, and how many may run at once (None: no limit, or
+    not known).
+    """
 
     by_task: Mapping[int, str]
     throttle: int | None = None
@@ -299,7 +396,9 @@ class TaskStates(Struct, frozen=True):
         return [(signs.get(state, "?") * sum(1 for _ in run), state) for state, run in runs]
 
     def as_runs(self, most: int) -> list[Piece] | None:
-        """`1-40`, `41-44`, … with their states, in task order; None where there are more than `most` runs."""
+        """`1-40`, `41-44`, … with their states, in task order; None where there are more than
+        `most` runs.
+        """
         runs: list[Piece] = []
         for state, run in groupby(self.by_task.items(), key=lambda pair: pair[1]):
             if len(runs) == most:
@@ -331,7 +430,9 @@ def task_states(tables: Iterable[pa.Table]) -> TaskStates:
     by_task: dict[int, str] = {}
     throttle = None
     for table in tables:
-        for text, state in zip(table["array_task"].to_pylist(), table["state"].to_pylist(), strict=True):
+        for text, state in zip(
+            table["array_task"].to_pylist(), table["state"].to_pylist(), strict=True
+        ):
             if (number := digits(text)) is not None:
                 by_task.setdefault(number, state)
             elif (held := _tasks(text)) is not None:

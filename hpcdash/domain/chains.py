@@ -12,7 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, format_never, parse_dependency, waits_for
+from hpcdash.domain.dependencies import (
+    SINGLETON,
+    Condition,
+    Dependency,
+    format_never,
+    parse_dependency,
+    waits_for,
+)
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
 from hpcdash.domain.units import format_span
@@ -52,10 +59,12 @@ _WAITED = {
 
 
 class Unit(Struct, frozen=True):
-    """A job, or an array with all of its tasks; `rows` are of domain.schema.JOBS, in the order of their tasks.
+    """A job, or an array with all of its tasks; `rows` are of domain.schema.JOBS, in the order of
+    their tasks.
 
-    `after` is what it waits for, or waited for; `place` how many stand before it at the most. `by_name`: nothing tells
-    what it followed but that it has the name of the one before, waited while that ran and began after it.
+    `after` is what it waits for, or waited for; `place` how many stand before it at the most.
+    `by_name`: nothing tells what it followed but that it has the name of the one before, waited
+    while that ran and began after it.
     """
 
     job_id: str
@@ -83,7 +92,9 @@ class Unit(Struct, frozen=True):
 
     @property
     def began_at(self) -> datetime | None:
-        return min((row["started_at"] for row in self.rows if row["started_at"] is not None), default=None)
+        return min(
+            (row["started_at"] for row in self.rows if row["started_at"] is not None), default=None
+        )
 
     @property
     def ended_at(self) -> datetime | None:
@@ -93,10 +104,12 @@ class Unit(Struct, frozen=True):
 
 
 class JobChain(Struct, frozen=True):
-    """Units in the order they run in; `before` maps a unit's number to those it follows, as far as they are known.
+    """Units in the order they run in; `before` maps a unit's number to those it follows, as far as
+    they are known.
 
-    `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure` are ids, likeliest
-    first, of those of which is not known what they followed: of units of it, and of others with their name.
+    `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure`
+    are ids, likeliest first, of those of which is not known what they followed: of units of it, and
+    of others with their name.
     """
 
     units: tuple[Unit, ...]
@@ -124,7 +137,9 @@ class JobChain(Struct, frozen=True):
 
     def after(self, number: str) -> tuple[str, ...]:
         """The numbers of those that follow one."""
-        return tuple(unit.number for unit in self.units if number in self.before.get(unit.number, ()))
+        return tuple(
+            unit.number for unit in self.units if number in self.before.get(unit.number, ())
+        )
 
     @property
     def ends(self) -> tuple[Unit, ...]:
@@ -146,10 +161,11 @@ class JobChain(Struct, frozen=True):
 
 
 def find_chain(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None = None) -> JobChain:
-    """The chain of a job, of a task's array, or of an array; `rows` are those of its owner, the freshest first.
+    """The chain of a job, of a task's array, or of an array; `rows` are those of its owner, the
+    freshest first.
 
-    `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose row has none (any
-    more). Empty where no row is of the job.
+    `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose
+    row has none (any more). Empty where no row is of the job.
     """
     units = _units(rows, told or {})
     number = number_of(job_id)
@@ -171,19 +187,25 @@ def find_chain(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None 
     return JobChain(placed, before, tuple(lost), _unsure(placed, units, told or {}))
 
 
-def living_targets(chain: JobChain, among: Collection[str] | None = None) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    """(ids, rows) of what has not ended, the last first: none begins because the one before it is cancelled.
+def living_targets(
+    chain: JobChain, among: Collection[str] | None = None
+) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """(ids, rows) of what has not ended, the last first: none begins because the one before it is
+    cancelled.
 
-    `among`: the ids of the rows that are meant, None for all. Tasks have the ids of their rows: by an array's number
-    those that ended would be meant too, which schedulers refuse.
+    `among`: the ids of the rows that are meant, None for all. Tasks have the ids of their rows: by
+    an array's number those that ended would be meant too, which schedulers refuse.
     """
     rows = tuple(row for row in reversed(chain.living) if among is None or row["id"] in among)
     return tuple(str(row["id"]) for row in rows), rows
 
 
-def _unsure(chain: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
-    """IDs of the chain's units whose predecessor is unknown, newest first; then IDs of units with the same name that
-    may follow one of them: they never began, or not before its end."""
+def _unsure(
+    chain: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]
+) -> tuple[str, ...]:
+    """IDs of the chain's units whose predecessor is unknown, newest first; then IDs of units with
+    the same name that may follow one of them: they never began, or not before its end.
+    """
     # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
     own = [unit for unit in reversed(chain) if is_unknown(unit, told)]
     names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
@@ -212,7 +234,8 @@ def is_unknown(unit: Unit, told: Mapping[str, str]) -> bool:
 
 
 def given_dependency(text: str) -> str:
-    """What a submission's command line says that its job waits for, as schedulers show it; '' for nothing.
+    """What a submission's command line says that its job waits for, as schedulers show it; '' for
+    nothing.
 
     A bare number is Slurm's word for afterany.
     """
@@ -235,7 +258,11 @@ def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
         tasks = _tasks_of(row)
         seen = known_tasks.setdefault(number, set())
         if tasks is None or tasks.count > _MOST_TASKS_APART:
-            if row["array_id"] is None and number in members and members[number][0]["array_id"] is None:
+            if (
+                row["array_id"] is None
+                and number in members
+                and members[number][0]["array_id"] is None
+            ):
                 continue
         elif any(task in seen for task in tasks):
             continue
@@ -247,12 +274,17 @@ def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
 
 
 def _as_it_waits(row: Row) -> Row:
-    """A row whose job is held for what it depends on, as PBS has it, as one that waits: nobody held it.
+    """A row whose job is held for what it depends on, as PBS has it, as one that waits: nobody held
+    it.
 
     Whether its owner holds it besides is not told; TOLD_STATE keeps the state that was.
     """
     reason = (row["reason"] or "").lower()
-    if row["state"] != JobState.HELD or not row["dependency"] or not ("depend" in reason or "by pbs" in reason):
+    if (
+        row["state"] != JobState.HELD
+        or not row["dependency"]
+        or not ("depend" in reason or "by pbs" in reason)
+    ):
         return row
     return {**row, "state": str(JobState.PENDING), TOLD_STATE: row["state"]}
 
@@ -277,7 +309,9 @@ def _tasks_of(row: Row) -> Any:
 
 
 def _links(units: Mapping[str, Unit]) -> dict[str, tuple[str, ...]]:
-    """The numbers each unit follows; those of its name before it for `singleton`, the nearest only."""
+    """The numbers each unit follows; those of its name before it for `singleton`, the nearest
+    only.
+    """
     links: dict[str, tuple[str, ...]] = {}
     by_name: dict[tuple[Any, Any], list[str]] = {}
     for number in sorted(units, key=int):
@@ -301,7 +335,9 @@ def follows(condition: Condition) -> bool:
     return condition.kind.removesuffix("array") in FOLLOWS
 
 
-def _connected(number: str, links: Mapping[str, Sequence[str]], units: Mapping[str, Unit]) -> set[str]:
+def _connected(
+    number: str, links: Mapping[str, Sequence[str]], units: Mapping[str, Unit]
+) -> set[str]:
     neighbours: dict[str, set[str]] = {}
     for one, leaders in links.items():
         for leader in leaders:
@@ -318,22 +354,31 @@ def _connected(number: str, links: Mapping[str, Sequence[str]], units: Mapping[s
 
 
 def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many stand before each at the most; a ring, which no scheduler lets be, is cut where it closes."""
+    """How many stand before each at the most; a ring, which no scheduler lets be, is cut where it
+    closes.
+    """
     places: dict[str, int] = {}
-    # A job waits for those submitted before it, which have lower numbers, unless it was changed later.
+    # A job waits for those submitted before it, which have lower numbers, unless it was changed
+    # later.
     for _ in range(2):
         for one in sorted(members, key=int):
-            places[one] = max((places.get(leader, 0) + 1 for leader in links[one] if leader in members), default=0)
+            places[one] = max(
+                (places.get(leader, 0) + 1 for leader in links[one] if leader in members), default=0
+            )
     return places
 
 
 def _joined_by_name(
-    members: set[str], links: Mapping[str, Sequence[str]], units: Mapping[str, Unit], told: Mapping[str, str]
+    members: set[str],
+    links: Mapping[str, Sequence[str]],
+    units: Mapping[str, Unit],
+    told: Mapping[str, str],
 ) -> tuple[str, str] | None:
-    """(one of the chain, the one before it), or (one after, one of the chain): of the same name, one at a time.
+    """(one of the chain, the one before it), or (one after, one of the chain): of the same name,
+    one at a time.
 
-    The later is the next of that name, waited while the earlier ran and began after its end, and nothing tells what it
-    waited for.
+    The later is the next of that name, waited while the earlier ran and began after its end, and
+    nothing tells what it waited for.
     """
     if not any(is_unknown(unit, told) for unit in units.values()):
         return None
@@ -346,7 +391,11 @@ def _joined_by_name(
     for numbers in same.values():
         for position, number in enumerate(numbers[1:], 1):
             earlier = numbers[position - 1]
-            if (number in members) == (earlier in members) or links[number] or not is_unknown(units[number], told):
+            if (
+                (number in members) == (earlier in members)
+                or links[number]
+                or not is_unknown(units[number], told)
+            ):
                 continue
             if _waited_for(units[number], units[earlier]):
                 return number, earlier
@@ -354,7 +403,11 @@ def _joined_by_name(
 
 
 def _waited_for(later: Unit, earlier: Unit) -> bool:
-    ended_at, began_at, submitted_at = earlier.ended_at, later.began_at, later.rows[0]["submitted_at"]
+    ended_at, began_at, submitted_at = (
+        earlier.ended_at,
+        later.began_at,
+        later.rows[0]["submitted_at"],
+    )
     if ended_at is None or submitted_at is None or earlier.began_at is None or began_at is None:
         return False
     return bool(submitted_at < ended_at <= began_at)
@@ -368,7 +421,9 @@ def one_at_a_time(unit: Unit) -> bool:
 
 
 class AppendWish(Struct, frozen=True):
-    """What is to be appended: `count` jobs one after the other, or an `array`; `path` '' is for the same script."""
+    """What is to be appended: `count` jobs one after the other, or an `array`; `path` '' is for the
+    same script.
+    """
 
     count: int = 1
     array: str = ""
@@ -376,14 +431,21 @@ class AppendWish(Struct, frozen=True):
 
 
 def read_append(typed: str, *, is_array: bool) -> AppendWish:
-    """Reads `3`, `1-10%1`, `3 ~/next.sh`, `next.sh`, ``; to an array 3 appends 1-3%1. Raises ValueError in words."""
+    """Reads `3`, `1-10%1`, `3 ~/next.sh`, `next.sh`, ``; to an array 3 appends 1-3%1.
+
+    Raises ValueError in words.
+    """
     first, _, rest = typed.strip().partition(" ")
     path = rest.strip()
     if first.isascii() and first.isdecimal():
         count = int(first[:9])
         if not count:
             raise ValueError("none to append")
-        return AppendWish(array=f"1-{count}%1", path=path) if is_array else AppendWish(count, path=path)
+        return (
+            AppendWish(array=f"1-{count}%1", path=path)
+            if is_array
+            else AppendWish(count, path=path)
+        )
     if not first:
         return AppendWish()
     if not first[0].isdecimal():
@@ -420,23 +482,37 @@ def class_counts(rows: Iterable[Row]) -> dict[str, int]:
 def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> str:
     """A line of at most `width` cells: `✓✓✗▸◦◦◦◦  2 done, 1 failed, 1 running, 4 waiting`.
 
-    Longer chains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed ones only the counts, of which no more than
-    44 cells are ever needed up to 9999 elements. `signs` maps states to signs of one cell.
+    Longer chains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed ones only the counts,
+    of which no more than 44 cells are ever needed up to 9999 elements. `signs` maps states to signs
+    of one cell.
     """
     counts = class_counts(rows)
     words = ", ".join(f"{count} {name}" for name, count in counts.items())
-    runs = [(name, sum(row["_tasks"] or 1 for row in members)) for name, members in groupby(rows, key=class_of)]
+    runs = [
+        (name, sum(row["_tasks"] or 1 for row in members))
+        for name, members in groupby(rows, key=class_of)
+    ]
     sign = {name: signs.get(SIGN_OF[name], "?") for name in CLASSES}
-    strips = ["".join(sign[name] * count for name, count in runs)] if sum(counts.values()) <= _MOST_SIGNS else []
+    strips = (
+        ["".join(sign[name] * count for name, count in runs)]
+        if sum(counts.values()) <= _MOST_SIGNS
+        else []
+    )
     strips.append(" ".join(f"{sign[name]}{count}" for name, count in runs))
     for strip in strips:
         if len(strip) + 2 + len(words) <= width:
             return f"{strip}  {words}".strip()
-    return words if len(words) <= width else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
+    return (
+        words
+        if len(words) <= width
+        else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
+    )
 
 
 def format_wait(unit: Unit, chain: JobChain) -> str:
-    """What a unit waits for, or followed: `after 12`, `after 12, ended well`; '' for nothing that is known."""
+    """What a unit waits for, or followed: `after 12`, `after 12, ended well`; '' for nothing that
+    is known.
+    """
     if unit.by_name:
         return f"after {', '.join(chain.before[unit.number])}, by its name"
     parts = []
@@ -444,9 +520,15 @@ def format_wait(unit: Unit, chain: JobChain) -> str:
         if condition.kind == SINGLETON:
             parts.append("one at a time of its name")
         elif follows(condition):
-            kind = condition.kind.removesuffix("array") if condition.kind not in _WAITED else condition.kind
+            kind = (
+                condition.kind.removesuffix("array")
+                if condition.kind not in _WAITED
+                else condition.kind
+            )
             words = _WAITED[kind].format(condition.job_id)
-            parts.append(f"{words} + {condition.delay_minutes} min" if condition.delay_minutes else words)
+            parts.append(
+                f"{words} + {condition.delay_minutes} min" if condition.delay_minutes else words
+            )
     return (" or " if unit.after.is_any else "; ").join(parts)
 
 
@@ -458,7 +540,8 @@ def format_lost(unit: Unit, chain: JobChain) -> str:
 
 
 def latest_end(chain: JobChain, now: datetime) -> datetime | None:
-    """When a chain would have ended if each of its elements took its whole limit and waited for nothing else.
+    """When a chain would have ended if each of its elements took its whole limit and waited for
+    nothing else.
 
     None where one that has not ended has no limit that is known, and for a chain that has ended.
     """
@@ -472,7 +555,9 @@ def latest_end(chain: JobChain, now: datetime) -> datetime | None:
             known = begins if condition.kind == "after" else ends
             ready = max(ready, known.get(number_of(condition.job_id), now))
         for leader in chain.before[unit.number]:
-            if not unit.after.conditions or all(one.kind == SINGLETON for one in unit.after.conditions):
+            if not unit.after.conditions or all(
+                one.kind == SINGLETON for one in unit.after.conditions
+            ):
                 ready = max(ready, ends.get(leader, now))
         lasts = _latest_end(unit, ready, now)
         if lasts is None:
@@ -482,7 +567,9 @@ def latest_end(chain: JobChain, now: datetime) -> datetime | None:
 
 
 def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
-    """When running jobs reach their limits and, after that, the waiting ones, as many at a time as are allowed."""
+    """When running jobs reach their limits and, after that, the waiting ones, as many at a time as
+    are allowed.
+    """
     end = ready
     waiting = 0
     limit_seconds = 0
@@ -522,8 +609,9 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
 def format_hold(rows: Iterable[Row], now: datetime) -> str:
     """What a hold costs those whose turn has begun to come; '' for none.
 
-    Seen on Slurm 22.05.8: a hold keeps the time of submission, and has the eligible time, which a priority's age is
-    counted from, begin anew at the release. One that waits for another job, or for its turn in an array, has none yet.
+    Seen on Slurm 22.05.8: a hold keeps the time of submission, and has the eligible time, which a
+    priority's age is counted from, begin anew at the release. One that waits for another job, or
+    for its turn in an array, has none yet.
     """
     waits = [
         (now - row["eligible_at"]).total_seconds()
@@ -532,4 +620,7 @@ def format_hold(rows: Iterable[Row], now: datetime) -> str:
     ]
     if not waits or max(waits) < 60:
         return ""
-    return f"a hold may start the age anew of {len(waits)} that waited up to {format_span(max(waits))} for a turn"
+    return (
+        f"a hold may start the age anew of {len(waits)} that waited up to "
+        f"{format_span(max(waits))} for a turn"
+    )

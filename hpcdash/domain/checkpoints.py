@@ -9,7 +9,8 @@ from hpcdash.errors import UsageError
 
 
 class CheckpointPlan(Struct, frozen=True):
-    """A training of `days` that saves every `interval_seconds`; one save takes `save_seconds` and fills `save_tb`.
+    """A training of `days` that saves every `interval_seconds`; one save takes `save_seconds` and
+    fills `save_tb`.
 
     TB are decimal: 1e12 bytes. The training stands still while it saves.
     """
@@ -22,14 +23,17 @@ class CheckpointPlan(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises UsageError for what is no plan."""
         if not 0 < self.days < 1e6:
-            raise UsageError(f"a training of {self.days:g} days cannot be reckoned with", "Write --days 90.")
+            raise UsageError(
+                f"a training of {self.days:g} days cannot be reckoned with", "Write --days 90."
+            )
         if not 0 < self.interval_seconds < 1e11:
             raise UsageError("checkpoints need some time between them", "Write --every 3h.")
         if not 0 <= self.save_seconds < 1e11:
             raise UsageError("a save takes no time, or some", "Write --save 40s.")
         if self.save_seconds >= self.interval_seconds:
             raise UsageError(
-                f"a save of {self.save_seconds:g} s is not over when the next begins {self.interval_seconds:g} s later",
+                f"a save of {self.save_seconds:g} s is not over when the next begins "
+                f"{self.interval_seconds:g} s later",
                 "Save less often, or faster.",
             )
         if self.save_tb is not None and not 0 <= self.save_tb < 1e9:
@@ -64,7 +68,9 @@ class CheckpointPlan(Struct, frozen=True):
         how = f"a save every {_spoken(self.interval_seconds)} for {_spoken(self.save_seconds)}"
         if not self.saves:
             return f"{how}: none in its {_spoken(self.days * DAY)}"
-        lost = f"{_spoken(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f} % of its time"
+        lost = (
+            f"{_spoken(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f} % of its time"
+        )
         return f"{how}: {self.saves} save{'s' if self.saves > 1 else ''}, {lost}"
 
 
@@ -72,5 +78,9 @@ def _spoken(seconds: float) -> str:
     """`40 s`, `1.5 h`, `90 d`: three digits, in hours up to two days."""
     for size, unit, least in ((DAY, "d", 2 * DAY), (HOUR, "h", HOUR), (MINUTE, "min", MINUTE)):
         if seconds >= least:
-            return f"{seconds / size:.3g} {unit}" if seconds < 1000 * size else f"{seconds / size:.0f} {unit}"
+            return (
+                f"{seconds / size:.3g} {unit}"
+                if seconds < 1000 * size
+                else f"{seconds / size:.0f} {unit}"
+            )
     return f"{seconds:.3g} s"

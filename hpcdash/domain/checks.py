@@ -6,7 +6,9 @@ from msgspec import Struct
 
 
 class Check(Struct, frozen=True):
-    """One thing looked at; `detail` may hold words of a cluster, `next_step` has a line or more where it is not ok."""
+    """One thing looked at; `detail` may hold words of a cluster, `next_step` has a line or more
+    where it is not ok.
+    """
 
     name: str
     ok: bool

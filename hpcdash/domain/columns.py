@@ -40,7 +40,8 @@ STATE_ORDER: tuple[str, ...] = (
     NodeState.IDLE,
     JobState.UNKNOWN,
 )
-# Numbers inside names are compared as numbers up to this many distinct names; the padding costs 0.6 µs a name.
+# Numbers inside names are compared as numbers up to this many distinct names; the padding costs 0.6
+# µs a name.
 MAX_NATURAL_NAMES = 30_000
 _PAD_DIGITS = 12
 _NUMBER_ORDER = ("_number", "_task")
@@ -71,7 +72,9 @@ def row_numbers(count: int) -> pa.Array:
 
 
 def text_of(column: Column) -> pa.Array:
-    """A column as plain strings: dictionaries decoded, lists joined by commas, numbers as digits, null kept."""
+    """A column as plain strings: dictionaries decoded, lists joined by commas, numbers as digits,
+    null kept.
+    """
     array = as_array(column)
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -87,8 +90,8 @@ def text_of(column: Column) -> pa.Array:
 def match_text(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """Booleans without nulls, one a row: what `predicate` says of the row's text.
 
-    `predicate` takes strings and gives as many booleans. It sees the distinct values of a dictionary once, and every
-    element of a list (one that holds is enough). Null is false.
+    `predicate` takes strings and gives as many booleans. It sees the distinct values of a
+    dictionary once, and every element of a list (one that holds is enough). Null is false.
     """
     array = as_array(column)
     kind = array.type
@@ -109,9 +112,9 @@ def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
 def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
     """The row numbers in the order of a column, stable, nulls last either way.
 
-    `id` goes by number and task, states from running to ended, text without regard to case and, while there are no
-    more than MAX_NATURAL_NAMES distinct values, with its numbers as numbers (`n9` before `n10`).
-    Raises KeyError when the table has no such column.
+    `id` goes by number and task, states from running to ended, text without regard to case and,
+    while there are no more than MAX_NATURAL_NAMES distinct values, with its numbers as numbers
+    (`n9` before `n10`). Raises KeyError when the table has no such column.
     """
     if key not in table.column_names:
         raise KeyError(key)
@@ -145,9 +148,13 @@ def _text_ranks(words: pa.Array) -> pa.Array:
 
 
 def per_distinct(column: Column, read: Callable[[str], Any], kind: pa.DataType) -> pa.ChunkedArray:
-    """`read` of each distinct text, spread over the rows; null stays null, and so does what `read` gives None for."""
+    """`read` of each distinct text, spread over the rows; null stays null, and so does what `read`
+    gives None for.
+    """
     encoded = words(column)
-    values = pa.array([None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind)
+    values = pa.array(
+        [None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind
+    )
     return values.take(encoded.indices)
 
 
@@ -156,7 +163,9 @@ def pairs_per_distinct(
 ) -> tuple[pa.Array, pa.Array]:
     """As per_distinct, for two whole numbers of each text."""
     encoded = words(column)
-    pairs = [(None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()]
+    pairs = [
+        (None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()
+    ]
     firsts = pa.array([first for first, _ in pairs], pa.int64())
     seconds = pa.array([second for _, second in pairs], pa.int64())
     return firsts.take(encoded.indices), seconds.take(encoded.indices)
@@ -178,13 +187,17 @@ def digits(text: str | None) -> int | None:
 
 
 def epoch_seconds(text: str | None) -> int | None:
-    """An instant in epoch seconds; None for 0, which stands for no time, and for one past the year 9999."""
+    """An instant in epoch seconds; None for 0, which stands for no time, and for one past the year
+    9999.
+    """
     seconds = digits(text)
     return seconds if seconds and seconds <= LAST_INSTANT else None
 
 
 def whole_numbers(column: Column, read: Callable[[str], int | None]) -> Column:
-    """A text column as int64; where any text is more than a plain number, each distinct one is what `read` gives."""
+    """A text column as int64; where any text is more than a plain number, each distinct one is what
+    `read` gives.
+    """
     try:
         return pc.cast(column, pa.int64())
     except pa.ArrowInvalid:
@@ -192,7 +205,9 @@ def whole_numbers(column: Column, read: Callable[[str], int | None]) -> Column:
 
 
 def utc_instants(epochs: Column) -> Column:
-    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the year 9999."""
+    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the
+    year 9999.
+    """
     told = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
     epochs = pc.if_else(told, epochs, pa.scalar(None, pa.int64()))
     return epochs.cast(pa.timestamp("s", tz="UTC"))
@@ -205,7 +220,8 @@ def text_column(pieces: Sequence[bytes | None] | pa.Array) -> pa.Array:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array(
-            [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()], pa.string()
+            [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()],
+            pa.string(),
         )
 
 
@@ -213,7 +229,9 @@ _FIRST_WORD = re.compile("[a-z]+_(?=.)")
 
 
 def shared_ending(ids: Column) -> str:
-    """What all ids of a column end with from the first dot on: `.server`; '' where they do not, or there is none."""
+    """What all ids of a column end with from the first dot on: `.server`; '' where they do not, or
+    there is none.
+    """
     array = as_array(ids)
     if not len(array) or array.null_count:
         return ""
@@ -226,7 +244,9 @@ def shared_ending(ids: Column) -> str:
 
 
 def shared_beginning(ids: Column) -> str:
-    """The word that all ids of a column begin with, its underscore included: `raysubmit_`; '' where they do not."""
+    """The word that all ids of a column begin with, its underscore included: `raysubmit_`; '' where
+    they do not.
+    """
     array = as_array(ids)
     if not len(array) or array.null_count:
         return ""
@@ -251,7 +271,9 @@ def as_text(words: str) -> str:
 
 def without_formulas(table: pa.Table) -> pa.Table:
     """The table with its titles and its cells of text as text; numbers stay as they are."""
-    columns = [_column(column) if pa.types.is_string(column.type) else column for column in table.columns]
+    columns = [
+        _column(column) if pa.types.is_string(column.type) else column for column in table.columns
+    ]
     return pa.table(columns, names=[as_text(name) for name in table.column_names])
 
 

@@ -16,7 +16,8 @@ Severity = Literal["error", "warning"]
 
 
 class LintFinding(Struct, frozen=True):
-    """`field` is a key of REQUEST.toml (`time`, `container.image`), `line 7` of a script, or '' for the whole.
+    """`field` is a key of REQUEST.toml (`time`, `container.image`), `line 7` of a script, or '' for
+    the whole.
 
     `words` and `next_step` may quote remote text: make them visible before they are shown.
     """
@@ -34,7 +35,9 @@ def format_finding(finding: LintFinding) -> str:
 
 
 class Demand(Struct, frozen=True):
-    """None and '': not asked for, or not known. `queues`: any of them will do; none: the default one.
+    """None and '': not asked for, or not known.
+
+    `queues`: any of them will do; none: the default one.
 
     `where` maps these names to what findings call the place: a request's key, or `line 3`.
     """
@@ -64,13 +67,16 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.casefold()[:100], by_folded, n=1)
     if near:
         return f"Did you mean {by_folded[near[0]]!r}?"
-    return f"There {'is' if len(known) == 1 else 'are'}: {', '.join(known[:12])}{', …' * (len(known) > 12)}." * bool(
-        known
+    return (
+        f"There {'is' if len(known) == 1 else 'are'}: "
+        f"{', '.join(known[:12])}{', …' * (len(known) > 12)}." * bool(known)
     )
 
 
 def unmet(demand: Demand, offers: Offers) -> tuple[LintFinding, ...]:
-    """Every part of a demand that the offers cannot meet; what is not known of them finds nothing."""
+    """Every part of a demand that the offers cannot meet; what is not known of them finds
+    nothing.
+    """
     return (*_of_queues(demand, offers), *_of_account(demand, offers), *_of_qos(demand, offers))
 
 
@@ -81,7 +87,10 @@ def _of_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     unknown = [name for name in demand.queues if offers.queue(name) is None]
     for name in unknown:
         yield LintFinding(
-            "error", place, f"there is no queue {name!r}", nearest(name, (one.name for one in offers.listed))
+            "error",
+            place,
+            f"there is no queue {name!r}",
+            nearest(name, (one.name for one in offers.listed)),
         )
     wanted = [queue for name in demand.queues or ("",) if (queue := offers.queue(name)) is not None]
     if not wanted:
@@ -107,9 +116,15 @@ def _against(demand: Demand, queue: QueueOffer, offers: Offers) -> list[LintFind
     return [found for check in _CHECKS if (found := check(demand, queue, offers)) is not None]
 
 
-def _with_another(found: list[LintFinding], demand: Demand, offers: Offers) -> Iterator[LintFinding]:
+def _with_another(
+    found: list[LintFinding], demand: Demand, offers: Offers
+) -> Iterator[LintFinding]:
     """The findings, the first with a queue that can take all of it."""
-    able = [queue.name for queue in offers.listed if queue.is_available and not _against(demand, queue, offers)]
+    able = [
+        queue.name
+        for queue in offers.listed
+        if queue.is_available and not _against(demand, queue, offers)
+    ]
     for at, one in enumerate(found):
         more = f"Queue {able[0]} can take all of this." if able and not at else ""
         yield replace(one, next_step=" ".join(filter(None, (one.next_step, more))))
@@ -119,14 +134,28 @@ _Check = Callable[[Demand, QueueOffer, Offers], LintFinding | None]
 
 
 def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
-    if demand.limit_seconds is None or queue.limit_seconds is None or demand.limit_seconds <= queue.limit_seconds:
+    if (
+        demand.limit_seconds is None
+        or queue.limit_seconds is None
+        or demand.limit_seconds <= queue.limit_seconds
+    ):
         return None
     asked, most = format_clock(demand.limit_seconds), format_clock(queue.limit_seconds)
-    place, words = demand.place("limit_seconds"), f"{asked} is over the limit of queue {queue.name}, {most}"
+    place, words = (
+        demand.place("limit_seconds"),
+        f"{asked} is over the limit of queue {queue.name}, {most}",
+    )
     if demand.qos:
         # Slurm's PartitionTimeLimit flag of a QoS.
-        return LintFinding("warning", place, f"{words}, which QoS {demand.qos} may allow", f"At most {most} otherwise.")
-    return LintFinding("error", place, f"{words}: it would wait for ever, or be refused", f"At most {most}.")
+        return LintFinding(
+            "warning",
+            place,
+            f"{words}, which QoS {demand.qos} may allow",
+            f"At most {most} otherwise.",
+        )
+    return LintFinding(
+        "error", place, f"{words}: it would wait for ever, or be refused", f"At most {most}."
+    )
 
 
 def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
@@ -157,16 +186,26 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFind
 def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     wanted, types = demand.gpu_type.casefold(), {one.casefold() for one in queue.gpu_types}
     # PBS's nodes may tell a device by its whole name: Tesla V100-SXM2-32GB.
-    if not wanted or not types or any(wanted == one or (" " in one and wanted in one) for one in types):
+    if (
+        not wanted
+        or not types
+        or any(wanted == one or (" " in one and wanted in one) for one in types)
+    ):
         return None
     having = [one.name for one in offers.listed if wanted in map(str.casefold, one.gpu_types)]
     words = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
-    next_step = f"There are some in {', '.join(having[:5])}." if having else nearest(demand.gpu_type, queue.gpu_types)
+    next_step = (
+        f"There are some in {', '.join(having[:5])}."
+        if having
+        else nearest(demand.gpu_type, queue.gpu_types)
+    )
     return LintFinding("error", demand.place("gpu_type", "gpus", "gpus_per_node"), words, next_step)
 
 
 def _amount(name: str, unit: str) -> _Check:
-    each, has = (" on a node", "its largest node has") if name.endswith("_per_node") else ("", "it has")
+    each, has = (
+        (" on a node", "its largest node has") if name.endswith("_per_node") else ("", "it has")
+    )
 
     def over(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
         asked, most = getattr(demand, name), getattr(queue, name)
@@ -184,7 +223,10 @@ def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | 
         return None
     words = f"{format_memory(asked)} of memory on a node is more than queue {queue.name} can give"
     return LintFinding(
-        "error", demand.place("memory_per_node_bytes"), words, f"Its largest node has {format_memory(most)}."
+        "error",
+        demand.place("memory_per_node_bytes"),
+        words,
+        f"Its largest node has {format_memory(most)}.",
     )
 
 
@@ -214,9 +256,15 @@ def _of_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     place, qos = demand.place("qos"), _named(offers.qos, demand.qos)
     if offers.qos and qos is None:
         words = f"there is no QoS {demand.qos!r}"
-        yield LintFinding("error", place, words, nearest(demand.qos, (one.name for one in offers.qos)))
+        yield LintFinding(
+            "error", place, words, nearest(demand.qos, (one.name for one in offers.qos))
+        )
         return
-    accounts = [one for one in offers.accounts if (one.name == demand.account if demand.account else one.is_default)]
+    accounts = [
+        one
+        for one in offers.accounts
+        if (one.name == demand.account if demand.account else one.is_default)
+    ]
     allowed = {name for account in accounts for name in account.qos}
     if allowed and demand.qos not in allowed:
         words = f"account {accounts[0].name} may not use QoS {demand.qos!r}"
@@ -226,14 +274,18 @@ def _of_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if demand.limit_seconds and qos.limit_seconds and demand.limit_seconds > qos.limit_seconds:
         most = format_clock(qos.limit_seconds)
         words = f"{format_clock(demand.limit_seconds)} is over the limit of QoS {qos.name}, {most}"
-        yield LintFinding("error", demand.place("limit_seconds"), words, f"At most {most}, or another QoS.")
+        yield LintFinding(
+            "error", demand.place("limit_seconds"), words, f"At most {most}, or another QoS."
+        )
     for name, asked, limit, unit in (
         ("cpus", demand.cpus, qos.most_cpus, "CPUs"),
         ("gpus", demand.gpus, qos.most_gpus, "GPUs"),
     ):
         if asked is not None and limit is not None and asked > limit:
             words = f"{asked} {unit} are more than QoS {qos.name} allows at once: {limit}"
-            yield LintFinding("error", demand.place(name), words, f"At most {limit}, or another QoS.")
+            yield LintFinding(
+                "error", demand.place(name), words, f"At most {limit}, or another QoS."
+            )
 
 
 def _named(offers: Iterable[QosOffer], name: str) -> QosOffer | None:

@@ -1,4 +1,6 @@
-"""What a job waits for and who waits for it: dependencies as schedulers write them, in plain words, as a small tree."""
+"""What a job waits for and who waits for it: dependencies as schedulers write them, in plain words,
+as a small tree.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ Row = Mapping[str, Any]
 
 
 def parse_after(text: str) -> tuple[str, ...]:
-    """What `12,afterok:13:14` waits for, as a request's `after` holds it: `12`, `afterok:13`, `afterok:14`.
+    """What `12,afterok:13:14` waits for, as a request's `after` holds it: `12`, `afterok:13`,
+    `afterok:14`.
 
     Raises ValueError for what is neither.
     """
@@ -61,7 +64,9 @@ def parse_after(text: str) -> tuple[str, ...]:
 
 
 def split_after(text: str) -> tuple[str, str]:
-    """(kind, job id) of one of a request's `after`: `afterok:12`, or `12`, whose end is waited for however it ends."""
+    """(kind, job id) of one of a request's `after`: `afterok:12`, or `12`, whose end is waited for
+    however it ends.
+    """
     kind, colon, job_id = text.partition(":")
     return (kind, job_id) if colon and kind in AFTER_KINDS else (AFTER_KINDS[0], text)
 
@@ -77,8 +82,8 @@ def format_after(after: Iterable[str]) -> str:
 class Condition(Struct, frozen=True):
     """One of a dependency's parts: what must be true of which job.
 
-    `job_id` is '' for `singleton`; `is_array`: all of an array's tasks are meant. `said` is what the scheduler says of
-    it: 'unfulfilled', 'failed', ….
+    `job_id` is '' for `singleton`; `is_array`: all of an array's tasks are meant. `said` is what
+    the scheduler says of it: 'unfulfilled', 'failed', ….
     """
 
     kind: str
@@ -91,8 +96,14 @@ class Condition(Struct, frozen=True):
         """`once it ended well`."""
         if self.kind == SINGLETON:
             return "once every job of its owner with this name has ended"
-        meaning = (_ARRAY_MEANING if self.is_array else _MEANING).get(self.kind) or _MEANING.get(self.kind, self.kind)
-        return f"{self.delay_minutes} min {meaning.replace('once', 'after', 1)}" if self.delay_minutes else meaning
+        meaning = (_ARRAY_MEANING if self.is_array else _MEANING).get(self.kind) or _MEANING.get(
+            self.kind, self.kind
+        )
+        return (
+            f"{self.delay_minutes} min {meaning.replace('once', 'after', 1)}"
+            if self.delay_minutes
+            else meaning
+        )
 
     def can_never_be(self, states: Sequence[str]) -> bool:
         """Whether the other job, or tasks of it, ended in a way that rules it out."""
@@ -102,7 +113,11 @@ class Condition(Struct, frozen=True):
             bad = [state in ENDED_BADLY and state != JobState.GONE for state in states]
             # Of aftercorr only the tasks whose own counterpart failed are lost.
             return bool(bad) and (any(bad) if self.kind == "afterok" else all(bad))
-        return self.kind == "afternotok" and bool(states) and all(state == JobState.COMPLETED for state in states)
+        return (
+            self.kind == "afternotok"
+            and bool(states)
+            and all(state == JobState.COMPLETED for state in states)
+        )
 
 
 class Dependency(Struct, frozen=True):
@@ -113,13 +128,17 @@ class Dependency(Struct, frozen=True):
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(condition.job_id for condition in self.conditions if condition.job_id))
+        return tuple(
+            dict.fromkeys(condition.job_id for condition in self.conditions if condition.job_id)
+        )
 
     def names(self, job_id: str, array_id: str | None) -> Condition | None:
         """The condition that speaks of a job: of itself, or of the array it is a task of."""
         array_of_it = array_id or array_of(job_id)
         for condition in self.conditions:
-            if condition.job_id == job_id or (condition.job_id == array_of_it and (condition.is_array or array_id)):
+            if condition.job_id == job_id or (
+                condition.job_id == array_of_it and (condition.is_array or array_id)
+            ):
                 return condition
         return None
 
@@ -151,7 +170,9 @@ def parse_dependency(text: str | None) -> Dependency:
                 number, task, delay = named.groups()
                 job_id = f"{number}_{task}" if task and task != "*" else number
                 is_array = task == "*" or "[]" in number
-                conditions.append(Condition(kind, job_id, is_array, int(delay) if delay else None, said))
+                conditions.append(
+                    Condition(kind, job_id, is_array, int(delay) if delay else None, said)
+                )
     return Dependency(tuple(conditions), is_any="?" in text)
 
 
@@ -174,7 +195,11 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
     known = list(rows)
     branches = []
     for condition in dependency.conditions:
-        of_it = [row for row in known if condition.job_id in (row["id"], row["array_id"])] if condition.job_id else []
+        of_it = (
+            [row for row in known if condition.job_id in (row["id"], row["array_id"])]
+            if condition.job_id
+            else []
+        )
         states = _states(of_it)
         branches.append(
             Branch(
@@ -190,7 +215,9 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
 
 def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> list[Branch]:
     """Who waits for a job, and who waits for those; `rows` are those that have a dependency."""
-    waiting = sorted((row for row in rows if row["dependency"]), key=lambda row: _number_first(row["id"]))
+    waiting = sorted(
+        (row for row in rows if row["dependency"]), key=lambda row: _number_first(row["id"])
+    )
     parsed = [(row, parse_dependency(row["dependency"])) for row in waiting]
     branches: list[Branch] = []
     seen = {job_id}
@@ -201,7 +228,9 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
             if condition is None or row["id"] in seen or len(branches) >= _MOST_ROWS:
                 continue
             seen.add(row["id"])
-            branches.append(Branch(row["id"], str(row["name"] or ""), _states([row]), condition.words(), depth))
+            branches.append(
+                Branch(row["id"], str(row["name"] or ""), _states([row]), condition.words(), depth)
+            )
             if depth + 1 < _MOST_DEPTH:
                 add(str(row["array_id"] or row["id"]), row["array_id"], depth + 1)
 

@@ -1,4 +1,6 @@
-"""What happened to jobs between two polls of the same queue, and which wait for another reason now."""
+"""What happened to jobs between two polls of the same queue, and which wait for another reason
+now.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ MOST_TOLD = 200
 
 
 class JobsDiff(Struct, frozen=True):
-    """Rows of domain.schema.JOBS with the column `_old_state` (null: the job was not there); no job is in two tables.
+    """Rows of domain.schema.JOBS with the column `_old_state` (null: the job was not there); no job
+    is in two tables.
 
     started: waited and is active now, tasks that left the pending record of their array among them.
-    ended: in an ended state now, and was not before. changed: any other change of state.
-    appeared: not there before. vanished: rows as they were before, neither ended then nor anywhere now.
+    ended: in an ended state now, and was not before. changed: any other change of state. appeared:
+    not there before. vanished: rows as they were before, neither ended then nor anywhere now.
     """
 
     started: pa.Table
@@ -39,14 +42,18 @@ class JobsDiff(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        return not any(rows.num_rows for rows in (self.started, self.ended, self.changed, self.appeared, self.vanished))
+        return not any(
+            rows.num_rows
+            for rows in (self.started, self.ended, self.changed, self.appeared, self.vanished)
+        )
 
 
 def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
     """Compares two tables of domain.schema.JOBS by id; rows without an id are left out.
 
-    The record of an array's pending tasks is the same record however many tasks it still holds, and a task that ran
-    out of it was pending before. An array task has vanished when no row of its array holds it any more.
+    The record of an array's pending tasks is the same record however many tasks it still holds, and
+    a task that ran out of it was pending before. An array task has vanished when no row of its
+    array holds it any more.
     """
     old_ids, new_ids = as_array(before["id"]), as_array(after["id"])
     old_states, new_states = _states(before), _states(after)
@@ -82,11 +89,14 @@ def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
     marked = _with_old_state(after, from_state)
     changed = marked.filter(other)
     if moved.num_rows:
-        # Back in the pending record of its array, as after a requeue: the row as it was, in the record's state.
+        # Back in the pending record of its array, as after a requeue: the row as it was, in the
+        # record's state.
         place = moved.schema.get_field_index("state")
         states_now = absent_now.filter(is_moved).dictionary_encode().cast(WORD)
         now = moved.set_column(place, moved.schema.field(place), states_now)
-        changed = pa.concat_tables([changed, _with_old_state(now, _states(moved))]).unify_dictionaries()
+        changed = pa.concat_tables(
+            [changed, _with_old_state(now, _states(moved))]
+        ).unify_dictionaries()
     return JobsDiff(
         started=marked.filter(started),
         ended=marked.filter(ended),
@@ -118,14 +128,18 @@ class _HeldTasks(Struct):
     records: list[tuple[ArrayTasks | None, str]] = field(default_factory=list)
 
     def state_of(self, wanted: ArrayTasks | None) -> str | None:
-        """The state of a row that holds one of the tasks; any row when either list cannot be read."""
+        """The state of a row that holds one of the tasks; any row when either list cannot be
+        read.
+        """
         for tasks, state in self.records:
             if wanted is None or tasks is None or tasks.overlaps(wanted):
                 return state
         if wanted is None:
             return next(iter(self.singles.values()), None)
         if wanted.count > len(self.singles):
-            return next((state for task, state in self.singles.items() if wanted.contains(task)), None)
+            return next(
+                (state for task, state in self.singles.items() if wanted.contains(task)), None
+            )
         return next((self.singles[task] for task in wanted if task in self.singles), None)
 
 
@@ -145,7 +159,9 @@ def _rows(table: pa.Table) -> Iterable[tuple[str, str | None, str]]:
 
 def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
     held: defaultdict[str, _HeldTasks] = defaultdict(_HeldTasks)
-    for array_id, task, state in _rows(table.filter(pc.is_in(table["array_id"], value_set=array_ids, skip_nulls=True))):
+    for array_id, task, state in _rows(
+        table.filter(pc.is_in(table["array_id"], value_set=array_ids, skip_nulls=True))
+    ):
         if (number := digits(task)) is not None:
             held[array_id].singles[number] = state
         elif state in WAITING:
@@ -154,18 +170,23 @@ def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
     return held
 
 
-def _origin_states(before: pa.Table, after: pa.Table, is_wanted: pa.Array, known: pa.Array) -> pa.Array:
+def _origin_states(
+    before: pa.Table, after: pa.Table, is_wanted: pa.Array, known: pa.Array
+) -> pa.Array:
     """`known` with, for the wanted rows, the state of the row that held their tasks before."""
     rows = after.filter(is_wanted)
     held = _held_tasks(before, pc.unique(as_array(rows["array_id"])))
     origins = [
-        held[array_id].state_of(_tasks_of(task)) if array_id in held else None for array_id, task, _ in _rows(rows)
+        held[array_id].state_of(_tasks_of(task)) if array_id in held else None
+        for array_id, task, _ in _rows(rows)
     ]
     return pc.replace_with_mask(known, is_wanted, pa.array(origins, pa.string()))
 
 
 def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
-    """For each row whose id is gone, the state of the row of its array that holds its tasks now; else null."""
+    """For each row whose id is gone, the state of the row of its array that holds its tasks now;
+    else null.
+    """
     array_ids = as_array(absent["array_id"])
     if array_ids.null_count == len(array_ids):
         return pa.nulls(len(array_ids), pa.string())
@@ -173,28 +194,37 @@ def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
     if not held:
         return pa.nulls(len(array_ids), pa.string())
     states = [
-        held[array_id].state_of(_tasks_of(task)) if array_id in held else None for array_id, task, _ in _rows(absent)
+        held[array_id].state_of(_tasks_of(task)) if array_id in held else None
+        for array_id, task, _ in _rows(absent)
     ]
     return pa.array(states, pa.string())
 
 
 def reason_changes(before: pa.Table, after: pa.Table) -> list[Mapping[str, Any]]:
-    """Of two tables of JOBS, at most MOST_TOLD rows that waited then and wait now, for another reason.
+    """Of two tables of JOBS, at most MOST_TOLD rows that waited then and wait now, for another
+    reason.
 
-    Each has id, name, state, reason, `_old_state` and `_old_reason`. A reason that differs in its figures alone, as
-    PBS's do from cycle to cycle, is the same; one that is not told any more is none.
+    Each has id, name, state, reason, `_old_state` and `_old_reason`. A reason that differs in its
+    figures alone, as PBS's do from cycle to cycle, is the same; one that is not told any more is
+    none.
     """
     old, new = _waiting(before), _waiting(after)
     at = pc.index_in(as_array(new["id"]), value_set=as_array(old["id"]), skip_nulls=True)
     old_reasons = as_array(old["reason"]).cast(pa.string()).take(at)
     reasons = as_array(new["reason"]).cast(pa.string())
-    differs = pc.and_(at.is_valid(), pc.fill_null(pc.not_equal(reasons, pc.fill_null(old_reasons, "")), False))
+    differs = pc.and_(
+        at.is_valid(), pc.fill_null(pc.not_equal(reasons, pc.fill_null(old_reasons, "")), False)
+    )
     if not pc.any(differs).as_py():
         return []
     told = new.select(_OF_EACH).append_column(OLD_REASON, old_reasons)
-    told = told.append_column(OLD_STATE, as_array(old["state"]).cast(pa.string()).take(at)).filter(differs)
+    told = told.append_column(OLD_STATE, as_array(old["state"]).cast(pa.string()).take(at)).filter(
+        differs
+    )
     rows = told.slice(0, 5 * MOST_TOLD).to_pylist()
-    return [row for row in rows if normalised(row["reason"]) != normalised(row[OLD_REASON] or "")][:MOST_TOLD]
+    return [row for row in rows if normalised(row["reason"]) != normalised(row[OLD_REASON] or "")][
+        :MOST_TOLD
+    ]
 
 
 def _waiting(table: pa.Table) -> pa.Table:

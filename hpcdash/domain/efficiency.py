@@ -1,4 +1,6 @@
-"""What a job used of what it was given, in words, as parts of a whole, and what to ask for next time."""
+"""What a job used of what it was given, in words, as parts of a whole, and what to ask for next
+time.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Used(Protocol):
 
 
 class Meter(Struct, frozen=True):
-    """One resource: what was used in words, and the part of what was asked for (None: not known)."""
+    """One resource: what was used in words, and the part of what was asked for (None: not
+    known).
+    """
 
     label: str
     words: str
@@ -92,7 +96,11 @@ def _cpu(used: Used) -> Meter:
         return Meter("CPU", f"{format_duration(used.cpu_seconds)} of CPU time")
     assert used.cpus is not None
     cores = "core" if used.cpus == 1 else "cores"
-    return Meter("CPU", f"{_busy(fraction * used.cpus)} of {used.cpus} {cores} busy ({_percent(fraction)})", fraction)
+    return Meter(
+        "CPU",
+        f"{_busy(fraction * used.cpus)} of {used.cpus} {cores} busy ({_percent(fraction)})",
+        fraction,
+    )
 
 
 def _memory(used: Used, nodes: int | None) -> Meter:
@@ -121,15 +129,19 @@ def _percent(fraction: float) -> str:
 
 
 def advice(used: Used, state: str) -> str:
-    """One line on what to ask for next time, where it is plain and true; '' else, and for jobs of a few minutes.
+    """One line on what to ask for next time, where it is plain and true; '' else, and for jobs of a
+    few minutes.
 
-    Memory is spoken of when a job ended by itself: one that runs may want more, one that was stopped might have.
+    Memory is spoken of when a job ended by itself: one that runs may want more, one that was
+    stopped might have.
     """
     fraction = memory_fraction(used)
     if state == JobState.OUT_OF_MEMORY:
         if not used.memory_asked_bytes:
             return ""
-        return f"it had {format_memory(used.memory_asked_bytes)} and needed more: ask for more memory"
+        return (
+            f"it had {format_memory(used.memory_asked_bytes)} and needed more: ask for more memory"
+        )
     if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
         return ""
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
@@ -151,7 +163,9 @@ def advice(used: Used, state: str) -> str:
 
 
 def enough_memory(peak_bytes: int) -> int:
-    """What to ask for where this was the peak: a fifth more, rounded up to whole GiB of two digits or so."""
+    """What to ask for where this was the peak: a fifth more, rounded up to whole GiB of two digits
+    or so.
+    """
     wanted = -(-int(peak_bytes * _HEADROOM) // _GIB)
     step = 1
     while wanted > 32 * step:

@@ -1,4 +1,6 @@
-"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in words."""
+"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in
+words.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,11 @@ _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState
 
 
 class ActionChoice(Struct, frozen=True):
-    """What a verb is really for: `verb` may be the opposite of the one asked for (release for hold).
+    """What a verb is really for: `verb` may be the opposite of the one asked for (release for
+    hold).
 
-    `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not touched, and why.
+    `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not
+    touched, and why.
     """
 
     verb: str
@@ -44,11 +48,13 @@ class ActionChoice(Struct, frozen=True):
     left_out: tuple[str, ...] = ()
 
 
-def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequence[str] = ()) -> ActionChoice:
+def choose(
+    verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequence[str] = ()
+) -> ActionChoice:
     """The rows a verb makes sense for, with their ids.
 
-    `hold` releases, and `suspend` resumes, where there is none to hold or suspend but some that are; else it is for
-    those that are not. A hold of jobs that all run is for these.
+    `hold` releases, and `suspend` resumes, where there is none to hold or suspend but some that
+    are; else it is for those that are not. A hold of jobs that all run is for these.
     """
     living = [row for row in rows if row["state"] not in ENDED]
     if verb in _OPPOSITES and living:
@@ -60,30 +66,46 @@ def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequ
     if verb == "hold" and living and all(row["state"] in ACTIVE for row in living):
         wanted = ACTIVE
     kept = tuple(row for row in rows if row["state"] in wanted)
-    return ActionChoice(verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing))
+    return ActionChoice(
+        verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing)
+    )
 
 
 def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str) -> ActionChoice:
     """The choice for whole arrays in place of tasks, where the scheduler does the verb to no less.
 
-    The rows are then those of the array's tasks that wait, among those `known`: what runs stays as it is. Where these
-    are not the rows of the choice, `left_out` says so.
+    The rows are then those of the array's tasks that wait, among those `known`: what runs stays as
+    it is. Where these are not the rows of the choice, `left_out` says so.
     """
     array_of = {str(row["id"]): str(row["array_id"]) for row in choice.rows if row["array_id"]}
     arrays = dict.fromkeys(array_of[job_id] for job_id in choice.job_ids if job_id in array_of)
     if not arrays:
         return choice
-    waiting = {str(row["id"]): row for row in known if row["array_id"] in arrays and row["state"] in WAITING}
+    waiting = {
+        str(row["id"]): row
+        for row in known
+        if row["array_id"] in arrays and row["state"] in WAITING
+    }
     theirs = [row for row in choice.rows if row["array_id"] in arrays]
-    rows = [row for row in choice.rows if row["array_id"] not in arrays] + list(waiting.values() or theirs)
+    rows = [row for row in choice.rows if row["array_id"] not in arrays] + list(
+        waiting.values() or theirs
+    )
     ids = dict.fromkeys(array_of.get(job_id, job_id) for job_id in choice.job_ids)
-    others = "" if {str(row["id"]) for row in theirs} == set(waiting) else f"{scheduler} can {choice.verb} whole arrays"
+    others = (
+        ""
+        if {str(row["id"]) for row in theirs} == set(waiting)
+        else f"{scheduler} can {choice.verb} whole arrays"
+    )
     told = (f"{others} only: all that waits of {', '.join(arrays)}",) if others else ()
     return ActionChoice(choice.verb, tuple(ids), tuple(rows), (*told, *choice.left_out))
 
 
-def _ids(verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[Row]) -> tuple[str, ...]:
-    """The ids that mean the kept rows and no other: an array's number where all of it is meant, else its rows'."""
+def _ids(
+    verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[Row]
+) -> tuple[str, ...]:
+    """The ids that mean the kept rows and no other: an array's number where all of it is meant,
+    else its rows'.
+    """
     known = {str(row["id"]): str(row["array_id"] or "") for row in rows}
     kept_ids = {str(row["id"]) for row in kept}
     of_array: dict[str, list[Row]] = {}
@@ -100,14 +122,19 @@ def _ids(verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[
         theirs = [str(row["id"]) for row in members if row["id"] in kept_ids]
         # To cancel an array that has ended tasks is to cancel the rest of it.
         touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
-        # To requeue one by its number would run again tasks that ended well and are in no list any more.
+        # To requeue one by its number would run again tasks that ended well and are in no list any
+        # more.
         is_whole = verb != "requeue" and bool(theirs) and len(theirs) == len(touched)
         ids.update(dict.fromkeys([job_id] if is_whole else theirs))
     # PBS gives an array's row the array's own id.
-    return tuple(job_id for job_id in ids if known.get(job_id) == job_id or known.get(job_id) not in ids)
+    return tuple(
+        job_id for job_id in ids if known.get(job_id) == job_id or known.get(job_id) not in ids
+    )
 
 
-def _left_out(verb: str, rows: Sequence[Row], wanted: frozenset[JobState], missing: Sequence[str]) -> tuple[str, ...]:
+def _left_out(
+    verb: str, rows: Sequence[Row], wanted: frozenset[JobState], missing: Sequence[str]
+) -> tuple[str, ...]:
     others = [row for row in rows if row["state"] not in wanted]
     words = {
         JobState.HELD: "held already",
@@ -150,7 +177,10 @@ def state_counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def owners(rows: Iterable[Row]) -> dict[str, int]:
-    """How many of the jobs are whose, the most first; an owner nobody told is ''. The names are hostile still."""
+    """How many of the jobs are whose, the most first; an owner nobody told is ''.
+
+    The names are hostile still.
+    """
     counts: dict[str, int] = {}
     for row in rows:
         name = str(row["user"] or "")
@@ -159,7 +189,9 @@ def owners(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def format_spent(rows: Iterable[Row]) -> str:
-    """`14 h 20 min of run time, 115 GPU-hours`: what rows took so far, together; '' where that is not known."""
+    """`14 h 20 min of run time, 115 GPU-hours`: what rows took so far, together; '' where that is
+    not known.
+    """
     seconds = gpu_seconds = cpu_seconds = 0
     for row in rows:
         elapsed = row["elapsed_seconds"] or 0
@@ -177,7 +209,9 @@ def format_spent(rows: Iterable[Row]) -> str:
 
 
 def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
-    """The ids among `others` of jobs that wait for some of these to end well, and may never start without that."""
+    """The ids among `others` of jobs that wait for some of these to end well, and may never start
+    without that.
+    """
     touched = {str(row["id"]) for row in rows}
     names = touched | {str(row["array_id"]) for row in rows if row["array_id"]}
     ids: dict[str, None] = {}
@@ -190,8 +224,12 @@ def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def describe_impact(verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS) -> tuple[str, ...]:
-    """What becomes of the jobs, and what is lost, a sentence each. `alter` and `signal` have their own words.
+def describe_impact(
+    verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS
+) -> tuple[str, ...]:
+    """What becomes of the jobs, and what is lost, a sentence each.
+
+    `alter` and `signal` have their own words.
 
     `checkpoints` are the folders that jobs go on from at each start, by a row's id.
     """
@@ -208,7 +246,9 @@ def describe_impact(verb: str, rows: Sequence[Row], checkpoints: Mapping[str, st
     return tuple(tell(active, waiting, ended))
 
 
-def _cancelled(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+def _cancelled(
+    active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]
+) -> Iterable[str]:
     if active:
         yield _lost(active, "unless {they} {save} checkpoints")
     if waiting:
@@ -225,7 +265,10 @@ def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row
         yield f"{count} {_one(count, 'starts', 'start')} {whose} script from the beginning"
     count = count_jobs(ended)
     if count:
-        yield f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same {_one(count, 'ID', 'IDs')}"
+        yield (
+            f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same "
+            f"{_one(count, 'ID', 'IDs')}"
+        )
 
 
 def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[str]:
@@ -234,7 +277,10 @@ def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[s
         whence = f"from the newest complete checkpoint in {folder}"
         if count := count_jobs(row for row in there if row["state"] in ENDED):
             ids = _one(count, "ID", "IDs")
-            yield f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same {ids}, {whence}"
+            yield (
+                f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same "
+                f"{ids}, {whence}"
+            )
         if count := count_jobs(row for row in there if row["state"] not in ENDED):
             yield f"{count} {_one(count, 'resumes', 'resume')} {whence}; work since then is lost"
 
@@ -243,7 +289,10 @@ def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -
     if count := count_jobs(waiting):
         yield f"{count} waiting will not start until released"
     if count := count_jobs(active):
-        yield f"{count} running {_one(count, 'keeps', 'keep')} running: the hold takes effect if requeued"
+        yield (
+            f"{count} running {_one(count, 'keeps', 'keep')} running: the hold takes effect if "
+            f"requeued"
+        )
 
 
 def _released(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
@@ -251,20 +300,32 @@ def _released(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row
         yield f"{count} held can start when {_one(count, 'its', 'their')} turn comes"
 
 
-def _suspended(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+def _suspended(
+    active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]
+) -> Iterable[str]:
     if count := count_jobs(active):
         yield f"{count} running {_one(count, 'stops', 'stop')} computing until resumed"
-        yield f"{_one(count, 'it keeps its', 'they keep their')} nodes and memory; others may get the CPUs"
+        yield (
+            f"{_one(count, 'it keeps its', 'they keep their')} nodes and memory; others may get "
+            f"the CPUs"
+        )
 
 
 def _resumed(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(active):
-        yield f"{count} suspended {_one(count, 'continues', 'continue')} where {_one(count, 'it', 'they')} stopped"
+        yield (
+            f"{count} suspended {_one(count, 'continues', 'continue')} where "
+            f"{_one(count, 'it', 'they')} stopped"
+        )
 
 
 def _deleted(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(ended):
-        lost = _one(count, "job, its state, exit status and script", "jobs, their states, exit statuses and scripts")
+        lost = _one(
+            count,
+            "job, its state, exit status and script",
+            "jobs, their states, exit statuses and scripts",
+        )
         yield f"the cluster forgets {count} ended {lost}"
     if count := count_jobs((*active, *waiting)):
         yield f"{count} {_one(count, 'has', 'have')} not ended, and can only be cancelled"
@@ -285,11 +346,19 @@ def _lost(active: Sequence[Row], unless: str) -> str:
     count = count_jobs(active)
     is_one = count == 1
     unless = unless.format(
-        they="it" if is_one else "they", save="saves" if is_one else "save", resume="resumes" if is_one else "resume"
+        they="it" if is_one else "they",
+        save="saves" if is_one else "save",
+        resume="resumes" if is_one else "resume",
     )
     spent = format_spent(active)
     suspended = sum(_tasks(row) for row in active if row["state"] == JobState.SUSPENDED)
-    word = "suspended" if suspended == count else "running" if not suspended else "running or suspended"
+    word = (
+        "suspended"
+        if suspended == count
+        else "running"
+        if not suspended
+        else "running or suspended"
+    )
     return f"{count} {word}: {spent or 'all work so far'} will be lost {unless}"
 
 

@@ -1,8 +1,8 @@
 """Job ids as people and rows write them; read, split and joined.
 
-Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1, and 12_3@lab2 on another cluster of the site. PBS's: 12.server, 12[].server (an
-array), 12[3].server, 12[3-5].server, where the server may be left out. Ray's: raysubmit_xyz as Ray makes them, or any
-text that a person chose.
+Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1, and 12_3@lab2 on another cluster of the site. PBS's:
+12.server, 12[].server (an array), 12[3].server, 12[3-5].server, where the server may be left out.
+Ray's: raysubmit_xyz as Ray makes them, or any text that a person chose.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 
 # PBS counts to 999 999 999 999 at most (max_job_sequence_id), Slurm less far.
 _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
-# A number alone after the dot is a step of Slurm's. A PBS server that was given a port (-p) has it in its name.
+# A number alone after the dot is a step of Slurm's. A PBS server that was given a port (-p) has it
+# in its name.
 _SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?)")
 _SEPARATOR = re.compile(r"[,\s]")
 _MISSING = re.compile(r"(?:^|,)\s*,|,\s*$")
@@ -23,13 +24,17 @@ _HOW = "write 12, 12_3 or 12_[3-5]; with PBS 12[3] or 12[3-5]"
 RAY_START = "raysubmit_"
 _MADE_BY_RAY = re.compile(rf"{RAY_START}[A-Za-z0-9]+")
 # Slurm's alone: a PBS id with a server or brackets is none of them.
-_ON_CLUSTER = re.compile(r"([0-9]+(?:_(?:[0-9]+|\[[^\]]*\])|\+[0-9]+)?)@([A-Za-z0-9][A-Za-z0-9_.-]*)")
+_ON_CLUSTER = re.compile(
+    r"([0-9]+(?:_(?:[0-9]+|\[[^\]]*\])|\+[0-9]+)?)@([A-Za-z0-9][A-Za-z0-9_.-]*)"
+)
 _SLURM_TASKS = re.compile(r"([0-9]+)_(.*)", re.DOTALL)
 _PBS_TASKS = re.compile(r"([0-9]+)\[([^\]]*)\](.*)", re.DOTALL)
 
 
 class BadJobId(ValueError):
-    """A text that is no job id; `position` is the 0-based offset of the first bad character in `text`."""
+    """A text that is no job id; `position` is the 0-based offset of the first bad character in
+    `text`.
+    """
 
     def __init__(self, text: str, position: int, why: str) -> None:
         super().__init__(f"{text!r} is not a job ID: {why}")
@@ -40,10 +45,12 @@ class BadJobId(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """A job, tasks of an array (`tasks`; None: all there is under the number), or a component of a heterogeneous job.
+    """A job, tasks of an array (`tasks`; None: all there is under the number), or a component of a
+    heterogeneous job.
 
-    A throttle is no part of an id: it is dropped. `has_brackets` for PBS's way of writing an array; `server` is what
-    stands after PBS's first dot, `cluster` what stands after Slurm's @, '' where it was left out.
+    A throttle is no part of an id: it is dropped. `has_brackets` for PBS's way of writing an array;
+    `server` is what stands after PBS's first dot, `cluster` what stands after Slurm's @, '' where
+    it was left out.
     """
 
     number: str
@@ -63,7 +70,11 @@ class JobId:
             return f"{self.number}[{self.tasks or ''}]{ending}"
         if self.tasks is None:
             return f"{self.number}{ending}"
-        return f"{self.number}_{self.tasks}" if self.tasks.count == 1 else f"{self.number}_[{self.tasks}]"
+        return (
+            f"{self.number}_{self.tasks}"
+            if self.tasks.count == 1
+            else f"{self.number}_[{self.tasks}]"
+        )
 
 
 def parse_job_id(text: str) -> JobId:
@@ -87,7 +98,9 @@ def parse_job_id(text: str) -> JobId:
         if found is None:
             raise BadJobId(text, position + 1, "a component's number comes after +")
         component, position = int(found[0]), found.end()
-    if (has_brackets or (tasks is None and component is None)) and (named := _SERVER.match(text, position)):
+    if (has_brackets or (tasks is None and component is None)) and (
+        named := _SERVER.match(text, position)
+    ):
         server, position = named[1], named.end()
     if position < len(text):
         raise BadJobId(text, position, _HOW)
@@ -114,7 +127,9 @@ def pbs_job_id(text: str) -> JobId:
 
 
 def slurm_job_id(text: str) -> JobId:
-    """As parse_job_id, in Slurm's manner: 12[3] is 12_3; raises BadJobId for an id with a server."""
+    """As parse_job_id, in Slurm's manner: 12[3] is 12_3; raises BadJobId for an id with a
+    server.
+    """
     job = parse_job_id(text)
     if job.server:
         raise BadJobId(text, text.index("."), "write 12, 12_3 or 12_[3-5]")
@@ -163,9 +178,11 @@ def split_ids(text: str) -> list[str]:
 
 
 def named_ids(text: str) -> list[str]:
-    """The ids of a list as split_ids has them where a scheduler made each of them; any other text is one id.
+    """The ids of a list as split_ids has them where a scheduler made each of them; any other text
+    is one id.
 
-    A person may give a job of Ray's an id with blanks and commas. Raises BadJobId as split_ids does.
+    A person may give a job of Ray's an id with blanks and commas. Raises BadJobId as split_ids
+    does.
     """
     is_list = all(_MADE_BY_RAY.fullmatch(part) or _is_id(part) for part in _parts(text))
     return split_ids(text) if is_list else [text]
@@ -212,7 +229,9 @@ def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
 
 
 def covers(wanted: JobId, other: JobId) -> bool:
-    """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5] covers 12_[5-9]."""
+    """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5]
+    covers 12_[5-9].
+    """
     if wanted.number != other.number or not _same_server(wanted.server, other.server):
         return False
     if wanted.cluster and other.cluster and wanted.cluster != other.cluster:
@@ -226,11 +245,19 @@ def covers(wanted: JobId, other: JobId) -> bool:
 
 def _same_server(one: str, other: str) -> bool:
     """Whether two names may be one server's: left out, the same, or one without its domain."""
-    return not one or not other or one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+    return (
+        not one
+        or not other
+        or one == other
+        or one.startswith(f"{other}.")
+        or other.startswith(f"{one}.")
+    )
 
 
 def array_of(job_id: str) -> str:
-    """The id of the array that a row's job is of: 12 for 12_3, 12[].server for 12[3].server; any other id as it is."""
+    """The id of the array that a row's job is of: 12 for 12_3, 12[].server for 12[3].server; any
+    other id as it is.
+    """
     plain, cluster = plain_id(job_id)
     if cluster:
         return with_cluster(array_of(plain), cluster)
@@ -242,7 +269,9 @@ def array_of(job_id: str) -> str:
 
 
 def task_of(job_id: str) -> str:
-    """What stands for the tasks in a row's id: 3 for 12_3 and 12[3].server, [4-9] for 12_[4-9]; '' for none."""
+    """What stands for the tasks in a row's id: 3 for 12_3 and 12[3].server, [4-9] for 12_[4-9]; ''
+    for none.
+    """
     job_id, _ = plain_id(job_id)
     if found := _SLURM_TASKS.fullmatch(job_id):
         return found[2]
@@ -265,12 +294,15 @@ def is_task(job_id: str) -> bool:
 
 
 def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
-    """The id of some tasks of an array, in the manner of the array's id; raises BadJobId for what is no array's."""
+    """The id of some tasks of an array, in the manner of the array's id; raises BadJobId for what
+    is no array's.
+    """
     return str(replace(parse_job_id(array_id), tasks=replace(tasks, throttle=None)))
 
 
 def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
-    """An id as a person wrote it, in the manner of a row that it means: 12 is 12.server, or the array's 12[].server.
+    """An id as a person wrote it, in the manner of a row that it means: 12 is 12.server, or the
+    array's 12[].server.
 
     As it is where the row is another job's, or it is not an id at all.
     """
@@ -295,6 +327,8 @@ def server_of(job_id: str) -> str:
 
 
 def number_of(job_id: str) -> str:
-    """The digits a row's id begins with; '' where there are none, or more than any scheduler counts to."""
+    """The digits a row's id begins with; '' where there are none, or more than any scheduler counts
+    to.
+    """
     found = _NUMBER.match(job_id)
     return found[0] if found else ""

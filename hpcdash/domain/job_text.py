@@ -18,7 +18,8 @@ _SHORT: dict[str, str] = {
 }
 # A shell adds this to the number of the signal that ended its command.
 _SHELL_SIGNAL = 128
-# Slurm's own, where the signal of a job is expected. Source: slurm_errno.h, and what its 22.05 prints.
+# Slurm's own, where the signal of a job is expected. Source: slurm_errno.h, and what its 22.05
+# prints.
 _OUTPUT_NOT_WRITABLE = 53
 _OUT_OF_MEMORY = 125
 _CODES = {
@@ -58,7 +59,9 @@ def format_end(row: Mapping[str, Any]) -> str:
 
 
 def queue_note(row: Mapping[str, Any], now: float) -> str:
-    """What else becomes of a job in a queue of domain.schema.QUEUES, at an epoch second; '' for nothing. Hostile."""
+    """What else becomes of a job in a queue of domain.schema.QUEUES, at an epoch second; '' for
+    nothing. Hostile.
+    """
     note, opens_at = str(row["_note"] or ""), row["_opens_at"]
     if opens_at is not None and opens_at.timestamp() > now:
         note = f"{note}, in {format_age(opens_at.timestamp() - now)}"
@@ -76,8 +79,8 @@ def grouped(
 ) -> list[tuple[str, list[Pair]]]:
     """What the schema knows of a job, in groups of (label, words); what is unknown is left out.
 
-    `hint` is the reason in plain words, `estimator` who estimates when the job starts; times are in `zone` (None: this
-    machine's). The words are hostile still.
+    `hint` is the reason in plain words, `estimator` who estimates when the job starts; times are in
+    `zone` (None: this machine's). The words are hostile still.
     """
     state = str(row["state"])
 
@@ -99,7 +102,11 @@ def grouped(
     end = format_exit(state, row["exit_code"], row["exit_signal"])
     said = "" if native.lower() in ("", state) else f"  ({native})"
     elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
-    run = format_duration(elapsed) if elapsed is not None and (elapsed or state not in WAITING) else ""
+    run = (
+        format_duration(elapsed)
+        if elapsed is not None and (elapsed or state not in WAITING)
+        else ""
+    )
     if run and limit:
         run += f" of {format_duration(limit)}  ({100 * elapsed // limit} %)"
     groups: list[tuple[str, list[Pair]]] = [
@@ -108,7 +115,12 @@ def grouped(
             [
                 ("id", known(row["id"])),
                 ("name", known(row["name"])),
-                ("array", f"task {row['array_task']} of array {row['array_id']}" if row["array_id"] else ""),
+                (
+                    "array",
+                    f"task {row['array_task']} of array {row['array_id']}"
+                    if row["array_id"]
+                    else "",
+                ),
                 ("state", f"{sign} {state_word(state)}{said}".strip()),
                 ("reason", known(row["reason"])),
                 ("explanation", hint),
@@ -124,10 +136,16 @@ def grouped(
             [
                 ("submitted", when(row["submitted_at"])),
                 ("eligible", when(row["eligible_at"])),
-                ("may start", f"{estimate}; {estimator}'s estimate" if estimate and state in WAITING else ""),
+                (
+                    "may start",
+                    f"{estimate}; {estimator}'s estimate" if estimate and state in WAITING else "",
+                ),
                 ("started", when(row["started_at"])),
                 # Of an array that waits the tasks that ran have such times.
-                ("ended" if state in ENDED else "ends by", "" if state in WAITING else when(row["ends_at"])),
+                (
+                    "ended" if state in ENDED else "ends by",
+                    "" if state in WAITING else when(row["ends_at"]),
+                ),
                 ("ran", run),
                 ("limit", format_duration(limit) if limit and not run else ""),
             ],
@@ -135,10 +153,16 @@ def grouped(
         (
             "resources",
             [
-                ("nodes", " ".join(part for part in (known(row["nodes"]), row["node_list"]) if part)),
+                (
+                    "nodes",
+                    " ".join(part for part in (known(row["nodes"]), row["node_list"]) if part),
+                ),
                 ("CPUs", known(row["cpus"])),
                 ("GPUs", known(row["gpus"] or None)),
-                ("memory", "" if row["memory_bytes"] is None else format_memory(row["memory_bytes"])),
+                (
+                    "memory",
+                    "" if row["memory_bytes"] is None else format_memory(row["memory_bytes"]),
+                ),
             ],
         ),
         (
@@ -150,7 +174,11 @@ def grouped(
             ],
         ),
     ]
-    return [(title, [pair for pair in pairs if pair[1]]) for title, pairs in groups if any(value for _, value in pairs)]
+    return [
+        (title, [pair for pair in pairs if pair[1]])
+        for title, pairs in groups
+        if any(value for _, value in pairs)
+    ]
 
 
 _SIGNALS: dict[int, str] = {
@@ -183,7 +211,8 @@ def signal_name(number: int) -> str:
 
 
 def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> str:
-    """What a state of domain.states with its exit code and signal means; '' for a job that has not ended or ended well.
+    """What a state of domain.states with its exit code and signal means; '' for a job that has not
+    ended or ended well.
 
     `exit 137: ended by signal 9 (KILL): killed outright, often for using too much memory`.
     """
@@ -194,7 +223,11 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
     if exit_signal:
         return _format_signal(exit_signal)
     if not exit_code:
-        return "" if state == JobState.COMPLETED or exit_code is None else "exit 0, yet not as it should"
+        return (
+            ""
+            if state == JobState.COMPLETED or exit_code is None
+            else "exit 0, yet not as it should"
+        )
     number = exit_code - _SHELL_SIGNAL
     if number > 0 and signal_name(number):
         return f"exit {exit_code}: a command of it was ended by {_format_signal(number)}"
@@ -204,7 +237,10 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
 
 def _format_signal(number: int) -> str:
     if number == _OUTPUT_NOT_WRITABLE:
-        return "its output could not be written: is the folder there, writable, and is there quota left?"
+        return (
+            "its output could not be written: is the folder there, writable, and is there "
+            "quota left?"
+        )
     if number == _OUT_OF_MEMORY:
         return "used more memory than it requested"
     name = signal_name(number)

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from hpcdash.domain.units import format_amount, format_count, format_duration, format_memory, format_span
+from hpcdash.domain.units import (
+    format_amount,
+    format_count,
+    format_duration,
+    format_memory,
+    format_span,
+)
 
 # What is limited, by the words of the contract.
 RESOURCES = {
@@ -34,11 +40,19 @@ _PER = {
     "project": "a project",
     "all": "all together",
 }
-_SCOPES = {"qos": "QoS", "association": "association", "account": "account", "queue": "queue", "server": "server"}
+_SCOPES = {
+    "qos": "QoS",
+    "association": "association",
+    "account": "account",
+    "queue": "queue",
+    "server": "server",
+}
 
 
 def format_resource(resource: str) -> str:
-    """`CPU-hours` of `cpu_minutes`; of the scheduler's own `license/matlab_minutes` `license/matlab hours`."""
+    """`CPU-hours` of `cpu_minutes`; of the scheduler's own `license/matlab_minutes` `license/matlab
+    hours`.
+    """
     known = RESOURCES.get(resource)
     if known is not None:
         return known
@@ -52,7 +66,9 @@ def format_resource(resource: str) -> str:
 
 
 def format_limited(resource: str, amount: int | None) -> str:
-    """An amount of a resource: `12`, `64G`, `1d`, `1667` (hours of minutes); '' where it is not known."""
+    """An amount of a resource: `12`, `64G`, `1d`, `1667` (hours of minutes); '' where it is not
+    known.
+    """
     if amount is None:
         return ""
     if resource.endswith("_bytes"):
@@ -71,7 +87,11 @@ def format_whose(row: Mapping[str, Any]) -> str:
 
 def format_per(row: Mapping[str, Any]) -> str:
     """For whom together it is: `a job`, `user alice`, `all together`."""
-    return f"{row['per']} {row['subject']}" if row["subject"] else _PER.get(row["per"], str(row["per"]))
+    return (
+        f"{row['per']} {row['subject']}"
+        if row["subject"]
+        else _PER.get(row["per"], str(row["per"]))
+    )
 
 
 def format_limit(row: Mapping[str, Any]) -> str:
@@ -84,7 +104,9 @@ def format_limit(row: Mapping[str, Any]) -> str:
 
 
 def format_who(row: Mapping[str, Any]) -> str:
-    """Who may use a reservation of RESERVATIONS: `user alice, bob; account physics`; '' where nobody is named."""
+    """Who may use a reservation of RESERVATIONS: `user alice, bob; account physics`; '' where
+    nobody is named.
+    """
     parts = []
     for key, word in (("users", "user"), ("groups", "group"), ("accounts", "account")):
         names = row[key] or ()
@@ -99,7 +121,9 @@ def format_when(row: Mapping[str, Any], now: datetime) -> str:
     """When a reservation begins or ends: `begins in 3 h, lasts 4 h`, `ends in 20 min`, `no end`."""
     starts, ends, seconds = row["starts_at"], row["ends_at"], row["duration_seconds"]
     if starts is not None and starts > now:
-        lasts = f", lasts {format_span(seconds)}" if seconds else ", has no end" if ends is None else ""
+        lasts = (
+            f", lasts {format_span(seconds)}" if seconds else ", has no end" if ends is None else ""
+        )
         return f"begins in {format_span((starts - now).total_seconds())}{lasts}"
     if ends is None:
         return "has no end" if starts is not None else ""

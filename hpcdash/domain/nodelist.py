@@ -28,15 +28,21 @@ def expand(expression: str, limit: int = DEFAULT_LIMIT) -> list[str]:
             names.append(literals[0])
             continue
         numbers = [
-            [f"{number:0{width}d}" for low, high, width in body for number in range(low, high + 1)] for body in bodies
+            [f"{number:0{width}d}" for low, high, width in body for number in range(low, high + 1)]
+            for body in bodies
         ]
         for chosen in product(*numbers):
-            names.append("".join(part for pair in zip(literals, (*chosen, ""), strict=True) for part in pair))
+            names.append(
+                "".join(part for pair in zip(literals, (*chosen, ""), strict=True) for part in pair)
+            )
     return names
 
 
 def count(expression: str) -> int:
-    """How many names an expression stands for, without making them. Raises ValueError as `expand` does."""
+    """How many names an expression stands for, without making them.
+
+    Raises ValueError as `expand` does.
+    """
     total = 0
     for _, bodies in map(_parse, _split(expression)):
         names = 1
@@ -48,7 +54,8 @@ def count(expression: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def contains(expression: str, name: str) -> bool:
-    """Whether `name` is among the names of an expression, without making them; case does not matter.
+    """Whether `name` is among the names of an expression, without making them; case does not
+    matter.
 
     An expression that cannot be read contains nothing but itself.
     """
@@ -63,7 +70,9 @@ def contains(expression: str, name: str) -> bool:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Names as Slurm writes them: sorted, each once, numbers at their ends in brackets, zero padding kept."""
+    """Names as Slurm writes them: sorted, each once, numbers at their ends in brackets, zero
+    padding kept.
+    """
     by_prefix: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         numbered = _TRAILING_NUMBER.fullmatch(name)
@@ -86,7 +95,9 @@ def compress(names: Iterable[str]) -> str:
 def natural_order(name: str) -> tuple[tuple[int, str], ...]:
     """A key to sort names by: n2 before n10, since the longer of two numbers is the larger."""
     parts = ((part, part.lstrip("0")) for part in re.split(r"([0-9]+)", name))
-    return tuple((len(number), number) if part[:1].isdigit() else (-1, part) for part, number in parts)
+    return tuple(
+        (len(number), number) if part[:1].isdigit() else (-1, part) for part, number in parts
+    )
 
 
 def _runs(digits: set[str]) -> list[str]:
@@ -137,7 +148,9 @@ def _split(expression: str) -> list[str]:
 
 
 def _parse(part: str) -> tuple[tuple[str, ...], list[list[tuple[int, int, int]]]]:
-    """Literal pieces around the brackets (one more than there are brackets), and each bracket's (low, high, width)."""
+    """Literal pieces around the brackets (one more than there are brackets), and each bracket's
+    (low, high, width).
+    """
     pieces = _BRACKETS.split(part)
     bodies: list[list[tuple[int, int, int]]] = []
     for body in pieces[1::2]:
@@ -152,19 +165,31 @@ def _parse(part: str) -> tuple[tuple[str, ...], list[list[tuple[int, int, int]]]
     return tuple(pieces[::2]), bodies
 
 
-def _is_one_of(literals: tuple[str, ...], bodies: list[list[tuple[int, int, int]]], name: str) -> bool:
-    if any(literal[:1].isdigit() or not literal for literal in literals[1:-1]) or literals[-1][:1].isdigit():
+def _is_one_of(
+    literals: tuple[str, ...], bodies: list[list[tuple[int, int, int]]], name: str
+) -> bool:
+    if (
+        any(literal[:1].isdigit() or not literal for literal in literals[1:-1])
+        or literals[-1][:1].isdigit()
+    ):
         # Digits beside digits could be divided in several ways.
         if sum(high - low + 1 for body in bodies for low, high, _ in body) > DEFAULT_LIMIT:
             return False
-        numbers = [[f"{n:0{width}d}" for low, high, width in body for n in range(low, high + 1)] for body in bodies]
+        numbers = [
+            [f"{n:0{width}d}" for low, high, width in body for n in range(low, high + 1)]
+            for body in bodies
+        ]
         pattern = "".join(
-            re.escape(literal) + f"(?:{'|'.join(choice)})" for literal, choice in zip(literals, numbers, strict=False)
+            re.escape(literal) + f"(?:{'|'.join(choice)})"
+            for literal, choice in zip(literals, numbers, strict=False)
         )
         return re.fullmatch(pattern + re.escape(literals[-1]), name) is not None
     match = re.fullmatch("([0-9]{1,18})".join(re.escape(literal) for literal in literals), name)
     return match is not None and all(
-        any(low <= int(digits) <= high and digits == f"{int(digits):0{width}d}" for low, high, width in body)
+        any(
+            low <= int(digits) <= high and digits == f"{int(digits):0{width}d}"
+            for low, high, width in body
+        )
         for digits, body in zip(match.groups(), bodies, strict=True)
     )
 

@@ -6,14 +6,17 @@ from msgspec import Struct
 
 
 class QueueOffer(Struct, frozen=True):
-    """A queue (Slurm: partition). `nodes`, `cpus` and `gpus` are all it has, `*_idle` what is free now, `gpu_nodes` the
-    nodes that have GPUs (0: not known).
+    """A queue (Slurm: partition).
 
-    `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node` are those of its
-    largest node, None where its nodes are not known; `gpu_types` are sorted. `note` says what it does with jobs
-    besides starting them (`disabled: …`, `routes jobs to …`), `server_note` what keeps all jobs from starting, '' for
-    nothing; one that `refuses` does not even take the job. One that is not `is_listed` is hidden, or closed to whoever
-    submits: nobody is pointed to it.
+    `nodes`, `cpus` and `gpus` are all it has, `*_idle` what is free now, `gpu_nodes` the nodes that
+    have GPUs (0: not known).
+
+    `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node`
+    are those of its largest node, None where its nodes are not known; `gpu_types` are sorted.
+    `note` says what it does with jobs besides starting them (`disabled: …`, `routes jobs to …`),
+    `server_note` what keeps all jobs from starting, '' for nothing; one that `refuses` does not
+    even take the job. One that is not `is_listed` is hidden, or closed to whoever submits: nobody
+    is pointed to it.
     """
 
     name: str
@@ -46,7 +49,8 @@ class QueueOffer(Struct, frozen=True):
 
 
 class QueueLimits(Struct, frozen=True):
-    """What a queue gives each chunk of a job (`chunk_cpus`) and allows a job in all; None: not told.
+    """What a queue gives each chunk of a job (`chunk_cpus`) and allows a job in all; None: not
+    told.
 
     `destinations` are the queues that a routing queue passes its jobs on to.
     """
@@ -58,7 +62,9 @@ class QueueLimits(Struct, frozen=True):
 
 
 class CpuShare(Struct, frozen=True):
-    """The CPUs that go with each GPU where a request does not say, None where the queue decides; `words` say so."""
+    """The CPUs that go with each GPU where a request does not say, None where the queue decides;
+    `words` say so.
+    """
 
     per_gpu: int | None
     words: str
@@ -73,7 +79,8 @@ class AccountOffer(Struct, frozen=True):
 
 
 class QosOffer(Struct, frozen=True):
-    """What a QoS allows: the longest time of a job, and a user's running jobs, CPUs and GPUs at once; None: no limit.
+    """What a QoS allows: the longest time of a job, and a user's running jobs, CPUs and GPUs at
+    once; None: no limit.
 
     `note` says in words what else there is to it, '' for nothing.
     """
@@ -87,7 +94,9 @@ class QosOffer(Struct, frozen=True):
 
 
 class Offers(Struct, frozen=True):
-    """All of it; `accounts` and `qos` are empty where there are none, or they cannot be asked: then a note says so."""
+    """All of it; `accounts` and `qos` are empty where there are none, or they cannot be asked: then
+    a note says so.
+    """
 
     queues: tuple[QueueOffer, ...] = ()
     accounts: tuple[AccountOffer, ...] = ()

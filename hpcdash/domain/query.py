@@ -1,4 +1,6 @@
-"""The filter language: from `state:running limit>2h (train or eval) !debug` to a mask over a table."""
+"""The filter language: from `state:running limit>2h (train or eval) !debug` to a mask over a
+table.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ _OPERATOR = re.compile(r"!:|!=|!~|>=|<=|==|:|=|>|<|~")
 _DETACHED_OPERATOR = re.compile(r"\s+(" + _OPERATOR.pattern + ")")
 _WORD = re.compile(r"[^\s()]+")
 _LAST_KEY = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)?$")
-_LAST_VALUE = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$")
+_LAST_VALUE = re.compile(
+    r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$"
+)
 
 
 class Value(Struct, frozen=True):
@@ -69,11 +73,18 @@ class Value(Struct, frozen=True):
 
     @property
     def pattern(self) -> Pattern:
-        return Pattern(None) if self.is_none else Pattern(self.text, not self.is_quoted and "*" in self.text)
+        return (
+            Pattern(None)
+            if self.is_none
+            else Pattern(self.text, not self.is_quoted and "*" in self.text)
+        )
 
 
 class QueryText:
-    """One expression; `at` is the offset of the next character. What is malformed raises QueryError."""
+    """One expression; `at` is the offset of the next character.
+
+    What is malformed raises QueryError.
+    """
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
@@ -114,7 +125,9 @@ class QueryText:
     def sees_keyword(self, keyword: str) -> bool:
         end = self.at + len(keyword)
         return self.expression[self.at : end].lower() == keyword and (
-            end == len(self.expression) or self.expression[end].isspace() or self.expression[end] in '()!"'
+            end == len(self.expression)
+            or self.expression[end].isspace()
+            or self.expression[end] in '()!"'
         )
 
     def quoted_text(self) -> str:
@@ -133,7 +146,9 @@ class QueryText:
         return "".join(text)
 
     def raw_text(self, commas: bool) -> str:
-        """Up to a space or a parenthesis that closes nothing in it; a comma outside brackets ends it when `commas`."""
+        """Up to a space or a parenthesis that closes nothing in it; a comma outside brackets ends
+        it when `commas`.
+        """
         start = self.at
         parentheses = brackets = 0
         while not self.ended() and not self.next().isspace():
@@ -230,7 +245,9 @@ def keys_of(schema: pa.Schema) -> dict[str, str]:
 
 
 class Comparisons:
-    """Reads the values of one comparison after the other from a filter's text; `schema` is the table's."""
+    """Reads the values of one comparison after the other from a filter's text; `schema` is the
+    table's.
+    """
 
     def __init__(self, text: QueryText, schema: pa.Schema, zone: tzinfo) -> None:
         self.text = text
@@ -239,7 +256,9 @@ class Comparisons:
         self.keys = keys_of(schema)
 
     def read(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
-        """What follows a key and its operator; `start` is where the key is, `value_at` where the operator ended."""
+        """What follows a key and its operator; `start` is where the key is, `value_at` where the
+        operator ended.
+        """
         name = self.keys.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key.lower(), self.keys, 1, 0.6)
@@ -260,19 +279,30 @@ class Comparisons:
 
     def _equal(self, name: str, kind: ColumnKind, values: list[Value]) -> FilterCondition:
         if kind is ColumnKind.TEXT and name in {"id", "array_id"}:
-            return TextIs(name, tuple(pattern for value in values for pattern in _id_patterns(value)))
+            return TextIs(
+                name, tuple(pattern for value in values for pattern in _id_patterns(value))
+            )
         if kind is ColumnKind.TEXT:
-            patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
+            patterns = (
+                _state_pattern(value) if name == "state" else value.pattern for value in values
+            )
             return TextIs(name, tuple(patterns))
         if kind is ColumnKind.NAMES:
             return NamesHold(name, tuple(value.pattern for value in values))
         for value in values:
             self._check(kind, value)
         if kind is ColumnKind.INSTANT:
-            return InstantIs(name, tuple(None if value.is_none else value.text for value in values), self.zone)
+            return InstantIs(
+                name, tuple(None if value.is_none else value.text for value in values), self.zone
+            )
         if kind is ColumnKind.SWITCH:
-            return NumberIs(name, tuple(None if value.is_none else read_switch(value.text) for value in values))
-        return NumberIs(name, tuple(None if value.is_none else read_number(kind, value.text) for value in values))
+            return NumberIs(
+                name, tuple(None if value.is_none else read_switch(value.text) for value in values)
+            )
+        return NumberIs(
+            name,
+            tuple(None if value.is_none else read_number(kind, value.text) for value in values),
+        )
 
     def _ordered(self, key: str, name: str, kind: ColumnKind, operator: str) -> FilterCondition:
         values = list(self.text.values(kind))
@@ -283,7 +313,8 @@ class Comparisons:
             name, kind = "_number", ColumnKind.COUNT
         if kind in {ColumnKind.TEXT, ColumnKind.NAMES, ColumnKind.SWITCH}:
             raise self.text.bad(
-                f"{key} holds {kind.value}, which has no order; write {key}:{value.text}", value.position
+                f"{key} holds {kind.value}, which has no order; write {key}:{value.text}",
+                value.position,
             )
         if value.is_none:
             raise self.text.bad(f"none is neither more nor less; write {key}:none", value.position)
@@ -292,15 +323,22 @@ class Comparisons:
             return InstantCompares(name, operator, value.text, self.zone)
         number = read_number(kind, value.text)
         if number is None:
-            raise self.text.bad(f"nothing is compared with {value.text}; write {key}:none", value.position)
+            raise self.text.bad(
+                f"nothing is compared with {value.text}; write {key}:none", value.position
+            )
         return NumberCompares(name, operator, number)
 
     def _regex(self, key: str, name: str, kind: ColumnKind) -> FilterCondition:
         start = self.text.at
         if kind not in {ColumnKind.TEXT, ColumnKind.NAMES}:
-            raise self.text.bad(f"{key} holds {kind.value}; a regular expression is for text", start)
+            raise self.text.bad(
+                f"{key} holds {kind.value}; a regular expression is for text", start
+            )
         condition = TextMatches(
-            name, self.text.quoted_text() if self.text.next() == '"' else self.text.raw_text(commas=False)
+            name,
+            self.text.quoted_text()
+            if self.text.next() == '"'
+            else self.text.raw_text(commas=False),
         )
         try:
             condition.check()
@@ -325,7 +363,9 @@ class Comparisons:
 
 
 def _id_patterns(value: Value) -> tuple[Pattern, ...]:
-    """An id, at any server of PBS's where it names none; a number is its array's tasks and its components too."""
+    """An id, at any server of PBS's where it names none; a number is its array's tasks and its
+    components too.
+    """
     if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
         return (value.pattern,)
     parts = () if "[" in value.text else (Pattern(f"{value.text}{sign}*", True) for sign in "_[+")
@@ -350,14 +390,17 @@ class Filter(Struct, frozen=True):
         return isinstance(self.condition, Everything)
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        """As many booleans as rows, without nulls; `now_epoch` (seconds) is what `2h ago` counts from."""
+        """As many booleans as rows, without nulls; `now_epoch` (seconds) is what `2h ago` counts
+        from.
+        """
         return self.condition.mask(table, now_epoch)
 
 
 def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
     """Reads a filter for tables of a schema of domain.schema; an empty one matches every row.
 
-    `zone` is where `today` and `10:30` are. Raises QueryError, and nothing else, with the offset of the bad token.
+    `zone` is where `today` and `10:30` are. Raises QueryError, and nothing else, with the offset of
+    the bad token.
     """
     if len(expression) > MAX_LENGTH:
         raise QueryError(f"a filter has at most {MAX_LENGTH} characters", expression[:60] + "…", 0)
@@ -370,7 +413,9 @@ def apply(table: pa.Table, wanted: Filter, now_epoch: float) -> pa.Table:
 
 
 def count_unknown_gpus(table: pa.Table, wanted: Filter, now_epoch: float) -> int:
-    """Rows whose GPUs are not known and that a filter on GPUs could match if they were; 0 for any other filter."""
+    """Rows whose GPUs are not known and that a filter on GPUs could match if they were; 0 for any
+    other filter.
+    """
     loose = _any_gpus(wanted.condition)
     if loose == wanted.condition or not table["gpus"].null_count:
         return 0
@@ -403,7 +448,13 @@ class _Reader:
         self.text = QueryText(expression)
         self.comparisons = Comparisons(self.text, schema, zone)
         names = schema.names
-        candidates = _JOB_WORD_COLUMNS if "id" in names else _NODE_WORD_COLUMNS if "features" in names else ("name",)
+        candidates = (
+            _JOB_WORD_COLUMNS
+            if "id" in names
+            else _NODE_WORD_COLUMNS
+            if "features" in names
+            else ("name",)
+        )
         self.word_columns = tuple(name for name in candidates if name in names)
 
     def read(self) -> FilterCondition:
@@ -463,7 +514,9 @@ class _Reader:
         key = _KEY.match(self.text.expression, start)
         if key is not None:
             detached = _DETACHED_OPERATOR.match(self.text.expression, key.end())
-            operator = _OPERATOR.match(self.text.expression, detached.start(1) if detached else key.end())
+            operator = _OPERATOR.match(
+                self.text.expression, detached.start(1) if detached else key.end()
+            )
             if operator is not None:
                 return self.comparisons.read(key[0], operator[0], start, operator.end())
         word = _WORD.match(self.text.expression, start)
@@ -474,10 +527,11 @@ class _Reader:
 
 
 def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:
-    """Whole filters that `prefix` may become: its last word completed to a key, or its last value to one there is.
+    """Whole filters that `prefix` may become: its last word completed to a key, or its last value
+    to one there is.
 
-    Values are the states, yes and no, and, with a `table`, the distinct words of its columns. What is too long for a
-    filter becomes none.
+    Values are the states, yes and no, and, with a `table`, the distinct words of its columns. What
+    is too long for a filter becomes none.
     """
     if len(prefix) > MAX_LENGTH:
         return []
@@ -487,7 +541,9 @@ def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -
         fragment = value[2].lower()
         known = _known_values(name, schema, table) if name else []
         return [
-            prefix[: value.start(2)] + word for word in known if word.lower().startswith(fragment) and word != value[2]
+            prefix[: value.start(2)] + word
+            for word in known
+            if word.lower().startswith(fragment) and word != value[2]
         ]
     if key := _LAST_KEY.search(prefix):
         fragment = (key[1] or "").lower()
@@ -495,7 +551,8 @@ def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -
         names = [
             name
             for name in keys
-            if name.startswith(fragment) and (keys[name] == name or not keys[name].startswith(fragment))
+            if name.startswith(fragment)
+            and (keys[name] == name or not keys[name].startswith(fragment))
         ]
         return [prefix[: len(prefix) - len(fragment)] + name + ":" for name in names]
     return []

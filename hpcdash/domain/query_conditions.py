@@ -43,7 +43,9 @@ class FilterCondition(Protocol):
 
 
 class Pattern(Struct, frozen=True):
-    """Text to be equal to, without regard to case; None as `text` is null; in a glob each `*` is any text."""
+    """Text to be equal to, without regard to case; None as `text` is null; in a glob each `*` is
+    any text.
+    """
 
     text: str | None
     is_glob: bool = False
@@ -56,7 +58,9 @@ class Pattern(Struct, frozen=True):
 
 
 def kind_of(name: str, column_type: pa.DataType) -> ColumnKind:
-    """How the values of a column of domain.schema are written, by its type and the unit in its name."""
+    """How the values of a column of domain.schema are written, by its type and the unit in its
+    name.
+    """
     if pa.types.is_timestamp(column_type):
         return ColumnKind.INSTANT
     if pa.types.is_boolean(column_type):
@@ -72,7 +76,10 @@ def kind_of(name: str, column_type: pa.DataType) -> ColumnKind:
 
 
 def read_number(kind: ColumnKind, text: str) -> int | float | None:
-    """A value of a numeric kind; None for an unlimited duration. Raises ValueError naming the text."""
+    """A value of a numeric kind; None for an unlimited duration.
+
+    Raises ValueError naming the text.
+    """
     if kind is ColumnKind.DURATION:
         return parse_duration(text)
     if kind is ColumnKind.MEMORY:
@@ -169,7 +176,11 @@ class TextIs(Struct, frozen=True):
         return result
 
     def _is(self, values: pa.Array) -> pa.Array:
-        exact = [pattern.text.lower() for pattern in self.patterns if pattern.text is not None and not pattern.is_glob]
+        exact = [
+            pattern.text.lower()
+            for pattern in self.patterns
+            if pattern.text is not None and not pattern.is_glob
+        ]
         result = pc.is_in(pc.utf8_lower(values), value_set=pa.array(exact, pa.string()))
         for pattern in self.patterns:
             if pattern.is_glob:
@@ -178,7 +189,9 @@ class TextIs(Struct, frozen=True):
 
 
 class TextMatches(Struct, frozen=True):
-    """A regular expression (RE2) is found in the text, without regard to case; of a list, in one element."""
+    """A regular expression (RE2) is found in the text, without regard to case; of a list, in one
+    element.
+    """
 
     column: str
     expression: str
@@ -197,14 +210,20 @@ class TextMatches(Struct, frozen=True):
 
 
 class NamesHold(Struct, frozen=True):
-    """A list of names, as Slurm compresses those of nodes, holds one; a glob is matched against the list as written."""
+    """A list of names, as Slurm compresses those of nodes, holds one; a glob is matched against the
+    list as written.
+    """
 
     column: str
     patterns: tuple[Pattern, ...]
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         result = TextIs(self.column, self.patterns).mask(table, now_epoch)
-        names = [pattern.text.lower() for pattern in self.patterns if pattern.text and not pattern.is_glob]
+        names = [
+            pattern.text.lower()
+            for pattern in self.patterns
+            if pattern.text and not pattern.is_glob
+        ]
         if self.column not in table.column_names or not names:
             return result
         column = as_array(table[self.column])
@@ -252,12 +271,18 @@ class InstantIs(Struct, frozen=True):
         if self.column not in table.column_names:
             return _of_absent(table, None in self.texts)
         column = as_array(table[self.column])
-        result = pc.is_null(column) if None in self.texts else pa.repeat(pa.scalar(False), table.num_rows)
+        result = (
+            pc.is_null(column)
+            if None in self.texts
+            else pa.repeat(pa.scalar(False), table.num_rows)
+        )
         for text in self.texts:
             if text is not None:
                 instant = parse_instant(text, now_epoch, self.zone)
                 after = _compare(column, ">=", _moment(instant.epoch, column.type))
-                before = _compare(column, "<", _moment(instant.epoch + instant.span_seconds, column.type))
+                before = _compare(
+                    column, "<", _moment(instant.epoch + instant.span_seconds, column.type)
+                )
                 result = pc.or_(result, pc.and_(after, before))
         return result
 
@@ -299,7 +324,8 @@ def _of_absent(table: pa.Table, value: bool) -> pa.Array:
 def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
     """Which of the distinct lists in brackets or with commas hold one of the names."""
     candidates = pc.match_substring_regex(lists, r"[\[,]")
-    # Brackets stand for digits only: what comes before the first digit of a name is in the list as it is.
+    # Brackets stand for digits only: what comes before the first digit of a name is in the list as
+    # it is.
     stems = {_DIGIT.split(name, maxsplit=1)[0] for name in names}
     if all(stems):
         near = pa.repeat(pa.scalar(False), len(lists))
@@ -307,5 +333,7 @@ def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
             near = pc.or_(near, pc.match_substring(lists, stem, ignore_case=True))
         candidates = pc.and_(candidates, near)
     worth_reading = pc.unique(lists.filter(candidates)).to_pylist()
-    holding = [text for text in worth_reading if any(nodelist.contains(text, name) for name in names)]
+    holding = [
+        text for text in worth_reading if any(nodelist.contains(text, name) for name in names)
+    ]
     return pc.is_in(lists, value_set=pa.array(holding, pa.string()))

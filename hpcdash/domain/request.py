@@ -13,7 +13,8 @@ from msgspec.structs import astuple
 from hpcdash.domain.array_tasks import ArrayTasks
 
 SITE_SAID = "site."
-# Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or sudoers acts on.
+# Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or
+# sudoers acts on.
 ACCOUNT_NAME = re.compile(r"(?!ALL\Z)[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 # What no batch script can ask for.
 NOT_IN_SCRIPTS = (
@@ -22,7 +23,8 @@ NOT_IN_SCRIPTS = (
 )
 # Kinds that a person sits before: one node, whatever is asked for.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
-# The kind of a function's launches from Python: each function has a folder, and each launch one in there.
+# The kind of a function's launches from Python: each function has a folder, and each launch one in
+# there.
 TASK_KIND = "task"
 # Replaces the value of a secret in a stored request.
 NOT_KEPT = "(not kept)"
@@ -93,14 +95,15 @@ class Container(Struct, frozen=True):
 class Call(Struct, frozen=True, eq=False):
     """The function that a job calls, by its names there; its arguments are TOML values.
 
-    Each task of the array gets one of `items`: a table is keyword arguments, anything else one argument; () for none.
-    `sys_path` are folders there, `callbacks` are named like the function. `wheel` (a file) or `source` (a project's
-    folder) is installed into the job's own venv. `result_format` is pickle or json.
+    Each task of the array gets one of `items`: a table is keyword arguments, anything else one
+    argument; () for none. `sys_path` are folders there, `callbacks` are named like the function.
+    `wheel` (a file) or `source` (a project's folder) is installed into the job's own venv.
+    `result_format` is pickle or json.
 
-    `cache_key` tells calls with different content apart.
-    From Python, `main` is the program's own file, which may define the function. `staged` are files of the launch
-    folder by name: arguments that are not TOML values, as pickles in place of `args`, `kwargs` and `items`; a .zip goes
-    on sys.path, a .whl is the wheel.
+    `cache_key` tells calls with different content apart. From Python, `main` is the program's own
+    file, which may define the function. `staged` are files of the launch folder by name: arguments
+    that are not TOML values, as pickles in place of `args`, `kwargs` and `items`; a .zip goes on
+    sys.path, a .whl is the wheel.
     """
 
     module: str
@@ -134,11 +137,17 @@ class Call(Struct, frozen=True, eq=False):
     @property
     def package(self) -> str:
         """What the venv is for, a path there or a staged file; '' where there is no venv."""
-        return self.wheel or self.source or next((name for name in self.staged if name.endswith(".whl")), "")
+        return (
+            self.wheel
+            or self.source
+            or next((name for name in self.staged if name.endswith(".whl")), "")
+        )
 
 
 class EarlySignal(Struct, frozen=True):
-    """`USR1@600` to all processes, `B:USR1@600` to the batch shell alone, so long before the time limit."""
+    """`USR1@600` to all processes, `B:USR1@600` to the batch shell alone, so long before the time
+    limit.
+    """
 
     name: str
     seconds_before: int
@@ -152,14 +161,14 @@ KEPT_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 class Site(Struct, frozen=True):
     """What a cluster is like, as its configuration says; a request may say otherwise.
 
-    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
-    `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", "failed" to
-    remove the folder of one that completed, "14d" to remove it so many days after its end, or "nothing" to remove that
-    of one that failed too. `default_cpu_queue`
-    and `default_gpu_queue` are taken where no queue is named. `run_as` is the account that jobs are submitted as
-    through sudo, '' for one's own. `slot_type` is what a slot is where a request does not say; None: GPUs where the
-    queue has some. `node_probe` is bash that ends with 0 on a node that is well, tried on each before a command
-    starts; '' for none.
+    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of
+    names are. `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is
+    "always", "failed" to remove the folder of one that completed, "14d" to remove it so many days
+    after its end, or "nothing" to remove that of one that failed too. `default_cpu_queue` and
+    `default_gpu_queue` are taken where no queue is named. `run_as` is the account that jobs are
+    submitted as through sudo, '' for one's own. `slot_type` is what a slot is where a request does
+    not say; None: GPUs where the queue has some. `node_probe` is bash that ends with 0 on a node
+    that is well, tried on each before a command starts; '' for none.
     """
 
     tres_supported: bool = True
@@ -177,28 +186,30 @@ class Site(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, eq=False):
-    """What to launch. '' and None: not given. Exactly one of `command`, `script` (a path) and `call` is given.
+    """What to launch.
 
-    `slots` are GPUs or CPUs in total, `slots_per_node` on each node; `limit_seconds` and `memory_bytes` (per node) are
-    written as `time` and `memory`; `after` are job IDs to wait for; `environment` is set for the command.
-    `max_requeues`: the most restarts after which a preempted job's own script requeues it (None: 20).
-    `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are those of qsub.
-    `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
-    It is retried `retries_preemption` and `retries_failure` times. If fewer slices than the maximum were available,
-    more are looked for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
-    `runtime_env` is what the scheduler installs before the command starts.
-    `checkpoints` is the folder searched at each start for the checkpoint to resume from (%a: the task).
-    `share` makes it a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
-    selects the pool by name; its `labels` are the task's.
-    `rank_variables` says what RANK and WORLD_SIZE count: "processes", as the launcher sets them, or "nodes".
-    `rank_logs` also writes each rank's output to its own log, beside the job's.
-    `job_library` puts hpcdash.job beside the script, for the command to import, and exports when the time is over.
-    `begin` is the earliest start: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after submission.
-    `startup_hook` is bash that each node runs once before the command starts anywhere.
-    `files` are paths on the submitting machine: their content is sent, without what git ignores, and the command starts
-    there unless `work_dir` names another folder.
-    `said` names the fields the user wrote, those of the site prefixed with SITE_SAID, so that a written value counts
-    even if it is the default.
+    '' and None: not given. Exactly one of `command`, `script` (a path) and `call` is given.
+
+    `slots` are GPUs or CPUs in total, `slots_per_node` on each node; `limit_seconds` and
+    `memory_bytes` (per node) are written as `time` and `memory`; `after` are job IDs to wait for;
+    `environment` is set for the command. `max_requeues`: the most restarts after which a preempted
+    job's own script requeues it (None: 20). `place`, `attributes` (`NAME=VALUE` of -W) and
+    `keep_files` (-k) are those of qsub. `slice` is a type of TPU slice, `num_slices` how many, or
+    the numbers that fit; each worker takes `tpus_per_worker`. It is retried `retries_preemption`
+    and `retries_failure` times. If fewer slices than the maximum were available, more are looked
+    for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
+    `runtime_env` is what the scheduler installs before the command starts. `checkpoints` is the
+    folder searched at each start for the checkpoint to resume from (%a: the task). `share` makes it
+    a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
+    selects the pool by name; its `labels` are the task's. `rank_variables` says what RANK and
+    WORLD_SIZE count: "processes", as the launcher sets them, or "nodes". `rank_logs` also writes
+    each rank's output to its own log, beside the job's. `job_library` puts hpcdash.job beside the
+    script, for the command to import, and exports when the time is over. `begin` is the earliest
+    start: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after submission. `startup_hook`
+    is bash that each node runs once before the command starts anywhere. `files` are paths on the
+    submitting machine: their content is sent, without what git ignores, and the command starts
+    there unless `work_dir` names another folder. `said` names the fields the user wrote, those of
+    the site prefixed with SITE_SAID, so that a written value counts even if it is the default.
     """
 
     name: str = ""
@@ -272,7 +283,8 @@ class Request(Struct, frozen=True, eq=False):
 
 
 class Slots(Struct, frozen=True):
-    """`slots` in all, on `nodes` nodes with `per_node` each; `is_per_node_asked`: that number is the person's own.
+    """`slots` in all, on `nodes` nodes with `per_node` each; `is_per_node_asked`: that number is
+    the person's own.
 
     The nodes give `nodes` × `per_node`, which may be more than was asked for.
     """
@@ -284,7 +296,9 @@ class Slots(Struct, frozen=True):
 
     @property
     def is_packed(self) -> bool:
-        """Whether a scheduler that is asked for so many chunks of one slot may put several on a node, as PBS does."""
+        """Whether a scheduler that is asked for so many chunks of one slot may put several on a
+        node, as PBS does.
+        """
         return self.nodes > 1 and not self.is_per_node_asked
 
     @property
@@ -294,11 +308,15 @@ class Slots(Struct, frozen=True):
 
 
 def slots_of(request: Request) -> Slots:
-    """No slot at all is one core on one node; what a person sits before has one node, however many slots."""
+    """No slot at all is one core on one node; what a person sits before has one node, however many
+    slots.
+    """
     if request.slots == 0:
         return Slots(0, 1, 1, is_per_node_asked=False)
     if request.kind in INTERACTIVE_KINDS:
-        return Slots(request.slots, 1, request.slots, is_per_node_asked=request.slots_per_node is not None)
+        return Slots(
+            request.slots, 1, request.slots, is_per_node_asked=request.slots_per_node is not None
+        )
     if request.slots_per_node is None:
         return Slots(request.slots, request.slots, 1, is_per_node_asked=False)
     nodes = -(-request.slots // request.slots_per_node)
@@ -306,8 +324,14 @@ def slots_of(request: Request) -> Slots:
 
 
 def slot_type_of(request: Request, *, queue_has_gpus: bool) -> SlotType:
-    """What was asked for, else what the site says; GPUs by default where the queue has some, else CPUs."""
-    return request.slot_type or request.site.slot_type or (SlotType.CUDA if queue_has_gpus else SlotType.CPU)
+    """What was asked for, else what the site says; GPUs by default where the queue has some, else
+    CPUs.
+    """
+    return (
+        request.slot_type
+        or request.site.slot_type
+        or (SlotType.CUDA if queue_has_gpus else SlotType.CPU)
+    )
 
 
 def format_slots(slots: Slots, slot_type: SlotType) -> str:
@@ -317,12 +341,17 @@ def format_slots(slots: Slots, slot_type: SlotType) -> str:
     def counted(count: int, word: str) -> str:
         return f"{count} {word}" + ("" if count == 1 else "s")
 
-    return f"{counted(slots.nodes, 'node')} × {counted(slots.per_node, each)} = {slots.nodes * slots.per_node}"
+    return (
+        f"{counted(slots.nodes, 'node')} × {counted(slots.per_node, each)} = "
+        f"{slots.nodes * slots.per_node}"
+    )
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable holds a password, a token or a key, by its name or its value."""
-    is_named = _SECRET_NAME.search(name) or (_MAYBE_SECRET_NAME.search(name) and not _PLACE.match(value))
+    is_named = _SECRET_NAME.search(name) or (
+        _MAYBE_SECRET_NAME.search(name) and not _PLACE.match(value)
+    )
     return bool(value and (is_named or _SECRET_VALUE.search(value)))
 
 

@@ -1,7 +1,8 @@
 """Finds the line of a log's end that says why a program failed.
 
-Lines are text that holds no escape sequences any more. What a launcher, a clock or a logger put before a line is looked
-through; of several ranks the first that failed counts, not those that lost their peer.
+Lines are text that holds no escape sequences any more. What a launcher, a clock or a logger put
+before a line is looked through; of several ranks the first that failed counts, not those that lost
+their peer.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ from enum import IntEnum
 from msgspec import Struct
 
 _TRACEBACK = "Traceback (most recent call last)"
-# What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`, `[default0|3]:`, ` 3: `.
-_LAUNCHER = re.compile(r"\[(?P<label>[\w,.:|-]{1,40})\](?:<std(?:out|err)>)?: ?| {0,4}(?P<task>\d{1,5}): ?")
+# What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`,
+# `[default0|3]:`, ` 3: `.
+_LAUNCHER = re.compile(
+    r"\[(?P<label>[\w,.:|-]{1,40})\](?:<std(?:out|err)>)?: ?| {0,4}(?P<task>\d{1,5}): ?"
+)
 _CLOCK = re.compile(
     r"\[?(?:\d{4}-\d\d-\d\d[T _])?\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]"
     # glog's, which torch uses: `E1121 15:32:42.123000 4711 torch/distributed/run.py:793] `
     r"|\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d{1,20} )?[\w./-]{1,200}:\d{1,6}\] ?"
 )
-# Where Slurm, PBS and the embedded queue keep a batch script: a shell names it before each complaint, `4: ` is dash's.
+# Where Slurm, PBS and the embedded queue keep a batch script: a shell names it before each
+# complaint, `4: ` is dash's.
 _SPOOLED = re.compile(r"(?:/slurm_script|\.SC|/scripts/\d{1,12}): (?:line )?(?=\d+: )")
 _RANK = re.compile(r"(\d{1,6})$")
 # `ValueError: x`, `torch.cuda.OutOfMemoryError: x`, `KeyboardInterrupt`.
-_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)(?::|$)")
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)(?::|$)"
+)
 # Frames of a traceback are indented or drawn in a box; the exception's own line is not.
 _IN_TRACEBACK = re.compile(r"[\s|+╭│╰└─]|$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -35,14 +42,17 @@ _REMARK = re.compile(
     # What these say without an error, and as an error of other processes' ends.
     r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )"
     r"|(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\S+)?: (?:error: )?"
-    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First task exited"
+    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First "
+    r"task exited"
     r"|Timed out waiting for job step|\s*(?:mpi/)?[Pp][Mm][Ii][Xx])"
-    r"|(?:mpirun|mpiexec|prterun|prun)(?: noticed| detected| has exited)|(?:\[\S{1,80}:\d+\] )?(?:PMIX|PRTE) ERROR: "
+    r"|(?:mpirun|mpiexec|prterun|prun)(?: noticed| detected| has exited)|(?:\[\S{1,80}:\d+\] "
+    r")?(?:PMIX|PRTE) ERROR: "
     r"|Primary job  ?terminated normally|a non-zero exit code\. ?Per user-direction"
     r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
     r"|a command on a host ended with \d+: all are ended|hpcdash: the container is up on "
     # torchrun's, C++ frames, Open MPI's.
-    r"|Sending process \d+ closing signal|.{0,80}failed \(exitcode: |frame #\d+: |#\d+ +0x|Exception raised from "
+    r"|Sending process \d+ closing signal|.{0,80}failed \(exitcode: |frame #\d+: |#\d+ "
+    r"+0x|Exception raised from "
     r"|\[\S{1,80}:\d+\] (?:\[ ?\d+\]|\*\*\* )|(?:\S+ )?FAILED$"
     r"|During handling of the above|The above exception was the direct"
 )
@@ -51,17 +61,21 @@ _CONSEQUENCE = re.compile(
     r"|SignalException|Process(?:Exited|Raised)Exception|BrokenProcessPool|\bKeyboardInterrupt\b|\bSystemExit\b"
     r"|NCCL (?:error|timeout|communicator|operation|WARN)|nccl(?:Remote|System|Internal|Unhandled\w*)Error"
     r"|Some NCCL operations have failed|[Ww]atchdog caught collective|Heartbeat monitor timed out"
-    r"|Connection (?:reset|closed) by (?:remote )?peer|Broken pipe|Socket Timeout|connectFullMesh failed"
+    r"|Connection (?:reset|closed) by (?:remote )?peer|Broken pipe|Socket Timeout|connectFullMesh "
+    r"failed"
     r"|DataLoader worker .{0,80}exited unexpectedly|remote (?:process|peer|rank) .{0,80}exit"
 )
 _CRASHED_TASK = re.compile(
-    r"srun: error: \S+ tasks? \S+ (?:Segmentation fault|Bus error|Illegal instruction|Floating point)"
+    r"srun: error: \S+ tasks? \S+ (?:Segmentation fault|Bus error|Illegal instruction|Floating "
+    r"point)"
 )
 _FIELD = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback) *: (.*)")
 
 
 class Strength(IntEnum):
-    """How much a line says of why: of the strongest the first counts, of SHELL and WORDS the last."""
+    """How much a line says of why: of the strongest the first counts, of SHELL and WORDS the
+    last.
+    """
 
     REMARK = 1
     WORDS = 2
@@ -104,42 +118,54 @@ _BY_STRENGTH = (
     (
         Strength.SCHEDULER,
         r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)"
-        r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of memory: Kill"
-        r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> PBS: job killed:"
+        r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of "
+        r"memory: Kill"
+        r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> "
+        r"PBS: job killed:"
         # What a probe of the node said is its own: the node's name is what is to be known.
         r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
         r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
     ),
     (
         Strength.PROGRAM,
-        r"(?:CUDA|HIP) out of memory|CUDA error: |Cuda failure|hipErrorOutOfMemory|CUBLAS_STATUS_|CUDNN_STATUS_"
+        r"(?:CUDA|HIP) out of memory|CUDA error: |Cuda "
+        r"failure|hipErrorOutOfMemory|CUBLAS_STATUS_|CUDNN_STATUS_"
         r"|RESOURCE_EXHAUSTED: Out of memory|no kernel image is available"
-        r"|^FATAL:|^\[ERROR\] |pyxis: (?:failed|couldn't)|^Error: .{0,400}(?:initializing source|reading manifest)"
-        r"|manifest (?:for \S+ )?(?:unknown|not found)|unauthorized: |(?:pull access|requested access .{0,60}) ?denied"
+        r"|^FATAL:|^\[ERROR\] |pyxis: (?:failed|couldn't)|^Error: .{0,400}(?:initializing "
+        r"source|reading manifest)"
+        r"|manifest (?:for \S+ )?(?:unknown|not found)|unauthorized: |(?:pull access|requested "
+        r"access .{0,60}) ?denied"
         r"|toomanyrequests:|authentication required"
         r"|No space left on device|Disk quota exceeded|Read-only file system|Stale file handle"
         r"|error while loading shared libraries|symbol lookup error|version [`']GLIBC\S* not found"
         r"|No module named |Assertion .{0,400}failed|^Fatal Python error|^\s*what\(\):  "
-        r"|(?<!srun: error: )\b(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception)\b"
+        r"|(?<!srun: error: )\b(?:Segmentation fault|Bus error|Illegal instruction|Floating point "
+        r"exception)\b"
         r"|double free or corruption|free\(\): invalid|stack smashing detected",
     ),
     (
         Strength.SHELL,
-        r"command not found|: No such file or directory|Permission denied|: Not a directory|can't open file"
-        r"|syntax error near|unbound variable|bad interpreter|cannot execute|Exec format error|: not found$"
+        r"command not found|: No such file or directory|Permission denied|: Not a directory|can't "
+        r"open file"
+        r"|syntax error near|unbound variable|bad interpreter|cannot execute|Exec format error|: "
+        r"not found$"
         r"|^\S{1,80}: error: (?:unrecognized arguments|the following arguments|argument )"
         r"|Could not resolve host|Temporary failure in name resolution|Host key verification failed"
         r"|Lmod has detected the following error|Unable to locate a modulefile"
-        r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated|Requested|Job|Task))"
+        r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only "
+        r"allocated|Requested|Job|Task))"
         r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
         # What scripts made here say before they end.
-        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which (?:accelerate|deepspeed) cannot use: not started$"
+        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which (?:accelerate|deepspeed) "
+        r"cannot use: not started$"
         r"|^hpcdash: (?!the container is up on )",
     ),
     (
         Strength.SIGNAL,
-        r"terminate called |MPI_ABORT was invoked on rank|application called MPI_Abort|^Abort\(\d+\) on node"
-        r"|^Fatal error in \w*MPI_|Signal \d+ \(SIG(?:KILL|SEGV|BUS|ILL|FPE|ABRT)\) received by PID",
+        r"terminate called |MPI_ABORT was invoked on rank|application called "
+        r"MPI_Abort|^Abort\(\d+\) on node"
+        r"|^Fatal error in \w*MPI_|Signal \d+ \(SIG(?:KILL|SEGV|BUS|ILL|FPE|ABRT)\) received "
+        r"by PID",
     ),
 )
 _PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_STRENGTH)
@@ -167,7 +193,9 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
         strongest = [hit for hit in candidates if hit.strength is best]
         if best is Strength.SHELL:
             return strongest[-1]
-        return next((hit for hit in strongest if first_rank and hit.rank == first_rank), strongest[0])
+        return next(
+            (hit for hit in strongest if first_rank and hit.rank == first_rank), strongest[0]
+        )
     remarks = {hit.at for hit in hits if hit.strength is Strength.REMARK} | {
         line.at for line in written if is_bridge[line.at]
     }
@@ -176,7 +204,9 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
             # As it was written: nothing says that what is before it is a launcher's.
             text = " ".join(_without_spool(lines[line.at].strip()).split())
             return RootCause(text, line.at, Strength.WORDS)
-    ended = next((line for line in written if re.search(r"[Ee]xited with|tasks? \d", line.text)), written[-1])
+    ended = next(
+        (line for line in written if re.search(r"[Ee]xited with|tasks? \d", line.text)), written[-1]
+    )
     return _cause(ended, Strength.REMARK)
 
 
@@ -195,12 +225,18 @@ def _stripped(line: str, at: int) -> _Line:
 
 
 def _without_spool(text: str) -> str:
-    """`line 4: foo: not found` for `/var/spool/slurmd/job00012/slurm_script: line 4: foo: not found`."""
+    """`line 4: foo: not found` for `/var/spool/slurmd/job00012/slurm_script: line 4: foo: not
+    found`.
+    """
     found = _SPOOLED.search(text)
     if found is None:
         return text
     path = text[: found.start()].split(" ")[-1]
-    return f"{text[: found.start() - len(path)]}line {text[found.end() :]}" if path.startswith("/") else text
+    return (
+        f"{text[: found.start() - len(path)]}line {text[found.end() :]}"
+        if path.startswith("/")
+        else text
+    )
 
 
 def _cause(line: _Line, strength: Strength) -> RootCause:
@@ -208,10 +244,13 @@ def _cause(line: _Line, strength: Strength) -> RootCause:
 
 
 def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
-    """What says anything of why, in order; and of each line whether it only belongs to such a one."""
+    """What says anything of why, in order; and of each line whether it only belongs to such a
+    one.
+    """
     is_bridge = dict.fromkeys((line.at for line in written), False)
     hits: list[RootCause] = []
-    # By stream: whether in a traceback, and the exception that another may follow of the same failure.
+    # By stream: whether in a traceback, and the exception that another may follow of the same
+    # failure.
     inside: dict[str, bool] = {}
     before: dict[str, RootCause] = {}
     is_chained: dict[str, bool] = {}
@@ -232,7 +271,11 @@ def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
             inside[stream] = False
             strength = Strength.CONSEQUENCE if _CONSEQUENCE.search(text) else Strength.PROGRAM
             hit = _cause(line, strength)
-            if is_chained.pop(stream, False) and strength is Strength.PROGRAM and before.get(stream) in hits:
+            if (
+                is_chained.pop(stream, False)
+                and strength is Strength.PROGRAM
+                and before.get(stream) in hits
+            ):
                 hits.remove(before[stream])
             before[stream] = hit
             hits.append(hit)
@@ -260,7 +303,9 @@ def _strength(text: str) -> Strength | None:
     return Strength.EXCEPTION if _EXCEPTION.match(text) else None
 
 
-def _near_the_end(written: Sequence[_Line], hits: Sequence[RootCause], is_bridge: dict[int, bool]) -> list[RootCause]:
+def _near_the_end(
+    written: Sequence[_Line], hits: Sequence[RootCause], is_bridge: dict[int, bool]
+) -> list[RootCause]:
     """The hits after which, and between which, no more than a few ordinary lines stand."""
     by_line = {hit.at: hit for hit in hits}
     near: list[RootCause] = []
@@ -277,8 +322,14 @@ def _near_the_end(written: Sequence[_Line], hits: Sequence[RootCause], is_bridge
 
 
 def _first_failure(written: Sequence[_Line]) -> tuple[str, RootCause | None]:
-    """(the rank that torchrun saw fail first, what its table says of why); of several nodes' tables the earliest."""
-    tables = [at for at, line in enumerate(written) if line.text.strip() == "Root Cause (first observed failure):"]
+    """(the rank that torchrun saw fail first, what its table says of why); of several nodes' tables
+    the earliest.
+    """
+    tables = [
+        at
+        for at, line in enumerate(written)
+        if line.text.strip() == "Root Cause (first observed failure):"
+    ]
     found = [(_table(written[at + 1 : at + 200])) for at in tables]
     if not found:
         return "", None
@@ -297,7 +348,9 @@ def _table(lines: Sequence[_Line]) -> tuple[str, str, RootCause | None]:
         if margin is not None:
             indent = len(line.text) - len(line.text.lstrip())
             if indent <= margin:
-                strength = Strength.CONSEQUENCE if _CONSEQUENCE.search(line.text) else Strength.PROGRAM
+                strength = (
+                    Strength.CONSEQUENCE if _CONSEQUENCE.search(line.text) else Strength.PROGRAM
+                )
                 # A traceback that was caught has another after it.
                 cause = _cause(line, strength)
             continue

@@ -1,4 +1,6 @@
-"""Tables of runs: made of jobs' rows and turned into them, joined, numbered, and those that were there in a span."""
+"""Tables of runs: made of jobs' rows and turned into them, joined, numbered, and those that were
+there in a span.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def runs_of_jobs(jobs: pa.Table) -> pa.Table:
     """Rows of RUNS, a run each, of rows of JOBS that ended; what they used is not known."""
     count = jobs.num_rows
     known = {name: jobs[name] for name in RUNS.names if name in jobs.column_names}
-    known |= {"_reason": jobs["reason"], "_comment": jobs["comment"], "run": pa.repeat(pa.scalar(1, pa.int64()), count)}
+    known |= {
+        "_reason": jobs["reason"],
+        "_comment": jobs["comment"],
+        "run": pa.repeat(pa.scalar(1, pa.int64()), count),
+    }
     columns = [known.get(field.name, pa.nulls(count, field.type)) for field in RUNS]
     return pa.table(columns, schema=RUNS)
 
@@ -33,25 +39,36 @@ def runs_of_jobs(jobs: pa.Table) -> pa.Table:
 def running_runs(jobs: pa.Table, span: Span, now_epoch: float) -> pa.Table:
     """Rows of RUNS of those JOBS that run and began before a span's end: `ends_at` is null.
 
-    `now_epoch` is when the jobs were listed: what one did not run since it began it was suspended. An array in one row
-    is left out, as the row says nothing of each task.
+    `now_epoch` is when the jobs were listed: what one did not run since it began it was suspended.
+    An array in one row is left out, as the row says nothing of each task.
     """
-    is_active = match_text(jobs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ACTIVE))))
+    is_active = match_text(
+        jobs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ACTIVE)))
+    )
     is_one = pc.less_equal(pc.fill_null(as_array(jobs["_tasks"]), 1), 1)
     began = as_array(jobs["started_at"]).cast(pa.int64())
     is_there = pc.and_(pc.and_(is_active, is_one), pc.less(began, span.until))
     runs = runs_of_jobs(jobs.filter(pc.fill_null(is_there, False)))
     began = as_array(runs["started_at"]).cast(pa.int64())
-    suspended = pc.subtract(pc.subtract(pa.scalar(int(now_epoch)), began), as_array(runs["elapsed_seconds"]))
-    suspended = pc.if_else(pc.greater(suspended, _CLOCK_SECONDS), suspended, pa.scalar(0, pa.int64()))
-    columns = {"ends_at": pa.nulls(runs.num_rows, RUNS.field("ends_at").type), "suspended_seconds": suspended}
+    suspended = pc.subtract(
+        pc.subtract(pa.scalar(int(now_epoch)), began), as_array(runs["elapsed_seconds"])
+    )
+    suspended = pc.if_else(
+        pc.greater(suspended, _CLOCK_SECONDS), suspended, pa.scalar(0, pa.int64())
+    )
+    columns = {
+        "ends_at": pa.nulls(runs.num_rows, RUNS.field("ends_at").type),
+        "suspended_seconds": suspended,
+    }
     for name, column in columns.items():
         runs = runs.set_column(runs.schema.get_field_index(name), RUNS.field(name), column)
     return runs.combine_chunks()
 
 
 def without_ended(running: pa.Table, ended: pa.Table) -> pa.Table:
-    """Running ones but those that are among the runs that ended: they did after they were listed."""
+    """Running ones but those that are among the runs that ended: they did after they were
+    listed.
+    """
     of_these = ended.filter(pc.is_in(as_array(ended["id"]), value_set=as_array(running["id"])))
     over = set(zip(of_these["id"].to_pylist(), of_these["started_at"].to_pylist(), strict=True))
     rows = zip(running["id"].to_pylist(), running["started_at"].to_pylist(), strict=True)
@@ -59,11 +76,14 @@ def without_ended(running: pa.Table, ended: pa.Table) -> pa.Table:
 
 
 def jobs_of_runs(runs: pa.Table) -> pa.Table:
-    """Rows of JOBS: of each job that ended its last run, in the order of the runs; what RUNS does not hold is null.
+    """Rows of JOBS: of each job that ended its last run, in the order of the runs; what RUNS does
+    not hold is null.
 
     Columns of the runs that RUNS has not are kept.
     """
-    is_ended = match_text(runs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ENDED))))
+    is_ended = match_text(
+        runs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ENDED)))
+    )
     runs = runs.filter(is_ended)
     # A job number that is used again is another job.
     runs = runs.filter(_is_first(runs, ("id", "user", "name"))) if has_several(runs) else runs
@@ -82,13 +102,16 @@ def has_several(runs: pa.Table) -> bool:
 
 
 def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
-    """All rows of some tables, each run once (as the first of the tables has it) and numbered, the newest end first.
+    """All rows of some tables, each run once (as the first of the tables has it) and numbered, the
+    newest end first.
 
     The tables, at least one, have the same columns of RUNS, those of JOINED_BY among them.
     """
     runs = pa.concat_tables(tables).unify_dictionaries()
     repeated = _repeated(runs)
-    if repeated is not None and pc.sum(is_first := _is_first(runs.filter(repeated), _KEY)).as_py() < len(is_first):
+    if repeated is not None and pc.sum(
+        is_first := _is_first(runs.filter(repeated), _KEY)
+    ).as_py() < len(is_first):
         runs = runs.filter(pc.replace_with_mask(pa.repeat(True, runs.num_rows), repeated, is_first))
         repeated = _repeated(runs)
     if not _is_newest_first(runs):
@@ -105,7 +128,9 @@ def _repeated(runs: pa.Table) -> pa.Array | None:
         return None
     ids = as_array(runs["id"])
     counts = ids.value_counts()
-    return pc.is_in(ids, value_set=counts.field("values").filter(pc.greater(counts.field("counts"), 1)))
+    return pc.is_in(
+        ids, value_set=counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    )
 
 
 def _is_newest_first(runs: pa.Table) -> bool:
@@ -113,14 +138,20 @@ def _is_newest_first(runs: pa.Table) -> bool:
     ends = as_array(runs["ends_at"]).cast(pa.int64())
     if len(ends) < 2:
         return True
-    return bool(pc.all(pc.greater_equal(ends.slice(0, len(ends) - 1), ends.slice(1)), skip_nulls=False).as_py())
+    return bool(
+        pc.all(
+            pc.greater_equal(ends.slice(0, len(ends) - 1), ends.slice(1)), skip_nulls=False
+        ).as_py()
+    )
 
 
 def _is_first(runs: pa.Table, names: Sequence[str]) -> pa.Array:
     """Which rows are the first of those alike in these columns."""
     numbers = row_numbers(runs.num_rows)
     keys = pa.table([*(_hashable(runs[name]) for name in names), numbers], names=[*names, "_at"])
-    firsts = as_array(keys.group_by(list(names), use_threads=False).aggregate([("_at", "min")])["_at_min"])
+    firsts = as_array(
+        keys.group_by(list(names), use_threads=False).aggregate([("_at", "min")])["_at_min"]
+    )
     return pc.is_in(numbers, value_set=firsts)
 
 
@@ -130,7 +161,9 @@ def _hashable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
-    """Which run of its job each row is, of rows whose newest end comes first; of a job's only row, what it says."""
+    """Which run of its job each row is, of rows whose newest end comes first; of a job's only row,
+    what it says.
+    """
     seen: dict[tuple[str, ...], int] = {}
     counted = []
     # A job number that is used again is another job.
@@ -138,18 +171,24 @@ def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
         job = tuple(key.values())
         seen[job] = seen.get(job, 0) + 1
         counted.append(seen[job])
-    return pc.replace_with_mask(as_array(runs["run"]), repeated, pa.array(counted[::-1], pa.int64()))
+    return pc.replace_with_mask(
+        as_array(runs["run"]), repeated, pa.array(counted[::-1], pa.int64())
+    )
 
 
 def overlapping(runs: pa.Table, span: Span) -> pa.Table:
     """The runs that were there during a span: those that never started by when they ended.
 
-    The order stays. Of runs that are sorted as joined_runs sorts them, those that end in the span are not copied.
+    The order stays. Of runs that are sorted as joined_runs sorts them, those that end in the span
+    are not copied.
     """
     ends = as_array(runs["ends_at"]).cast(pa.int64())
     since, until = 0, runs.num_rows
     if _is_newest_first(runs):
-        counted = [pc.sum(pc.greater_equal(ends, at), min_count=0).as_py() for at in (span.until, span.since)]
+        counted = [
+            pc.sum(pc.greater_equal(ends, at), min_count=0).as_py()
+            for at in (span.until, span.since)
+        ]
         since, until = counted
     begins = pc.coalesce(as_array(runs["started_at"]).cast(pa.int64()), ends)
     is_there = pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until))
@@ -158,4 +197,6 @@ def overlapping(runs: pa.Table, span: Span) -> pa.Table:
     if not since:
         return runs.filter(is_there)
     # Some that end after the span begin after it too.
-    return pa.concat_tables([runs.slice(0, since).filter(is_there.slice(0, since)), runs.slice(since, until - since)])
+    return pa.concat_tables(
+        [runs.slice(0, since).filter(is_there.slice(0, since)), runs.slice(since, until - since)]
+    )

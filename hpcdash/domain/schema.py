@@ -23,14 +23,17 @@ class UsageSource(StrEnum):
 
     ACCOUNTING = "accounting"
     JOBSTATS = "jobstats"
-    # By hpcdash, over a part of the run: its mean stands for the whole, and its peaks may be too low.
+    # By hpcdash, over a part of the run: its mean stands for the whole, and its peaks may be too
+    # low.
     WATCHED = "watched"
     # The GPUs were watched, the rest was accounted.
     ACCOUNTING_AND_WATCHED = "accounting+watched"
 
 
 class _NoPandas(MetaPathFinder):
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
         if name == "pandas":
             self._refuse()
 
@@ -99,11 +102,18 @@ JOBS = pa.schema(
     ]
 )
 
-# One row a run of a job: a requeued job has one for each time it ran. Names as in JOBS where they mean the same.
+# One row a run of a job: a requeued job has one for each time it ran. Names as in JOBS where they
+# mean the same.
 RUNS = pa.schema(
     [
-        *(JOBS.field(name) for name in ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")),
-        *(JOBS.field(name) for name in ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")),
+        *(
+            JOBS.field(name)
+            for name in ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")
+        ),
+        *(
+            JOBS.field(name)
+            for name in ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")
+        ),
         *(JOBS.field(name) for name in ("elapsed_seconds", "limit_seconds", "priority")),
         *(JOBS.field(name) for name in ("submitted_at", "eligible_at", "started_at", "ends_at")),
         ("suspended_seconds", COUNT),
@@ -129,7 +139,8 @@ RUNS = pa.schema(
     ]
 )
 
-# One row a step of one run: what was started with the job (the batch script, extern) or in it (a number).
+# One row a step of one run: what was started with the job (the batch script, extern) or in it (a
+# number).
 STEPS = pa.schema(
     [
         ("id", TEXT),
@@ -186,8 +197,9 @@ QUEUES = pa.schema(
         # Unused ones on unavailable nodes; null if the scheduler does not report that.
         ("_cpus_down", COUNT),
         ("_gpus_down", COUNT),
-        # What becomes of a job there, where it is more than `available` tells: a word of QueueStanding; the same in
-        # words; when a reservation's queue begins to start jobs; and what keeps all of the server's jobs from starting.
+        # What becomes of a job there, where it is more than `available` tells: a word of
+        # QueueStanding; the same in words; when a reservation's queue begins to start jobs; and
+        # what keeps all of the server's jobs from starting.
         ("_standing", TEXT),
         ("_note", TEXT),
         ("_opens_at", TIME),
@@ -242,7 +254,8 @@ LIMITS = pa.schema(
         # The scheduler's own name for it.
         ("native", TEXT),
         ("_id", TEXT),
-        # Which jobs use it up where the scheduler does not say how much is used; all null: they cannot be told.
+        # Which jobs use it up where the scheduler does not say how much is used; all null: they
+        # cannot be told.
         ("_of_user", TEXT),
         ("_of_queue", TEXT),
         ("_of_qos", TEXT),

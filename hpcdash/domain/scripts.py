@@ -1,4 +1,6 @@
-"""A batch script's lines as they are shown, beside what its directives ask for, and how two scripts differ."""
+"""A batch script's lines as they are shown, beside what its directives ask for, and how two scripts
+differ.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class LineKind(StrEnum):
 
 
 class ScriptLine(Struct, frozen=True):
-    """One line, safe to show: `number` is its place in the script (None in a difference), `note` what it asks for."""
+    """One line, safe to show: `number` is its place in the script (None in a difference), `note`
+    what it asks for.
+    """
 
     text: str
     number: int | None = None
@@ -55,7 +59,8 @@ def script_lines(text: str, explain: Callable[[str], str]) -> list[ScriptLine]:
 
 
 def shown(line: str) -> str:
-    """A line with its tabs as blanks, without the end of a line of DOS, and nothing in it that a terminal obeys.
+    """A line with its tabs as blanks, without the end of a line of DOS, and nothing in it that a
+    terminal obeys.
 
     Of a very long one the first MOST_LETTERS_A_LINE letters.
     """
@@ -87,7 +92,10 @@ def _plain_difference(old: Sequence[str], new: Sequence[str], names: tuple[str, 
     """All that stands between what both begin and what both end with."""
     if list(old) == list(new):
         return []
-    first = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    first = next(
+        (at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        min(len(old), len(new)),
+    )
     shared = min(len(old), len(new)) - first
     last = next((at for at in range(shared) if old[-1 - at] != new[-1 - at]), shared)
     removed, added = old[first : len(old) - last], new[first : len(new) - last]
@@ -103,7 +111,11 @@ def difference_lines(difference: Sequence[str]) -> list[ScriptLine]:
     lines = []
     for at, line in enumerate(difference):
         kind = _kind(line) if at > 1 else LineKind.FILE
-        note = "line ends in CR" if line.endswith("\r") and kind in (LineKind.ADDED, LineKind.REMOVED) else ""
+        note = (
+            "line ends in CR"
+            if line.endswith("\r") and kind in (LineKind.ADDED, LineKind.REMOVED)
+            else ""
+        )
         lines.append(ScriptLine(line[:1] + shown(line[1:]), None, kind, note))
     return lines
 

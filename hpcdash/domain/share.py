@@ -35,7 +35,9 @@ class Priority(IntEnum):
     EXTREME_HIGH = 50
 
 
-LEVELS = tuple(sorted((priority for priority in Priority if priority != Priority.AUTO), reverse=True))
+LEVELS = tuple(
+    sorted((priority for priority in Priority if priority != Priority.AUTO), reverse=True)
+)
 
 
 def parse_priority(text: str) -> Priority:
@@ -50,10 +52,11 @@ def parse_priority(text: str) -> Priority:
 
 @dataclass(frozen=True, slots=True)
 class TaskMark:
-    """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none).
+    """What a job's comment says to the coordinator: the priority asked for, and the launch's folder
+    ('': none).
 
-    `is_paused`: its owner wants it to be suspended, until the mark no longer says so. `pool`: the only one it is a task
-    of ('': of any that its queue belongs to).
+    `is_paused`: its owner wants it to be suspended, until the mark no longer says so. `pool`: the
+    only one it is a task of ('': of any that its queue belongs to).
     """
 
     priority: Priority

@@ -25,7 +25,9 @@ class Span(Struct, frozen=True):
 
 
 class _LocalZone(tzinfo):
-    """This machine's zone, with its offset at each time: that of now is another one in half of the year."""
+    """This machine's zone, with its offset at each time: that of now is another one in half of the
+    year.
+    """
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
@@ -44,18 +46,24 @@ LOCAL_ZONE = _LocalZone()
 
 
 def parse_span(since: str, until: str = "", *, now_epoch: float, zone: tzinfo = UTC) -> Span:
-    """The span from `since` to `until` ('': now), each `90d` (ago), a date, a time or what parse_instant reads.
+    """The span from `since` to `until` ('': now), each `90d` (ago), a date, a time or what
+    parse_instant reads.
 
-    A day that `until` names is in the span; a time is its end. Days begin at midnight in `zone`. Raises UsageError.
+    A day that `until` names is in the span; a time is its end. Days begin at midnight in `zone`.
+    Raises UsageError.
     """
     now = int(now_epoch)
     begin = _instant(since, "--since", now, zone)
     end = _instant(until, "--until", now, zone, is_end=True) if until else now
     if begin >= now:
-        raise UsageError(f"--since {since!r} is not in the past", "Write a time before now: 7d, yesterday or a date.")
+        raise UsageError(
+            f"--since {since!r} is not in the past",
+            "Write a time before now: 7d, yesterday or a date.",
+        )
     if begin >= end:
         raise UsageError(
-            f"the span is empty: --until {until!r} is not after --since {since!r}", "Swap them, or leave --until out."
+            f"the span is empty: --until {until!r} is not after --since {since!r}",
+            "Swap them, or leave --until out.",
         )
     return Span(begin, min(end, now))
 
@@ -66,17 +74,27 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
     except ValueError:
         seconds = -1
     if seconds is None or seconds > _MOST_SECONDS:
-        raise UsageError(f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01.")
+        raise UsageError(
+            f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01."
+        )
     if seconds >= 0 and ":" not in text:
         return now - seconds
     try:
         instant = parse_instant(text, now, zone)
     except ValueError as error:
-        raise UsageError(f"{option} {error}", "Write 90d, 12h, yesterday, 2026-01-01 or '2026-01-01 08:00'.") from None
+        raise UsageError(
+            f"{option} {error}", "Write 90d, 12h, yesterday, 2026-01-01 or '2026-01-01 08:00'."
+        ) from None
     epoch = instant.epoch
     if is_end and instant.span_seconds == DAY:
         # The next midnight: a day may have 23 or 25 hours.
-        epoch = int((datetime.fromtimestamp(epoch, zone).replace(tzinfo=zone) + timedelta(days=1)).timestamp())
+        epoch = int(
+            (
+                datetime.fromtimestamp(epoch, zone).replace(tzinfo=zone) + timedelta(days=1)
+            ).timestamp()
+        )
     if not now - _MOST_SECONDS <= epoch:
-        raise UsageError(f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01.")
+        raise UsageError(
+            f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01."
+        )
     return epoch

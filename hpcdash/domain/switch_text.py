@@ -1,4 +1,6 @@
-"""What is at a switch's path, what came of setting it, and which line of a log tells of it; in words."""
+"""What is at a switch's path, what came of setting it, and which line of a log tells of it; in
+words.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class Thing(StrEnum):
 
 
 class PathEntry(Struct, frozen=True):
-    """What `ls` says of a file or a folder; None and '' where it does not. `changed_at` is in epoch seconds."""
+    """What `ls` says of a file or a folder; None and '' where it does not.
+
+    `changed_at` is in epoch seconds.
+    """
 
     mode: str = ""
     uid: int | None = None
@@ -61,8 +66,8 @@ class PathEntry(Struct, frozen=True):
 class SwitchLook(Struct, frozen=True):
     """What one look at a switch's path found.
 
-    `there` is the folder without links on the way, '' where it cannot be entered: `problem` says why. `now` is the
-    login node's clock in epoch seconds, None where it was not told.
+    `there` is the folder without links on the way, '' where it cannot be entered: `problem` says
+    why. `now` is the login node's clock in epoch seconds, None where it was not told.
     """
 
     path: str
@@ -81,7 +86,9 @@ class SwitchLook(Struct, frozen=True):
 
     @property
     def is_dropped(self) -> bool:
-        """Whether trainings take what is there for the switch: all but a folder, a link to nowhere too."""
+        """Whether trainings take what is there for the switch: all but a folder, a link to nowhere
+        too.
+        """
         return self.thing not in (Thing.NOTHING, Thing.FOLDER)
 
     @property
@@ -98,13 +105,18 @@ class SwitchLook(Struct, frozen=True):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the folder is one's own, root's, the job owner's, or one that a group writes that one is in."""
+        """Whether the folder is one's own, root's, the job owner's, or one that a group writes that
+        one is in.
+        """
         mine = {0, self.uid, self.owner_uid} - {None}
-        return self.folder.uid in mine or (self.folder.group_may_write and self.folder.gid in self.gids)
+        return self.folder.uid in mine or (
+            self.folder.group_may_write and self.folder.gid in self.gids
+        )
 
 
 def entry_of(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
-    """From what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file, and when it was changed (epoch seconds).
+    """From what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file, and when it was changed
+    (epoch seconds).
 
     Names of groups may hold blanks: they stand between the number of links and the size.
     """
@@ -156,9 +168,11 @@ def _entry(told: Mapping[str, str], name: str) -> PathEntry:
 
 
 def dropped_at(look: SwitchLook, here_seconds_ago: float | None) -> float | None:
-    """When it was dropped by the login node's clock, in epoch seconds, None where that is not known.
+    """When it was dropped by the login node's clock, in epoch seconds, None where that is not
+    known.
 
-    `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever its server's clock.
+    `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever
+    its server's clock.
     """
     here = None if look.now is None or here_seconds_ago is None else look.now - here_seconds_ago
     made = look.file.changed_at
@@ -171,7 +185,9 @@ def dropped_at(look: SwitchLook, here_seconds_ago: float | None) -> float | None
 
 
 def in_time(look: SwitchLook, here_seconds_ago: float | None) -> SwitchLook:
-    """A look at one's own file whose server's clock is ahead, with the time of the drop from here instead."""
+    """A look at one's own file whose server's clock is ahead, with the time of the drop from here
+    instead.
+    """
     if not look.is_ahead or here_seconds_ago is None or look.file.uid != look.uid:
         return look
     return replace(look, file=replace(look.file, changed_at=dropped_at(look, here_seconds_ago)))
@@ -213,7 +229,10 @@ def format_folder(look: SwitchLook) -> str:
         return look.problem
     folder = look.folder
     whose = f"of {visible(folder.owner)}, group {visible(folder.group)}"
-    return f"{visible(look.there)} {whose}{', which may write there' if folder.group_may_write else ''}"
+    return (
+        f"{visible(look.there)} "
+        f"{whose}{', which may write there' if folder.group_may_write else ''}"
+    )
 
 
 def refusal(look: SwitchLook) -> str:
@@ -226,7 +245,8 @@ def refusal(look: SwitchLook) -> str:
         return format_thing(look)
     if not look.is_trusted:
         return (
-            f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, nor the job owner's, "
+            f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, "
+            f"nor the job owner's, "
             "nor a folder that your group writes"
         )
     return ""
@@ -241,21 +261,36 @@ def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     if look.there != (look.path.rpartition("/")[0] or "/"):
         said.append(f"a link on the way leads to {visible(look.there)}: the file would be there")
     if not look.may_write and not look.is_dropped:
-        said.append(f"{visible(look.user or 'you')} may not write there: no permission, or the disk is read-only")
+        said.append(
+            f"{visible(look.user or 'you')} may not write there: no permission, or the disk is "
+            f"read-only"
+        )
     if folder.all_may_write and not folder.is_sticky:
         said.append("anyone may write there, and create or remove it")
-    if kind is SwitchKind.SAVE and folder.is_sticky and owner and owner not in (look.user, folder.owner):
-        said.append(f"only who makes a file may remove it there: {visible(owner)}'s job could not, and saves once")
+    if (
+        kind is SwitchKind.SAVE
+        and folder.is_sticky
+        and owner
+        and owner not in (look.user, folder.owner)
+    ):
+        said.append(
+            f"only who makes a file may remove it there: {visible(owner)}'s job could not, and "
+            f"saves once"
+        )
     return tuple(said)
 
 
 def format_group(look: SwitchLook) -> str:
-    """Of a folder that its group may not write, that its members cannot drop the switch; '' where they can."""
+    """Of a folder that its group may not write, that its members cannot drop the switch; '' where
+    they can.
+    """
     folder = look.folder
     if not look.there or folder.group_may_write:
         return ""
     more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
-    return f"members of the group {visible(folder.group or '?')} cannot create or clear it there{more}"
+    return (
+        f"members of the group {visible(folder.group or '?')} cannot create or clear it there{more}"
+    )
 
 
 def clear_refusal(look: SwitchLook) -> str:
@@ -268,20 +303,30 @@ def clear_refusal(look: SwitchLook) -> str:
         return format_thing(look)
     if look.file.mode[:1] in ("b", "c"):
         return f"{_format_odd(look)} has its name, and stays: look at it yourself"
-    if look.thing is Thing.FILE and look.file.size is not None and look.file.size > MOST_SWITCH_BYTES:
+    if (
+        look.thing is Thing.FILE
+        and look.file.size is not None
+        and look.file.size > MOST_SWITCH_BYTES
+    ):
         return f"it holds {look.file.size} bytes, which no switch does: look at it yourself"
     return ""
 
 
 def clear_doubt(look: SwitchLook, *, is_dropped_here: bool) -> str:
-    """Why a person is asked before what is there is removed, in words; '' where it is an empty file or from here."""
+    """Why a person is asked before what is there is removed, in words; '' where it is an empty file
+    or from here.
+    """
     if look.thing is Thing.LINK:
         return f"{_format_odd(look)}: the link itself is removed, and nothing that it leads to"
     if look.thing is Thing.SPECIAL:
         return f"{_format_odd(look)}, and no plain file"
     if look.thing is not Thing.FILE or look.file.size == 0 or is_dropped_here:
         return ""
-    holds = "what it holds is not known" if look.file.size is None else f"it holds {look.file.size} bytes"
+    holds = (
+        "what it holds is not known"
+        if look.file.size is None
+        else f"it holds {look.file.size} bytes"
+    )
     return f"{holds}, and it was not created from here: it may not be a switch"
 
 
@@ -291,13 +336,18 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
         return problem or "it is not known where its log is"
     if age_seconds < STALE_LOG_SECONDS:
         return f"its log grew {format_span(age_seconds)} ago"
-    return f"its log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch (x cancels it)"
+    return (
+        f"its log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch "
+        f"(x cancels it)"
+    )
 
 
 class SwitchProgress(Struct, frozen=True):
-    """How many of the jobs that name a switch live, and how those ended that ended since it was dropped.
+    """How many of the jobs that name a switch live, and how those ended that ended since it was
+    dropped.
 
-    `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where there is one alone.
+    `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where
+    there is one alone.
     """
 
     living: int = 0
@@ -320,11 +370,16 @@ def format_progress(
 ) -> str:
     """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
 
-    `dropped_here_seconds_ago` where it was dropped from here and not cleared since; `said` is the line of its log that
-    tells since then of a save or an end, '' where none does, None where that is not known.
+    `dropped_here_seconds_ago` where it was dropped from here and not cleared since; `said` is the
+    line of its log that tells since then of a save or an end, '' where none does, None where that
+    is not known.
     """
     if look.is_dropped:
-        came = "not seen yet" if kind is SwitchKind.SAVE and not progress.ended else format_outcome(kind, progress)
+        came = (
+            "not seen yet"
+            if kind is SwitchKind.SAVE and not progress.ended
+            else format_outcome(kind, progress)
+        )
         return f"{format_dropped(look)}; {came}"
     if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
         return format_thing(look)
@@ -333,11 +388,16 @@ def format_progress(
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
     if said:
         return f"{dropped}, and gone since; its log says: {said}"
-    return f"{dropped}, and gone since; {'the log names no save' if said == '' else 'its log may tell of a save'}"
+    return (
+        f"{dropped}, and gone since; "
+        f"{'the log names no save' if said == '' else 'its log may tell of a save'}"
+    )
 
 
 def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
-    """A warning if the switch is cleared before it took effect; '' if it did, or if no job is left."""
+    """A warning if the switch is cleared before it took effect; '' if it did, or if no job is
+    left.
+    """
     if not progress.living:
         return ""
     if kind is SwitchKind.SAVE:
@@ -352,7 +412,11 @@ def format_outcome(kind: SwitchKind, progress: SwitchProgress) -> str:
     if progress.ended == 0:
         return "not seen yet"
     if kind is SwitchKind.SAVE:
-        return f"not seen: {format_ends(progress)}" if not progress.living else f"not seen yet: {format_ends(progress)}"
+        return (
+            f"not seen: {format_ends(progress)}"
+            if not progress.living
+            else f"not seen yet: {format_ends(progress)}"
+        )
     return f"seen: {format_ends(progress)}" if progress.clean else format_ends(progress)
 
 
@@ -375,11 +439,12 @@ def format_shared(kind: SwitchKind, running: int) -> str:
 
 
 class Deeds(Struct, frozen=True):
-    """What was done to a switch from here and seen of it: times of day as a person reads them, '' for what was not.
+    """What was done to a switch from here and seen of it: times of day as a person reads them, ''
+    for what was not.
 
-    `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a log says of it, ''
-    where it names nothing, and `is_log_read` whether that is known. `unseen` is in words what one that was cleared from
-    here had not brought about.
+    `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a
+    log says of it, '' where it names nothing, and `is_log_read` whether that is known. `unseen` is
+    in words what one that was cleared from here had not brought about.
     """
 
     dropped: str = ""
@@ -397,12 +462,17 @@ class Deeds(Struct, frozen=True):
 def story_lines(
     kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: SwitchProgress
 ) -> Iterator[tuple[str, str]]:
-    """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or was dropped."""
+    """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or
+    was dropped.
+    """
     if look.is_dropped and look.thing is not Thing.FILE:
         yield "there", format_thing(look)
     elif look.is_dropped:
         age = "" if look.age_seconds is None else f"{format_span(look.age_seconds)} ago"
-        yield "set", ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}")))
+        yield (
+            "set",
+            ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}"))),
+        )
     elif deeds.dropped:
         yield "set", f"{deeds.dropped}, from here"
     if deeds.cleared:
@@ -413,8 +483,13 @@ def story_lines(
     elif deeds.gone and kind is SwitchKind.SAVE:
         yield "gone", f"{deeds.gone}, by the program or by somebody"
     elif deeds.gone:
-        # Few programs take their kill switch away: as long as none ended, it may have been a person.
-        yield "removed", f"{deeds.gone}, by the program{'' if progress.ended else ' or by somebody: none has ended'}"
+        # Few programs take their kill switch away: as long as none ended, it may have been a
+        # person.
+        yield (
+            "removed",
+            f"{deeds.gone}, by the "
+            f"program{'' if progress.ended else ' or by somebody: none has ended'}",
+        )
     if progress.ended:
         yield "end", _format_ended(kind, look, progress)
     elif look.is_dropped:
@@ -428,15 +503,20 @@ def story_lines(
 
 
 def _format_ended(kind: SwitchKind, look: SwitchLook, progress: SwitchProgress) -> str:
-    unseen = ", without having seen it" if kind is SwitchKind.SAVE and look.is_dropped and not progress.living else ""
+    unseen = (
+        ", without having seen it"
+        if kind is SwitchKind.SAVE and look.is_dropped and not progress.living
+        else ""
+    )
     return format_ends(progress) + unseen
 
 
 def telling_line(kind: SwitchKind, text: str, before: str = "") -> str:
-    """The line of a log that tells best what a switch brought about, cut to what a row holds; '' where none does.
+    """The line of a log that tells best what a switch brought about, cut to what a row holds; ''
+    where none does.
 
-    `before` is the line that was found in what the log said earlier. A save is told by the first of several such
-    lines, as later ones are of later saves; an end by the last.
+    `before` is the line that was found in what the log said earlier. A save is told by the first of
+    several such lines, as later ones are of later saves; an end by the last.
     """
     own = re.compile(rf"\b{kind}[ _-]?switch", re.IGNORECASE)
     best, best_rank = before, _rank(before, own)
@@ -450,4 +530,14 @@ def telling_line(kind: SwitchKind, text: str, before: str = "") -> str:
 def _rank(line: str, own: re.Pattern[str]) -> int:
     names_it = own.search(line) is not None
     has_saved = _SAVED.search(line) is not None
-    return 4 if names_it and has_saved else 3 if names_it else 2 if has_saved else 1 if _SAVING.search(line) else 0
+    return (
+        4
+        if names_it and has_saved
+        else 3
+        if names_it
+        else 2
+        if has_saved
+        else 1
+        if _SAVING.search(line)
+        else 0
+    )

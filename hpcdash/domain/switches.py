@@ -1,4 +1,6 @@
-"""The switches of a training: files that stop it or have it save; which path a script or an environment names."""
+"""The switches of a training: files that stop it or have it save; which path a script or an
+environment names.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ _ASSIGNED = re.compile(r"(?:^|[;&({]|\s)(?:setenv\s+([A-Za-z_]\w*)\s+|([A-Za-z_]
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}$`]*))?\})")
 _WORD_ENDS = frozenset(" \t;&|()<>")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# Of a job's comment, which others of its project may read where its script is its owner's alone; it is the last.
+# Of a job's comment, which others of its project may read where its script is its owner's alone; it
+# is the last.
 _IN_COMMENT = " kill-switch="
 
 
 class SwitchKind(StrEnum):
-    """KILL: the training saves and ends, for as long as the file is there. SAVE: it saves and removes the file."""
+    """KILL: the training saves and ends, for as long as the file is there.
+
+    SAVE: it saves and removes the file.
+    """
 
     KILL = "kill"
     SAVE = "save"
@@ -33,7 +39,10 @@ class SwitchKind(StrEnum):
 
 
 class NamedSwitch(Struct, frozen=True):
-    """A path as it is named, and in words where. `unknown` are variables in it whose values are not known."""
+    """A path as it is named, and in words where.
+
+    `unknown` are variables in it whose values are not known.
+    """
 
     path: str
     whence: str
@@ -43,7 +52,13 @@ class NamedSwitch(Struct, frozen=True):
 def variable_names(kind: SwitchKind) -> tuple[str, ...]:
     """The environment variables that name a switch, the first to count first."""
     word = kind.upper()
-    return (f"HPCDASH_{word}_SWITCH", f"{word}_SWITCH", f"{word}_SWITCH_PATH", f"{word}SWITCH", f"{word}SWITCH_PATH")
+    return (
+        f"HPCDASH_{word}_SWITCH",
+        f"{word}_SWITCH",
+        f"{word}_SWITCH_PATH",
+        f"{word}SWITCH",
+        f"{word}SWITCH_PATH",
+    )
 
 
 def path_problem(path: str) -> str:
@@ -62,12 +77,20 @@ def path_problem(path: str) -> str:
 
 
 def absolute_path(path: str, work_dir: str | None) -> str:
-    """A path as the job would open it: a relative one from its working directory, where that is known."""
-    whole = path if path.startswith("/") or not work_dir else f"{work_dir.rstrip('/')}/{path.removeprefix('./')}"
+    """A path as the job would open it: a relative one from its working directory, where that is
+    known.
+    """
+    whole = (
+        path
+        if path.startswith("/") or not work_dir
+        else f"{work_dir.rstrip('/')}/{path.removeprefix('./')}"
+    )
     return re.sub(r"/{2,}", "/", whole)
 
 
-def switch_in_environment(kind: SwitchKind, environment: Mapping[str, str], whence: str) -> NamedSwitch | None:
+def switch_in_environment(
+    kind: SwitchKind, environment: Mapping[str, str], whence: str
+) -> NamedSwitch | None:
     """The switch that variables name."""
     for name in variable_names(kind):
         if path := environment.get(name, "").strip():
@@ -76,7 +99,9 @@ def switch_in_environment(kind: SwitchKind, environment: Mapping[str, str], when
 
 
 def kill_switch_comment(script: str, work_dir: str) -> str:
-    """The end of a job's comment that names the kill switch of its script; '' where no whole path is named."""
+    """The end of a job's comment that names the kill switch of its script; '' where no whole path
+    is named.
+    """
     named = switch_in_script(SwitchKind.KILL, script, {})
     path = "" if named is None or named.unknown else absolute_path(named.path, work_dir)
     is_written = path.isprintable() and path.isascii() and not path_problem(path)
@@ -90,7 +115,9 @@ def comment_switch(kind: SwitchKind, comment: str) -> NamedSwitch | None:
 
 
 def variables_in_list(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
-    """Of `A=1,B=2` or `--export=ALL,A=1 job.sh` the wanted variables; a value ends at a comma that is not escaped."""
+    """Of `A=1,B=2` or `--export=ALL,A=1 job.sh` the wanted variables; a value ends at a comma that
+    is not escaped.
+    """
     found = {}
     for name in wanted:
         if told := re.search(rf"(?:^|[,\s=\"'])({name})=((?:\\.|[^,\\\s\"'])*)", text):
@@ -99,20 +126,25 @@ def variables_in_list(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
 
 
 def switch_in_script(kind: SwitchKind, script: str, known: Mapping[str, str]) -> NamedSwitch | None:
-    """The switch that a batch script names: HPCDASH_…, else an option that its program is given, else another variable.
+    """The switch that a batch script names: HPCDASH_…, else an option that its program is given,
+    else another variable.
 
-    `known` are values of variables that the script does not set itself. Nothing is run: of what a script computes the
-    names stay in the path.
+    `known` are values of variables that the script does not set itself. Nothing is run: of what a
+    script computes the names stay in the path.
     """
     option = re.compile(rf"--{kind}[-_]switch(?:[-_](?:path|file))?(?:=|\s+)(?=[^\s-])")
     return path_in_script(variable_names(kind), script, known, option)
 
 
 def path_in_script(
-    names: tuple[str, ...], script: str, known: Mapping[str, str], option: re.Pattern[str] | None = None
+    names: tuple[str, ...],
+    script: str,
+    known: Mapping[str, str],
+    option: re.Pattern[str] | None = None,
 ) -> NamedSwitch | None:
-    """The path that a batch script sets the first of these variables to, else gives its program behind an option that
-    matches, else sets another of them to. `known` as above."""
+    """The path that a batch script sets the first of these variables to, else gives its program
+    behind an option that matches, else sets another of them to. `known` as above.
+    """
     values = dict(known)
     own, others = names[0], names[1:]
     by_rank: dict[int, NamedSwitch] = {}
@@ -122,12 +154,16 @@ def path_in_script(
         if text.startswith("#"):
             if text.startswith(("#SBATCH", "#PBS")):
                 for name, value in variables_in_list(text, names).items():
-                    by_rank[0 if name == own else 2] = NamedSwitch(*_expanded_path(value, values, f"{name} in {where}"))
+                    by_rank[0 if name == own else 2] = NamedSwitch(
+                        *_expanded_path(value, values, f"{name} in {where}")
+                    )
             continue
         for name, raw in _assignments(text):
             values[name], unknown = _expanded(raw, values)
             if name == own or name in others:
-                by_rank[0 if name == own else 2] = NamedSwitch(values[name], f"{name} in {where}", unknown)
+                by_rank[0 if name == own else 2] = NamedSwitch(
+                    values[name], f"{name} in {where}", unknown
+                )
         if option is not None and (given := option.search(text)) is not None:
             path, unknown = _expanded(_word(text, given.end()), values)
             name = given[0].rstrip("= \t")
@@ -136,13 +172,17 @@ def path_in_script(
     return named[0] if named else None
 
 
-def _expanded_path(value: str, values: Mapping[str, str], whence: str) -> tuple[str, str, tuple[str, ...]]:
+def _expanded_path(
+    value: str, values: Mapping[str, str], whence: str
+) -> tuple[str, str, tuple[str, ...]]:
     path, unknown = _expanded(value, values)
     return path, whence, unknown
 
 
 def _assignments(line: str) -> Iterator[tuple[str, str]]:
-    """(name, the word it is set to as it is written) of each assignment in a line of a shell script."""
+    """(name, the word it is set to as it is written) of each assignment in a line of a shell
+    script.
+    """
     for found in _ASSIGNED.finditer(line):
         yield found[1] or found[2], _word(line, found.end())
 
@@ -173,7 +213,9 @@ def _word(line: str, start: int) -> str:
 
 
 def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """A shell word without its quotes and with variables' values, and what is in it that is not known."""
+    """A shell word without its quotes and with variables' values, and what is in it that is not
+    known.
+    """
     parts: list[str] = []
     unknown: list[str] = []
     for quote, text in _pieces(raw):
@@ -219,4 +261,7 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 
 def format_unknown(named: NamedSwitch) -> str:
     """`line 4 of its script names $WORK/KILL; what WORK is there is not known`."""
-    return f"{visible(named.whence)} names {visible(named.path)}; {', '.join(named.unknown)}: not known here"
+    return (
+        f"{visible(named.whence)} names {visible(named.path)}; {', '.join(named.unknown)}: not "
+        f"known here"
+    )

@@ -21,10 +21,16 @@ _DOTTED_CIRCLE = "\u25cc"
 _DELETE_PICTURE = "\u2421"
 _ZERO_WIDTH_JOINER = "\u200d"
 _PRESENTATION_SELECTORS = "\ufe0e\ufe0f"
-# Letters that print nothing: Hangul fillers, Khmer inherent vowels, Mongolian and other selectors, the grapheme joiner.
-_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-# Blocks that newer Unicode versions fill with emoji and ideographs; their widths are settled before their letters.
-_RESERVED_BUT_PRINTABLE = re.compile("[\U0001f300-\U0001faff\U00020000-\U0002fffd\U00030000-\U0003fffd]")
+# Letters that print nothing: Hangul fillers, Khmer inherent vowels, Mongolian and other selectors,
+# the grapheme joiner.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+# Blocks that newer Unicode versions fill with emoji and ideographs; their widths are settled before
+# their letters.
+_RESERVED_BUT_PRINTABLE = re.compile(
+    "[\U0001f300-\U0001faff\U00020000-\U0002fffd\U00030000-\U0003fffd]"
+)
 _LINE_ENDS_AND_TABS = re.compile("((?:\r?\n|\t)+)")
 _PLAIN, _MARK, _JOINER = range(3)
 
@@ -42,11 +48,12 @@ def counted(count: int, noun: str) -> str:
 def visible(text: str) -> str:
     """The same text with nothing in it that moves the cursor, hides, reorders or piles up.
 
-    Control characters become their pictures (`␛`, `␊`, `␉`); C1 controls, bidirectional controls, zero-width and other
-    format characters, line separators, private and unassigned code points become `‹200B›`; lone surrogates become
-    U+FFFD. No more than MAX_MARKS_IN_A_ROW combining marks stay on a letter. Emoji, ideographs and right-to-left
-    letters stay; the joiners between emoji go, as terminals disagree on the width of what they join.
-    The result is one line, and `visible(visible(x)) == visible(x)`.
+    Control characters become their pictures (`␛`, `␊`, `␉`); C1 controls, bidirectional controls,
+    zero-width and other format characters, line separators, private and unassigned code points
+    become `‹200B›`; lone surrogates become U+FFFD. No more than MAX_MARKS_IN_A_ROW combining marks
+    stay on a letter. Emoji, ideographs and right-to-left letters stay; the joiners between emoji
+    go, as terminals disagree on the width of what they join. The result is one line, and
+    `visible(visible(x)) == visible(x)`.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -65,7 +72,8 @@ def visible(text: str) -> str:
                 continue
         elif kind == _JOINER:
             if _is_symbol(base) and (
-                character in _PRESENTATION_SELECTORS or _is_symbol(text[position + 1 : position + 2])
+                character in _PRESENTATION_SELECTORS
+                or _is_symbol(text[position + 1 : position + 2])
             ):
                 continue
             marks = 0
@@ -76,11 +84,16 @@ def visible(text: str) -> str:
 
 def visible_text(text: str) -> str:
     """As `visible`, of many lines: tabs and line ends, CRLF too, stay."""
-    return "".join(part if at % 2 else visible(part) for at, part in enumerate(_LINE_ENDS_AND_TABS.split(text)))
+    return "".join(
+        part if at % 2 else visible(part) for at, part in enumerate(_LINE_ENDS_AND_TABS.split(text))
+    )
 
 
 def clip(text: str, width: int) -> str:
-    """Text of at most `width` terminal cells; what was cut off leaves an `…`. Wants text that is `visible` already."""
+    """Text of at most `width` terminal cells; what was cut off leaves an `…`.
+
+    Wants text that is `visible` already.
+    """
     if width <= 0:
         return ""
     if len(text) <= width and text.isascii():
@@ -93,15 +106,19 @@ def clip(text: str, width: int) -> str:
 
 
 def clip_path(path: str, width: int) -> str:
-    """As `clip`, but a path is cut in its middle: it begins as it did and keeps as much of its end as fits.
+    """As `clip`, but a path is cut in its middle: it begins as it did and keeps as much of its end
+    as fits.
 
     Text that does not begin as a path, or a width below 12 cells, is clipped at its end.
     """
     if not path.startswith(_PATH_STARTS) or width < _NARROWEST_PATH or width_of(path) <= width:
         return clip(path, width)
-    # The end tells runs apart, the beginning the file system: a third for it, whole folders where one fits.
+    # The end tells runs apart, the beginning the file system: a third for it, whole folders where
+    # one fits.
     beside_name = width - 1 - width_of(path[path.rstrip("/").rfind("/") :])
-    head = set_cell_size(path, min(width // 3, beside_name) if beside_name > 0 else width // 3).rstrip(" ")
+    head = set_cell_size(
+        path, min(width // 3, beside_name) if beside_name > 0 else width // 3
+    ).rstrip(" ")
     folder = head.rfind("/") + 1
     head = head[:folder] if folder > 1 else head
     room = width - 1 - width_of(head)
@@ -151,10 +168,13 @@ def _classify(character: str) -> tuple[int, str]:
 
 def _is_symbol(character: str) -> bool:
     return bool(character) and (
-        unicodedata.category(character) in {"So", "Sk", "Sm"} or _RESERVED_BUT_PRINTABLE.match(character) is not None
+        unicodedata.category(character) in {"So", "Sk", "Sm"}
+        or _RESERVED_BUT_PRINTABLE.match(character) is not None
     )
 
 
 def without_surrogates(text: str) -> str:
-    """With U+FFFD for lone surrogates, bytes that are no UTF-8: neither JSON, TOML nor SQLite can hold them."""
+    """With U+FFFD for lone surrogates, bytes that are no UTF-8: neither JSON, TOML nor SQLite can
+    hold them.
+    """
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

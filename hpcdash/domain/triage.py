@@ -13,7 +13,8 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.domain.states import ENDED_BADLY, JobState
 
-# Where the scheduler ends a job, its exit code says nothing: sacct and scontrol tell different ones.
+# Where the scheduler ends a job, its exit code says nothing: sacct and scontrol tell different
+# ones.
 _EXIT_IS_THE_STATE = frozenset(
     {
         JobState.TIMEOUT,
@@ -28,7 +29,8 @@ _SHELL_SIGNAL = 128
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _HEX = re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-f]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{8,}\b")
 _TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\d\d?:\d\d:\d\d(?:[.,]\d+)?"
+    r"\d{4}-\d\d-\d\d[T "
+    r"]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\d\d?:\d\d:\d\d(?:[.,]\d+)?"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _LONGEST_COMPARED = 400
@@ -40,8 +42,8 @@ _CONSPICUOUS_SHARE = 2 / 3
 class EndedTask(Struct, frozen=True):
     """A task that ended (or several that ended alike before they began, of one record).
 
-    `nodes` are names; `line` is the last meaningful line of its log: '' of an empty one, None where it was not read,
-    and then `line_problem` may say why.
+    `nodes` are names; `line` is the last meaningful line of its log: '' of an empty one, None where
+    it was not read, and then `line_problem` may say why.
     """
 
     job_id: str
@@ -59,9 +61,12 @@ class EndedTask(Struct, frozen=True):
 
 
 class TaskGroup(Struct, frozen=True):
-    """Tasks that ended alike, in task order. `key` is the same for the same end, whichever tasks have it.
+    """Tasks that ended alike, in task order.
 
-    `node` is one that has most of these failures and '' where none stands out; `on_node` of `count` ran there.
+    `key` is the same for the same end, whichever tasks have it.
+
+    `node` is one that has most of these failures and '' where none stands out; `on_node` of `count`
+    ran there.
     """
 
     key: str
@@ -90,11 +95,17 @@ class TaskGroup(Struct, frozen=True):
     @property
     def exit_code(self) -> int | None:
         # Of 137 and the 9 that accounting cuts it to, the whole one.
-        return max((member.exit_code for member in self.members if member.exit_code is not None), default=None)
+        return max(
+            (member.exit_code for member in self.members if member.exit_code is not None),
+            default=None,
+        )
 
     @property
     def exit_signal(self) -> int | None:
-        return max((member.exit_signal for member in self.members if member.exit_signal is not None), default=None)
+        return max(
+            (member.exit_signal for member in self.members if member.exit_signal is not None),
+            default=None,
+        )
 
     @property
     def line(self) -> str | None:
@@ -149,14 +160,22 @@ def _counted(members: Iterable[EndedTask]) -> Counter[str]:
     return Counter(node for member in members for node in member.nodes)
 
 
-def _conspicuous(members: Sequence[EndedTask], everywhere: Counter[str], failures: Counter[str]) -> tuple[str, int]:
-    """The node of most of these failures, where other nodes had tasks too and it saw more fail than complete."""
+def _conspicuous(
+    members: Sequence[EndedTask], everywhere: Counter[str], failures: Counter[str]
+) -> tuple[str, int]:
+    """The node of most of these failures, where other nodes had tasks too and it saw more fail than
+    complete.
+    """
     if not members[0].failed or len(everywhere) < 2:
         return "", 0
     placed = sum(1 for member in members if member.nodes)
     for node, count in _counted(members).most_common(1):
         completed = everywhere[node] - failures[node]
-        if count >= _FEWEST_ON_A_NODE and count >= _CONSPICUOUS_SHARE * placed and failures[node] > completed:
+        if (
+            count >= _FEWEST_ON_A_NODE
+            and count >= _CONSPICUOUS_SHARE * placed
+            and failures[node] > completed
+        ):
             return node, count
     return "", 0
 
@@ -170,7 +189,9 @@ def node_names(node_list: str | None) -> tuple[str, ...]:
 
 
 def normalised(line: str) -> str:
-    """A line with its numbers, addresses and times taken out: lines that tell the same of other tasks are equal."""
+    """A line with its numbers, addresses and times taken out: lines that tell the same of other
+    tasks are equal.
+    """
     line = line[:_LONGEST_COMPARED]
     for pattern, sign in ((_UUID, "‹id›"), (_TIME, "‹time›"), (_HEX, "‹hex›"), (_NUMBER, "#")):
         line = pattern.sub(sign, line)
@@ -180,7 +201,8 @@ def normalised(line: str) -> str:
 def last_meaningful(lines: Sequence[str]) -> str:
     """What the end of a log says of how it ended, its blanks single; '' where all is blank.
 
-    What domain.root_cause finds, without the rank: tasks of which other ranks failed first ended alike.
+    What domain.root_cause finds, without the rank: tasks of which other ranks failed first ended
+    alike.
     """
     from hpcdash.domain.root_cause import root_cause
 

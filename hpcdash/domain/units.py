@@ -25,7 +25,9 @@ _UNIT_WORDS = (
 )
 _UNIT_OF_WORD = {word: unit for unit, words in _UNIT_WORDS for word in words}
 _DURATION_PARTS = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*")
-_CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?(?:\.[0-9]{1,9})?")
+_CLOCK = re.compile(
+    r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?(?:\.[0-9]{1,9})?"
+)
 _NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?")
 _MEMORY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:([kmgtpe])i?)?(b)?", re.IGNORECASE)
 _COUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmg])?", re.IGNORECASE)
@@ -33,22 +35,27 @@ _MEMORY_POWERS = {letter: power for power, letter in enumerate("KMGTPE", start=1
 _EPOCH = re.compile(r"@?([0-9]{9,11})")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[ t](.+))?")
 _TIME_OF_DAY = re.compile(
-    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?\s*(z|[+-][0-9]{2}:?[0-9]{2})?", re.IGNORECASE
+    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?\s*(z|[+-][0-9]{2}:?[0-9]{2})?",
+    re.IGNORECASE,
 )
 _DAY_WORDS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 
 def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
-    """Seconds of `1-02:03:04`, `2:00:00`, `30:00` (mm:ss), `90m`, `2h`, `1d12h`; None for `infinite` and `unlimited`.
+    """Seconds of `1-02:03:04`, `2:00:00`, `30:00` (mm:ss), `90m`, `2h`, `1d12h`; None for
+    `infinite` and `unlimited`.
 
-    A bare number counts in `bare_unit_seconds`. Days with one or two fields are Slurm's: `1-02` is a day and two hours.
-    Raises ValueError naming the text.
+    A bare number counts in `bare_unit_seconds`. Days with one or two fields are Slurm's: `1-02` is
+    a day and two hours. Raises ValueError naming the text.
     """
     wanted = text.strip().lower()
     if wanted in _UNLIMITED:
         return None
     if _NUMBER.fullmatch(wanted):
-        return _whole(float(wanted) * bare_unit_seconds if "." in wanted else int(wanted) * bare_unit_seconds, text)
+        return _whole(
+            float(wanted) * bare_unit_seconds if "." in wanted else int(wanted) * bare_unit_seconds,
+            text,
+        )
     if clock := _CLOCK.fullmatch(wanted):
         return _whole(_clock_seconds(*clock.groups()), text)
     seconds = 0.0
@@ -81,14 +88,19 @@ def format_duration(seconds: float) -> str:
 
 
 def format_clock(seconds: int) -> str:
-    """A duration to the second, as schedulers take it: `02:00:00`, `1-02:03:04`. `parse_duration` reads it back."""
+    """A duration to the second, as schedulers take it: `02:00:00`, `1-02:03:04`.
+
+    `parse_duration` reads it back.
+    """
     days, rest = divmod(seconds, DAY)
     clock = f"{rest // HOUR:02}:{rest % HOUR // MINUTE:02}:{rest % MINUTE:02}"
     return f"{days}-{clock}" if days else clock
 
 
 def format_span(seconds: float, *, exact: bool = False) -> str:
-    """A duration in a sentence: `42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`; `exact`: `3 d 4 h 2 min 1 s`."""
+    """A duration in a sentence: `42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`; `exact`: `3 d 4 h 2 min
+    1 s`.
+    """
     whole = int(seconds)
     if not exact:
         whole -= whole % (HOUR if whole >= DAY else MINUTE if whole >= MINUTE else 1)
@@ -109,7 +121,8 @@ def format_age(seconds: float) -> str:
 
 
 def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
-    """Bytes of `16G`, `1.5T`, `4000M`, `16GiB`, `100kb`, `0`; units are binary, as Slurm's and PBS's.
+    """Bytes of `16G`, `1.5T`, `4000M`, `16GiB`, `100kb`, `0`; units are binary, as Slurm's and
+    PBS's.
 
     A bare number counts in `bare_unit_bytes`. Raises ValueError naming the text.
     """
@@ -168,7 +181,8 @@ def format_count(count: int) -> str:
 
 
 def format_amount(value: float, digits: int = 3) -> str:
-    """A measured amount by so many digits: `0.0083`, `2.5`, `155`, whole below 10 000, then `51.4k`, `1.2M`, `3G`.
+    """A measured amount by so many digits: `0.0083`, `2.5`, `155`, whole below 10 000, then
+    `51.4k`, `1.2M`, `3G`.
 
     What is yet larger, or tiny, has an exponent; `nan` and `inf` are told as such.
     """
@@ -186,14 +200,17 @@ def format_amount(value: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A point in time as it was written: from `epoch`, as long as the words are precise (a day, a minute, a second)."""
+    """A point in time as it was written: from `epoch`, as long as the words are precise (a day, a
+    minute, a second).
+    """
 
     epoch: int
     span_seconds: int = 1
 
 
 def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
-    """`2026-11-20`, `2026-11-20 10:30`, `10:30` (today), `2h ago`, `-2h`, `+30m`, `now`, `today`, RFC 3339, an epoch.
+    """`2026-11-20`, `2026-11-20 10:30`, `10:30` (today), `2h ago`, `-2h`, `+30m`, `now`, `today`,
+    RFC 3339, an epoch.
 
     `zone` is where days and times of day without an offset are. Raises ValueError naming the text.
     """
@@ -204,7 +221,9 @@ def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
         return Instant(int(epoch[1]))
     try:
         if wanted in _DAY_WORDS:
-            day = datetime.fromtimestamp(now_epoch, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+            day = datetime.fromtimestamp(now_epoch, zone).replace(
+                hour=0, minute=0, second=0, microsecond=0
+            )
             return Instant(int((day + timedelta(days=_DAY_WORDS[wanted])).timestamp()), DAY)
         if date := _DATE.fullmatch(wanted):
             day = datetime(int(date[1]), int(date[2]), int(date[3]), tzinfo=zone)
@@ -242,7 +261,11 @@ def _time_on(day: datetime, text: str) -> Instant:
     moment = day.replace(hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0)
     if offset:
         sign = -1 if offset[0] == "-" else 1
-        shift = timedelta() if offset == "z" else timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
+        shift = (
+            timedelta()
+            if offset == "z"
+            else timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
+        )
         moment = moment.replace(tzinfo=UTC) - sign * shift
     return Instant(int(moment.timestamp()), 1 if second else MINUTE)
 

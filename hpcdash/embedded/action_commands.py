@@ -1,6 +1,8 @@
-"""The commands that act on jobs: at once on those that do not run, through the supervisor on those that do.
+"""The commands that act on jobs: at once on those that do not run, through the supervisor on those
+that do.
 
-Each prints a line of JSON for each id it was given, and ends with 1 where anything could not be done.
+Each prints a line of JSON for each id it was given, and ends with 1 where anything could not be
+done.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def _act(folder: Path, ids: list[str], verb: str, argument: str = "") -> int:
 
 
 def _ask(store: QueueStore, text: str, verb: str, argument: str) -> tuple[list[int], list[str]]:
-    """Do it to the jobs of one id that do not run; (calls to the supervisor for the others, complaints)."""
+    """Do it to the jobs of one id that do not run; (calls to the supervisor for the others,
+    complaints).
+    """
     calls: list[int] = []
     changed: set[int] = set()
     too_late: list[str] = []
@@ -172,7 +176,11 @@ def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> lis
 
 def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
     if job.state != "pending":
-        return "already running: its limit cannot change" if job.state in ACTIVE else "it has already ended"
+        return (
+            "already running: its limit cannot change"
+            if job.state in ACTIVE
+            else "it has already ended"
+        )
     try:
         sign, seconds = read_change_of_time(value)
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""The embedded queue's command line: what a scheduler's squeue, sbatch, scancel … are to it. Prints JSON."""
+"""The embedded queue's command line: what a scheduler's squeue, sbatch, scancel … are to it.
+
+Prints JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ Run = Callable[[Path, list[str]], int]
 # Which module has a command, as a function of its name; each is loaded alone, to start at once.
 _MODULES = {
     **dict.fromkeys(
-        ("probe", "jobs", "history", "nodes", "queues", "show", "usage", "script", "find"), "query_commands"
+        ("probe", "jobs", "history", "nodes", "queues", "show", "usage", "script", "find"),
+        "query_commands",
     ),
     **dict.fromkeys(("submit", "again"), "submit_commands"),
     **dict.fromkeys(

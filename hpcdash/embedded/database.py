@@ -1,4 +1,6 @@
-"""The embedded queue's file: one SQLite database that only its owner can open, written all or nothing."""
+"""The embedded queue's file: one SQLite database that only its owner can open, written all or
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,10 @@ class StoreUnusable(HpcdashError):
 
 
 class Database:
-    """Opens (and where there is none makes) the queue's file in a folder. Not shared between threads."""
+    """Opens (and where there is none makes) the queue's file in a folder.
+
+    Not shared between threads.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +97,9 @@ class Database:
         self.path = folder / "queue.db"
         old_mask = os.umask(0o077)
         try:
-            self._connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None
+            )
             self._prepare()
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
@@ -112,19 +119,23 @@ class Database:
                     self._connection.execute(f"PRAGMA user_version = {version}")
         if version != FORMAT:
             raise StoreUnusable(
-                f"{self.path} was written by another version of hpcdash (format {version}, this one reads {FORMAT})",
+                f"{self.path} was written by another version of hpcdash (format {version}, this "
+                f"one reads {FORMAT})",
                 "Use that version, or set HPCDASH_QUEUE to another folder.",
             )
 
     def _keep_a_wal(self) -> None:
-        """A commit that was told is on the disk; where the file system knows no WAL, SQLite stays with its journal."""
+        """A commit that was told is on the disk; where the file system knows no WAL, SQLite stays
+        with its journal.
+        """
         over = time.monotonic() + _BUSY_SECONDS
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                # Where two programs make the file at once SQLite does not wait for the other one here.
+                # Where two programs make the file at once SQLite does not wait for the other one
+                # here.
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > over:
                     raise
                 time.sleep(0.002)
@@ -138,7 +149,9 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction that is all done or not at all; raises StoreUnusable where it cannot be written."""
+        """A transaction that is all done or not at all; raises StoreUnusable where it cannot be
+        written.
+        """
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -177,11 +190,14 @@ class Database:
 
 
 def damaged(path: Path, words: str) -> StoreUnusable:
-    """The error of a queue's file whose content is not what was written; `words` say what is wrong with it."""
+    """The error of a queue's file whose content is not what was written; `words` say what is wrong
+    with it.
+    """
     folder = str(path.parent)
     return StoreUnusable(
         f"{path} is damaged: {words}",
-        f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} {quote(folder)}.damaged."
+        f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} "
+        f"{quote(folder)}.damaged."
         " hpcdash then begins with an empty queue; the output files of jobs stay where they are.",
     )
 
@@ -189,12 +205,20 @@ def damaged(path: Path, words: str) -> StoreUnusable:
 def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
     words = str(error)
     if "full" in words:
-        return StoreUnusable(f"the queue cannot be written: no room left for {path}", "Make room, then try again.")
+        return StoreUnusable(
+            f"the queue cannot be written: no room left for {path}", "Make room, then try again."
+        )
     if ("locked" in words or "busy" in words) and not has_locks(path.parent):
         step = f"Set {FOLDER_VARIABLE} to a folder on another one, such as a local disk."
         return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
     if "locked" in words or "busy" in words:
-        return StoreUnusable(f"{path} is held by another program", "Try again; `lsof` names the program.")
-    if any(sign in words for sign in ("malformed", "not a database", "no such table", "no such column")):
+        return StoreUnusable(
+            f"{path} is held by another program", "Try again; `lsof` names the program."
+        )
+    if any(
+        sign in words for sign in ("malformed", "not a database", "no such table", "no such column")
+    ):
         return damaged(path, words)
-    return StoreUnusable(f"the queue's file {path} cannot be used: {words}", "Is the disk full, or read-only?")
+    return StoreUnusable(
+        f"the queue's file {path} cannot be used: {words}", "Is the disk full, or read-only?"
+    )

@@ -1,4 +1,7 @@
-"""The environment of a job: Slurm's variables, so that scripts written for a cluster run unchanged. Pure."""
+"""The environment of a job: Slurm's variables, so that scripts written for a cluster run unchanged.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ _KEPT_ALWAYS = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 
 
 def mark(folder: Path, job: Job) -> str:
-    """`NAME=value` that all processes of one attempt at a job have in their environment, and no others."""
+    """`NAME=value` that all processes of one attempt at a job have in their environment, and no
+    others.
+    """
     return f"{MARK}={job.id}.{job.attempt}:{folder}"
 
 
@@ -34,7 +39,8 @@ def job_environment(
     folder: Path,
     path_first: str,
 ) -> dict[str, str]:
-    """All variables of a job: of those it was submitted from what it wants, and what a scheduler says of it.
+    """All variables of a job: of those it was submitted from what it wants, and what a scheduler
+    says of it.
 
     `path_first` goes before its PATH; `folder` is the queue's.
     """
@@ -95,7 +101,8 @@ def _slurm(
     }
     # As Slurm's own, a job without a limit ends in a year.
     variables["SLURM_JOB_END_TIME"] = str(started + (job.limit_seconds or _YEAR_SECONDS))
-    # As in Slurm, a script finds these only where somebody asked for them: what runs here is to run there.
+    # As in Slurm, a script finds these only where somebody asked for them: what runs here is to run
+    # there.
     if request.account:
         variables["SLURM_JOB_ACCOUNT"] = request.account
     if job.restarts:

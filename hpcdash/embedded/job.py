@@ -17,7 +17,9 @@ HOLD = "hold"
 
 @dataclass(frozen=True, slots=True)
 class JobDependency:
-    """One condition: `number` (None: singleton) and `task` (None: all of it) name a job; `minutes` delay an `after`."""
+    """One condition: `number` (None: singleton) and `task` (None: all of it) name a job; `minutes`
+    delay an `after`.
+    """
 
     kind: str
     number: int | None = None
@@ -33,7 +35,9 @@ class JobDependency:
 
 @dataclass(frozen=True, slots=True)
 class JobSignal:
-    """A signal some seconds before the time limit; to the batch shell alone, or to all that it started."""
+    """A signal some seconds before the time limit; to the batch shell alone, or to all that it
+    started.
+    """
 
     number: int
     seconds: int
@@ -42,7 +46,10 @@ class JobSignal:
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """What one submission asks for. Memory in bytes (None: not said), times in seconds or epoch seconds."""
+    """What one submission asks for.
+
+    Memory in bytes (None: not said), times in seconds or epoch seconds.
+    """
 
     name: str = ""
     tasks: str = ""
@@ -85,7 +92,9 @@ class QueueRequest:
     def from_json(cls, written: dict[str, Any]) -> QueueRequest:
         known = {name.name for name in fields(cls)}
         values = {name: value for name, value in written.items() if name in known}
-        values["dependencies"] = tuple(JobDependency(**one) for one in values.get("dependencies") or ())
+        values["dependencies"] = tuple(
+            JobDependency(**one) for one in values.get("dependencies") or ()
+        )
         if values.get("early_signal"):
             values["early_signal"] = JobSignal(**values["early_signal"])
         if values.get("exported") is not None:
@@ -97,8 +106,8 @@ class QueueRequest:
 class Job:
     """One row of `jobs`. Times are epoch seconds; `elapsed` is set once it ended.
 
-    `number` is the submission's and of an array the same for all tasks; `id` is the job's alone. `attempt` counts how
-    often it was started, `restarts` how often somebody wanted that.
+    `number` is the submission's and of an array the same for all tasks; `id` is the job's alone.
+    `attempt` counts how often it was started, `restarts` how often somebody wanted that.
     """
 
     id: int

@@ -1,7 +1,8 @@
-"""Keeps one job: starts its script, signals it early, ends it at its limit, ends what it leaves, notes how it ended.
+"""Keeps one job: starts its script, signals it early, ends it at its limit, ends what it leaves,
+notes how it ended.
 
-A keeper is a fork of the supervisor in a session of its own: it lives on when the supervisor is killed, and notes the
-job's end where the next supervisor finds it. It never opens the queue's file.
+A keeper is a fork of the supervisor in a session of its own: it lives on when the supervisor is
+killed, and notes the job's end where the next supervisor finds it. It never opens the queue's file.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from hpcdash.embedded.job import JobSignal
 from hpcdash.embedded.orphans import adopt_orphans
 from hpcdash.embedded.record import Begun, Ended, note_begun, note_ended
 
-# What a keeper waits for, and what a terminal or a person may send it; taken one after the other, none ends it.
-NOTICED = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1})
+# What a keeper waits for, and what a terminal or a person may send it; taken one after the other,
+# none ends it.
+NOTICED = frozenset(
+    {signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1}
+)
 # A script whose keeper cannot note its end (the disk is full) is noted as soon as that goes again.
 _AGAIN_SECONDS = 1.0
 # Who ignores SIGKILL sits in the kernel: nothing more can be done, and the job's end is told.
@@ -37,7 +41,10 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be run. `stderr` None goes into stdout's file; `boot` is which start of the machine this is."""
+    """What is to be run.
+
+    `stderr` None goes into stdout's file; `boot` is which start of the machine this is.
+    """
 
     script: str
     arguments: tuple[str, ...]
@@ -55,7 +62,9 @@ class Work:
 
 
 def keep(work: Work, record: int) -> NoReturn:
-    """Run in a fresh fork with NOTICED blocked, and end it: `record` is the locked record's descriptor."""
+    """Run in a fresh fork with NOTICED blocked, and end it: `record` is the locked record's
+    descriptor.
+    """
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -105,7 +114,16 @@ class _Keeper:
         times = os.times()
         cpu_seconds = times.children_user + times.children_system
         self._note(
-            Ended(self.status, time.time(), elapsed, self.why, "", cpu_seconds, self.peak_bytes, left_behind=left)
+            Ended(
+                self.status,
+                time.time(),
+                elapsed,
+                self.why,
+                "",
+                cpu_seconds,
+                self.peak_bytes,
+                left_behind=left,
+            )
         )
 
     def _at(self, seconds: float, what: str) -> None:
@@ -135,7 +153,8 @@ class _Keeper:
             return f"cannot write {path}: {error.strerror}"
         # The script waits until its pid is on the disk: what was begun is never begun again.
         gate_read, gate_write = os.pipe()
-        # It closes as the script takes the child's place; an error's number comes through it where that fails.
+        # It closes as the script takes the child's place; an error's number comes through it where
+        # that fails.
         failed_read, failed_write = os.pipe()
         try:
             self.pid = os.fork()
@@ -181,7 +200,9 @@ class _Keeper:
     def _do(self, what: str) -> None:
         if what == "early" and self.work.early is not None:
             early = self.work.early
-            below = [self.pid] if early.to_batch else [pid for pid in self._all() if pid != self.pid]
+            below = (
+                [self.pid] if early.to_batch else [pid for pid in self._all() if pid != self.pid]
+            )
             processes.send(below, early.number)
         elif what == "limit":
             self._end("limit")
@@ -221,7 +242,9 @@ class _Keeper:
 
     def _end_rest(self) -> int:
         """End what the script left running; returns how many cannot be ended."""
-        grace_over = self.grace_over or time.monotonic() + min(self.work.grace_seconds, _LEFT_SECONDS)
+        grace_over = self.grace_over or time.monotonic() + min(
+            self.work.grace_seconds, _LEFT_SECONDS
+        )
         while rest := self._left():
             now = time.monotonic()
             if now > grace_over + _KILLED_SECONDS:
@@ -286,7 +309,9 @@ def _why_not_run(script: str, number: int) -> str:
     with open(script, "rb") as stream:
         first = stream.readline(1000)
     interpreter = first.removeprefix(b"#!").strip().split(None, 1)[:1]
-    return f"cannot run {os.fsdecode(interpreter[0]) if interpreter else '#!'}: {os.strerror(number)}"
+    return (
+        f"cannot run {os.fsdecode(interpreter[0]) if interpreter else '#!'}: {os.strerror(number)}"
+    )
 
 
 def exit_of(status: int) -> tuple[int, int]:

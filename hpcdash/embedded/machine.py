@@ -21,7 +21,10 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What jobs may have. `gpu_ids` are what CUDA_VISIBLE_DEVICES takes; `grace_seconds` lie between TERM and KILL."""
+    """What jobs may have.
+
+    `gpu_ids` are what CUDA_VISIBLE_DEVICES takes; `grace_seconds` lie between TERM and KILL.
+    """
 
     node: str
     cpus: int
@@ -32,12 +35,15 @@ class Machine:
 
 
 def this_machine(folder: Path) -> Machine:
-    """As found here, with what `slots.json` in the queue's folder sets over it: cpus, gpus, grace_seconds.
+    """As found here, with what `slots.json` in the queue's folder sets over it: cpus, gpus,
+    grace_seconds.
 
     Raises ConfigError for a file that cannot be used.
     """
     chosen = _chosen(folder / "slots.json")
-    gpu_ids, gpu_type = _gpus(folder) if "gpus" not in chosen else (tuple(map(str, range(int(chosen["gpus"])))), "")
+    gpu_ids, gpu_type = (
+        _gpus(folder) if "gpus" not in chosen else (tuple(map(str, range(int(chosen["gpus"])))), "")
+    )
     return Machine(
         node=node_name(),
         cpus=int(chosen.get("cpus") or cpu_count()),
@@ -66,13 +72,20 @@ def _chosen(file: Path) -> dict[str, float]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", "Delete or rewrite it.", file=str(file)) from error
+        raise ConfigError(
+            f"cannot be read: {error}", "Delete or rewrite it.", file=str(file)
+        ) from error
     known = ("cpus", "gpus", "grace_seconds")
     if not isinstance(found, dict) or any(
-        name not in known or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST
+        name not in known
+        or isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= _MOST
         for name, value in found.items()
     ):
-        raise ConfigError(f"holds something else than numbers for {', '.join(known)}", "", file=str(file))
+        raise ConfigError(
+            f"holds something else than numbers for {', '.join(known)}", "", file=str(file)
+        )
     return found
 
 
@@ -119,7 +132,9 @@ def memory_used_bytes() -> int | None:
 
 
 def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
-    """(their numbers, their type where all are of one), asked for once a start of the machine: it takes a while."""
+    """(their numbers, their type where all are of one), asked for once a start of the machine: it
+    takes a while.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return (), ""

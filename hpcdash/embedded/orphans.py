@@ -1,4 +1,7 @@
-"""Makes this process the parent of descendants whose own parent ends. Apart because ctypes is slow to import."""
+"""Makes this process the parent of descendants whose own parent ends.
+
+Apart because ctypes is slow to import.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Processes of this machine as a keeper sees them: who descends from whom, what they use, signals."""
+"""Processes of this machine as a keeper sees them: who descends from whom, what they use,
+signals.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def _stat(pid: int) -> list[str] | None:
 def descendants(pid: int) -> list[int]:
     """All that live below a process, zombies left out; without /proc none.
 
-    What is APART, and all below it, is not among them: a job may have started the queue's supervisor.
+    What is APART, and all below it, is not among them: a job may have started the queue's
+    supervisor.
     """
     children: dict[int, list[int]] = {}
     for one in _pids():
@@ -65,7 +68,9 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def stop(below: Callable[[], list[int]]) -> None:
-    """SIGSTOP to all that `below` finds, until none is new: who is not stopped yet may start another."""
+    """SIGSTOP to all that `below` finds, until none is new: who is not stopped yet may start
+    another.
+    """
     stopped: set[int] = set()
     while new := set(below()) - stopped:
         send(new, signal.SIGSTOP)
@@ -84,9 +89,11 @@ def group(leader: int) -> list[int]:
 
 
 def marked(variable: str) -> list[int]:
-    """The living processes whose environment holds `NAME=value`, and all below them; without /proc none.
+    """The living processes whose environment holds `NAME=value`, and all below them; without /proc
+    none.
 
-    A child has it from its parent: it tells who belongs together even after both left their session and their parent.
+    A child has it from its parent: it tells who belongs together even after both left their session
+    and their parent.
     """
     wanted = variable.encode("utf-8", "surrogateescape")
     found = [pid for pid in _pids() if wanted in _variables(pid)]

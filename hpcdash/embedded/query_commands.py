@@ -1,4 +1,7 @@
-"""The commands that ask: jobs, history, nodes, queues, one job's page, usage and script. They change no job."""
+"""The commands that ask: jobs, history, nodes, queues, one job's page, usage and script.
+
+They change no job.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,15 @@ def job_columns(
     reasons = _Reasons(store, machine, now)
     boot, clock = boot_id(), time.monotonic()
     rows = [
-        _row(job, submissions[job.number], reasons, node=machine.node, user=user, boot=boot, clock=clock)
+        _row(
+            job,
+            submissions[job.number],
+            reasons,
+            node=machine.node,
+            user=user,
+            boot=boot,
+            clock=clock,
+        )
         for job in jobs
     ]
     names = list(rows[0]) if rows else []
@@ -61,7 +72,14 @@ def job_columns(
 
 
 def _row(
-    job: Job, submission: StoredSubmission, reasons: _Reasons, *, node: str, user: str, boot: str, clock: float
+    job: Job,
+    submission: StoredSubmission,
+    reasons: _Reasons,
+    *,
+    node: str,
+    user: str,
+    boot: str,
+    clock: float,
 ) -> dict[str, Any]:
     request = submission.request
     is_active = job.state in ACTIVE
@@ -100,7 +118,9 @@ def _row(
         "work_dir": readable(submission.work_dir),
         "stdout_path": readable(stdout),
         "stderr_path": readable(stderr or stdout),
-        "dependency": _dependency(submission) if job.state == "pending" and job.ready != 1 else None,
+        "dependency": _dependency(submission)
+        if job.state == "pending" and job.ready != 1
+        else None,
         "comment": readable(request.comment) or None,
         "exit_code": job.exit_code if has_ended else None,
         "exit_signal": job.exit_signal if has_ended else None,
@@ -124,7 +144,9 @@ def _dependency(submission: StoredSubmission) -> str:
 
 
 class _Reasons:
-    """Why jobs wait, or ended badly, in Slurm's words, which people know; counts each array once."""
+    """Why jobs wait, or ended badly, in Slurm's words, which people know; counts each array
+    once.
+    """
 
     def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
         self._store = store
@@ -163,7 +185,9 @@ class _Reasons:
         return self._active[number] >= throttle
 
     def _next_in_line(self) -> int:
-        """The first submission that waits for nothing but CPUs and GPUs: a later one waits for its turn."""
+        """The first submission that waits for nothing but CPUs and GPUs: a later one waits for its
+        turn.
+        """
         number: int | None = 0
         while (number := self._store.next_waiting_number(number or 0, self._now)) is not None:
             first = self._store.waiting_jobs(number, self._now, 1)
@@ -288,7 +312,9 @@ def _probe(folder: Path, words: list[str]) -> int:
 
 
 def _opened(folder: Path) -> QueueStore:
-    """After a reboot nobody is there to go on, or to tidy up: whoever looks starts the supervisor again."""
+    """After a reboot nobody is there to go on, or to tidy up: whoever looks starts the supervisor
+    again.
+    """
     store = QueueStore(folder)
     if (store.has_work() or records(folder)) and supervisor_pid(folder) is None:
         ensure_supervisor(folder)
@@ -297,7 +323,9 @@ def _opened(folder: Path) -> QueueStore:
 
 def _write_jobs(store: QueueStore, jobs: Iterable[Job]) -> None:
     now = time.time()
-    columns = job_columns(store, list(jobs), machine=this_machine(store.folder), user=user_name(), now=now)
+    columns = job_columns(
+        store, list(jobs), machine=this_machine(store.folder), user=user_name(), now=now
+    )
     write({"now": now, "columns": columns})
 
 
@@ -305,7 +333,9 @@ def _named(store: QueueStore, ids: list[str]) -> list[Job]:
     found = {job.id: job for text in ids for job in find_jobs(store, text)}
     if not found:
         named = ", ".join(ids[:_MOST_NAMED])
-        raise HpcdashError(f"no such job in this queue: {named}", "`hpcdash jobs` and `hpcdash history` list them.")
+        raise HpcdashError(
+            f"no such job in this queue: {named}", "`hpcdash jobs` and `hpcdash history` list them."
+        )
     return list(found.values())
 
 

@@ -1,7 +1,7 @@
 """What a job's keeper leaves on the disk: that the script was begun, and how it ended.
 
-One file an attempt, made and locked before the keeper is there and as long as it then needs to be: noting the end takes
-no more room. While the keeper lives it holds the lock.
+One file an attempt, made and locked before the keeper is there and as long as it then needs to be:
+noting the end takes no more room. While the keeper lives it holds the lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _BYTES = _BEGUN_BYTES + _ENDED_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The batch script's process: its pid, which is its session's and process group's too, and its keeper's."""
+    """The batch script's process: its pid, which is its session's and process group's too, and its
+    keeper's.
+    """
 
     pid: int
     keeper: int
@@ -30,9 +32,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a script ended. `why` is '' (by itself), 'limit' or 'told' (its keeper was told to end it).
+    """How a script ended.
 
-    `problem` says in words why it could not be started. `status` is a wait status as os.waitpid gives it.
+    `why` is '' (by itself), 'limit' or 'told' (its keeper was told to end it).
+
+    `problem` says in words why it could not be started. `status` is a wait status as os.waitpid
+    gives it.
     """
 
     status: int
@@ -52,7 +57,8 @@ class Record:
         self.path = folder / "attempts" / f"{job_id}.{attempt}"
 
     def create(self) -> int:
-        """Make it, on the disk, and lock it; returns its descriptor, whose copy a forked keeper holds on to.
+        """Make it, on the disk, and lock it; returns its descriptor, whose copy a forked keeper
+        holds on to.
 
         Raises OSError where there is no room or it exists.
         """
@@ -123,7 +129,11 @@ def _note(descriptor: int, values: dict[str, object], offset: int, room: int) ->
 def records(folder: Path) -> list[Record]:
     """All that are in a queue's folder."""
     names = (path.name.split(".") for path in (folder / "attempts").glob("*.*"))
-    return [Record(folder, int(name[0]), int(name[1])) for name in names if len(name) == 2 and "".join(name).isdigit()]
+    return [
+        Record(folder, int(name[0]), int(name[1]))
+        for name in names
+        if len(name) == 2 and "".join(name).isdigit()
+    ]
 
 
 def _sync_folder(folder: Path) -> None:

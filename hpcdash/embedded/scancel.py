@@ -1,4 +1,6 @@
-"""`scancel` for jobs of the embedded queue: what a job asks of itself, a signal to its steps or its own end."""
+"""`scancel` for jobs of the embedded queue: what a job asks of itself, a signal to its steps or its
+own end.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _JOB = re.compile(r"([0-9]{1,15}(?:_[0-9]{1,9})?)(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True, slots=True)
 class SignalRequest:
-    """Jobs, and what they are to be sent ('' to be ended): to their steps, their batch shell or both (full)."""
+    """Jobs, and what they are to be sent ('' to be ended): to their steps, their batch shell or
+    both (full).
+    """
 
     jobs: tuple[str, ...]
     signal: str = ""
@@ -28,7 +32,10 @@ class SignalRequest:
 
 
 def read(words: Sequence[str]) -> SignalRequest | None:
-    """`[--signal=NAME] [--batch|--full] JOB[.STEP]…`; None for anything else. Steps of a job are signalled together."""
+    """`[--signal=NAME] [--batch|--full] JOB[.STEP]…`; None for anything else.
+
+    Steps of a job are signalled together.
+    """
     name, recipient = "", "steps"
     jobs: list[str] = []
     left = list(words)
@@ -50,10 +57,15 @@ def read(words: Sequence[str]) -> SignalRequest | None:
 
 
 def main() -> NoReturn:
-    """Ends with 1 where a job is not there, or cannot be reached; anything but what `read` takes is refused."""
+    """Ends with 1 where a job is not there, or cannot be reached; anything but what `read` takes is
+    refused.
+    """
     asked = read(sys.argv[1:])
     if asked is None:
-        sys.exit("scancel: this machine's embedded queue knows only: [--signal=NAME] [--batch|--full] JOB[.STEP]…")
+        sys.exit(
+            "scancel: this machine's embedded queue knows only: [--signal=NAME] [--batch|--full] "
+            "JOB[.STEP]…"
+        )
     folder = os.environ.get(MARK, "").partition(":")[2]
     if not folder:
         sys.exit("scancel: this is not a job of the embedded queue")
@@ -69,7 +81,9 @@ def main() -> NoReturn:
 
 
 def _outlive(name: str) -> None:
-    """This program is among the processes of the job that it has signalled, which Slurm's is not."""
+    """This program is among the processes of the job that it has signalled, which Slurm's is
+    not.
+    """
     from hpcdash.embedded.script import signal_number
 
     with suppress(ValueError, OSError):
@@ -77,7 +91,9 @@ def _outlive(name: str) -> None:
 
 
 def _own_task(job: str) -> str:
-    """The id of an array's last task is the array's own: to a job its SLURM_JOB_ID is itself alone."""
+    """The id of an array's last task is the array's own: to a job its SLURM_JOB_ID is itself
+    alone.
+    """
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
     is_own = task is not None and job == os.environ.get("SLURM_JOB_ID")
     return f"{os.environ.get('SLURM_ARRAY_JOB_ID', job)}_{task}" if is_own else job

@@ -1,4 +1,7 @@
-"""Which waiting jobs may start now: first come first served, by CPU and GPU slots. Pure but for the store it reads."""
+"""Which waiting jobs may start now: first come first served, by CPU and GPU slots.
+
+Pure but for the store it reads.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class FreeSlots:
         return tuple(given)
 
     def keep_for(self, job: Job) -> None:
-        """Take away what a job that does not fit yet can have already: who comes later must not delay it."""
+        """Take away what a job that does not fit yet can have already: who comes later must not
+        delay it.
+        """
         self.cpus -= min(self.cpus, job.cpus)
         self.gpu_ids = self.gpu_ids[min(len(self.gpu_ids), job.gpus) :]
 
@@ -40,12 +45,15 @@ def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
     active = store.active_jobs()
     taken = {gpu for job in active for gpu in job.gpu_ids.split(",") if gpu}
     return FreeSlots(
-        machine.cpus - sum(job.cpus for job in active), [gpu for gpu in machine.gpu_ids if gpu not in taken]
+        machine.cpus - sum(job.cpus for job in active),
+        [gpu for gpu in machine.gpu_ids if gpu not in taken],
     )
 
 
 def is_too_large(job: Job, machine: Machine) -> bool:
-    """Whether it never fits: what the machine gives may have been set anew since it was handed in."""
+    """Whether it never fits: what the machine gives may have been set anew since it was handed
+    in.
+    """
     return job.cpus > machine.cpus or job.gpus > len(machine.gpu_ids)
 
 
@@ -55,7 +63,11 @@ def startable(
     """Jobs that may start, in order, with their GPUs; at most `most`. Takes their slots."""
     number: int | None = 0
     for _ in range(_LOOKED_AT):
-        if most <= 0 or slots.cpus <= 0 or (number := store.next_waiting_number(number or 0, now)) is None:
+        if (
+            most <= 0
+            or slots.cpus <= 0
+            or (number := store.next_waiting_number(number or 0, now)) is None
+        ):
             return
         room = most
         if throttle := store.throttle(number):

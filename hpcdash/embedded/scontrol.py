@@ -1,4 +1,6 @@
-"""`scontrol` for jobs of the embedded queue: what scripts ask inside a job, their nodes' names and to run again."""
+"""`scontrol` for jobs of the embedded queue: what scripts ask inside a job, their nodes' names and
+to run again.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ def main() -> NoReturn:
     """`scontrol show hostnames [LIST]` and `scontrol requeue JOB…`; anything else is refused."""
     words = sys.argv[1:]
     if words[:1] == ["show"] and words[1:2] in (["hostnames"], ["hostname"]):
-        for name in expand(words[2] if len(words) > 2 else os.environ.get("SLURM_JOB_NODELIST", "")):
+        for name in expand(
+            words[2] if len(words) > 2 else os.environ.get("SLURM_JOB_NODELIST", "")
+        ):
             print(name)
         sys.exit(0)
     if words[:1] == ["requeue"] and len(words) > 1:
         sys.exit(_requeue(words[1:]))
-    sys.exit("scontrol: this machine's embedded queue knows only: show hostnames [LIST], requeue JOB")
+    sys.exit(
+        "scontrol: this machine's embedded queue knows only: show hostnames [LIST], requeue JOB"
+    )
 
 
 def _requeue(jobs: list[str]) -> int:

@@ -1,4 +1,6 @@
-"""What a batch script and its command line ask of the embedded queue, and what of it this queue leaves out. Pure."""
+"""What a batch script and its command line ask of the embedded queue, and what of it this queue
+leaves out. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from hpcdash.domain.units import parse_duration, parse_instant, parse_memory
 from hpcdash.embedded.job import JobDependency, JobSignal, QueueRequest
 from hpcdash.errors import UsageError
 
-_SAME = {"N": "job-name", "J": "array", "t": "array", "A": "account", "h": "hold", "d": "chdir", "w": "chdir"}
+_SAME = {
+    "N": "job-name",
+    "J": "array",
+    "t": "array",
+    "A": "account",
+    "h": "hold",
+    "d": "chdir",
+    "w": "chdir",
+}
 _FILES = {"o": "output", "e": "error"}
 _CPUS = frozenset({"ncpus", "ppn"})
 _GPUS = frozenset({"ngpus", "gpus"})
@@ -49,7 +59,9 @@ def read_pbs_directives(script: str) -> ParsedCommandLine:
                 continue
             given += [Option(name, text, one.written, one.words, one.line) for name, text in meant]
     if variables:
-        given.append(Option("export", ",".join(["ALL", *variables]), "-v", ("-v", ",".join(variables))))
+        given.append(
+            Option("export", ",".join(["ALL", *variables]), "-v", ("-v", ",".join(variables)))
+        )
     return ParsedCommandLine(tuple(given))
 
 
@@ -102,12 +114,16 @@ def _resources(value: str) -> list[tuple[str, str]]:
 
 
 def _chunks(name: str, text: str) -> list[tuple[str, str]]:
-    """All of `2:ncpus=4:mem=8gb+1:ngpus=1` together: several chunks may share a machine, several nodes may not."""
+    """All of `2:ncpus=4:mem=8gb+1:ngpus=1` together: several chunks may share a machine, several
+    nodes may not.
+    """
     cpus = gpus = memory_bytes = 0
     found: list[tuple[str, str]] = []
     for first, parts in chunks(text):
         if not first and parts and not parts[0][1]:
-            raise ValueError(f"{parts[0][0]!r} is not a number of {'chunks' if name == 'select' else 'nodes'}")
+            raise ValueError(
+                f"{parts[0][0]!r} is not a number of {'chunks' if name == 'select' else 'nodes'}"
+            )
         count = _number(first or "1")
         chunk_cpus = 1
         for key, amount in parts:
@@ -151,14 +167,21 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
     """
     if not script.startswith("#!"):
         raise UsageError(
-            "this is not a batch script: its first line does not begin with #!", "Start it with #!/bin/bash."
+            "this is not a batch script: its first line does not begin with #!",
+            "Start it with #!/bin/bash.",
         )
     if "\r\n" in script:
-        raise UsageError("the script has DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
+        raise UsageError(
+            "the script has DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT"
+        )
     if "\0" in script:
         raise UsageError("the script holds NUL bytes: it is not text")
     given = sbatch.read_directives(script)
-    is_pbs = not given.options and not given.problems and any(True for _ in sbatch.directive_lines(script, "#PBS"))
+    is_pbs = (
+        not given.options
+        and not given.problems
+        and any(True for _ in sbatch.directive_lines(script, "#PBS"))
+    )
     if is_pbs:
         given = read_pbs_directives(script)
     refuse_problems(given)
@@ -171,7 +194,9 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
 def refuse_problems(given: ParsedCommandLine) -> None:
     """Raises UsageError with all that is no option, and where it stands."""
     if given.problems:
-        raise UsageError("\n".join(_placed(f"{one.written}: {one.problem}", one.line) for one in given.problems))
+        raise UsageError(
+            "\n".join(_placed(f"{one.written}: {one.problem}", one.line) for one in given.problems)
+        )
 
 
 def _placed(words: str, line: int) -> str:
@@ -258,10 +283,13 @@ class _Reader:
         """GPUs in tasks of some, and so many tasks a node, may need more than one."""
         each = self._gpus.get("gpus-per-task", 0)
         per_node = self._counts.get("ntasks-per-node", 0)
-        tasks = -(-self._gpus.get("gpus", 0) // each) if each and "ntasks" not in self._counts else 0
+        tasks = (
+            -(-self._gpus.get("gpus", 0) // each) if each and "ntasks" not in self._counts else 0
+        )
         if per_node and tasks > per_node:
             raise UsageError(
-                f"{tasks} tasks of {each} GPUs, {per_node} on a node, are asked for; this machine is one node",
+                f"{tasks} tasks of {each} GPUs, {per_node} on a node, are asked for; this machine "
+                f"is one node",
                 "Ask for all on one: with slots, slots_per_node = slots.",
             )
 
@@ -305,14 +333,19 @@ class _Reader:
     def _nodes(self, value: str) -> None:
         # '1', '1-4': this machine is one node.
         if _positive(value.partition("-")[0]) > 1:
-            raise ValueError(f"{value} nodes are asked for; this machine is one (with slots, slots_per_node = slots)")
+            raise ValueError(
+                f"{value} nodes are asked for; this machine is one (with slots, slots_per_node = "
+                f"slots)"
+            )
 
     def _array(self, value: str) -> None:
         tasks = parse_tasks(value)
         if tasks.is_incomplete or not tasks.count:
             raise ValueError(f"{value!r} names no array tasks: write 3, 1-10, 0-15:4 or 1-10%2")
         if tasks.count > MAX_ARRAY:
-            raise ValueError(f"{tasks.count} tasks are more than the {MAX_ARRAY} this queue takes at once")
+            raise ValueError(
+                f"{tasks.count} tasks are more than the {MAX_ARRAY} this queue takes at once"
+            )
         self._values["tasks"] = str(tasks)
 
     def _time(self, value: str) -> None:
@@ -364,7 +397,8 @@ def signal_number(name: str) -> int:
 
 
 def read_change_of_time(text: str) -> tuple[str, int | None]:
-    """('', '+' or '-'; seconds, None for no limit) of a new time limit, or of how much longer or shorter it is to be.
+    """('', '+' or '-'; seconds, None for no limit) of a new time limit, or of how much longer or
+    shorter it is to be.
 
     A bare number counts minutes. Raises ValueError.
     """
@@ -376,7 +410,10 @@ def read_change_of_time(text: str) -> tuple[str, int | None]:
 
 
 def read_throttle(text: str) -> int | None:
-    """How many tasks of an array may run at once; None (0 was written) for as many as fit. Raises ValueError."""
+    """How many tasks of an array may run at once; None (0 was written) for as many as fit.
+
+    Raises ValueError.
+    """
     if not re.fullmatch("[0-9]{1,9}", text):
         raise ValueError(f"{text!r} is not a number of tasks")
     return int(text) or None

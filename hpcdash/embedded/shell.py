@@ -1,4 +1,6 @@
-"""The command that runs a person's shell beside a running job: with its variables, in its folder, until it ends."""
+"""The command that runs a person's shell beside a running job: with its variables, in its folder,
+until it ends.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def _shell(folder: Path, words: list[str]) -> int:
         path_first=str(folder / "bin"),
     )
     # What the person's terminal is, the job does not know.
-    environment |= {name: os.environ[name] for name in ("TERM", "COLORTERM", "LANG", "SHELL") if name in os.environ}
+    environment |= {
+        name: os.environ[name]
+        for name in ("TERM", "COLORTERM", "LANG", "SHELL")
+        if name in os.environ
+    }
     store.close()
     # The terminal's keys are for the command.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
@@ -55,7 +61,9 @@ def _shell(folder: Path, words: list[str]) -> int:
 
 
 def _end_with(record: Record, child: subprocess.Popen[bytes]) -> None:
-    """End the command once the job's keeper is not there any more: all that the terminal is in front of, too."""
+    """End the command once the job's keeper is not there any more: all that the terminal is in
+    front of, too.
+    """
     over = threading.Event()
     while record.is_kept():
         over.wait(_LOOK_SECONDS)

@@ -14,13 +14,39 @@ from hpcdash.embedded import processes
 
 # Options of srun that sbatch has not, by whether a value follows as a word of its own.
 _WITH_VALUE = frozenset(
-    {"mpi", "epilog", "prolog", "task-epilog", "task-prolog", "multi-prog-file", "het-group", "jobid"}
+    {
+        "mpi",
+        "epilog",
+        "prolog",
+        "task-epilog",
+        "task-prolog",
+        "multi-prog-file",
+        "het-group",
+        "jobid",
+    }
 )
-_FLAGS = frozenset({"l", "label", "u", "unbuffered", "K", "kill-on-bad-exit", "exact", "overlap", "pty", "E", "X", "Z"})
+_FLAGS = frozenset(
+    {
+        "l",
+        "label",
+        "u",
+        "unbuffered",
+        "K",
+        "kill-on-bad-exit",
+        "exact",
+        "overlap",
+        "pty",
+        "E",
+        "X",
+        "Z",
+    }
+)
 
 
 def read(words: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
-    """(tasks, CPUs a task, command) of srun's words; other options have no meaning on one machine."""
+    """(tasks, CPUs a task, command) of srun's words; other options have no meaning on one
+    machine.
+    """
     tasks = cpus = None
     at = 0
     while at < len(words):
@@ -51,22 +77,33 @@ def read(words: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
 
 
 def main() -> NoReturn:
-    """Ends with the highest status of the tasks, or where the first that fails ends all, with that one's."""
+    """Ends with the highest status of the tasks, or where the first that fails ends all, with that
+    one's.
+    """
     tasks, cpus, command = read(sys.argv[1:])
     if not command:
         sys.exit("srun: no command given to execute.")
     count = tasks or int(os.environ.get("SLURM_NTASKS", "1"))
-    environment = {**os.environ, "SLURM_NTASKS": str(count), "SLURM_NPROCS": str(count), "SLURM_STEP_ID": "0"}
+    environment = {
+        **os.environ,
+        "SLURM_NTASKS": str(count),
+        "SLURM_NPROCS": str(count),
+        "SLURM_STEP_ID": "0",
+    }
     if cpus:
         environment["SLURM_CPUS_PER_TASK"] = str(cpus)
     try:
         if count == 1:
-            os.execvpe(command[0], command, {**environment, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+            os.execvpe(
+                command[0], command, {**environment, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+            )
         # Signals of the job are for the tasks: what is handled here is as it was in them.
         for name in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT"):
             signal.signal(getattr(signal, name), lambda *_: None)
         running = [
-            subprocess.Popen(command, env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+            subprocess.Popen(
+                command, env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+            )
             for rank in range(count)
         ]
     except OSError as error:
@@ -79,7 +116,9 @@ def main() -> NoReturn:
 
 
 def _status(running: list[subprocess.Popen[bytes]], *, ends_all: bool) -> int:
-    """The highest of all, or with `ends_all` that of the first that failed, which ends the others."""
+    """The highest of all, or with `ends_all` that of the first that failed, which ends the
+    others.
+    """
     left, highest = {process.pid: process for process in running}, 0
     while left:
         pid, status = os.wait()
@@ -90,5 +129,8 @@ def _status(running: list[subprocess.Popen[bytes]], *, ends_all: bool) -> int:
         if not (highest and ends_all):
             highest = max(highest, code)
         if code and ends_all:
-            processes.send([pid for other in left for pid in (other, *processes.descendants(other))], signal.SIGTERM)
+            processes.send(
+                [pid for other in left for pid in (other, *processes.descendants(other))],
+                signal.SIGTERM,
+            )
     return highest

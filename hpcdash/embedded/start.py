@@ -1,4 +1,6 @@
-"""Opens a queue's folder; starts and wakes the supervisor, and knows whether one runs: a FIFO, and a lock beside it."""
+"""Opens a queue's folder; starts and wakes the supervisor, and knows whether one runs: a FIFO, and
+a lock beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def open_folder(folder: Path, *, takes_jobs: bool) -> None:
 
     Where others could replace it, it takes no job, but those that are in it can be seen and ended.
     """
-    make_private(folder, FOLDER_VARIABLE, may_be_replaced=not takes_jobs and (folder / "queue.db").exists())
+    make_private(
+        folder, FOLDER_VARIABLE, may_be_replaced=not takes_jobs and (folder / "queue.db").exists()
+    )
 
 
 def open_wake(folder: Path) -> int:
@@ -90,7 +94,9 @@ def supervisor_pid(folder: Path) -> int | None:
 
 
 def ensure_supervisor(folder: Path) -> None:
-    """Wake the supervisor, or start one that outlives this program and its terminal; `folder` is absolute."""
+    """Wake the supervisor, or start one that outlives this program and its terminal; `folder` is
+    absolute.
+    """
     if wake(folder):
         return
     child = os.fork()
@@ -108,7 +114,8 @@ def ensure_supervisor(folder: Path) -> None:
             os.dup2(nowhere, descriptor)
         processes.close_from(3, [])
         processes.default_signals()
-        # The package may not be installed: it is found where this one is. A job that calls this is not its parent.
+        # The package may not be installed: it is found where this one is. A job that calls this is
+        # not its parent.
         found_in = str(Path(__file__).resolve().parent.parent.parent)
         environment = {name: value for name, value in os.environ.items() if name != processes.MARK}
         environment |= {"PYTHONPATH": found_in, processes.APART: str(folder)}

@@ -1,4 +1,7 @@
-"""The embedded queue's jobs: what was submitted, what waits and for what, runs and ended. Runs nothing."""
+"""The embedded queue's jobs: what was submitted, what waits and for what, runs and ended.
+
+Runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ _UNFINISHED = ("pending", *ACTIVE)
 _ENDED_BADLY = ("failed", "timeout", "cancelled", "gone")
 _MAY_START = "state = 'pending' AND held = 0 AND ready = 1"
 _SUBMISSION_COLUMNS = (
-    "number, name, work_dir, submit_dir, umask, request, arguments, command, submitted_at, throttle, ignored"
+    "number, name, work_dir, submit_dir, umask, request, arguments, command, "
+    "submitted_at, throttle, ignored"
 )
 _ANSWERS_KEPT = 1000
 
@@ -32,19 +36,25 @@ def judge(database: Database, number: int, request: QueueRequest, name: bytes) -
         verdict = NEVER if NEVER in kinds else NOT_YET if NOT_YET in kinds else MET
     if verdict == NOT_YET:
         return
-    database.change("UPDATE jobs SET ready = ? WHERE number = ? AND state = 'pending'", (verdict, number))
+    database.change(
+        "UPDATE jobs SET ready = ? WHERE number = ? AND state = 'pending'", (verdict, number)
+    )
     not_before = max((at for _, at in verdicts if at is not None), default=None)
     if verdict == MET and not_before is not None:
         database.change(
-            "UPDATE jobs SET begin_at = max(coalesce(begin_at, 0), ?) WHERE number = ?", (not_before, number)
+            "UPDATE jobs SET begin_at = max(coalesce(begin_at, 0), ?) WHERE number = ?",
+            (not_before, number),
         )
 
 
-def _verdict(database: Database, number: int, name: bytes, one: JobDependency) -> tuple[int, float | None]:
+def _verdict(
+    database: Database, number: int, name: bytes, one: JobDependency
+) -> tuple[int, float | None]:
     """(the verdict; not before this time) on one condition."""
     if one.kind == "singleton":
         earlier = database.rows(
-            "SELECT 1 FROM submissions JOIN jobs USING (number) WHERE submissions.name = ? AND number < ?"
+            "SELECT 1 FROM submissions JOIN jobs USING (number) WHERE submissions.name = ? AND "
+            "number < ?"
             " AND state IN (?, ?, ?, ?) LIMIT 1",
             (name, number, *_UNFINISHED),
         )
@@ -55,7 +65,8 @@ def _verdict(database: Database, number: int, name: bytes, one: JobDependency) -
             return NOT_YET, None
         # One that was cancelled before it began counts from then.
         begun = database.number(
-            f"SELECT max(coalesce(started_at, ended_at)) FROM jobs WHERE {_which(one)}", _values(one)
+            f"SELECT max(coalesce(started_at, ended_at)) FROM jobs WHERE {_which(one)}",
+            _values(one),
         )
         return MET, None if not one.minutes or begun is None else begun + 60 * one.minutes
     if one.kind == "afterok" and _any(database, one, _ENDED_BADLY):
@@ -84,7 +95,9 @@ def _values(one: JobDependency) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubmission:
-    """One row of `submissions` without its script and environment; `command` is the file it was read from."""
+    """One row of `submissions` without its script and environment; `command` is the file it was
+    read from.
+    """
 
     number: int
     name: str
@@ -101,7 +114,9 @@ class StoredSubmission:
 
 @dataclass(frozen=True, slots=True)
 class HandedIn:
-    """What makes a submission: the request with its folder and name settled, and where, how and when it was made."""
+    """What makes a submission: the request with its folder and name settled, and where, how and
+    when it was made.
+    """
 
     request: QueueRequest
     script: bytes
@@ -116,14 +131,18 @@ class HandedIn:
 
 
 class QueueStore(Database):
-    """Jobs and submissions in the queue's file; what changes it is called inside `writing`, if it does not say so."""
+    """Jobs and submissions in the queue's file; what changes it is called inside `writing`, if it
+    does not say so.
+    """
 
     # -- handing in
 
     def submit(self, one: HandedIn) -> int:
-        """Keep a submission with all of its jobs, in a transaction of its own; its number is on the disk on return.
+        """Keep a submission with all of its jobs, in a transaction of its own; its number is on the
+        disk on return.
 
-        A token that was used already gives the number it had. Raises UsageError for a dependency on an unknown job.
+        A token that was used already gives the number it had. Raises UsageError for a dependency on
+        an unknown job.
         """
         request = one.request
         array = request.array
@@ -134,11 +153,15 @@ class QueueStore(Database):
             for dependency in request.dependencies:
                 if dependency.number is not None and not self._is_known(dependency):
                     raise UsageError(
-                        f"{dependency}: no such job in this queue", "`hpcdash jobs` and `hpcdash history` list them."
+                        f"{dependency}: no such job in this queue",
+                        "`hpcdash jobs` and `hpcdash history` list them.",
                     )
-            # Each task has a number of its own, as in Slurm: the next submission's comes after them.
+            # Each task has a number of its own, as in Slurm: the next submission's comes after
+            # them.
             number = int(self.number("SELECT value FROM facts WHERE name = 'last_number'") or 0) + 1
-            self.change("INSERT OR REPLACE INTO facts VALUES ('last_number', ?)", (number + len(tasks) - 1,))
+            self.change(
+                "INSERT OR REPLACE INTO facts VALUES ('last_number', ?)", (number + len(tasks) - 1,)
+            )
             self.change(
                 f"INSERT INTO submissions ({_SUBMISSION_COLUMNS}, environment, token, script)"
                 " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -160,7 +183,8 @@ class QueueStore(Database):
                 ),
             )
             self.change_each(
-                "INSERT INTO jobs (id, number, task, state, held, ready, begin_at, cpus, gpus, limit_seconds)"
+                "INSERT INTO jobs (id, number, task, state, held, ready, begin_at, cpus, gpus, "
+                "limit_seconds)"
                 " VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?)",
                 (
                     (
@@ -178,7 +202,10 @@ class QueueStore(Database):
                 ),
             )
             for dependency in request.dependencies:
-                self.change("INSERT INTO edges VALUES (?, ?, ?)", (number, dependency.number, _packed(request.name)))
+                self.change(
+                    "INSERT INTO edges VALUES (?, ?, ?)",
+                    (number, dependency.number, _packed(request.name)),
+                )
             if request.dependencies:
                 judge(self, number, request, _packed(request.name))
         return number
@@ -186,13 +213,19 @@ class QueueStore(Database):
     def _is_known(self, one: JobDependency) -> bool:
         if one.task is None:
             return bool(self.rows("SELECT 1 FROM submissions WHERE number = ?", (one.number,)))
-        return bool(self.rows("SELECT 1 FROM jobs WHERE number = ? AND task = ?", (one.number, one.task)))
+        return bool(
+            self.rows("SELECT 1 FROM jobs WHERE number = ? AND task = ?", (one.number, one.task))
+        )
 
     # -- reading
 
-    def jobs(self, where: str = "1", values: Sequence[object] = (), *, order: str = "id", limit: int = -1) -> list[Job]:
+    def jobs(
+        self, where: str = "1", values: Sequence[object] = (), *, order: str = "id", limit: int = -1
+    ) -> list[Job]:
         """Jobs by a condition on the columns of `jobs`."""
-        rows = self.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY {order} LIMIT {limit}", values)
+        rows = self.rows(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY {order} LIMIT {limit}", values
+        )
         return [Job(*row) for row in rows]  # type: ignore[arg-type]
 
     def active_jobs(self) -> list[Job]:
@@ -205,7 +238,9 @@ class QueueStore(Database):
         return next(iter(self.jobs("id = ?", (job_id,))), None)
 
     def find(self, number: int, tasks: Iterable[int] | None = None) -> list[Job]:
-        """The jobs of a submission (by its number, or the number of one of its tasks), or some tasks of it."""
+        """The jobs of a submission (by its number, or the number of one of its tasks), or some
+        tasks of it.
+        """
         found = self.jobs("number = ?", (number,)) or self.jobs("id = ?", (number,))
         if tasks is None:
             return found
@@ -223,11 +258,15 @@ class QueueStore(Database):
         for start in range(0, len(wanted), 500):
             some = wanted[start : start + 500]
             marks = ",".join("?" * len(some))
-            for row in self.rows(f"SELECT {_SUBMISSION_COLUMNS} FROM submissions WHERE number IN ({marks})", some):
+            for row in self.rows(
+                f"SELECT {_SUBMISSION_COLUMNS} FROM submissions WHERE number IN ({marks})", some
+            ):
                 try:
                     one = _submission(row)
                 except (AssertionError, AttributeError, TypeError, ValueError) as error:
-                    raise damaged(self.path, f"submission {readable(str(row[0]))} cannot be read ({error})") from error
+                    raise damaged(
+                        self.path, f"submission {readable(str(row[0]))} cannot be read ({error})"
+                    ) from error
                 found[one.number] = one
         return found
 
@@ -239,7 +278,9 @@ class QueueStore(Database):
 
     def environment(self, number: int) -> dict[str, str]:
         """The environment a submission was handed in from."""
-        ((environment,),) = self.rows("SELECT environment FROM submissions WHERE number = ?", (number,))
+        ((environment,),) = self.rows(
+            "SELECT environment FROM submissions WHERE number = ?", (number,)
+        )
         found: dict[str, str] = json.loads(str(environment))
         return found
 
@@ -258,7 +299,8 @@ class QueueStore(Database):
     def next_waiting_number(self, after: int, now: float) -> int | None:
         """The next submission that has a job free to start, but for its throttle."""
         found = self.number(
-            f"SELECT number FROM jobs WHERE {_MAY_START} AND number > ? AND (begin_at IS NULL OR begin_at <= ?)"
+            f"SELECT number FROM jobs WHERE {_MAY_START} AND number > ? AND (begin_at IS NULL OR "
+            f"begin_at <= ?)"
             " ORDER BY number LIMIT 1",
             (after, now),
         )
@@ -267,7 +309,9 @@ class QueueStore(Database):
     def waiting_jobs(self, number: int, now: float, limit: int) -> list[Job]:
         """Jobs of a submission that are free to start, but for its throttle."""
         return self.jobs(
-            f"number = ? AND {_MAY_START} AND (begin_at IS NULL OR begin_at <= ?)", (number, now), limit=limit
+            f"number = ? AND {_MAY_START} AND (begin_at IS NULL OR begin_at <= ?)",
+            (number, now),
+            limit=limit,
         )
 
     def throttle(self, number: int) -> int | None:
@@ -276,12 +320,19 @@ class QueueStore(Database):
         return None if found is None else int(found)
 
     def active_tasks(self, number: int) -> int:
-        return int(self.number(f"SELECT count(*) FROM jobs WHERE number = ? AND {IS_ACTIVE}", (number, *ACTIVE)) or 0)
+        return int(
+            self.number(
+                f"SELECT count(*) FROM jobs WHERE number = ? AND {IS_ACTIVE}", (number, *ACTIVE)
+            )
+            or 0
+        )
 
     def next_begin(self, now: float) -> float | None:
         """When the next job's begin time comes."""
         return self.number(
-            f"SELECT min(begin_at) FROM jobs INDEXED BY jobs_begin WHERE {_MAY_START} AND begin_at > ?", (now,)
+            f"SELECT min(begin_at) FROM jobs INDEXED BY jobs_begin WHERE {_MAY_START} AND "
+            f"begin_at > ?",
+            (now,),
         )
 
     def has_work(self) -> bool:
@@ -292,10 +343,13 @@ class QueueStore(Database):
             or self.rows("SELECT 1 FROM calls WHERE done IS NULL LIMIT 1")
         )
 
-    def begin(self, job: Job, *, gpu_ids: Sequence[str], now: float, clock: float, boot: str) -> Job | None:
+    def begin(
+        self, job: Job, *, gpu_ids: Sequence[str], now: float, clock: float, boot: str
+    ) -> Job | None:
         """Note that a job is started; None where it is not free to start any more."""
         changed = self.change(
-            "UPDATE jobs SET state = 'running', attempt = attempt + 1, gpu_ids = ?, started_at = ?, started_clock = ?,"
+            "UPDATE jobs SET state = 'running', attempt = attempt + 1, gpu_ids = ?, started_at = "
+            "?, started_clock = ?,"
             f" boot = ?, wanted = NULL WHERE id = ? AND {_MAY_START}",
             (",".join(gpu_ids), now, clock, boot, job.id),
         )
@@ -312,10 +366,14 @@ class QueueStore(Database):
         )
 
     def put_back(self, job_id: int, *, restarted: bool, held: bool = False) -> None:
-        """Note that a job waits again: it never began (same restarts), or is to run once more, when released."""
+        """Note that a job waits again: it never began (same restarts), or is to run once more, when
+        released.
+        """
         self.change(
-            "UPDATE jobs SET state = 'pending', gpu_ids = '', started_at = NULL, started_clock = NULL, boot = NULL,"
-            " wanted = NULL, ended_at = NULL, elapsed = NULL, exit_code = NULL, exit_signal = NULL, reason = NULL,"
+            "UPDATE jobs SET state = 'pending', gpu_ids = '', started_at = NULL, started_clock = "
+            "NULL, boot = NULL,"
+            " wanted = NULL, ended_at = NULL, elapsed = NULL, exit_code = NULL, exit_signal = "
+            "NULL, reason = NULL,"
             " cpu_seconds = NULL, peak_bytes = NULL, restarts = restarts + ?, held = max(held, ?)"
             " WHERE id = ?",
             (int(restarted), int(held), job_id),
@@ -336,8 +394,10 @@ class QueueStore(Database):
     ) -> None:
         """Note how a job ended; never before it started, whatever the clock says."""
         self.change(
-            "UPDATE jobs SET state = ?, ended_at = max(?, coalesce(started_at, 0)), elapsed = ?, exit_code = ?,"
-            " exit_signal = ?, reason = ?, cpu_seconds = ?, peak_bytes = ?, wanted = NULL, gpu_ids = '' WHERE id = ?",
+            "UPDATE jobs SET state = ?, ended_at = max(?, coalesce(started_at, 0)), elapsed = ?, "
+            "exit_code = ?,"
+            " exit_signal = ?, reason = ?, cpu_seconds = ?, peak_bytes = ?, wanted = NULL, gpu_ids "
+            "= '' WHERE id = ?",
             (
                 state,
                 now,
@@ -352,8 +412,13 @@ class QueueStore(Database):
         )
 
     def set_state(self, job_id: int, state: str, wanted: str | None = None) -> None:
-        """Note that a running job is suspended, goes on, or is completing because somebody wants it so."""
-        self.change("UPDATE jobs SET state = ?, wanted = coalesce(?, wanted) WHERE id = ?", (state, wanted, job_id))
+        """Note that a running job is suspended, goes on, or is completing because somebody wants it
+        so.
+        """
+        self.change(
+            "UPDATE jobs SET state = ?, wanted = coalesce(?, wanted) WHERE id = ?",
+            (state, wanted, job_id),
+        )
 
     def set_held(self, job_id: int, held: bool) -> None:
         self.change("UPDATE jobs SET held = ? WHERE id = ?", (int(held), job_id))
@@ -366,10 +431,15 @@ class QueueStore(Database):
 
     def set_comment(self, number: int, comment: str) -> None:
         request = replace(self.submission(number).request, comment=comment)
-        self.change("UPDATE submissions SET request = ? WHERE number = ?", (json.dumps(request.to_json()), number))
+        self.change(
+            "UPDATE submissions SET request = ? WHERE number = ?",
+            (json.dumps(request.to_json()), number),
+        )
 
     def run_again(self, job: Job) -> None:
-        """Note that a job that ended is to run once more; who could never start because of it waits again."""
+        """Note that a job that ended is to run once more; who could never start because of it waits
+        again.
+        """
         self.put_back(job.id, restarted=True)
         self.change(
             "UPDATE jobs SET ready = 0 WHERE state = 'pending' AND ready = -1"
@@ -382,8 +452,10 @@ class QueueStore(Database):
         """Judge anew what depends on a submission of which a job began or ended."""
         ((name,),) = self.rows("SELECT name FROM submissions WHERE number = ?", (number,))
         waiting = self.rows(
-            "SELECT DISTINCT number FROM edges WHERE (on_number = ? OR (on_number IS NULL AND name = ?)) AND EXISTS"
-            " (SELECT 1 FROM jobs WHERE jobs.number = edges.number AND state = 'pending' AND ready = 0)",
+            "SELECT DISTINCT number FROM edges WHERE (on_number = ? OR (on_number IS NULL AND name "
+            "= ?)) AND EXISTS"
+            " (SELECT 1 FROM jobs WHERE jobs.number = edges.number AND state = 'pending' AND ready "
+            "= 0)",
             (number, name),
         )
         for one in self.submissions(int(str(dependent)) for (dependent,) in waiting).values():
@@ -393,32 +465,44 @@ class QueueStore(Database):
 
     def call(self, job_id: int, verb: str, argument: str = "") -> int:
         """Ask the supervisor to do something to a running job; returns the call's id."""
-        return self.insert("INSERT INTO calls (job_id, verb, argument) VALUES (?, ?, ?)", (job_id, verb, argument))
+        return self.insert(
+            "INSERT INTO calls (job_id, verb, argument) VALUES (?, ?, ?)", (job_id, verb, argument)
+        )
 
     def open_calls(self) -> list[tuple[int, int, str, str]]:
         """(id, job id, verb, argument) of what nobody has answered yet."""
-        rows = self.rows("SELECT id, job_id, verb, argument FROM calls WHERE done IS NULL ORDER BY id")
+        rows = self.rows(
+            "SELECT id, job_id, verb, argument FROM calls WHERE done IS NULL ORDER BY id"
+        )
         return [(int(str(a)), int(str(b)), str(c), str(d)) for a, b, c, d in rows]
 
     def answer_call(self, call_id: int, done: bool, words: str = "") -> None:
         """Answer a call; answers are kept for a while, for who asked."""
-        self.change("UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), words, call_id))
-        self.change("DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _ANSWERS_KEPT,))
+        self.change(
+            "UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), words, call_id)
+        )
+        self.change(
+            "DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _ANSWERS_KEPT,)
+        )
 
     def call_answers(self, first: int, last: int) -> dict[int, tuple[bool, str]]:
         """Of the calls answered so far: whether it was done, and in which words it was not."""
         rows = self.rows(
-            "SELECT id, done, words FROM calls WHERE done IS NOT NULL AND id BETWEEN ? AND ?", (first, last)
+            "SELECT id, done, words FROM calls WHERE done IS NOT NULL AND id BETWEEN ? AND ?",
+            (first, last),
         )
         return {int(str(call)): (bool(done), str(words)) for call, done, words in rows}
 
     # -- forgetting
 
     def forget_before(self, ended_before: float) -> list[int]:
-        """Drop, in a transaction of its own, submissions all of whose jobs ended before a time; their numbers."""
+        """Drop, in a transaction of its own, submissions all of whose jobs ended before a time;
+        their numbers.
+        """
         with self.writing():
             rows = self.rows(
-                "SELECT number FROM jobs GROUP BY number HAVING max(coalesce(ended_at, 1e300)) < ? LIMIT 1000",
+                "SELECT number FROM jobs GROUP BY number HAVING max(coalesce(ended_at, 1e300)) < ? "
+                "LIMIT 1000",
                 (ended_before,),
             )
             numbers = [int(str(row[0])) for row in rows]
@@ -443,7 +527,19 @@ def _unpacked(value: object) -> str:
 
 
 def _submission(row: tuple[object, ...]) -> StoredSubmission:
-    number, name, work_dir, submit_dir, umask, request, arguments, command, submitted_at, throttle, ignored = row
+    (
+        number,
+        name,
+        work_dir,
+        submit_dir,
+        umask,
+        request,
+        arguments,
+        command,
+        submitted_at,
+        throttle,
+        ignored,
+    ) = row
     return StoredSubmission(
         number=int(str(number)),
         name=_unpacked(name),
@@ -464,8 +560,13 @@ def script_path(folder: Path, number: int) -> Path:
     return folder / "scripts" / str(number)
 
 
-def output_paths(job: Job, submission: StoredSubmission, node: str, user: str) -> tuple[str, str | None]:
-    """(stdout, stderr) of a job, absolute; stderr None where it goes into stdout's file. Patterns are Slurm's."""
+def output_paths(
+    job: Job, submission: StoredSubmission, node: str, user: str
+) -> tuple[str, str | None]:
+    """(stdout, stderr) of a job, absolute; stderr None where it goes into stdout's file.
+
+    Patterns are Slurm's.
+    """
     is_array = job.task is not None
     facts = PathFacts(
         job_number=str(job.id),

@@ -26,8 +26,10 @@ _STDIN = ("-", "/dev/stdin")
 
 
 def _submit(folder: Path, words: list[str]) -> int:
-    """[--token TOKEN] [--named NAME] sbatch's options, then a script's path and its arguments; without one, or with -,
-    the script is stdin, and the job is called NAME unless it says otherwise."""
+    """[--token TOKEN] [--named NAME] sbatch's options, then a script's path and its arguments;
+    without one, or with -, the script is stdin, and the job is called NAME unless it says
+    otherwise.
+    """
     umask = os.umask(0o077)
     token, words = _taken(words, "--token")
     named, words = _taken(words, "--named")
@@ -48,7 +50,9 @@ def _submit(folder: Path, words: list[str]) -> int:
     file_name = "wrap" if wrapped is not None else Path(command).name if file else named or "sbatch"
     name = reading.request.name or file_name
     submit_dir = _current_folder()
-    work_dir = os.path.abspath(os.path.join(submit_dir, os.path.expanduser(reading.request.work_dir)))
+    work_dir = os.path.abspath(
+        os.path.join(submit_dir, os.path.expanduser(reading.request.work_dir))
+    )
     # The list of jobs tells a token as a comment, by which it is found again.
     comment = reading.request.comment or token or ""
     request = replace(reading.request, name=name, work_dir=work_dir, comment=comment)
@@ -93,8 +97,9 @@ def _taken(words: list[str], name: str) -> tuple[str | None, list[str]]:
 
 
 def _again(folder: Path, words: list[str]) -> int:
-    """[--token TOKEN] [--time TIME] ID: a job once more, or some tasks of an array, with all it was handed in with, or
-    another time limit; what it waited for then does not count."""
+    """[--token TOKEN] [--time TIME] ID: a job once more, or some tasks of an array, with all it was
+    handed in with, or another time limit; what it waited for then does not count.
+    """
     token, words = _taken(words, "--token")
     limit, words = _taken(words, "--time")
     store = QueueStore(folder)
@@ -142,7 +147,9 @@ def _current_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise UsageError("the folder this was called from is not there any more", "Go to another one.") from None
+        raise UsageError(
+            "the folder this was called from is not there any more", "Go to another one."
+        ) from None
 
 
 def _read_script(file: str | None) -> tuple[bytes, str]:
@@ -155,7 +162,9 @@ def _read_script(file: str | None) -> tuple[bytes, str]:
     except OSError as error:
         raise UsageError(f"{file or 'stdin'}: {error.strerror}") from error
     if len(script) > _MAX_SCRIPT_BYTES:
-        raise UsageError(f"{file or 'stdin'} is more than {_MAX_SCRIPT_BYTES >> 20} MiB: is it a batch script?")
+        raise UsageError(
+            f"{file or 'stdin'} is more than {_MAX_SCRIPT_BYTES >> 20} MiB: is it a batch script?"
+        )
     return script, command
 
 
@@ -163,7 +172,8 @@ def _refuse_what_never_fits(request: QueueRequest, machine: Machine) -> None:
     if request.cpus > machine.cpus:
         raise UsageError(
             f"the job asks for {request.cpus} CPUs; this machine gives {machine.cpus}",
-            "Ask for fewer on the command line, which goes before the script's lines: --ntasks=1 --cpus-per-task=1",
+            "Ask for fewer on the command line, which goes before the script's lines: --ntasks=1 "
+            "--cpus-per-task=1",
         )
     if request.gpus > len(machine.gpu_ids):
         raise UsageError(

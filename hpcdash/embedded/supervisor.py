@@ -1,4 +1,6 @@
-"""The one process that starts the queue's jobs and takes in their ends; it ends when there is nothing to wait for."""
+"""The one process that starts the queue's jobs and takes in their ends; it ends when there is
+nothing to wait for.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ _LOCK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """An attempt whose keeper was there when last looked: its record, and the keeper's pid (0: not known yet).
+    """An attempt whose keeper was there when last looked: its record, and the keeper's pid (0: not
+    known yet).
 
     `is_child`: its end is told by SIGCHLD; else by `pidfd`, or where there is none by looking.
     """
@@ -69,8 +72,12 @@ class RunningAttempt:
         self.pidfd, self.is_child = None, False
 
 
-def start_attempt(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> RunningAttempt:
-    """Start a job that the store has as begun; raises OSError where there is no room for it, with nothing started."""
+def start_attempt(
+    store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str
+) -> RunningAttempt:
+    """Start a job that the store has as begun; raises OSError where there is no room for it, with
+    nothing started.
+    """
     record = Record(store.folder, job.id, job.attempt)
     work = _work(store, job, machine, boot=boot, shims=shims)
     descriptor = record.create()
@@ -153,7 +160,8 @@ def _pidfd(pid: int) -> int | None:
 
 
 def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> bool:
-    """Answer all that can be; returns whether some are of jobs that only just begin, and are to be asked again.
+    """Answer all that can be; returns whether some are of jobs that only just begin, and are to be
+    asked again.
 
     Who is told to end is noted before it is told: a call that is still open then is done once more.
     """
@@ -176,7 +184,9 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
 
 
 def _of_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
-    """To a job that ran when it was asked, and waits again or ended since; the complaint where it cannot be done."""
+    """To a job that ran when it was asked, and waits again or ended since; the complaint where it
+    cannot be done.
+    """
     job = store.job(job_id)
     if job is not None and job.state == "pending" and verb == "cancel":
         with store.writing():
@@ -333,7 +343,8 @@ class Supervisor:
                 idle_since = idle_since or now
                 pause = idle_since + _IDLE_SECONDS - now
                 if pause <= 0:
-                    # Who wrote before this end was closed is in the store already; who comes later starts another.
+                    # Who wrote before this end was closed is in the store already; who comes later
+                    # starts another.
                     os.close(woken)
                     if not self.store.has_work():
                         return
@@ -355,9 +366,11 @@ class Supervisor:
                 return
 
     def turn(self) -> float | None:
-        """All that is to be done now; returns for how long nothing is to be done by itself (None: until woken).
+        """All that is to be done now; returns for how long nothing is to be done by itself (None:
+        until woken).
 
-        Raises StoreUnusable and OSError where something could not be done: it is to be called again.
+        Raises StoreUnusable and OSError where something could not be done: it is to be called
+        again.
         """
         if self.is_unsure:
             self.is_unsure = not self.recover()
@@ -375,9 +388,11 @@ class Supervisor:
     # -- what an earlier supervisor, or a failure, left
 
     def recover(self) -> bool:
-        """Take over the jobs that the store has as running: kept ones, ended ones, and those that never began.
+        """Take over the jobs that the store has as running: kept ones, ended ones, and those that
+        never began.
 
-        Returns whether no record of an ended job is left: one is, while a process that dies has its lock still.
+        Returns whether no record of an ended job is left: one is, while a process that dies has its
+        lock still.
         """
         for job in self.store.active_jobs():
             if job.id not in self.attempts:
@@ -419,14 +434,20 @@ class Supervisor:
         """Start what fits."""
         self.reread_slots()
         now = time.time()
-        chosen = list(startable(self.store, free_slots(self.store, self.machine), self.machine, now, _STARTED_A_TURN))
+        chosen = list(
+            startable(
+                self.store, free_slots(self.store, self.machine), self.machine, now, _STARTED_A_TURN
+            )
+        )
         if not chosen:
             return
         begun: list[Job] = []
         clock = time.monotonic()
         with self.store.writing():
             for job, gpu_ids in chosen:
-                started = self.store.begin(job, gpu_ids=gpu_ids, now=now, clock=clock, boot=self.boot)
+                started = self.store.begin(
+                    job, gpu_ids=gpu_ids, now=now, clock=clock, boot=self.boot
+                )
                 if started is not None:
                     begun.append(started)
             for number in {job.number for job in begun}:
@@ -434,7 +455,9 @@ class Supervisor:
         failure: OSError | None = None
         for job in begun:
             try:
-                self.attempts[job.id] = start_attempt(self.store, job, self.machine, boot=self.boot, shims=self.shims)
+                self.attempts[job.id] = start_attempt(
+                    self.store, job, self.machine, boot=self.boot, shims=self.shims
+                )
             except OSError as error:
                 failure = error
         if failure is not None:
@@ -501,13 +524,18 @@ _NAMES = ("srun", "scontrol", "scancel")
 
 
 def make_shims(folder: Path) -> str:
-    """Their folder, made anew; the real ones, where there are any, would ask a scheduler that knows no such job."""
+    """Their folder, made anew; the real ones, where there are any, would ask a scheduler that knows
+    no such job.
+    """
     shims = folder / "bin"
     shims.mkdir(mode=0o700, exist_ok=True)
     # The package may not be installed: it is found where this one is.
     root = Path(__file__).resolve().parent.parent.parent
     for name in _NAMES:
-        program = f"import sys; sys.path.insert(0, {str(root)!r}); from hpcdash.embedded.{name} import main; main()"
+        program = (
+            f"import sys; sys.path.insert(0, {str(root)!r}); from hpcdash.embedded.{name} "
+            f"import main; main()"
+        )
         words = f"exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(program)}"
         shim = shims / name
         unfinished = shims / f".{name}"

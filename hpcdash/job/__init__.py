@@ -11,8 +11,8 @@
         if guard.should_stop():
             break
 
-Needs only the standard library and Python 3.8 or later, with or without a scheduler. Nothing is imported before it is
-used.
+Needs only the standard library and Python 3.8 or later, with or without a scheduler. Nothing is
+imported before it is used.
 """
 
 from __future__ import annotations

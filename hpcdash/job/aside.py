@@ -1,4 +1,6 @@
-"""Runs calls that may never return, such as looking at a file on a dead mount, in a separate thread."""
+"""Runs calls that may never return, such as looking at a file on a dead mount, in a separate
+thread.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
 class Aside:
     """One thread, started when first needed; callers wait for it no longer than they say.
 
-    A call that is late is not lost: a later call gets its answer, and no other one is started before it is done.
+    A call that is late is not lost: a later call gets its answer, and no other one is started
+    before it is done.
     """
 
     def __init__(self) -> None:

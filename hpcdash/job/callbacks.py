@@ -23,7 +23,9 @@ class RunsOn(Enum):
 
 
 class StatusOn(Enum):
-    """When `on_status` is called: at an interval (and at the end), when the state changes, or only at the end."""
+    """When `on_status` is called: at an interval (and at the end), when the state changes, or only
+    at the end.
+    """
 
     INTERVAL = "interval"
     CHANGE = "change"
@@ -33,8 +35,8 @@ class StatusOn(Enum):
 class Callback:
     """Base class of callbacks. Exceptions raised in a hook are logged and do not affect the job.
 
-    A callback that runs in the runner is pickled at submission: keep open files and connections out of its attributes.
-    Each rank has its own runner and calls the hooks: check `job_context.rank`.
+    A callback that runs in the runner is pickled at submission: keep open files and connections out
+    of its attributes. Each rank has its own runner and calls the hooks: check `job_context.rank`.
     """
 
     runs_on: RunsOn = RunsOn.CLIENT
@@ -55,7 +57,8 @@ class Callback:
         self.on_end_run_job_ctx(event)
 
     def on_completed(self, event: Completed) -> None:
-        """In the runner at once, and on the client once the scheduler reports the end: see `emitted_by`.
+        """In the runner at once, and on the client once the scheduler reports the end: see
+        `emitted_by`.
 
         As `on_completed_ctx`.
         """
@@ -82,7 +85,8 @@ BaseCallback = Callback
 
 
 def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
-    """Call one hook of each callback; exceptions, even SystemExit, are logged, and the others are still called.
+    """Call one hook of each callback; exceptions, even SystemExit, are logged, and the others are
+    still called.
 
     Only KeyboardInterrupt, which comes from the user, is raised once all have been called.
     """
@@ -99,9 +103,12 @@ def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
 
 
 def shipped(callbacks: Iterable[Callback]) -> bytes:
-    """The file for `--callbacks-file`: those that ask for the runner. What cannot be pickled is left out, and logged.
+    """The file for `--callbacks-file`: those that ask for the runner.
 
-    Each is a pickle of its own, so that one whose module is missing on the node takes no other with it.
+    What cannot be pickled is left out, and logged.
+
+    Each is a pickle of its own, so that one whose module is missing on the node takes no other with
+    it.
     """
     pickles = []
     for callback in callbacks:
@@ -145,7 +152,8 @@ def received(path: str) -> list[Callback]:
 
 
 def named(names: Iterable[str]) -> list[Callback]:
-    """Callbacks by MODULE:NAME, on the node: an object, or a class that is called without arguments.
+    """Callbacks by MODULE:NAME, on the node: an object, or a class that is called without
+    arguments.
 
     What cannot be imported or is no Callback is logged and left out.
     """
@@ -168,20 +176,25 @@ def named(names: Iterable[str]) -> list[Callback]:
 
 
 class ClientCallbacks:
-    """The callbacks of one job on the client: called with its scheduler status, and once when it has ended.
+    """The callbacks of one job on the client: called with its scheduler status, and once when it
+    has ended.
 
     Pass `see` each polled status, at any poll interval. The caller provides clock and scheduler.
     """
 
     def __init__(self, callbacks: Sequence[Callback], launch: Launch) -> None:
-        self._callbacks = [callback for callback in callbacks if callback.runs_on is not RunsOn.RUNNER]
+        self._callbacks = [
+            callback for callback in callbacks if callback.runs_on is not RunsOn.RUNNER
+        ]
         self._launch = launch
         self._told_at: dict[int, float] = {}
         self._last_state: str | None = None
         self._is_completed = False
 
     def see(self, status: JobStatus, result_path: str | None = None) -> None:
-        """Calls `on_status` of those that want it now, then, at the first end seen, `on_completed` of all."""
+        """Calls `on_status` of those that want it now, then, at the first end seen, `on_completed`
+        of all.
+        """
         if self._is_completed:
             return
         for number, callback in enumerate(self._callbacks):

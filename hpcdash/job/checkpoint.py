@@ -1,4 +1,6 @@
-"""Checkpoints that are complete or absent: written to a temporary folder, flushed to disk, then renamed."""
+"""Checkpoints that are complete or absent: written to a temporary folder, flushed to disk, then
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
 
 
 class Checkpoints:
-    """A folder of checkpoints, each a folder `step-00000100`; the newest `keep` are kept (None: all).
+    """A folder of checkpoints, each a folder `step-00000100`; the newest `keep` are kept (None:
+    all).
 
     The default folder is HPCDASH_CHECKPOINTS, which is set in jobs whose request has `checkpoints`.
 
@@ -74,16 +77,18 @@ class Checkpoints:
             with checkpoints.saving(step) as folder:
                 torch.save(model.state_dict(), folder / "model.pt")
 
-    A run that is killed during a save leaves earlier checkpoints untouched, and `newest` never returns the torn one.
-    There must be room for one more than `keep`. One process saves; if each rank writes its part, pass
-    `barrier=torch.distributed.barrier` and have all ranks enter `saving`. `checksum=True` reads everything back after
-    writing, and again before resuming, to detect a file of the right size with wrong bytes. Links are kept as links,
-    and targets outside the folder are not checked; a full path to a file inside becomes a relative one.
+    A run that is killed during a save leaves earlier checkpoints untouched, and `newest` never
+    returns the torn one. There must be room for one more than `keep`. One process saves; if each
+    rank writes its part, pass `barrier=torch.distributed.barrier` and have all ranks enter
+    `saving`. `checksum=True` reads everything back after writing, and again before resuming, to
+    detect a file of the right size with wrong bytes. Links are kept as links, and targets outside
+    the folder are not checked; a full path to a file inside becomes a relative one.
 
-    The newest checkpoint is the one saved last, whatever its step. A run that goes back to step 1000 with
-    `next(found for found in checkpoints.all() if found.step == 1000)`, or to one kept with `keep_forever`,
-    continues from its own saves when it is restarted; those of higher steps are deleted as the oldest. Only complete
-    checkpoints count for `keep`: older ones are deleted once there are enough newer complete ones.
+    The newest checkpoint is the one saved last, whatever its step. A run that goes back to step
+    1000 with `next(found for found in checkpoints.all() if found.step == 1000)`, or to one kept
+    with `keep_forever`, continues from its own saves when it is restarted; those of higher steps
+    are deleted as the oldest. Only complete checkpoints count for `keep`: older ones are deleted
+    once there are enough newer complete ones.
     """
 
     def __init__(
@@ -98,9 +103,14 @@ class Checkpoints:
         if folder is None:
             folder = os.environ.get(CHECKPOINTS, "")
             if not folder:
-                raise ValueError(f"no checkpoint folder: pass one, or set {CHECKPOINTS}, as `checkpoints` does")
+                raise ValueError(
+                    f"no checkpoint folder: pass one, or set {CHECKPOINTS}, as `checkpoints` does"
+                )
         if keep is not None and keep < 1:
-            raise ValueError(f"keep={keep} would delete the newest checkpoint; use 1 or more, or None to keep all")
+            raise ValueError(
+                f"keep={keep} would delete the newest checkpoint; use 1 or more, or None to "
+                f"keep all"
+            )
         # Not before it is needed: it takes a third of the import.
         from pathlib import Path
 
@@ -124,19 +134,25 @@ class Checkpoints:
         return found
 
     def resume_from(self, all_reduce_max: AllReduceMax | None = None) -> Checkpoint | None:
-        """The newest checkpoint, chosen by rank 0 for all ranks: a rank on another node may not see the last save yet.
+        """The newest checkpoint, chosen by rank 0 for all ranks: a rank on another node may not see
+        the last save yet.
 
-        The choice is shared by torch.distributed if it is running, else by `all_reduce_max` (takes a rank's number,
-        returns the highest of all); then all ranks must call this at the same place. Raises RuntimeError on a rank that
-        does not see the chosen checkpoint within two minutes.
+        The choice is shared by torch.distributed if it is running, else by `all_reduce_max` (takes
+        a rank's number, returns the highest of all); then all ranks must call this at the same
+        place. Raises RuntimeError on a rank that does not see the chosen checkpoint within two
+        minutes.
         """
         if not can_agree(all_reduce_max):
             if processes_in_all() > 1:
-                self._log.say("alone", f"{ALONE}, or give resume_from all_reduce_max=, if they train together")
+                self._log.say(
+                    "alone", f"{ALONE}, or give resume_from all_reduce_max=, if they train together"
+                )
             return self.newest()
         chosen = self.newest() if self._rank == 0 else None
         step = choice_of_rank_0(chosen.step if chosen else -1, self._rank, all_reduce_max)
-        attempt = choice_of_rank_0(_attempt(chosen.path) if chosen else -1, self._rank, all_reduce_max)
+        attempt = choice_of_rank_0(
+            _attempt(chosen.path) if chosen else -1, self._rank, all_reduce_max
+        )
         if self._rank == 0 or step < 0:
             return chosen
         path = self.folder / _name(step, attempt)
@@ -150,18 +166,23 @@ class Checkpoints:
 
     @contextmanager
     def saving(self, step: int, *, keep_forever: bool = False) -> Iterator[Path]:
-        """A new folder to write into, which becomes the checkpoint of `step` when the block ends without an error.
+        """A new folder to write into, which becomes the checkpoint of `step` when the block ends
+        without an error.
 
-        After an error, the folder is removed and the error is raised. A `keep_forever` checkpoint is never deleted for
-        newer ones. Raises RuntimeError on ranks other than 0 if there is no barrier.
+        After an error, the folder is removed and the error is raised. A `keep_forever` checkpoint
+        is never deleted for newer ones. Raises RuntimeError on ranks other than 0 if there is no
+        barrier.
         """
         if self._rank and self._barrier is None:
             raise RuntimeError(
-                f"rank {self._rank} would save beside rank 0: save on rank 0 alone, or give barrier=, as"
+                f"rank {self._rank} would save beside rank 0: save on rank 0 alone, or give "
+                f"barrier=, as"
                 " torch.distributed.barrier, and have all ranks enter"
             )
         # All ranks must know the name where they share it; elsewhere two runs must not.
-        own = f"{int(step):08d}" if self._barrier else f"{int(step):08d}@{host_name()}@{os.getpid()}"
+        own = (
+            f"{int(step):08d}" if self._barrier else f"{int(step):08d}@{host_name()}@{os.getpid()}"
+        )
         beside = self.folder / f"{_SAVING}{own}"
         if self._rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +198,11 @@ class Checkpoints:
                 sync_file_system(beside)
             self._meet()
             if self._rank == 0:
-                said = {"step": int(step), "kept": keep_forever, "save_seconds": round(monotonic() - began_at, 3)}
+                said = {
+                    "step": int(step),
+                    "kept": keep_forever,
+                    "save_seconds": round(monotonic() - began_at, 3),
+                }
                 self._finish(said, beside)
         except BaseException:
             if self._rank == 0:
@@ -192,7 +217,9 @@ class Checkpoints:
         now = max([time(), *(0.001 + saved_at(marker) for _, marker in self._newest_first()[:1])])
         said["saved_at"] = round(now, 3)
         with write_whole(beside / MARKER) as path:
-            path.write_text(marker_of(beside, has_checksum=self._has_checksum, **said), encoding="utf-8")
+            path.write_text(
+                marker_of(beside, has_checksum=self._has_checksum, **said), encoding="utf-8"
+            )
             # A batch script goes by it, which does not read what is inside.
             os.utime(path, (now, now))
         final = self._renamed(beside, said["step"])
@@ -228,12 +255,21 @@ class Checkpoints:
 
         pattern = re.compile(r"step-([0-9]{1,18})(?:\.([0-9]{1,9}))?")
         found = [(match, name) for name in names for match in [pattern.fullmatch(name)] if match]
-        return sorted(((int(match[1]), int(match[2] or 0), self.folder / name) for match, name in found), reverse=True)
+        return sorted(
+            ((int(match[1]), int(match[2] or 0), self.folder / name) for match, name in found),
+            reverse=True,
+        )
 
     def _newest_first(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """Those with a marker by when they were saved; of one moment, as of two runs at once, by step."""
+        """Those with a marker by when they were saved; of one moment, as of two runs at once, by
+        step.
+        """
         found = [(step, attempt, path, read_marker(path)) for step, attempt, path in self._named()]
-        marked = [(step, attempt, path, marker) for step, attempt, path, marker in found if marker is not None]
+        marked = [
+            (step, attempt, path, marker)
+            for step, attempt, path, marker in found
+            if marker is not None
+        ]
         marked.sort(key=lambda one: (saved_at(one[3]), one[0], one[1]), reverse=True)
         return [(Checkpoint(step, path), marker) for step, _, path, marker in marked]
 
@@ -255,8 +291,9 @@ class Checkpoints:
     def _prune(self, saved: Path) -> None:
         """Deletes what is older than `keep` whole ones, and what runs that were killed have left.
 
-        Never what was saved just now, nor what has no marker. Whether one is whole its sizes say, and what was found
-        when it was to be resumed from: to read all of it at each save would take as long as the save.
+        Never what was saved just now, nor what has no marker. Whether one is whole its sizes say,
+        and what was found when it was to be resumed from: to read all of it at each save would take
+        as long as the save.
         """
         try:
             self._clear()
@@ -266,11 +303,15 @@ class Checkpoints:
                     continue
                 if self._keep is not None and whole >= self._keep and found.path != saved:
                     self._delete(found.path)
-                elif self._damaged.get(found.path) != marker and not difference(found.path, marker, has_checksum=False):
+                elif self._damaged.get(found.path) != marker and not difference(
+                    found.path, marker, has_checksum=False
+                ):
                     whole += 1
             self._clear()
         except OSError as error:
-            self._log.say("undeleted", f"cannot delete old checkpoints in {self.folder}: {error.strerror}")
+            self._log.say(
+                "undeleted", f"cannot delete old checkpoints in {self.folder}: {error.strerror}"
+            )
 
     def _delete(self, path: Path) -> None:
         try:
@@ -296,8 +337,9 @@ def init(
     *,
     replicated: bool | None = None,
 ) -> tuple[int, int, Any]:
-    """Loads what `model.try_save` saved last, and adds this method to the model. Returns (epoch, step, others) to
-    resume at.
+    """Loads what `model.try_save` saved last, and adds this method to the model.
+
+    Returns (epoch, step, others) to resume at.
 
         epoch, step, others = init(model, optimizer, ckpt_path="/scratch/me/run1")
         for epoch in range(epoch, epochs):
@@ -306,18 +348,19 @@ def init(
                 model.try_save(epoch, step + 1, others=best)
             step = 0
 
-    Returns (0, 0, None) if nothing was saved; see `hpcdash.job.try_save.TrySave` for when it saves. `ckpt_path` is a
-    folder of `Checkpoints`, by default HPCDASH_CHECKPOINTS. All four need `state_dict` and `load_state_dict` like
-    PyTorch's; pass the same ones as in the run that saved.
+    Returns (0, 0, None) if nothing was saved; see `hpcdash.job.try_save.TrySave` for when it saves.
+    `ckpt_path` is a folder of `Checkpoints`, by default HPCDASH_CHECKPOINTS. All four need
+    `state_dict` and `load_state_dict` like PyTorch's; pass the same ones as in the run that saved.
 
-    With torch.distributed, call it in all ranks once that is running, after wrapping the model. For a model in
-    DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes everything), and any number of ranks may
-    resume. For any other model, for example one sharded by fully_shard, each rank writes its own state, and as many
-    ranks must resume; `replicated=True` says that all ranks have the same state.
+    With torch.distributed, call it in all ranks once that is running, after wrapping the model. For
+    a model in DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes
+    everything), and any number of ranks may resume. For any other model, for example one sharded by
+    fully_shard, each rank writes its own state, and as many ranks must resume; `replicated=True`
+    says that all ranks have the same state.
 
-    Loading runs no code from the files (torch 2.6 or later; earlier versions have had holes), but the files decide what
-    is trained: other users' files are refused. Raises RuntimeError for those, for unreadable files, and for a number of
-    ranks that does not match the parts.
+    Loading runs no code from the files (torch 2.6 or later; earlier versions have had holes), but
+    the files decide what is trained: other users' files are refused. Raises RuntimeError for those,
+    for unreadable files, and for a number of ranks that does not match the parts.
     """
     from hpcdash.job.ranks import torch_is_distributed
     from hpcdash.job.try_save import TrySave, barrier
@@ -346,7 +389,11 @@ def marker_of(path: Path, *, has_checksum: bool = False, **said: Any) -> str:
     import json
 
     # What a run that was killed left of its marker is none of them.
-    files = {name: sums for name, sums in file_sums(path, has_checksum) if not name.lstrip(".").startswith(MARKER)}
+    files = {
+        name: sums
+        for name, sums in file_sums(path, has_checksum)
+        if not name.lstrip(".").startswith(MARKER)
+    }
     return json.dumps({**said, "files": files}, indent=1) + "\n"
 
 
@@ -368,9 +415,13 @@ def saved_at(marker: dict[str, Any]) -> float:
 
 
 def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str:
-    """What of a checkpoint is not as its marker says, "" where all is; with checksums, where it has any, or sizes."""
+    """What of a checkpoint is not as its marker says, "" where all is; with checksums, where it has
+    any, or sizes.
+    """
     files = marker["files"]
-    has_sums = has_checksum and any("crc32" in sums for sums in files.values() if isinstance(sums, dict))
+    has_sums = has_checksum and any(
+        "crc32" in sums for sums in files.values() if isinstance(sums, dict)
+    )
     try:
         found = dict(file_sums(path, has_sums))
     except OSError as error:
@@ -380,6 +431,10 @@ def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str
         if same and "link" in same and isinstance(sums, dict) and "link" not in sums:
             # An earlier version judged a link by what it led to.
             continue
-        if same is None or not isinstance(sums, dict) or any(sums.get(key) != value for key, value in same.items()):
+        if (
+            same is None
+            or not isinstance(sums, dict)
+            or any(sums.get(key) != value for key, value in same.items())
+        ):
             return f"{name} differs from the saved data"
     return ""

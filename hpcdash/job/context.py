@@ -43,13 +43,15 @@ _LONGEST_NODEFILE_BYTES = 16 << 20
 class JobContext:
     """One process of a job. Ranks count from 0; None, '' and () are what is not known.
 
-    `rank` is among all processes, `local_rank` among those of its node, `node_rank` the node among the job's.
-    `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR. In what srun or mpirun started,
-    their variables go before RANK, LOCAL_RANK and WORLD_SIZE; in what torchrun, accelerate or deepspeed started these
-    three do, together (`rank_variables.is_of_launcher` says how they are told apart).
+    `rank` is among all processes, `local_rank` among those of its node, `node_rank` the node among
+    the job's. `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR. In
+    what srun or mpirun started, their variables go before RANK, LOCAL_RANK and WORLD_SIZE; in what
+    torchrun, accelerate or deepspeed started these three do, together
+    (`rank_variables.is_of_launcher` says how they are told apart).
 
-    `master_port` is MASTER_PORT, else one of 20000 to 31999 by the numbers of the job, its array task and its step:
-    the same in all ranks of a step, another in the jobs and steps beside it. In what is no job it is 29500.
+    `master_port` is MASTER_PORT, else one of 20000 to 31999 by the numbers of the job, its array
+    task and its step: the same in all ranks of a step, another in the jobs and steps beside it. In
+    what is no job it is 29500.
 
         >>> from hpcdash.job import current_job_context
         >>> job = current_job_context()
@@ -88,27 +90,39 @@ class JobContext:
             rank=rank_of(given),
             local_rank=first_whole_number(given, *local_ranks, "LOCAL_RANK"),
             world_size=_first(first_whole_number(given, *sizes, "WORLD_SIZE"), len(slots)),
-            num_nodes=_first(first_whole_number(given, "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NUM_NODES"), len(hosts)),
+            num_nodes=_first(
+                first_whole_number(given, "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NUM_NODES"),
+                len(hosts),
+            ),
             local_world_size=(
-                first_whole_number(given, "LOCAL_WORLD_SIZE") if is_launched else _local_world_size(given, slots)
+                first_whole_number(given, "LOCAL_WORLD_SIZE")
+                if is_launched
+                else _local_world_size(given, slots)
             ),
             gpus_per_node=_gpus(given),
             hostnames=hosts,
             master_addr=_first(
-                _text(given, "MASTER_ADDR"), hosts[0] if hosts else None, _text(given, "SLURM_LAUNCH_NODE_IPADDR")
+                _text(given, "MASTER_ADDR"),
+                hosts[0] if hosts else None,
+                _text(given, "SLURM_LAUNCH_NODE_IPADDR"),
             ),
             master_port=first_whole_number(given, "MASTER_PORT") or _port(given),
             output_dir=_text(given, "JOB_DIR"),
-            array_index=first_whole_number(given, "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"),
+            array_index=first_whole_number(
+                given, "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"
+            ),
         )
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, or a process without ranks: the one that writes logs and deletes files."""
+        """Whether this is rank 0, or a process without ranks: the one that writes logs and deletes
+        files.
+        """
         return not self.rank
 
     def torch_distributed_env(self) -> dict[str, str]:
-        """What `torch.distributed.init_process_group("nccl")` reads, as text; what is unknown is left out.
+        """What `torch.distributed.init_process_group("nccl")` reads, as text; what is unknown is
+        left out.
 
         os.environ.update(current_job_context().torch_distributed_env())
         """
@@ -152,19 +166,23 @@ def _hosts(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _port(given: Mapping[str, str]) -> int:
     # `123.server` and `123[4].server` of PBS, whose array tasks have one number.
-    job = whole_number((_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID") or "").split(".")[0].split("[")[0])
+    job = whole_number(
+        (_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID") or "").split(".")[0].split("[")[0]
+    )
     if job is None:
         return DEFAULT_MASTER_PORT
     if not given.get("SLURM_JOB_ID"):
         job += first_whole_number(given, "PBS_ARRAY_INDEX", "PBS_ARRAYID") or 0
-    # Open MPI's mpirun starts its processes on other nodes in a step, and those on the first one in none.
+    # Open MPI's mpirun starts its processes on other nodes in a step, and those on the first one in
+    # none.
     is_of_mpirun = "OMPI_COMM_WORLD_RANK" in given
     step = None if is_of_mpirun else first_whole_number(given, "SLURM_STEP_ID", "SLURM_STEPID")
     return _FIRST_PORT + (job + _PORTS_FROM_STEP_TO_STEP * (step or 0)) % _PORTS
 
 
 def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
-    # Of a step before of a job: `srun -n3` of a job of two nodes with two tasks each has one on the second.
+    # Of a step before of a job: `srun -n3` of a job of two nodes with two tasks each has one on the
+    # second.
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
         _of_node(given, "SLURM_STEP_TASKS_PER_NODE"),
@@ -179,7 +197,9 @@ def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int |
 
 
 def _of_node(given: Mapping[str, str], name: str) -> int | None:
-    """This node's number of `4(x2),3`, four on each of the first two; the first where the node is not known."""
+    """This node's number of `4(x2),3`, four on each of the first two; the first where the node is
+    not known.
+    """
     node = first_whole_number(given, "SLURM_NODEID") or 0
     for part in given.get(name, "").split(","):
         count, _, times = part.partition("(x")
@@ -191,13 +211,20 @@ def _of_node(given: Mapping[str, str], name: str) -> int | None:
 
 def _gpus(given: Mapping[str, str]) -> int | None:
     """`4`, `a100:4`, `a100:2,v100:1`; then what is on this node."""
-    asked = [whole_number(part.rpartition(":")[2]) for part in given.get("SLURM_GPUS_PER_NODE", "").split(",")]
+    asked = [
+        whole_number(part.rpartition(":")[2])
+        for part in given.get("SLURM_GPUS_PER_NODE", "").split(",")
+    ]
     known = [count for count in asked if count is not None]
-    return sum(known) if len(known) == len(asked) else first_whole_number(given, "SLURM_GPUS_ON_NODE")
+    return (
+        sum(known) if len(known) == len(asked) else first_whole_number(given, "SLURM_GPUS_ON_NODE")
+    )
 
 
 def _nodefile(path: str) -> tuple[str, ...]:
-    """The lines of PBS_NODEFILE, a host for each process that was asked for; () where it cannot be read."""
+    """The lines of PBS_NODEFILE, a host for each process that was asked for; () where it cannot be
+    read.
+    """
     try:
         if not path or os.path.getsize(path) > _LONGEST_NODEFILE_BYTES:
             return ()
@@ -208,7 +235,8 @@ def _nodefile(path: str) -> tuple[str, ...]:
 
 
 def expand_hosts(hosts: str) -> tuple[str, ...]:
-    """The names that a list stands for, in the order written; `()` for one that makes no sense or has too many.
+    """The names that a list stands for, in the order written; `()` for one that makes no sense or
+    has too many.
 
     >>> expand_hosts("gpu[08-10],login")
     ('gpu08', 'gpu09', 'gpu10', 'login')
@@ -232,7 +260,9 @@ def expand_hosts(hosts: str) -> tuple[str, ...]:
 
 
 def _numbers(body: str) -> list[str]:
-    """`1-3,07,1-9:2` as texts, padded as the first of each range is; empty where it is no list of ranges."""
+    """`1-3,07,1-9:2` as texts, padded as the first of each range is; empty where it is no list of
+    ranges.
+    """
     texts: list[str] = []
     for item in body.split(","):
         found = _RANGE.fullmatch(item)

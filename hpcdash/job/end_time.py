@@ -1,4 +1,7 @@
-"""When a job's time is over: from its environment, from arguments, or from a single query to Slurm. Stops nothing."""
+"""When a job's time is over: from its environment, from arguments, or from a single query to Slurm.
+
+Stops nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,22 @@ def end_time(
     ask_slurm: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> float | None:
-    """Epoch seconds at which the job ends, or should have ended; the earliest of what is known, None for nothing.
+    """Epoch seconds at which the job ends, or should have ended; the earliest of what is known,
+    None for nothing.
 
-    Known are SLURM_JOB_END_TIME and HPCDASH_END_TIME, which the script of a launch sets, or instead of both, with
-    `ask_slurm`, one `scontrol show job` (which knows of extensions); `walltime`, or Torque's PBS_WALLTIME, counted from
-    the start of this process; and `exit_duration_in_mins` after that start.
-    Raises ValueError for a walltime that is none.
+    Known are SLURM_JOB_END_TIME and HPCDASH_END_TIME, which the script of a launch sets, or instead
+    of both, with `ask_slurm`, one `scontrol show job` (which knows of extensions); `walltime`, or
+    Torque's PBS_WALLTIME, counted from the start of this process; and `exit_duration_in_mins` after
+    that start. Raises ValueError for a walltime that is none.
     """
     given = os.environ if environment is None else environment
     started = process_start()
     ends: list[float | None] = [_asked(given) if ask_slurm else None]
     if ends[0] is None:
         ends += [_positive(given.get("SLURM_JOB_END_TIME", "")), _of_the_launch(given)]
-    seconds = _positive(given.get("PBS_WALLTIME", "")) if walltime is None else walltime_seconds(walltime)
+    seconds = (
+        _positive(given.get("PBS_WALLTIME", "")) if walltime is None else walltime_seconds(walltime)
+    )
     ends.append(started + seconds if seconds else None)
     if exit_duration_in_mins is not None:
         ends.append(started + 60 * float(exit_duration_in_mins))
@@ -39,7 +45,10 @@ def end_time(
 
 
 def walltime_seconds(walltime: float | str) -> float:
-    """Seconds of `3600`, `90:00` (minutes and seconds), `24:00:00` or `1-12:00:00`. Raises ValueError for others."""
+    """Seconds of `3600`, `90:00` (minutes and seconds), `24:00:00` or `1-12:00:00`.
+
+    Raises ValueError for others.
+    """
     text = str(walltime).strip()
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
@@ -48,7 +57,11 @@ def walltime_seconds(walltime: float | str) -> float:
         day_count = int(days) if dash else 0
     except ValueError:
         numbers, day_count = [], -1
-    if not 1 <= len(numbers) <= 3 or day_count < 0 or not all(0 <= number < 1e12 for number in numbers):
+    if (
+        not 1 <= len(numbers) <= 3
+        or day_count < 0
+        or not all(0 <= number < 1e12 for number in numbers)
+    ):
         raise ValueError(f"walltime {walltime!r} is none: write seconds, HH:MM:SS or D-HH:MM:SS")
     if dash:
         # Slurm: days-hours[:minutes[:seconds]].
@@ -60,11 +73,14 @@ def walltime_seconds(walltime: float | str) -> float:
 
 
 def process_start() -> float:
-    """Epoch seconds at which this process started, including its imports; now, if the system does not tell."""
+    """Epoch seconds at which this process started, including its imports; now, if the system does
+    not tell.
+    """
     now = time()
     try:
         with open("/proc/self/stat", "rb") as fields, open("/proc/uptime", "rb") as uptime:
-            # The 22nd field is the start, in clock ticks since boot; the 2nd, in brackets, may hold anything.
+            # The 22nd field is the start, in clock ticks since boot; the 2nd, in brackets, may hold
+            # anything.
             ticks = int(fields.read().rpartition(b")")[2].split()[19])
             age = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
@@ -73,7 +89,10 @@ def process_start() -> float:
 
 
 def _of_the_launch(given: Mapping[str, str]) -> float | None:
-    """What the job's script found out. A job that is submitted by a job has that one's variables: they are not its."""
+    """What the job's script found out.
+
+    A job that is submitted by a job has that one's variables: they are not its.
+    """
     own = given.get("SLURM_JOB_ID") or given.get("PBS_JOBID") or ""
     whose = given.get("HPCDASH_END_TIME_OF") or own
     return _positive(given.get("HPCDASH_END_TIME", "")) if not own or own == whose else None
@@ -86,7 +105,9 @@ def _positive(text: str) -> float | None:
 
 
 def _asked(given: Mapping[str, str]) -> float | None:
-    """The EndTime that `scontrol show job` says, None where it does not: Slurm is not needed to train."""
+    """The EndTime that `scontrol show job` says, None where it does not: Slurm is not needed to
+    train.
+    """
     import re
     import subprocess
     from datetime import datetime, timezone
@@ -115,6 +136,10 @@ def _asked(given: Mapping[str, str]) -> float | None:
     if found is None:
         return None
     try:
-        return datetime.strptime(found[1], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+        return (
+            datetime.strptime(found[1], "%Y-%m-%dT%H:%M:%S")
+            .replace(tzinfo=timezone.utc)
+            .timestamp()
+        )
     except ValueError:
         return None

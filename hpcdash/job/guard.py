@@ -45,25 +45,27 @@ class TrainingGuard:
             if guard.should_stop():
                 break
 
-    It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save) before and at least
-    10 s, as measured in this loop (the first save takes `save_seconds`, or what it took the run before this one, as
-    `Checkpoints` has noted); host memory above 95 % and less than 2 GiB of free GPU memory. It saves before it stops,
-    for the save switch, every `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the
-    program ends here with exit status 0 (`exit_if_killed=False`: at the first step).
+    It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save)
+    before and at least 10 s, as measured in this loop (the first save takes `save_seconds`, or what
+    it took the run before this one, as `Checkpoints` has noted); host memory above 95 % and less
+    than 2 GiB of free GPU memory. It saves before it stops, for the save switch, every
+    `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the program
+    ends here with exit status 0 (`exit_if_killed=False`: at the first step).
 
-    With several ranks each makes one and calls `step` at each step: what one says, all do. torch.distributed is used by
-    itself where it runs; else give `all_reduce_max` (a rank's number in, the highest of all ranks out).
-    `check_every_steps` is for loops so fast that an all-reduce a step is felt; the end is looked for as much earlier.
-    Where rank 0 alone saves, have the others wait for it after the loop (`torch.distributed.barrier()`): launchers end
-    what is left soon after the first rank has.
+    With several ranks each makes one and calls `step` at each step: what one says, all do.
+    torch.distributed is used by itself where it runs; else give `all_reduce_max` (a rank's number
+    in, the highest of all ranks out). `check_every_steps` is for loops so fast that an all-reduce a
+    step is felt; the end is looked for as much earlier. Where rank 0 alone saves, have the others
+    wait for it after the loop (`torch.distributed.barrier()`): launchers end what is left soon
+    after the first rank has.
 
-    The end of the job is HPCDASH_END_TIME, which `hpcdash submit REQUEST.toml` sets, or SLURM_JOB_END_TIME, which older
-    versions of Slurm do not set: `ask_slurm=True` asks it once, on rank 0. PBS says none: give `walltime="24:00:00"` or
-    `exit_duration_in_mins`.
+    The end of the job is HPCDASH_END_TIME, which `hpcdash submit REQUEST.toml` sets, or
+    SLURM_JOB_END_TIME, which older versions of Slurm do not set: `ask_slurm=True` asks it once, on
+    rank 0. PBS says none: give `walltime="24:00:00"` or `exit_duration_in_mins`.
 
-    `memory` and `preemption` may be given ready made; `memory=None` and `signals=()` leave them out. Paths of switches
-    are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH unless given, that of metrics is HPCDASH_METRICS; "" is
-    none.
+    `memory` and `preemption` may be given ready made; `memory=None` and `signals=()` leave them
+    out. Paths of switches are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH unless given,
+    that of metrics is HPCDASH_METRICS; "" is none.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class TrainingGuard:
         exit_if_killed: bool = True,
     ) -> None:
         if check_every_steps < 1 or (save_every_steps is not None and save_every_steps < 1):
-            raise ValueError("check_every_steps and save_every_steps count from 1; None saves at no fixed step")
+            raise ValueError(
+                "check_every_steps and save_every_steps count from 1; None saves at no fixed step"
+            )
         self._rank = Rank(rank)
         self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=rank)
         if exit_if_killed:
@@ -131,18 +135,25 @@ class TrainingGuard:
 
     @property
     def rank(self) -> int:
-        """Among all that train, 0 where there is one process: of `rank=`, torch.distributed or the environment."""
+        """Among all that train, 0 where there is one process: of `rank=`, torch.distributed or the
+        environment.
+        """
         return self._rank.now
 
     def step(self, step: int, /, **metrics: Any) -> None:
-        """Says that a step is done: writes its metrics, times it, and has the ranks agree on what is next."""
+        """Says that a step is done: writes its metrics, times it, and has the ranks agree on what
+        is next.
+        """
         self._time_iteration()
         if metrics:
             if self.metrics is not None:
                 self.metrics.write(step, **metrics)
             elif self._wants_metrics and self.rank == 0:
                 names = ", ".join(metrics)
-                self._log.say("metrics", f"{names} of the steps go nowhere: give metrics=, or a file in {METRICS}")
+                self._log.say(
+                    "metrics",
+                    f"{names} of the steps go nowhere: give metrics=, or a file in {METRICS}",
+                )
         if self._save_every_steps and step and step % self._save_every_steps == 0:
             self._save_for(f"every {self._save_every_steps} steps")
         self._steps += 1
@@ -150,7 +161,9 @@ class TrainingGuard:
             self._agree(step)
 
     def should_save(self, step: int | None = None) -> bool:
-        """Whether to save now: true once for each reason. The time until the next call here counts as the save.
+        """Whether to save now: true once for each reason.
+
+        The time until the next call here counts as the save.
 
         `save_reason` is the reason for the last save: "save switch" if a user asked for it.
         """
@@ -194,7 +207,10 @@ class TrainingGuard:
         if not torch_is_distributed():
             self.switches.exit_if_killed()
         elif highest_of_all(int(self.rank == 0 and self.switches.sees_kill()), None):
-            say(f"the kill switch {self.switches.kill} is there: ending before the start; delete it to train")
+            say(
+                f"the kill switch {self.switches.kill} is there: ending before the start; delete "
+                f"it to train"
+            )
             raise SystemExit(0)
 
     def _agree(self, step: int) -> None:
@@ -232,7 +248,11 @@ class TrainingGuard:
         if self.rank == 0 and self.switches.takes_save():
             return _SAVE_SWITCH, "save switch"
         since = monotonic() - self._last_save_at
-        if self.rank == 0 and self._save_every_seconds is not None and since >= self._save_every_seconds:
+        if (
+            self.rank == 0
+            and self._save_every_seconds is not None
+            and since >= self._save_every_seconds
+        ):
             return _SAVE_TIME, f"{since / 60:.0f} minutes since the last save"
         return _GO_ON, ""
 
@@ -242,10 +262,14 @@ class TrainingGuard:
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
             said = (
-                "each decides alone when to stop, and only rank 0 saves for the save switch and every so many minutes; "
-                "give TrainingGuard all_reduce_max= if they train together, rank=0 if each trains for itself"
+                "each decides alone when to stop, and only rank 0 saves for the save switch and "
+                "every so many minutes; "
+                "give TrainingGuard all_reduce_max= if they train together, rank=0 if each trains "
+                "for itself"
             )
-            self._log.say("alone", f"{processes_in_all()} processes without torch.distributed: {said}")
+            self._log.say(
+                "alone", f"{processes_in_all()} processes without torch.distributed: {said}"
+            )
         return True
 
     def _time_iteration(self) -> None:
@@ -269,5 +293,8 @@ class TrainingGuard:
     def _tell_switched(self, seconds: float) -> None:
         """Who dropped the save switch reads in the log what came of it."""
         if self._switched_at is not None:
-            say(f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the save switch")
+            say(
+                f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the "
+                f"save switch"
+            )
             self._switched_at = None

@@ -1,7 +1,8 @@
-"""`python -m hpcdash.job.hfai train.py`: runs a program that imports `hfai`, with what hpcdash.job has of it.
+"""`python -m hpcdash.job.hfai train.py`: runs a program that imports `hfai`, with what hpcdash.job
+has of it.
 
-Any options of Python may stand before the program. Only this program and what it starts find this `hfai`: it goes
-before one that is installed.
+Any options of Python may stand before the program. Only this program and what it starts find this
+`hfai`: it goes before one that is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ def main(words: list[str]) -> NoReturn:
         sys.exit("usage: python -m hpcdash.job.hfai PROGRAM [ARGUMENT ...]")
     here = os.path.dirname(os.path.abspath(__file__))
     # hpcdash.job itself is where this was found, which need not be on PYTHONPATH.
-    added = [os.path.join(here, "shims"), os.path.dirname(os.path.dirname(here)), os.environ.get("PYTHONPATH", "")]
+    added = [
+        os.path.join(here, "shims"),
+        os.path.dirname(os.path.dirname(here)),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, added))
     os.execv(sys.executable, [sys.executable, *words])
 

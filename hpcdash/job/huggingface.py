@@ -1,4 +1,7 @@
-"""TrainingGuard as a callback of Hugging Face's Trainer. Imports transformers, which nothing else here does."""
+"""TrainingGuard as a callback of Hugging Face's Trainer.
+
+Imports transformers, which nothing else here does.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         trainer = Trainer(..., callbacks=[guard])
         trainer.train(resume_from_checkpoint=guard.resume_from(output_dir))
 
-    Each checkpoint the Trainer saves gets a marker, `WHOLE.json`, which tells it from a torn one: a run killed during a
-    save leaves those, and `get_last_checkpoint` would take them. Takes the arguments of TrainingGuard, or an existing
-    `guard`. Create it first in main: if the kill switch is set, the program ends then. The Trainer also saves as its
-    own arguments say.
+    Each checkpoint the Trainer saves gets a marker, `WHOLE.json`, which tells it from a torn one: a
+    run killed during a save leaves those, and `get_last_checkpoint` would take them. Takes the
+    arguments of TrainingGuard, or an existing `guard`. Create it first in main: if the kill switch
+    is set, the program ends then. The Trainer also saves as its own arguments say.
     """
 
     def __init__(self, guard: TrainingGuard | None = None, **options: Any) -> None:
@@ -46,11 +49,12 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         self._log = SaidOnce()
 
     def resume_from(self, output_dir: str | os.PathLike[str]) -> str | None:
-        """The path to pass as `resume_from_checkpoint`: the complete checkpoint saved last; None if there is none.
+        """The path to pass as `resume_from_checkpoint`: the complete checkpoint saved last; None if
+        there is none.
 
-        Rank 0 chooses for all ranks once torch.distributed is running (TrainingArguments starts it): call it on all
-        ranks. A checkpoint saved without this callback counts as complete if it has the Trainer's own state, which is
-        written last, and no empty file.
+        Rank 0 chooses for all ranks once torch.distributed is running (TrainingArguments starts
+        it): call it on all ranks. A checkpoint saved without this callback counts as complete if it
+        has the Trainer's own state, which is written last, and no empty file.
         """
         folder = Path(os.path.abspath(os.path.expanduser(os.fspath(output_dir))))
         rank, all_reduce_max = self.guard.rank, self.guard.all_reduce_max
@@ -75,7 +79,9 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
             if named:
                 marker = read_marker(folder / name)
                 wrong, at = _unmarked(folder / name) if marker is None else ("", saved_at(marker))
-                wrong = wrong or (difference(folder / name, marker, has_checksum=False) if marker else "")
+                wrong = wrong or (
+                    difference(folder / name, marker, has_checksum=False) if marker else ""
+                )
                 if wrong:
                     said = f"the checkpoint {folder / name} is incomplete and was skipped: {wrong}"
                     self._log.say(name, said)
@@ -120,7 +126,9 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                 self._log.say("unmarked", f"{path} cannot be marked complete: {error.strerror}")
         return control
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> Any:
         """What the Trainer logs, on rank 0."""
         if logs and self.guard.metrics is not None:
             self.guard.metrics.write(state.global_step, **logs)
@@ -134,7 +142,11 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
 
 def _saved_before(path: Path) -> list[float]:
     """When the checkpoints beside one were saved, as `resume_from` takes it."""
-    beside = [path.with_name(name) for name in os.listdir(path.parent) if _NAMED.fullmatch(name) and name != path.name]
+    beside = [
+        path.with_name(name)
+        for name in os.listdir(path.parent)
+        if _NAMED.fullmatch(name) and name != path.name
+    ]
     marked = [(other, read_marker(other)) for other in beside]
     return [_unmarked(other)[1] if marker is None else saved_at(marker) for other, marker in marked]
 
@@ -143,7 +155,9 @@ def _unmarked(path: Path) -> tuple[str, float]:
     """What is wrong with a checkpoint that has no marker, "" for nothing, and when it was saved."""
     try:
         json.loads((path / _STATE).read_text(encoding="utf-8"))
-        empty = [found.name for found in path.rglob("*") if found.is_file() and not found.stat().st_size]
+        empty = [
+            found.name for found in path.rglob("*") if found.is_file() and not found.stat().st_size
+        ]
         return (f"{empty[0]} is empty" if empty else ""), (path / _STATE).stat().st_mtime
     except (OSError, ValueError):
         return f"it has neither a marker nor the Trainer's {_STATE}", 0.0

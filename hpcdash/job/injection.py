@@ -15,20 +15,26 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def bind_job_context(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: JobContext
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    context: JobContext,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with the context put in for each parameter named `job` or annotated JobContext.
 
-    What the caller gives stays as Python would bind it: `f(job, x)` called with one argument lacks one, so that the
-    context goes before it; `f(x, job=None, y=1)` called with two has its job. Never through *args or **kwargs. Where
-    the context cannot make the call fit, the arguments are answered as they came, and the call raises as it would.
+    What the caller gives stays as Python would bind it: `f(job, x)` called with one argument lacks
+    one, so that the context goes before it; `f(x, job=None, y=1)` called with two has its job.
+    Never through *args or **kwargs. Where the context cannot make the call fit, the arguments are
+    answered as they came, and the call raises as it would.
     """
     given = (tuple(args), dict(kwargs))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # Some builtins have none.
         return given
-    wanted = [parameter for parameter in _askers(function, signature) if parameter.name not in kwargs]
+    wanted = [
+        parameter for parameter in _askers(function, signature) if parameter.name not in kwargs
+    ]
     if not wanted:
         return given
     as_given = _bound(signature, *given)
@@ -39,7 +45,9 @@ def bind_job_context(
 
 
 def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a wrapper itself takes these: it may take less than the function whose signature it shows."""
+    """Whether a wrapper itself takes these: it may take less than the function whose signature it
+    shows.
+    """
     try:
         own = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # That of functools.lru_cache is C, and has none.
@@ -55,10 +63,16 @@ def _with_context(
     context: JobContext,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     positional, named = list(args), dict(kwargs)
-    order = [parameter for parameter in signature.parameters.values() if parameter.kind in _POSITIONAL]
+    order = [
+        parameter for parameter in signature.parameters.values() if parameter.kind in _POSITIONAL
+    ]
     for parameter in wanted:
         index = order.index(parameter) if parameter.kind in _POSITIONAL else None
-        if index is not None and index < len(positional) and isinstance(positional[index], JobContext):
+        if (
+            index is not None
+            and index < len(positional)
+            and isinstance(positional[index], JobContext)
+        ):
             continue
         if index is not None and parameter.kind is Parameter.POSITIONAL_ONLY:
             # Only what stands before it can bring it to its place.
@@ -83,17 +97,24 @@ def _bound(
 
 def _askers(function: Callable[..., Any], signature: inspect.Signature) -> Iterator[Parameter]:
     layers = list(_layers(function))
-    preset = {name for layer in layers if isinstance(layer, functools.partial) for name in layer.keywords}
+    preset = {
+        name for layer in layers if isinstance(layer, functools.partial) for name in layer.keywords
+    }
     names = _global_names(layers[-1])
     for parameter in signature.parameters.values():
-        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) or parameter.name in preset:
+        if (
+            parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+            or parameter.name in preset
+        ):
             continue
         if parameter.name == NAME or _means_context(parameter.annotation, names):
             yield parameter
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """The callable and what it wraps, as decorators and partials do, down to what was written with `def`."""
+    """The callable and what it wraps, as decorators and partials do, down to what was written with
+    `def`.
+    """
     seen: list[Any] = []
     while not any(function is other for other in seen):
         seen.append(function)
@@ -133,7 +154,8 @@ def _text_means_context(text: str, names: Mapping[str, Any]) -> bool:
     try:
         meant = eval(text, dict(names))  # As typing does with the text of an annotation.
     except Exception:
-        # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: by its words.
+        # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: by its
+        # words.
         try:
             return _words_mean_context(ast.parse(text.strip(), mode="eval").body, names)
         except (SyntaxError, ValueError):  # ValueError: a NUL byte.
@@ -149,7 +171,11 @@ def _words_mean_context(node: Any, names: Mapping[str, Any]) -> bool:
         if _last_name(node.value) not in ("Optional", "Union", "Annotated"):
             return False
         # Python 3.8 has the index in a node of its own.
-        index = getattr(node.slice, "value", node.slice) if type(node.slice).__name__ == "Index" else node.slice
+        index = (
+            getattr(node.slice, "value", node.slice)
+            if type(node.slice).__name__ == "Index"
+            else node.slice
+        )
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         parts = parts[:1] if _last_name(node.value) == "Annotated" else parts
         return any(_words_mean_context(part, names) for part in parts)

@@ -1,4 +1,7 @@
-"""TrainingGuard as a callback of Lightning's Trainer. Imports lightning or pytorch_lightning, as nothing else here."""
+"""TrainingGuard as a callback of Lightning's Trainer.
+
+Imports lightning or pytorch_lightning, as nothing else here.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,19 @@ class GuardCallback(Callback):  # type: ignore[misc]
         trainer = Trainer(callbacks=[guard])
         trainer.fit(model, ckpt_path=guard.resume_from())
 
-    Saves to `guard.ckpt` in `folder` through a temporary file that is renamed, so that it is complete or the previous
-    one. Takes the arguments of TrainingGuard, or an existing `guard`. Create it first in main: if the kill switch is
-    set, the program ends then.
+    Saves to `guard.ckpt` in `folder` through a temporary file that is renamed, so that it is
+    complete or the previous one. Takes the arguments of TrainingGuard, or an existing `guard`.
+    Create it first in main: if the kill switch is set, the program ends then.
 
-    To stop, it saves and sets `trainer.should_stop`, and disables `min_epochs` and `min_steps`, because Lightning would
-    continue until both are met. Lightning may validate once more after that save, in epochs with validation; the guard
-    stops earlier before the end of the job by as long as the last validation took.
+    To stop, it saves and sets `trainer.should_stop`, and disables `min_epochs` and `min_steps`,
+    because Lightning would continue until both are met. Lightning may validate once more after that
+    save, in epochs with validation; the guard stops earlier before the end of the job by as long as
+    the last validation took.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], guard: TrainingGuard | None = None, **options: Any) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], guard: TrainingGuard | None = None, **options: Any
+    ) -> None:
         super().__init__()
         self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
         self.guard = guard or TrainingGuard(**options)
@@ -49,8 +55,11 @@ class GuardCallback(Callback):  # type: ignore[misc]
 
     def resume_from(self) -> str | None:
         """The path to pass as `ckpt_path`, None if nothing has been saved."""
-        # Between the two renames of a checkpoint that is a folder, the one before has the other name.
-        found = (path for path in (self.folder / _NAME, self.folder / f"{_NAME}.before") if path.exists())
+        # Between the two renames of a checkpoint that is a folder, the one before has the other
+        # name.
+        found = (
+            path for path in (self.folder / _NAME, self.folder / f"{_NAME}.before") if path.exists()
+        )
         return next((str(path) for path in found), None)
 
     def on_train_batch_end(
@@ -96,7 +105,9 @@ class GuardCallback(Callback):  # type: ignore[misc]
                     setattr(owner, name, 0)
                     self._minimums.append((owner, name, value))
                 except AttributeError:
-                    self._log.say(name, f"this version of Lightning goes on until {name}={value} is met")
+                    self._log.say(
+                        name, f"this version of Lightning goes on until {name}={value} is met"
+                    )
 
     def _save(self, trainer: Any) -> None:
         beside, final = self.folder / f".saving-{_NAME}", self.folder / _NAME

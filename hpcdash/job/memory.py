@@ -1,6 +1,7 @@
 """Ends a training before its memory is full: of the host, of its control group, of its GPU.
 
-A leak that takes days costs one restart instead of a crash. Never imports torch; looks at it where the program has.
+A leak that takes days costs one restart instead of a crash. Never imports torch; looks at it where
+the program has.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ GIB = 1 << 30
 
 
 class MemoryGuard:
-    """Says when to save and stop: more than `host_percent` (0-100) of host memory is used, or a GPU is almost full.
+    """Says when to save and stop: more than `host_percent` (0-100) of host memory is used, or a GPU
+    is almost full.
 
-    A GPU is almost full when less than `gpu_free_bytes` are free. `gpu_free` returns the free bytes of this rank's GPU;
-    without it, torch.cuda is asked if the program has imported torch and uses a GPU. Low GPU memory is measured again
-    after gc and `torch.cuda.empty_cache`, because only then does torch's cache count as free. A limit of None is not
-    checked.
+    A GPU is almost full when less than `gpu_free_bytes` are free. `gpu_free` returns the free bytes
+    of this rank's GPU; without it, torch.cuda is asked if the program has imported torch and uses a
+    GPU. Low GPU memory is measured again after gc and `torch.cuda.empty_cache`, because only then
+    does torch's cache count as free. A limit of None is not checked.
 
         memory = MemoryGuard()
         for step in range(steps):
@@ -37,8 +39,9 @@ class MemoryGuard:
                 save(step)
                 break
 
-    With several ranks the worst one decides, by `all_reduce_max` (takes a rank's number, returns the highest of all) or
-    by torch.distributed if it is running: then all ranks must call this at the same places.
+    With several ranks the worst one decides, by `all_reduce_max` (takes a rank's number, returns
+    the highest of all) or by torch.distributed if it is running: then all ranks must call this at
+    the same places.
     """
 
     def __init__(
@@ -71,14 +74,18 @@ class MemoryGuard:
         return self._reason
 
     def reason(self) -> str:
-        """As `should_stop`, of this rank alone; looks at most every few seconds, and raises nothing."""
+        """As `should_stop`, of this rank alone; looks at most every few seconds, and raises
+        nothing.
+        """
         now = monotonic()
         if not self._reason and now >= self._next_look:
             self._next_look = now + self._every_seconds
             try:
                 self._reason = self._host_reason() or self._gpu_reason()
             except Exception as error:
-                self._log.say("unread", f"cannot measure memory ({error!r}); training continues unguarded")
+                self._log.say(
+                    "unread", f"cannot measure memory ({error!r}); training continues unguarded"
+                )
         return self._reason
 
     def _host_reason(self) -> str:
@@ -88,7 +95,9 @@ class MemoryGuard:
             self._host_used = host_used_percent
         used = self._host_used()
         if used is None:
-            self._log.say("host", "cannot measure host memory on this system; training continues unguarded")
+            self._log.say(
+                "host", "cannot measure host memory on this system; training continues unguarded"
+            )
             return ""
         if used <= self._host_percent:
             return ""
@@ -124,10 +133,11 @@ def _torch_gpu_free() -> Callable[[], float] | None:
 
 
 def host_used_percent(proc: str = "/proc") -> float | None:
-    """Percent (0-100) of the host's memory, or of the tightest control group limit (v1, v2) around this process.
+    """Percent (0-100) of the host's memory, or of the tightest control group limit (v1, v2) around
+    this process.
 
-    Memory the kernel can free at once (cached files) does not count as used. None if neither can be read, for example
-    because the system is not Linux.
+    Memory the kernel can free at once (cached files) does not count as used. None if neither can be
+    read, for example because the system is not Linux.
     """
     shares = [share for share in (_host_share(proc), *_group_shares(proc)) if share is not None]
     return 100 * max(shares) if shares else None
@@ -142,7 +152,9 @@ def _host_share(proc: str) -> float | None:
 def _group_shares(proc: str) -> Iterator[float]:
     for folders, is_v2 in _groups(proc):
         limit_file, usage_file = (
-            ("memory.max", "memory.current") if is_v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            ("memory.max", "memory.current")
+            if is_v2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         )
         for folder in folders:
             # `max` is no number; v1 says no limit with one that no host has.
@@ -156,7 +168,9 @@ def _group_shares(proc: str) -> Iterator[float]:
 
 
 def _groups(proc: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """The folders of this process's memory controllers, its own first, and whether they are of version 2."""
+    """The folders of this process's memory controllers, its own first, and whether they are of
+    version 2.
+    """
     paths: dict[bool, str] = {}
     for line in _lines(f"{proc}/self/cgroup"):
         number, _, rest = line.partition(":")
@@ -169,7 +183,9 @@ def _groups(proc: str) -> Iterator[tuple[tuple[str, ...], bool]]:
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.partition(" ")
         is_v2 = kind == "cgroup2"
-        if is_v2 not in paths or not (is_v2 or (kind == "cgroup" and "memory" in options.split()[-1].split(","))):
+        if is_v2 not in paths or not (
+            is_v2 or (kind == "cgroup" and "memory" in options.split()[-1].split(","))
+        ):
             continue
         root, mount = (_unescaped(field) for field in fields.split(" ")[3:5])
         # In a container the mount begins at its own group, of which the path may or may not know.
@@ -184,7 +200,12 @@ def _groups(proc: str) -> Iterator[tuple[tuple[str, ...], bool]]:
 
 
 def _unescaped(field: str) -> str:
-    return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    return (
+        field.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
+    )
 
 
 def _lines(path: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""Writes metrics as lines of JSON, `{"step": 3, "loss": 2.1, "time": 1700000000.0}`, which charts follow."""
+"""Writes metrics as lines of JSON, `{"step": 3, "loss": 2.1, "time": 1700000000.0}`, which charts
+follow.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,32 @@ METRICS = "HPCDASH_METRICS"
 _MOST_WAITING_LINES = 10_000
 # A file that was deleted, or that another has taken the name of, would be written on unseen.
 _LOOK_SECONDS = 5.0
-# What a write may take before the training goes on without it: on a file system that is well it takes microseconds.
+# What a write may take before the training goes on without it: on a file system that is well it
+# takes microseconds.
 _WAIT_SECONDS = 2.0
 
 
 class MetricsWriter:
     """Appends one line per step to a file, on rank 0 only; creates the folder.
 
-    The default file is HPCDASH_METRICS; if a job's script sets it, charts find the file by themselves.
+    The default file is HPCDASH_METRICS; if a job's script sets it, charts find the file by
+    themselves.
 
-    Each line is a single write, so readers and killed runs have complete lines. A full disk, a quota, or a mount that
-    is lost or hangs never stops the training: it is logged once, and the newest 10 000 lines wait until writing works
-    again. A hanging mount is waited for 2 s, once. If the file is deleted or renamed, a new one is started within 5 s.
+    Each line is a single write, so readers and killed runs have complete lines. A full disk, a
+    quota, or a mount that is lost or hangs never stops the training: it is logged once, and the
+    newest 10 000 lines wait until writing works again. A hanging mount is waited for 2 s, once. If
+    the file is deleted or renamed, a new one is started within 5 s.
 
         metrics = MetricsWriter("metrics.jsonl")
         metrics.write(step, loss=loss, lr=rate)
 
-    Values are numbers, or objects with `.item()` such as tensors; NaN and infinities are written as strings, which
-    keeps the line valid JSON.
+    Values are numbers, or objects with `.item()` such as tensors; NaN and infinities are written as
+    strings, which keeps the line valid JSON.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, rank: int | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, rank: int | None = None
+    ) -> None:
         path = os.environ.get(METRICS, "") if path is None else path
         if not os.fspath(path):
             raise ValueError(f"no metrics file: pass a path to MetricsWriter, or set {METRICS}")
@@ -64,7 +71,8 @@ class MetricsWriter:
         is_written: bool | None = self._aside.answer(self._write_out, _WAIT_SECONDS, None)
         if is_written is None:
             said = (
-                f"{self.path} cannot be written: its file system does not respond; training continues, lines are queued"
+                f"{self.path} cannot be written: its file system does not respond; training "
+                f"continues, lines are queued"
             )
             self._log.say("unanswered", said)
         return bool(is_written)
@@ -80,14 +88,19 @@ class MetricsWriter:
             if self._file is None and (self._waiting or self._rest):
                 self._file = self._opened()
             while self._file is not None and (self._rest or self._waiting):
-                # Off the queue before it is written: a queue that is full drops its oldest meanwhile.
+                # Off the queue before it is written: a queue that is full drops its oldest
+                # meanwhile.
                 self._rest = self._rest or self._waiting.popleft()
                 written = os.write(self._file, self._rest)
-                # On a full disk a part may fit: the rest of that line comes first when there is room.
+                # On a full disk a part may fit: the rest of that line comes first when there is
+                # room.
                 self._rest = self._rest[written:]
                 self._is_half = bool(self._rest) and (self._is_half or written > 0)
         except OSError as error:
-            said = f"{self.path} cannot be written ({error.strerror}); training continues, lines are queued"
+            said = (
+                f"{self.path} cannot be written ({error.strerror}); training continues, lines "
+                f"are queued"
+            )
             self._log.say("unwritten", said)
             self._shut()
             return False
@@ -102,7 +115,9 @@ class MetricsWriter:
             if name in ("step", "time"):
                 self._log.say(name, f"a metric cannot be called {name}: left out")
             elif number is None:
-                self._log.say(name, f"the metric {name} is not a number but {type(value).__name__}: left out")
+                self._log.say(
+                    name, f"the metric {name} is not a number but {type(value).__name__}: left out"
+                )
             else:
                 record[name] = number
         record["time"] = round(time(), 3)
@@ -138,7 +153,9 @@ class MetricsWriter:
                 os.close(self._file)
             except OSError as error:
                 # A network file system may say only now what became of the last writes.
-                self._log.say("unclosed", f"{self.path}: its last lines may be missing ({error.strerror})")
+                self._log.say(
+                    "unclosed", f"{self.path}: its last lines may be missing ({error.strerror})"
+                )
             self._file = None
 
 
@@ -150,7 +167,9 @@ def _number(value: Any) -> int | float | str | None:
         if isinstance(value, (bool, int)):
             return int(value)
         number = float(value) if not isinstance(value, (str, bytes)) else None
-    except Exception:  # A tensor raises what its library likes; the caller says that the metric is left out.
+    except (
+        Exception
+    ):  # A tensor raises what its library likes; the caller says that the metric is left out.
         return None
     if number is None or number - number == 0:
         return number

@@ -19,15 +19,20 @@ _PATIENCE_SECONDS = 10.0
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
-def spawn(main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, bind_numa: bool = True) -> None:
-    """Calls `main(number, *args)` in `nprocs` new processes, numbered from 0, and waits for all of them.
+def spawn(
+    main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, bind_numa: bool = True
+) -> None:
+    """Calls `main(number, *args)` in `nprocs` new processes, numbered from 0, and waits for all of
+    them.
 
-    `main` is a module-level function, and the program calls `spawn` under `if __name__ == "__main__":`. With
-    `bind_numa`, process i gets the job's CPUs on NUMA node i × nodes / nprocs, as GPUs are numbered on most hosts, and
-    allocates that node's memory. A single NUMA node is left as it is.
+    `main` is a module-level function, and the program calls `spawn` under `if __name__ ==
+    "__main__":`. With `bind_numa`, process i gets the job's CPUs on NUMA node i × nodes / nprocs,
+    as GPUs are numbered on most hosts, and allocates that node's memory. A single NUMA node is left
+    as it is.
 
-    If one process fails, the others are ended: RuntimeError says which one and how; its traceback is on stderr. TERM,
-    USR1 and USR2 are passed on to all of them, and `spawn` keeps waiting, so a save has the time the scheduler gives.
+    If one process fails, the others are ended: RuntimeError says which one and how; its traceback
+    is on stderr. TERM, USR1 and USR2 are passed on to all of them, and `spawn` keeps waiting, so a
+    save has the time the scheduler gives.
     """
     from multiprocessing import connection, get_context
 
@@ -38,12 +43,16 @@ def spawn(main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, b
     try:
         with _signals_passed_on(running) as passed_on:
             for number in range(nprocs):
-                process = context.Process(target=_run, args=(main, number, tuple(args), cpus[number], os.getpid()))
+                process = context.Process(
+                    target=_run, args=(main, number, tuple(args), cpus[number], os.getpid())
+                )
                 process.start()
                 running[number] = process
             while running:
                 ended = connection.wait([process.sentinel for process in running.values()])
-                for number in [number for number, process in running.items() if process.sentinel in ended]:
+                for number in [
+                    number for number, process in running.items() if process.sentinel in ended
+                ]:
                     process = running.pop(number)
                     process.join()
                     if process.exitcode and -process.exitcode in passed_on:
@@ -64,7 +73,10 @@ def spawn(main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, b
 
 @contextmanager
 def _signals_passed_on(running: dict[int, SpawnProcess]) -> Iterator[set[int]]:
-    """Has what would end this process go to those it waits for, who may have a save to end first. Gives what came."""
+    """Has what would end this process go to those it waits for, who may have a save to end first.
+
+    Gives what came.
+    """
     import signal
     import threading
 
@@ -89,7 +101,13 @@ def _signals_passed_on(running: dict[int, SpawnProcess]) -> Iterator[set[int]]:
             signal.signal(one, signal.SIG_DFL)
 
 
-def _run(main: Callable[..., Any], number: int, args: tuple[Any, ...], cpus: Sequence[int] | None, parent: int) -> None:
+def _run(
+    main: Callable[..., Any],
+    number: int,
+    args: tuple[Any, ...],
+    cpus: Sequence[int] | None,
+    parent: int,
+) -> None:
     _end_with(parent)
     if cpus:
         os.sched_setaffinity(0, cpus)
@@ -97,7 +115,9 @@ def _run(main: Callable[..., Any], number: int, args: tuple[Any, ...], cpus: Seq
 
 
 def _end_with(parent: int) -> None:
-    """Has the kernel end this process when its parent is killed: nobody else would, and it has a GPU."""
+    """Has the kernel end this process when its parent is killed: nobody else would, and it has a
+    GPU.
+    """
     import ctypes
     import signal
 
@@ -111,7 +131,11 @@ def _end_with(parent: int) -> None:
 def _end(code: int) -> str:
     import signal
 
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit status {code}"
+    return (
+        f"was ended by {signal.Signals(-code).name}"
+        if code < 0
+        else f"failed with exit status {code}"
+    )
 
 
 def _cpus_of_each(processes: int) -> list[list[int] | None]:

@@ -1,7 +1,7 @@
 """The names of `import hpcdash`, each imported when it is first used.
 
-A job may have only hpcdash.job: there the submitting functions exist by name, so that a module with tasks can be
-imported, but raise when called.
+A job may have only hpcdash.job: there the submitting functions exist by name, so that a module with
+tasks can be imported, but raise when called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _MODULES = {
     "Task": "hpcdash.job.task",
     "current_job_context": "hpcdash.job.context",
     "task": "hpcdash.job.task",
-    **dict.fromkeys(("Cluster", "Executor", "Job", "JobArray", "JobFailed", "Request", "aconnect", "connect"), _CLIENT),
+    **dict.fromkeys(
+        ("Cluster", "Executor", "Job", "JobArray", "JobFailed", "Request", "aconnect", "connect"),
+        _CLIENT,
+    ),
 }
 
 
@@ -58,7 +61,8 @@ def client() -> Any:
 
 
 _ALONE = (
-    "{} is not here: this job has hpcdash.job alone. Its file is imported, so write what submits below "
+    "{} is not here: this job has hpcdash.job alone. Its file is imported, so write what submits "
+    "below "
     'if __name__ == "__main__":. To submit from a job, install hpcdash in its Python.'
 )
 
@@ -67,4 +71,6 @@ def _missing(name: str) -> type:
     def refuse(self: object, *_args: object, **_kwargs: object) -> None:
         raise RuntimeError(_ALONE.format(f"hpcdash.{name}"))
 
-    return type(name, (), {"__init__": refuse, "__class_getitem__": classmethod(lambda cls, _: cls)})
+    return type(
+        name, (), {"__init__": refuse, "__class_getitem__": classmethod(lambda cls, _: cls)}
+    )

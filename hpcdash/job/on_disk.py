@@ -1,4 +1,6 @@
-"""Writes files and folders durably: flushed to disk, and visible under their names only when complete."""
+"""Writes files and folders durably: flushed to disk, and visible under their names only when
+complete.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 22
 _BESIDE = ".saving@"
-# Nothing was written there for so long: by a process that is gone, and by one that cannot be seen from here.
+# Nothing was written there for so long: by a process that is gone, and by one that cannot be seen
+# from here.
 _GONE_SECONDS, _SILENT_SECONDS = 600, 3600
 # Network file systems show a new name on other nodes after up to a minute.
 _SEEN_SECONDS = 120.0
@@ -28,13 +31,14 @@ _log = SaidOnce()
 
 @contextmanager
 def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path to write one file to, which gets its final name when the block ends without an error.
+    """A temporary path to write one file to, which gets its final name when the block ends without
+    an error.
 
         with write_whole("model.pt") as beside:
             torch.save(model.state_dict(), beside)
 
-    Anyone who reads `path`, at any moment and after any crash, finds either the old or the new file, complete. If
-    `path` is a link, its target is written; an existing file keeps its mode.
+    Anyone who reads `path`, at any moment and after any crash, finds either the old or the new
+    file, complete. If `path` is a link, its target is written; an existing file keeps its mode.
     """
     from pathlib import Path
 
@@ -74,13 +78,17 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Waits until a folder's names are on the disk, on file systems that can say so; raises nothing."""
+    """Waits until a folder's names are on the disk, on file systems that can say so; raises
+    nothing.
+    """
     try:
         sync_file(path)
     except OSError as error:
         # Some network file systems refuse fsync of a folder: they keep names on the server at once.
         if error.errno in _LOST:
-            _log.say("unsynced", f"data saved in {os.fspath(path)} may not be on disk: {error.strerror}")
+            _log.say(
+                "unsynced", f"data saved in {os.fspath(path)} may not be on disk: {error.strerror}"
+            )
 
 
 def sync_tree(path: Path) -> None:
@@ -94,7 +102,9 @@ def sync_tree(path: Path) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Waits until all that this node wrote to the file system of `path` is on the disk: one call for many files."""
+    """Waits until all that this node wrote to the file system of `path` is on the disk: one call
+    for many files.
+    """
     import ctypes
 
     folder = os.open(path, os.O_RDONLY)
@@ -151,12 +161,20 @@ def is_abandoned(path: Path) -> bool:
     host, _, process = path.name.partition("@")[2].rpartition("@")
     try:
         times = [os.lstat(path).st_mtime]
-        times += [os.lstat(os.path.join(folder, name)).st_mtime for folder, _, names in os.walk(path) for name in names]
+        times += [
+            os.lstat(os.path.join(folder, name)).st_mtime
+            for folder, _, names in os.walk(path)
+            for name in names
+        ]
     except OSError:
         # Another run was first, or it is in a folder that may not be looked into.
         return False
     # A process in another container has a number that is not seen here.
-    is_gone = host == host_name() and os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{process}")
+    is_gone = (
+        host == host_name()
+        and os.path.isdir("/proc/self")
+        and not os.path.exists(f"/proc/{process}")
+    )
     return time() - max(times) > (_GONE_SECONDS if is_gone else _SILENT_SECONDS)
 
 
@@ -176,7 +194,9 @@ def wait_until_seen(path: Path, rank: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or a folder; one that cannot be deleted is said once, and nothing is raised."""
+    """Deletes a file or a folder; one that cannot be deleted is said once, and nothing is
+    raised.
+    """
     try:
         if path.is_dir() and not path.is_symlink():
             from shutil import rmtree

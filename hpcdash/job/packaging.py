@@ -1,7 +1,7 @@
 """The runner's command line, and bash that makes a venv for it out of a wheel or a project.
 
-Pure text. It needs bash and coreutils on the node; PY_EXEC is the Python that starts the runner. Raises ValueError for
-what no shell line can say.
+Pure text. It needs bash and coreutils on the node; PY_EXEC is the Python that starts the runner.
+Raises ValueError for what no shell line can say.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ _INDEX = "${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 
 @dataclass(frozen=True)
 class RunnerCall:
-    """The runner's command line. Paths are those of the node; with `array_items_file` or `task` each task of an array
-    has its own output: `results/out.pkl` becomes `results/out-7.pkl`. `task` is the variable that has its number, by
-    default that of the scheduler it finds itself in."""
+    """The runner's command line.
+
+    Paths are those of the node; with `array_items_file` or `task` each task of an array has its own
+    output: `results/out.pkl` becomes `results/out-7.pkl`. `task` is the variable that has its
+    number, by default that of the scheduler it finds itself in.
+    """
 
     module: str
     function: str
@@ -42,8 +45,9 @@ class RunnerCall:
     result_format: str | None = None
 
     def words(self) -> tuple[tuple[str, bool], ...]:
-        """The command as words, for a container's runtime to run as well: (text, whether it is bash source that the
-        node expands, such as `"$PY_EXEC"`, and not literal)."""
+        """The command as words, for a container's runtime to run as well: (text, whether it is bash
+        source that the node expands, such as `"$PY_EXEC"`, and not literal).
+        """
         options: list[tuple[str, bool]] = []
         for name in (
             "module", "function", "args_file", "kwargs_file", "callbacks_file", "job_dir", "stdout_path", "stderr_path",
@@ -67,7 +71,11 @@ class RunnerCall:
         stem, dot, ending = name.rpartition(".")
         if not stem:
             stem, dot, ending = name, "", ""
-        return _quoted(folder + slash + stem + "-") + self._index() + (_quoted(dot + ending) if dot else "")
+        return (
+            _quoted(folder + slash + stem + "-")
+            + self._index()
+            + (_quoted(dot + ending) if dot else "")
+        )
 
     def _index(self) -> str:
         return f'"${self.task}"' if self.task else f'"{_INDEX}"'
@@ -75,19 +83,30 @@ class RunnerCall:
 
 @dataclass(frozen=True)
 class Packaged:
-    """`before` are lines of bash for before the runner, `after` lines for when the script ends, however it does."""
+    """`before` are lines of bash for before the runner, `after` lines for when the script ends,
+    however it does.
+    """
 
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
-        """What stands before the runner's command, and sees to it that `after` is done when the script ends."""
-        finish = (f"{FINISH}() {{", *(f"  {line}" for line in self.after), "}", f"trap {FINISH} EXIT")
+        """What stands before the runner's command, and sees to it that `after` is done when the
+        script ends.
+        """
+        finish = (
+            f"{FINISH}() {{",
+            *(f"  {line}" for line in self.after),
+            "}",
+            f"trap {FINISH} EXIT",
+        )
         return (*(finish if self.after else ()), *self.before)
 
 
 def _python(python: str) -> str:
-    return f'PY_EXEC="${{PY_EXEC:-}}"; [ -n "$PY_EXEC" ] || PY_EXEC={_quoted(python)}; export PY_EXEC'
+    return (
+        f'PY_EXEC="${{PY_EXEC:-}}"; [ -n "$PY_EXEC" ] || PY_EXEC={_quoted(python)}; export PY_EXEC'
+    )
 
 
 def _build_command(python: str, source: str, folder: str, isolated: bool) -> str:
@@ -106,12 +125,14 @@ def wheel_packaging(
     array_tasks: int = 1,
     stale_seconds: int = 180,
 ) -> Packaged:
-    """A venv of the job's own with a wheel in it, given as a file or built on the node from a project's folder.
+    """A venv of the job's own with a wheel in it, given as a file or built on the node from a
+    project's folder.
 
-    `folder`, absolute and on a file system that all nodes share, is for the venv alone. Whoever of the job's array
-    comes first builds, the others wait; a builder that showed no life for `stale_seconds` is replaced. When the last of
-    `array_tasks` has ended, the venv is removed. `isolated` None: pip fetches what the build needs where
-    the build fails without. For the batch script, not for each rank of srun.
+    `folder`, absolute and on a file system that all nodes share, is for the venv alone. Whoever of
+    the job's array comes first builds, the others wait; a builder that showed no life for
+    `stale_seconds` is replaced. When the last of `array_tasks` has ended, the venv is removed.
+    `isolated` None: pip fetches what the build needs where the build fails without. For the batch
+    script, not for each rank of srun.
     """
     if bool(wheel) == bool(source):
         raise ValueError("give either wheel, a .whl file, or source, the folder of a project")
@@ -137,8 +158,13 @@ def wheel_packaging(
 
 
 def _build_in_venv(source: str, isolated: bool | None) -> str:
-    commands = (_build_command('"$PY_EXEC"', source, '"$hpcdash_mine/wheel"', each) for each in (False, True))
-    first, fetching = (command.replace(" --wheel-dir", " \\\n        --wheel-dir", 1) for command in commands)
+    commands = (
+        _build_command('"$PY_EXEC"', source, '"$hpcdash_mine/wheel"', each)
+        for each in (False, True)
+    )
+    first, fetching = (
+        command.replace(" --wheel-dir", " \\\n        --wheel-dir", 1) for command in commands
+    )
     if isolated is not None:
         return fetching if isolated else first
     return f'{{ {first} || {{\n      echo "hpcdash: {_AGAIN}" >&2\n      {fetching}; }}; }}'
@@ -164,8 +190,9 @@ hpcdash_install() {{
       -- {wheel} && : > "$hpcdash_mine/{mark}"
 }}"""
 
-# mkdir is whole on every file system, which flock is not. Were two to build at once, each would have a folder of its
-# own, and the first link stands: the lock spares work, and nothing breaks without it.
+# mkdir is whole on every file system, which flock is not. Were two to build at once, each would
+# have a folder of its own, and the first link stands: the lock spares work, and nothing breaks
+# without it.
 _LOCK = """\
 hpcdash_unlock() {{
   [ -z "$hpcdash_beat" ] || kill "$hpcdash_beat" 2>/dev/null || :

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def packed(value: object) -> bytes:
-    """A value as a base64 pickle, for a file that the runner reads. Raises what pickle raises for a lambda or a lock.
+    """A value as a base64 pickle, for a file that the runner reads.
+
+    Raises what pickle raises for a lambda or a lock.
 
     Protocol 4, which every Python from 3.4 on reads: the job's may be older than the client's.
     """
@@ -22,7 +24,10 @@ def packed(value: object) -> bytes:
 
 
 def unpacked(content: bytes) -> object:
-    """What `packed` was given; a plain pickle is read too. Raises ValueError for what is neither."""
+    """What `packed` was given; a plain pickle is read too.
+
+    Raises ValueError for what is neither.
+    """
     # A plain pickle begins with 0x80, which is no letter of base64.
     if not content.startswith(b"\x80"):
         content = base64.b64decode(b"".join(content.split()), validate=True)
@@ -30,13 +35,18 @@ def unpacked(content: bytes) -> object:
 
 
 def read_packed(path: str) -> object:
-    """The value in a file. Raises OSError, ValueError, and what a pickle raises whose classes are not there."""
+    """The value in a file.
+
+    Raises OSError, ValueError, and what a pickle raises whose classes are not there.
+    """
     with open(path, "rb") as file:
         return unpacked(file.read())
 
 
 def call_packed(content: bytes) -> object:
-    """Calls a function with its arguments, all three in one pickle: one that cannot be read takes no other with it."""
+    """Calls a function with its arguments, all three in one pickle: one that cannot be read takes
+    no other with it.
+    """
     function, args, kwargs = pickle.loads(content)
     return function(*args, **kwargs)
 

@@ -1,4 +1,6 @@
-"""Ends a training before its scheduler does: at a signal that warns, or while there is time left for one more save."""
+"""Ends a training before its scheduler does: at a signal that warns, or while there is time left
+for one more save.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +21,35 @@ if TYPE_CHECKING:
 
     from hpcdash.job.ranks import AllReduceMax
 
-# What a save is taken to last until one was measured; no more than a twentieth of the time there was at the start.
+# What a save is taken to last until one was measured; no more than a twentieth of the time there
+# was at the start.
 UNMEASURED_SAVE_SECONDS = 60.0
 _GRACE_FACTOR = 2.0
 # The least that is left for the end; no more than a twentieth either.
 _LEAST_GRACE_SECONDS = 10.0
 # With these workers are ended: they must get them.
 _ENDING = ("SIGTERM", "SIGINT")
-# A file that the batch script reads: the signals for which the training stopped, `SIGTERM 4711` a line.
+# A file that the batch script reads: the signals for which the training stopped, `SIGTERM 4711` a
+# line.
 STOPPED_EARLY = "HPCDASH_STOPPED_EARLY"
 _RECENT_ITERATIONS = 50
 _RECENT_SAVES = 5
 
 
 class Preemption:
-    """Says when to save and end: after SIGUSR1 or SIGTERM, or when the job's end is nearer than 2 × (iteration + save).
+    """Says when to save and end: after SIGUSR1 or SIGTERM, or when the job's end is nearer than 2 ×
+    (iteration + save).
 
     At the latest it says so 10 s before the end, or a twentieth of the time there was.
 
-    The end is the earliest of HPCDASH_END_TIME (the script of a launch sets it), SLURM_JOB_END_TIME, `walltime`
-    ("24:00:00" or seconds, from this process's start: PBS says it nowhere) and `exit_duration_in_mins` after the start.
-    `ask_slurm` has one `scontrol show job` asked, here: older versions of Slurm, as 22.05, set no SLURM_JOB_END_TIME,
-    and an end that was put off later is in neither.
+    The end is the earliest of HPCDASH_END_TIME (the script of a launch sets it),
+    SLURM_JOB_END_TIME, `walltime` ("24:00:00" or seconds, from this process's start: PBS says it
+    nowhere) and `exit_duration_in_mins` after the start. `ask_slurm` has one `scontrol show job`
+    asked, here: older versions of Slurm, as 22.05, set no SLURM_JOB_END_TIME, and an end that was
+    put off later is in neither.
 
-    The batch script of a job with `requeue` and `checkpoints` is notified of a stop for a signal, by the file
-    HPCDASH_STOPPED_EARLY: it requeues a job that is being preempted.
+    The batch script of a job with `requeue` and `checkpoints` is notified of a stop for a signal,
+    by the file HPCDASH_STOPPED_EARLY: it requeues a job that is being preempted.
 
         preemption = Preemption()
         for step in range(steps):
@@ -52,19 +58,22 @@ class Preemption:
                 save(step)
                 break
 
-    Iterations are timed from one `should_stop` to the next, and the slowest of the last 50 counts; saves by
-    `saved(seconds)`. Before the first, a save takes `save_seconds`, or as long as that of what `Checkpoints` resumed
-    from, or 60 s (at most a twentieth of the time there was). The handler only sets a flag, then calls the handler that
-    was there. Signals reach the main thread alone: made in another one, this raises RuntimeError unless `signals=()`.
-    `close` puts the old handlers back.
+    Iterations are timed from one `should_stop` to the next, and the slowest of the last 50 counts;
+    saves by `saved(seconds)`. Before the first, a save takes `save_seconds`, or as long as that of
+    what `Checkpoints` resumed from, or 60 s (at most a twentieth of the time there was). The
+    handler only sets a flag, then calls the handler that was there. Signals reach the main thread
+    alone: made in another one, this raises RuntimeError unless `signals=()`. `close` puts the old
+    handlers back.
 
-    With several ranks one that has to stop stops all, by `all_reduce_max` (a rank's number in, the highest of all out)
-    or by torch.distributed where it runs: then all ranks must ask, at the same places.
+    With several ranks one that has to stop stops all, by `all_reduce_max` (a rank's number in, the
+    highest of all out) or by torch.distributed where it runs: then all ranks must ask, at the same
+    places.
 
-    `scancel --signal=USR1` and `#SBATCH --signal=USR1@90` go to all processes of a step, and end each that does not
-    handle them. Workers that multiprocessing starts after this is made (fork, spawn or forkserver) outlive them, and
-    hear of them only by a Preemption of their own. Other programs are left as they are, for some want the signal: what
-    is to outlive it, as the service of a logger, is started in `with preemption.sparing():`.
+    `scancel --signal=USR1` and `#SBATCH --signal=USR1@90` go to all processes of a step, and end
+    each that does not handle them. Workers that multiprocessing starts after this is made (fork,
+    spawn or forkserver) outlive them, and hear of them only by a Preemption of their own. Other
+    programs are left as they are, for some want the signal: what is to outlive it, as the service
+    of a logger, is started in `with preemption.sparing():`.
     """
 
     def __init__(
@@ -81,7 +90,9 @@ class Preemption:
         from hpcdash.job.end_time import end_time
 
         self._now = now
-        self.ends_at = end_time(walltime=walltime, exit_duration_in_mins=exit_duration_in_mins, ask_slurm=ask_slurm)
+        self.ends_at = end_time(
+            walltime=walltime, exit_duration_in_mins=exit_duration_in_mins, ask_slurm=ask_slurm
+        )
         # Of the iterations that are timed, how many there are from one look to the next.
         self.check_every_steps = 1
         twentieth = float("inf") if self.ends_at is None else max(0.0, self.ends_at - now()) / 20
@@ -105,17 +116,24 @@ class Preemption:
             self._catch(signals)
 
     def should_stop(self, step: int | None = None) -> str:
-        """Why to save and end now, "" to go on. Once said it stays said; asked once an iteration."""
+        """Why to save and end now, "" to go on.
+
+        Once said it stays said; asked once an iteration.
+        """
         self._time_iteration()
         worst = highest_of_all(int(bool(self.reason(step))), self._all_reduce_max)
         if worst and not self._reason:
-            self._reason = "another rank was told that the job is ending" + ("" if step is None else f" at step {step}")
+            self._reason = "another rank was told that the job is ending" + (
+                "" if step is None else f" at step {step}"
+            )
         if worst:
             self.stopping()
         return self._reason
 
     def stopping(self) -> None:
-        """Reports that the training stops now: its batch script then knows the signals it has received, or receives."""
+        """Reports that the training stops now: its batch script then knows the signals it has
+        received, or receives.
+        """
         if not self._is_stopping:
             self._is_stopping = True
             self._report_signals()
@@ -130,7 +148,11 @@ class Preemption:
                 self._reason = f"received {signal.Signals(self._signal).name}{at}"
             elif self.ends_at is not None and self.seconds_left() <= self.grace_seconds():
                 left, grace = max(0.0, self.seconds_left()), self.grace_seconds()
-                steps = "iteration" if self.check_every_steps == 1 else f"{self.check_every_steps} iterations"
+                steps = (
+                    "iteration"
+                    if self.check_every_steps == 1
+                    else f"{self.check_every_steps} iterations"
+                )
                 parts = " + ".join((steps, "save", *self._also))
                 least = f"2 × ({parts})" if grace > self._least_grace else "the end itself"
                 self._reason = f"{left:.0f} s are left{at}, less than the {grace:.0f} s of {least}"
@@ -141,17 +163,26 @@ class Preemption:
         return float("inf") if self.ends_at is None else self.ends_at - self._now()
 
     def grace_seconds(self) -> float:
-        """How long before its end the training stops: 2 × (iteration + save), of the slowest measured lately.
+        """How long before its end the training stops: 2 × (iteration + save), of the slowest
+        measured lately.
 
         Of as many iterations as there are from one look to the next; and at least some seconds.
         """
-        known = (max(self._saves, default=None), self._save_seconds, remembered(), self._assumed_save)
+        known = (
+            max(self._saves, default=None),
+            self._save_seconds,
+            remembered(),
+            self._assumed_save,
+        )
         save = next(seconds for seconds in known if seconds is not None)
         iterations = self.check_every_steps * max(self._iterations, default=0.0)
-        return max(self._least_grace, _GRACE_FACTOR * (iterations + save + sum(self._also.values())))
+        return max(
+            self._least_grace, _GRACE_FACTOR * (iterations + save + sum(self._also.values()))
+        )
 
     def sparing(self) -> AbstractContextManager[None]:
-        """What this thread starts in the block never gets the signals that warn; SIGTERM and SIGINT it does.
+        """What this thread starts in the block never gets the signals that warn; SIGTERM and SIGINT
+        it does.
 
         with guard.preemption.sparing():
             wandb.init()
@@ -174,9 +205,11 @@ class Preemption:
         self._also[what] = float(seconds)
 
     def close(self) -> None:
-        """Puts back the handlers that were there; those that were put over these since are left alone.
+        """Puts back the handlers that were there; those that were put over these since are left
+        alone.
 
-        Where one of those puts this one's back when it is closed itself, signals go on to what was there before.
+        Where one of those puts this one's back when it is closed itself, signals go on to what was
+        there before.
         """
         import signal
 
@@ -191,7 +224,9 @@ class Preemption:
                 signal.signal(number, self._before(number))
 
     def _before(self, number: int) -> Any:
-        """What handled a signal before this: of others like it that are closed by now, what did before them."""
+        """What handled a signal before this: of others like it that are closed by now, what did
+        before them.
+        """
         previous = self._previous.get(number)
         of = getattr(previous, "__self__", None)
         return of._before(number) if isinstance(of, Preemption) and of._is_closed else previous
@@ -207,7 +242,10 @@ class Preemption:
         import threading
 
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("signals reach only the main thread: create this in the main thread, or pass signals=()")
+            raise RuntimeError(
+                "signals reach only the main thread: create this in the main thread, or pass "
+                "signals=()"
+            )
         for name in names:
             number = int(signal.Signals[name])
             previous = signal.signal(number, self._handle)
@@ -253,7 +291,8 @@ class Preemption:
                 os.kill(os.getpid(), number)
             return
         if os.getpid() != self._process:
-            # A forked worker of a data loader: it is ended with TERM, and is to outlive what warns the whole step.
+            # A forked worker of a data loader: it is ended with TERM, and is to outlive what warns
+            # the whole step.
             if number == signal.SIGTERM or callable(previous):
                 signal.signal(number, previous or signal.SIG_DFL)
                 os.kill(os.getpid(), number)

@@ -8,34 +8,42 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Open MPI, PMIx, MPICH and Intel MPI. mpirun starts its daemons as tasks of Slurm: SLURM_PROCID is the daemon's.
+# Open MPI, PMIx, MPICH and Intel MPI. mpirun starts its daemons as tasks of Slurm: SLURM_PROCID is
+# the daemon's.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 MPI_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-# How many processes Slurm started together: in a step its own number, in a batch script what was asked for.
+# How many processes Slurm started together: in a step its own number, in a batch script what was
+# asked for.
 SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _OF_A_LAUNCHER = ("LOCAL_RANK", "WORLD_SIZE")
 
 
 def is_of_launcher(given: Mapping[str, str]) -> bool:
-    """Whether RANK, LOCAL_RANK and WORLD_SIZE are right, all three together, and what Slurm and MPI say is not.
+    """Whether RANK, LOCAL_RANK and WORLD_SIZE are right, all three together, and what Slurm and MPI
+    say is not.
 
-    Those who start processes by srun have Slurm's variables right in each. torchrun, accelerate and deepspeed, which
-    are tasks of Slurm themselves, set the three for the processes that they start, in which Slurm's are the launcher's.
-    So the three go first where they are all there, and torchrun says that it set them (TORCHELASTIC_RUN_ID), or
-    WORLD_SIZE is not the number that srun or mpirun started, or neither started this process. Lightning, where it
-    starts processes itself, says NODE_RANK instead of RANK.
+    Those who start processes by srun have Slurm's variables right in each. torchrun, accelerate and
+    deepspeed, which are tasks of Slurm themselves, set the three for the processes that they start,
+    in which Slurm's are the launcher's. So the three go first where they are all there, and
+    torchrun says that it set them (TORCHELASTIC_RUN_ID), or WORLD_SIZE is not the number that srun
+    or mpirun started, or neither started this process. Lightning, where it starts processes itself,
+    says NODE_RANK instead of RANK.
     """
     is_ranked = first_whole_number(given, "RANK", "NODE_RANK") is not None
     if not is_ranked or any(whole_number(given.get(name, "")) is None for name in _OF_A_LAUNCHER):
         return False
     started = first_whole_number(given, *MPI_SIZES, *SLURM_SIZES)
     is_in_step = first_whole_number(given, *MPI_SIZES, "SLURM_STEP_ID", "SLURM_STEPID") is not None
-    return bool(given.get("TORCHELASTIC_RUN_ID")) or not is_in_step or started != whole_number(given["WORLD_SIZE"])
+    return (
+        bool(given.get("TORCHELASTIC_RUN_ID"))
+        or not is_in_step
+        or started != whole_number(given["WORLD_SIZE"])
+    )
 
 
 def rank_of(given: Mapping[str, str]) -> int | None:
@@ -73,7 +81,11 @@ def processes_in_all(environment: Mapping[str, str] | None = None) -> int:
     """How many processes train together, 1 where nobody says so."""
     given = os.environ if environment is None else environment
     # SLURM_NTASKS is that of a batch script too, which is one process.
-    names = ("WORLD_SIZE",) if is_of_launcher(given) else (*MPI_SIZES, "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
+    names = (
+        ("WORLD_SIZE",)
+        if is_of_launcher(given)
+        else (*MPI_SIZES, "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
+    )
     return first_whole_number(given, *names) or 1
 
 

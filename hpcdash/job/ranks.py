@@ -1,4 +1,6 @@
-"""How the ranks of a training agree: each says a number, all learn the highest. Imports no framework.
+"""How the ranks of a training agree: each says a number, all learn the highest.
+
+Imports no framework.
 
 All ranks must ask at the same places of their loops, as with any collective.
 """
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def torch_all_reduce_max(number: int) -> int:
-    """The highest of the numbers that the ranks of torch.distributed give; a collective over its default group."""
+    """The highest of the numbers that the ranks of torch.distributed give; a collective over its
+    default group.
+    """
     torch = sys.modules["torch"]
     distributed = torch.distributed
     # NCCL reduces what is on a GPU alone; gloo and mpi what is not.
@@ -29,7 +33,9 @@ def torch_all_reduce_max(number: int) -> int:
 
 
 def torch_is_distributed() -> bool:
-    """Whether the program has torch.distributed running by now, among more than one rank; never imports torch."""
+    """Whether the program has torch.distributed running by now, among more than one rank; never
+    imports torch.
+    """
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return False
@@ -37,7 +43,9 @@ def torch_is_distributed() -> bool:
 
 
 class Rank:
-    """This process's rank among all: as given, else as torch.distributed says once it runs, else its environment."""
+    """This process's rank among all: as given, else as torch.distributed says once it runs, else
+    its environment.
+    """
 
     def __init__(self, given: int | None) -> None:
         self._is_given = given is not None
@@ -52,7 +60,9 @@ class Rank:
 
 
 def highest_of_all(number: int, all_reduce_max: AllReduceMax | None) -> int:
-    """The highest number of all ranks: by what is given, else by torch.distributed where it runs, else one's own."""
+    """The highest number of all ranks: by what is given, else by torch.distributed where it runs,
+    else one's own.
+    """
     if all_reduce_max is not None:
         return int(all_reduce_max(number))
     return torch_all_reduce_max(number) if torch_is_distributed() else number
@@ -62,7 +72,9 @@ ALONE = "each rank looks alone for what to resume from; ask after torch.distribu
 
 
 def choice_of_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
-    """The number of 0 or more that rank 0 gives, -1 for none, in all ranks; those of others are not looked at."""
+    """The number of 0 or more that rank 0 gives, -1 for none, in all ranks; those of others are not
+    looked at.
+    """
     return highest_of_all(number + 1 if rank == 0 else 0, all_reduce_max) - 1
 
 

@@ -1,4 +1,6 @@
-"""What functions of jobs return, as files of their launch's folder: written, and read by jobs that follow."""
+"""What functions of jobs return, as files of their launch's folder: written, and read by jobs that
+follow.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ FORMATS = (PICKLE, JSON)
 
 
 def write_result(path: str, value: object, form: str = PICKLE) -> None:
-    """Write a result: the file is there whole or not at all. Raises what pickle or json raise for what they cannot."""
+    """Write a result: the file is there whole or not at all.
+
+    Raises what pickle or json raise for what they cannot.
+    """
     # Protocol 4: the client's Python may be older.
     content = pickle.dumps(value, protocol=4) if form == PICKLE else json.dumps(value).encode()
     with write_whole(path) as beside:
@@ -26,21 +31,28 @@ def write_result(path: str, value: object, form: str = PICKLE) -> None:
 
 
 def parse_result(content: bytes, form: str) -> Any:
-    """A result by its bytes. To read a pickle runs what is in it: read only what one's own job wrote."""
+    """A result by its bytes.
+
+    To read a pickle runs what is in it: read only what one's own job wrote.
+    """
     return pickle.loads(content) if form == PICKLE else json.loads(content.decode("utf-8"))
 
 
 def load_result(path: str, form: str = PICKLE) -> Any:
-    """The result of a job that this one waited for; of a folder of this account that nobody else can write to.
+    """The result of a job that this one waited for; of a folder of this account that nobody else
+    can write to.
 
-    Raises FileNotFoundError where that job left none, and PermissionError where others may have written it.
+    Raises FileNotFoundError where that job left none, and PermissionError where others may have
+    written it.
     """
     folder = os.path.dirname(path)
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         status = os.fstat(number)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise PermissionError(f"{folder}: others may have written there; its results are not read")
+            raise PermissionError(
+                f"{folder}: others may have written there; its results are not read"
+            )
         try:
             file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=number)
         except FileNotFoundError:

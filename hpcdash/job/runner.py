@@ -1,7 +1,8 @@
-"""`python -m hpcdash.job.runner`: calls one function of a submission in its job, and tells how it went.
+"""`python -m hpcdash.job.runner`: calls one function of a submission in its job, and tells how it
+went.
 
-Reads its files and its environment; touches neither ssh nor the scheduler. Ends with 0 or 1, so that the scheduler
-knows a job that failed. Signals are the function's own to handle.
+Reads its files and its environment; touches neither ssh nor the scheduler. Ends with 0 or 1, so
+that the scheduler knows a job that failed. Signals are the function's own to handle.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from hpcdash.job.states import Completed, EmittedBy, Failure, Launch, RunBegin, 
 log = logging.getLogger("hpcdash.job")
 
 _INDEX_VARIABLES = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID")
-_TOLD_VARIABLES = ("SLURM_", "PBS_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "MASTER_", "JOB_DIR")
+_TOLD_VARIABLES = (
+    "SLURM_",
+    "PBS_",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "MASTER_",
+    "JOB_DIR",
+)
 _SECRET_VARIABLES = ("SLURM_JWT", "PBS_JOBCOOKIE")
 
 
@@ -50,26 +58,56 @@ def _parser() -> argparse.ArgumentParser:
     add("--args-file", help="a base64 pickle of the positional arguments, a tuple or list")
     add("--kwargs-file", help="a base64 pickle of the keyword arguments, a dict")
     add("--callbacks-file", help="what hpcdash.job.callbacks.shipped() made")
-    add("--callback", action="append", default=[], metavar="MODULE:NAME", help="is told too; may be given again")
+    add(
+        "--callback",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="is told too; may be given again",
+    )
     add("--job-dir", help="the job's folder, given to the function as JOB_DIR")
     add("--stdout-path", help="told to callbacks")
     add("--stderr-path", help="told to callbacks")
     add("--pre-submission-id", help="told to callbacks")
-    add("--output-file", help="where the result is written; of rank N > 0 to FILE.N, and a failure to FILE.error")
+    add(
+        "--output-file",
+        help="where the result is written; of rank N > 0 to FILE.N, and a failure to FILE.error",
+    )
     add("--result-format", default=PICKLE, choices=FORMATS, help="how the result is written")
-    add("--main", metavar="FILE", help="the program that submitted: is imported, but for its __main__ part")
-    add("--sys-path", action="append", default=[], metavar="DIR", help="goes before sys.path; may be given again")
-    add("--loglevel", default="WARNING", type=str.upper, choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
-    add("--array-index", help="which of the items; by default the array task's number in the environment")
+    add(
+        "--main",
+        metavar="FILE",
+        help="the program that submitted: is imported, but for its __main__ part",
+    )
+    add(
+        "--sys-path",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="goes before sys.path; may be given again",
+    )
+    add(
+        "--loglevel",
+        default="WARNING",
+        type=str.upper,
+        choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+    )
+    add(
+        "--array-index",
+        help="which of the items; by default the array task's number in the environment",
+    )
     add(
         "--array-items-file",
-        help="a base64 pickle of a list: a tuple is positional arguments, a dict keyword arguments, else one argument",
+        help="a base64 pickle of a list: a tuple is positional arguments, a dict keyword "
+        "arguments, else one argument",
     )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 where the function returned (or raised SystemExit(0)) and its result was written, else 1."""
+    """The exit status: 0 where the function returned (or raised SystemExit(0)) and its result was
+    written, else 1.
+    """
     options = _parser().parse_args(argv)
     _log_to_stderr(options.loglevel)
     _leave_working_copy()
@@ -81,8 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_working_copy() -> None:
-    """In a venv made for the job import what it holds, not a folder of the same name where the job was submitted:
-    `python -m` puts the current folder first, and so does an empty entry of PYTHONPATH."""
+    """In a venv made for the job import what it holds, not a folder of the same name where the job
+    was submitted: `python -m` puts the current folder first, and so does an empty entry of
+    PYTHONPATH.
+    """
     try:
         here = os.getcwd()
     except OSError:
@@ -121,10 +161,13 @@ class _Run:
             result = _call(function, args, kwargs)
             if self.output_path:
                 write_result(self.output_path, result, self.options.result_format)
-        except BaseException as error:  # Whatever it was, the exit status, the file and the callbacks tell it.
+        except (
+            BaseException
+        ) as error:  # Whatever it was, the exit status, the file and the callbacks tell it.
             failure, result = _failure(error), None
             self.error = error
-            # Of the two the one that programs read goes first: stderr may be on a disk that is full.
+            # Of the two the one that programs read goes first: stderr may be on a disk that is
+            # full.
             try:
                 self._write_failure(failure)
                 _write_to_stderr(failure.traceback)
@@ -184,7 +227,16 @@ class _Run:
         result_path = self.output_path if failure is None else None
         ended_at = time.time()
         if began and self.context is not None:
-            end = RunEnd(self.launch, self.context, status, self.began_at, ended_at, result, result_path, failure)
+            end = RunEnd(
+                self.launch,
+                self.context,
+                status,
+                self.began_at,
+                ended_at,
+                result,
+                result_path,
+                failure,
+            )
             try:
                 tell(self.callbacks, "on_run_end", end)
             finally:
@@ -193,7 +245,12 @@ class _Run:
             self._tell_completed(status, ended_at, began, result_path, failure)
 
     def _tell_completed(
-        self, status: RunStatus, ended_at: float, began: bool, result_path: str | None, failure: Failure | None
+        self,
+        status: RunStatus,
+        ended_at: float,
+        began: bool,
+        result_path: str | None,
+        failure: Failure | None,
     ) -> None:
         completed = Completed(
             self.launch,
@@ -239,9 +296,14 @@ _replaced_mains: list[Any] = []
 
 
 def imported(module: str, function: str) -> Callable[..., Any]:
-    """The function of that name. Raises ImportError, AttributeError, and TypeError for what cannot be called."""
+    """The function of that name.
+
+    Raises ImportError, AttributeError, and TypeError for what cannot be called.
+    """
     if module == "__main__":
-        raise ImportError("a function of the program itself cannot be imported in a job: move it into a module")
+        raise ImportError(
+            "a function of the program itself cannot be imported in a job: move it into a module"
+        )
     found: Any = importlib.import_module(module)
     for name in function.split("."):
         found = getattr(found, name)
@@ -271,7 +333,9 @@ def _loaded(path: str | None, types: tuple[type, ...], default: Any) -> Any:
 
 
 def _array_index(given: str | None) -> int | None:
-    text = given or next((os.environ[name] for name in _INDEX_VARIABLES if os.environ.get(name)), None)
+    text = given or next(
+        (os.environ[name] for name in _INDEX_VARIABLES if os.environ.get(name)), None
+    )
     try:
         return None if text is None else int(text)
     except ValueError:
@@ -300,12 +364,19 @@ def _output_path(path: str | None, context: JobContext) -> str | None:
 def _failure(error: BaseException) -> Failure:
     """The error with its traceback from the function's own frames on, where it has any."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "hpcdash.job.task"):
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (
+        __name__,
+        "hpcdash.job.task",
+    ):
         frames = frames.tb_next
     try:
         lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
-    except BaseException as another:  # As its own classes may have broken attributes that a traceback shows.
-        lines = [f"{type(error).__name__}, whose traceback cannot be written: {type(another).__name__}\n"]
+    except (
+        BaseException
+    ) as another:  # As its own classes may have broken attributes that a traceback shows.
+        lines = [
+            f"{type(error).__name__}, whose traceback cannot be written: {type(another).__name__}\n"
+        ]
     try:
         message = str(error)
     except BaseException:  # An error's own __str__ may fail, and were it with SystemExit(0).
@@ -328,12 +399,14 @@ def _write_to_stderr(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except BaseException:
-        # There is nowhere left to say it: its disk is full, it is closed, or the function put something else there.
+        # There is nowhere left to say it: its disk is full, it is closed, or the function put
+        # something else there.
         pass
 
 
 def _log_to_stderr(level: str) -> None:
-    # The root logger stays as it is: logging.basicConfig() in the function would do nothing otherwise.
+    # The root logger stays as it is: logging.basicConfig() in the function would do nothing
+    # otherwise.
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("hpcdash: %(levelname)s: %(message)s"))
     log.addHandler(handler)
@@ -342,13 +415,17 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _let_go_of_streams() -> None:
-    """Python ends with 120 where what was said cannot be written at the end, whatever the function's own status is."""
+    """Python ends with 120 where what was said cannot be written at the end, whatever the
+    function's own status is.
+    """
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
         except BaseException as error:  # As above: it may be anything by now, None too.
             if getattr(sys, name) is not None and name == "stdout":
-                _write_to_stderr(f"hpcdash: what the function printed last is lost: {type(error).__name__}\n")
+                _write_to_stderr(
+                    f"hpcdash: what the function printed last is lost: {type(error).__name__}\n"
+                )
             setattr(sys, name, None)
 
 

@@ -1,4 +1,7 @@
-"""What a training's log is told once. A loop of a million steps must not say a million times that a disk is gone."""
+"""What a training's log is told once.
+
+A loop of a million steps must not say a million times that a disk is gone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """One warning of the logger `hpcdash.job`: on stderr unless the program has set up logging otherwise."""
+    """One warning of the logger `hpcdash.job`: on stderr unless the program has set up logging
+    otherwise.
+    """
     import logging
 
     logging.getLogger("hpcdash.job").warning("hpcdash: %s", text)

@@ -1,4 +1,7 @@
-"""How long saves of this training take, as the run before it measured. Measures nothing, reads no file."""
+"""How long saves of this training take, as the run before it measured.
+
+Measures nothing, reads no file.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ _known: float | None = None
 
 
 def remember(seconds: object) -> None:
-    """Takes what a checkpoint's marker says of its save; what is no number of seconds is passed over."""
+    """Takes what a checkpoint's marker says of its save; what is no number of seconds is passed
+    over.
+    """
     global _known
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < 1e7:
         _known = float(seconds)
 
 
 def remembered() -> float | None:
-    """Seconds of the save of what this process resumed from; None where it has not, or that is not known."""
+    """Seconds of the save of what this process resumed from; None where it has not, or that is not
+    known.
+    """
     return _known

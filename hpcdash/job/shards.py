@@ -1,6 +1,8 @@
-"""A training's state in the files of its ranks: its tensors as torch saves them, all else as a pickle of plain values.
+"""A training's state in the files of its ranks: its tensors as torch saves them, all else as a
+pickle of plain values.
 
-Reading them runs no code of whoever wrote them: the pickle may name no class, and torch loads weights only.
+Reading them runs no code of whoever wrote them: the pickle may name no class, and torch loads
+weights only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     Tensor = Any
 
 FORMAT = 1
-# Of a model that has less, rank 0 writes it all: it takes two seconds, and one file is easier to carry about.
+# Of a model that has less, rank 0 writes it all: it takes two seconds, and one file is easier to
+# carry about.
 SMALL_BYTES = 2 << 30
 _PLAIN: tuple[Any, ...] = (bool, int, float, str, bytes)
 # Stands for a tensor among plain values, with its number; and says that it is a part of a DTensor.
@@ -27,7 +30,9 @@ _TENSOR, _LOCAL = "__tensor__", "__local__"
 
 
 class Parts:
-    """A state taken apart: `plain` values, in which numbers stand for the `tensors`, each with its `paths` there."""
+    """A state taken apart: `plain` values, in which numbers stand for the `tensors`, each with its
+    `paths` there.
+    """
 
     def __init__(self, state: object) -> None:
         self.tensors: list[Tensor] = []
@@ -43,10 +48,15 @@ class Parts:
         if isinstance(value, Mapping):
             if _TENSOR in value:
                 raise TypeError(f"{_path(path)}: a key {_TENSOR!r} cannot be saved")
-            return {self._plain(key, path): self._plain(one, (*path, str(key))) for key, one in value.items()}
+            return {
+                self._plain(key, path): self._plain(one, (*path, str(key)))
+                for key, one in value.items()
+            }
         for kind in (list, tuple, set, frozenset):
             if isinstance(value, kind):
-                return kind(self._plain(one, (*path, str(number))) for number, one in enumerate(value))
+                return kind(
+                    self._plain(one, (*path, str(number))) for number, one in enumerate(value)
+                )
         for simple in _PLAIN:
             # Of numpy, an enumeration.
             if isinstance(value, simple):
@@ -73,14 +83,20 @@ class Parts:
         return _has_local(self.plain)
 
     def layout(self) -> int:
-        """A number that is the same in all ranks whose tensors have the same names, types and shapes."""
+        """A number that is the same in all ranks whose tensors have the same names, types and
+        shapes.
+        """
         from zlib import crc32
 
-        shapes = [(path, str(one.dtype), tuple(one.shape)) for path, one in zip(self.paths, self.tensors)]
+        shapes = [
+            (path, str(one.dtype), tuple(one.shape)) for path, one in zip(self.paths, self.tensors)
+        ]
         return crc32(repr(shapes).encode())
 
     def owners(self, ranks: int, is_same: Callable[[tuple[str, ...]], bool]) -> list[int]:
-        """Which rank writes each tensor: about as many bytes each, rank 0 those that may differ between ranks."""
+        """Which rank writes each tensor: about as many bytes each, rank 0 those that may differ
+        between ranks.
+        """
         sizes = [one.numel() * one.element_size() for one in self.tensors]
         owners = [0] * len(sizes)
         if ranks == 1 or sum(sizes) < SMALL_BYTES:
@@ -94,8 +110,13 @@ class Parts:
         return owners
 
 
-def put_together(plain: Any, tensors: Mapping[int, Tensor], like: Callable[[tuple[str, ...]], Tensor]) -> Any:
-    """The state that was taken apart. `like` gives the DTensor of this rank that a part belongs to, by its path."""
+def put_together(
+    plain: Any, tensors: Mapping[int, Tensor], like: Callable[[tuple[str, ...]], Tensor]
+) -> Any:
+    """The state that was taken apart.
+
+    `like` gives the DTensor of this rank that a part belongs to, by its path.
+    """
 
     def whole(value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, dict):
@@ -113,10 +134,14 @@ def put_together(plain: Any, tensors: Mapping[int, Tensor], like: Callable[[tupl
 def _spread(tensor: Tensor, like: Tensor, path: tuple[str, ...]) -> Tensor:
     """A DTensor of which this rank has a part."""
     if not hasattr(like, "to_local") or like.to_local().shape != tensor.shape:
-        raise RuntimeError(f"{_path(path)} was saved in parts of other sizes, by ranks that were spread otherwise")
+        raise RuntimeError(
+            f"{_path(path)} was saved in parts of other sizes, by ranks that were spread otherwise"
+        )
     mesh, spread = like.device_mesh, like.placements
     local = tensor.to(like.to_local().device)
-    return type(like).from_local(local, mesh, spread, run_check=False, shape=like.shape, stride=like.stride())
+    return type(like).from_local(
+        local, mesh, spread, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def _has_local(plain: Any) -> bool:
@@ -133,7 +158,8 @@ def _is_tensor(value: object) -> bool:
 def _unsavable(value: object, path: tuple[str, ...]) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return TypeError(
-        f"{_path(path)} is a {kind}, which cannot be saved: give tensors, numbers, text, and lists, tuples, dicts and"
+        f"{_path(path)} is a {kind}, which cannot be saved: give tensors, numbers, text, and "
+        f"lists, tuples, dicts and"
         " sets of them"
     )
 
@@ -154,11 +180,16 @@ def write_plain(folder: str | os.PathLike[str], rank: int, value: Mapping[str, A
 def write_tensors(folder: str | os.PathLike[str], rank: int, tensors: Mapping[int, Tensor]) -> None:
     """Writes what `read_tensors` reads; nothing for none."""
     if tensors:
-        sys.modules["torch"].save({number: _alone(one) for number, one in tensors.items()}, _file(folder, rank, "pt"))
+        sys.modules["torch"].save(
+            {number: _alone(one) for number, one in tensors.items()}, _file(folder, rank, "pt")
+        )
 
 
 def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
-    """The plain values of a rank. Raises RuntimeError for a file that is not there, not own, or no such file."""
+    """The plain values of a rank.
+
+    Raises RuntimeError for a file that is not there, not own, or no such file.
+    """
     path = _file(folder, rank, "state")
     with _own_file(path) as file:
         try:
@@ -172,7 +203,10 @@ def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
 
 
 def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[int, Tensor]:
-    """The tensors that ranks have written, by number, in host memory. Raises RuntimeError as `read_plain` does."""
+    """The tensors that ranks have written, by number, in host memory.
+
+    Raises RuntimeError as `read_plain` does.
+    """
     found: dict[int, Tensor] = {}
     for rank in ranks:
         path = _file(folder, rank, "pt")
@@ -190,11 +224,16 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
 
 class _NoClasses(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a checkpoint holds plain values alone")
+        raise pickle.UnpicklingError(
+            f"it names {module}.{name}, and a checkpoint holds plain values alone"
+        )
 
 
 def _own_file(path: str) -> BinaryIO:
-    """Opens a file that nobody else has made. Raises RuntimeError for others: a checkpoint decides what is trained."""
+    """Opens a file that nobody else has made.
+
+    Raises RuntimeError for others: a checkpoint decides what is trained.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -203,7 +242,8 @@ def _own_file(path: str) -> BinaryIO:
     if not stat.S_ISREG(found.st_mode) or {found.st_uid, folder.st_uid} - {os.geteuid(), 0}:
         os.close(file)
         raise RuntimeError(
-            f"{path} is not loaded: it belongs to another user. If you trust it, resume from a copy of your own:"
+            f"{path} is not loaded: it belongs to another user. If you trust it, resume from a "
+            f"copy of your own:"
             f" cp -r {os.path.dirname(os.path.dirname(path))} FOLDER"
         )
     return os.fdopen(file, "rb")
@@ -214,7 +254,9 @@ def _file(folder: str | os.PathLike[str], rank: int, ending: str) -> str:
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """A tensor that has its memory for itself: torch writes all of the memory that a tensor is a view of."""
+    """A tensor that has its memory for itself: torch writes all of the memory that a tensor is a
+    view of.
+    """
     if tensor.layout is not sys.modules["torch"].strided:
         return tensor
     storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()

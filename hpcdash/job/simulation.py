@@ -1,7 +1,8 @@
-"""Tries how a program suspends, on any machine: `python -m hpcdash.job.simulation --suspend-after 60 python train.py`.
+"""Tries how a program suspends, on any machine: `python -m hpcdash.job.simulation --suspend-after
+60 python train.py`.
 
-The program runs as on the only node of a task of a shared pool, and is asked to suspend after so many seconds, as the
-pool's coordinator asks. Run it again to see that it resumes.
+The program runs as on the only node of a task of a shared pool, and is asked to suspend after so
+many seconds, as the pool's coordinator asks. Run it again to see that it resumes.
 """
 
 from __future__ import annotations
@@ -36,13 +37,29 @@ NODE = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_IP": "127.0.0.1", "MASTER_PORT":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program's exit status if it ends before; 0 where it saved in time, 1 where it had to be ended."""
-    parser = argparse.ArgumentParser(prog="python -m hpcdash.job.simulation", description=__doc__, allow_abbrev=False)
+    """The program's exit status if it ends before; 0 where it saved in time, 1 where it had to be
+    ended.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdash.job.simulation", description=__doc__, allow_abbrev=False
+    )
     add = parser.add_argument
-    add("--suspend-after", type=float, metavar="SECONDS", help="when it is asked to suspend; by default never")
-    add("--grace", type=float, default=5.0, metavar="SECONDS", help="how long it may then take to save (default 5)")
+    add(
+        "--suspend-after",
+        type=float,
+        metavar="SECONDS",
+        help="when it is asked to suspend; by default never",
+    )
+    add(
+        "--grace",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long it may then take to save (default 5)",
+    )
     add("--import", type=float, default=60.0, metavar="SECONDS", dest="imports",
-        help="how long it may take from its start to its first look for the command (default 60)")  # fmt: skip
+        help="how long it may take from its start to its first look for the command "
+             "(default 60)")  # fmt: skip
     add("program", nargs=argparse.REMAINDER, help="what is run, with its arguments")
     options = parser.parse_args(argv)
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
@@ -50,11 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("there is nothing to run")
     with tempfile.TemporaryDirectory(prefix="hpcdash-suspend-") as folder:
         return _simulate(
-            program, os.path.join(folder, "suspend"), options.suspend_after, options.grace, options.imports
+            program,
+            os.path.join(folder, "suspend"),
+            options.suspend_after,
+            options.grace,
+            options.imports,
         )
 
 
-def _simulate(program: Sequence[str], command: str, after: float | None, grace: float, imports: float) -> int:
+def _simulate(
+    program: Sequence[str], command: str, after: float | None, grace: float, imports: float
+) -> int:
     ready, looked = command + READY_SUFFIX, command + LOOKED_SUFFIX
     open(command, "wb").close()
     given = {**os.environ, **NODE, SUSPEND: command, SUSPEND_READY: ready, SUSPEND_LOOKED: looked}
@@ -82,8 +105,11 @@ def _simulate(program: Sequence[str], command: str, after: float | None, grace: 
         _end_session(process)
 
 
-def _why_late(process: subprocess.Popen[bytes], command: str, started_at: float, grace: float, imports: float) -> str:
-    """Wait for the program's end or its go_suspend(), as the pool does; '' for these, else why it has to be ended.
+def _why_late(
+    process: subprocess.Popen[bytes], command: str, started_at: float, grace: float, imports: float
+) -> str:
+    """Wait for the program's end or its go_suspend(), as the pool does; '' for these, else why it
+    has to be ended.
 
     What still imports is waited for: asked in a pool it would lose nothing.
     """

@@ -1,7 +1,10 @@
-"""Has processes that are started outlive a signal to the whole step, as Slurm's warning. Handles no signal itself.
+"""Has processes that are started outlive a signal to the whole step, as Slurm's warning.
 
-A handler of Python's is gone in a program that is started: what was handled there ends it by default. Blocked stays
-blocked, and what is blocked for the moment of the start is lost to nobody: here it is delivered right after.
+Handles no signal itself.
+
+A handler of Python's is gone in a program that is started: what was handled there ends it by
+default. Blocked stays blocked, and what is blocked for the moment of the start is lost to nobody:
+here it is delivered right after.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ def spare_workers_from(numbers: Iterable[int]) -> None:
         return
     from multiprocessing import util
 
-    # Workers, the fork server and the resource tracker are all started by this one; no hook is called before it.
+    # Workers, the fork server and the resource tracker are all started by this one; no hook is
+    # called before it.
     start: Any = getattr(util, "spawnv_passfds", None)
     if start is None:
         return
@@ -47,7 +51,9 @@ def spare_no_longer(numbers: Iterable[int]) -> None:
 
 @contextmanager
 def blocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Signals that this thread, and what it starts, does not get; this thread does when the block ends."""
+    """Signals that this thread, and what it starts, does not get; this thread does when the block
+    ends.
+    """
     import signal
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, set(numbers))
@@ -58,7 +64,9 @@ def blocked(numbers: Iterable[int]) -> Iterator[None]:
 
 
 def unblock_in_worker(numbers: Iterable[int]) -> None:
-    """In a process that multiprocessing started, lets signals through that its parent spared it from."""
+    """In a process that multiprocessing started, lets signals through that its parent spared it
+    from.
+    """
     import signal
     import sys
 
@@ -66,6 +74,8 @@ def unblock_in_worker(numbers: Iterable[int]) -> None:
     if process is None:
         return
     # Its main module is imported before it knows its parent.
-    is_begun = process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False)
+    is_begun = process.parent_process() is not None or getattr(
+        process.current_process(), "_inheriting", False
+    )
     if is_begun:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(numbers))

@@ -20,7 +20,9 @@ class RunStatus(str, Enum):
 
 
 class EmittedBy(str, Enum):
-    """Who tells of a completion: the runner on the node, or the client that heard it from the scheduler."""
+    """Who tells of a completion: the runner on the node, or the client that heard it from the
+    scheduler.
+    """
 
     RUNNER = "runner"
     CLIENT = "client"
@@ -30,7 +32,9 @@ class EmittedBy(str, Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """What the submitter named: the function, the job's folder, its logs, and its own id of the submission."""
+    """What the submitter named: the function, the job's folder, its logs, and its own id of the
+    submission.
+    """
 
     module: str = ""
     function: str = ""
@@ -43,7 +47,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class RunBegin:
-    """Told right before the function is called. `environment` holds the scheduler's variables, none that is secret."""
+    """Told right before the function is called.
+
+    `environment` holds the scheduler's variables, none that is secret.
+    """
 
     launch: Launch
     job_context: JobContext
@@ -105,8 +112,8 @@ class RunEnd(_MayFail):
 class Completed(_MayFail):
     """Told by the runner at once, and by the client when the scheduler reports the end.
 
-    From the client `job_context` and `failure` are None, and `status` is None where no one knows how the job ended.
-    From the runner `scheduler_state` and `exit_status` are None.
+    From the client `job_context` and `failure` are None, and `status` is None where no one knows
+    how the job ended. From the runner `scheduler_state` and `exit_status` are None.
     """
 
     launch: Launch
@@ -126,8 +133,8 @@ class Completed(_MayFail):
 class JobStatus:
     """What the scheduler says of a job at a time, in its own word. Told to the client's callbacks.
 
-    `is_ended` only where the scheduler or its history says so: a job that vanished has not ended. `is_success` is None
-    where that is not known.
+    `is_ended` only where the scheduler or its history says so: a job that vanished has not ended.
+    `is_success` is None where that is not known.
     """
 
     job_id: str
@@ -140,4 +147,9 @@ class JobStatus:
 
 
 # As they are called elsewhere.
-RunBeginContext, RunEndContext, CompletedContext, JobStatusUpdatedContext = RunBegin, RunEnd, Completed, JobStatus
+RunBeginContext, RunEndContext, CompletedContext, JobStatusUpdatedContext = (
+    RunBegin,
+    RunEnd,
+    Completed,
+    JobStatus,
+)

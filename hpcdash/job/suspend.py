@@ -8,8 +8,8 @@
             save(step)
             go_suspend()
 
-The command is a file that the coordinator writes to; node 0 alone has its path, in HPCDASH_SUSPEND. Outside a shared
-pool there is no such path, and both functions do nothing.
+The command is a file that the coordinator writes to; node 0 alone has its path, in HPCDASH_SUSPEND.
+Outside a shared pool there is no such path, and both functions do nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from hpcdash.job.aside import Aside
 from hpcdash.job.said_once import SaidOnce
 
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
-# A file that the first look makes: until then a program may be importing. Only the simulation sets it.
+# A file that the first look makes: until then a program may be importing. Only the simulation sets
+# it.
 SUSPEND_LOOKED = "HPCDASH_SUSPEND_LOOKED"
 # What is beside the command's file, not empty once a process has seen the command.
 SEEN_SUFFIX = ".seen"
 # What is beside it, not empty once the task has saved and waits to be ended.
 READY_SUFFIX = ".ready"
-# A look opens a file, on a network file system as a rule: a loop of short steps asks the process instead.
+# A look opens a file, on a network file system as a rule: a loop of short steps asks the process
+# instead.
 _EVERY_SECONDS = 0.2
 _WAIT_SECONDS = 2.0
 # A program may save, sleep through the rest of its time, and then call go_suspend().
@@ -36,8 +38,9 @@ _log = SaidOnce()
 
 
 def suspend_deadline(asked_at: float, seen_at: float | None, grace_seconds: float) -> float:
-    """When a task that was asked to suspend is ended by force: it has `grace_seconds` to see the command, and as long
-    from then on to save. `seen_at` is None where it has not seen it."""
+    """When a task that was asked to suspend is ended by force: it has `grace_seconds` to see the
+    command, and as long from then on to save. `seen_at` is None where it has not seen it.
+    """
     latest = asked_at + grace_seconds
     if seen_at is None:
         return latest
@@ -62,7 +65,10 @@ class _Command:
             self._next_look = now + _EVERY_SECONDS
             found = self._aside.answer(self._is_given, _WAIT_SECONDS, None)
             if found is None:
-                _log.say(self.path, "the suspend command cannot be looked for: its file system does not respond")
+                _log.say(
+                    self.path,
+                    "the suspend command cannot be looked for: its file system does not respond",
+                )
             self.is_seen = bool(found)
         return self.is_seen
 
@@ -86,10 +92,11 @@ _command: _Command | None = None
 
 
 def receive_suspend_command() -> bool:
-    """Whether the coordinator has asked this task to suspend; asking tells it that the task answers.
+    """Whether the coordinator has asked this task to suspend; asking tells it that the task
+    answers.
 
-    True on node 0 alone, in each of its processes, and from then on: save, then call `go_suspend`. Looks at most every
-    0.2 s, so that it may be asked at each step.
+    True on node 0 alone, in each of its processes, and from then on: save, then call `go_suspend`.
+    Looks at most every 0.2 s, so that it may be asked at each step.
     """
     global _command
     path = os.environ.get(SUSPEND, "")

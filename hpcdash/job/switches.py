@@ -1,7 +1,8 @@
-"""The kill switch and the save switch: files whose appearance stops a training, or has it save and go on.
+"""The kill switch and the save switch: files whose appearance stops a training, or has it save and
+go on.
 
-Looks with one stat a file, at most every few seconds, and on rank 0 alone; in a thread, as a look at a mount that is
-dead never ends.
+Looks with one stat a file, at most every few seconds, and on rank 0 alone; in a thread, as a look
+at a mount that is dead never ends.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ if TYPE_CHECKING:
     from hpcdash.job.ranks import AllReduceMax
 
 KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
-# A look takes microseconds on a file system that is well. Before the start nothing is held up by waiting longer.
+# A look takes microseconds on a file system that is well. Before the start nothing is held up by
+# waiting longer.
 _WAIT_SECONDS, _WAIT_AT_START_SECONDS = 2.0, 10.0
 
 
 class Switches:
-    """Two files to check for. Paths default to HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH; "" means none.
+    """Two files to check for.
 
-    The kill switch is never deleted here, so that it ends every queued run; a user deletes it. The save switch is
-    deleted when it is seen, so that it fires once. A file that cannot be checked counts as absent and is logged once.
-    No check raises or waits longer than 2 s (10 s before the start): if a mount does not answer, the training continues
-    as if the file were absent, and sees it once the mount answers.
-    Raises ValueError if both are the same file, because its meaning would be ambiguous.
+    Paths default to HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH; "" means none.
+
+    The kill switch is never deleted here, so that it ends every queued run; a user deletes it. The
+    save switch is deleted when it is seen, so that it fires once. A file that cannot be checked
+    counts as absent and is logged once. No check raises or waits longer than 2 s (10 s before the
+    start): if a mount does not answer, the training continues as if the file were absent, and sees
+    it once the mount answers. Raises ValueError if both are the same file, because its meaning
+    would be ambiguous.
 
         switches = Switches(kill="/scratch/me/KILL", save="/scratch/me/SAVE")
         switches.exit_if_killed()
@@ -43,8 +48,9 @@ class Switches:
             if switches.kill_wanted():
                 break
 
-    With several ranks, rank 0 checks and `all_reduce_max` (takes a rank's number, returns the highest of all) tells the
-    others: then all ranks must ask, at the same places. torch.distributed is used automatically if it is running.
+    With several ranks, rank 0 checks and `all_reduce_max` (takes a rank's number, returns the
+    highest of all) tells the others: then all ranks must ask, at the same places. torch.distributed
+    is used automatically if it is running.
     """
 
     def __init__(
@@ -59,7 +65,9 @@ class Switches:
         self.kill = _absolute(os.environ.get(KILL_SWITCH, "") if kill is None else kill)
         self.save = _absolute(os.environ.get(SAVE_SWITCH, "") if save is None else save)
         if self.kill and self.kill == self.save:
-            raise ValueError(f"kill switch and save switch are the same file, {self.kill}: use two paths")
+            raise ValueError(
+                f"kill switch and save switch are the same file, {self.kill}: use two paths"
+            )
         self._every_seconds = every_seconds
         self._all_reduce_max = all_reduce_max
         self._rank = Rank(rank)
@@ -75,18 +83,26 @@ class Switches:
         Each rank looks for itself, as no rank can talk to others yet.
         """
         if self.kill and self._asked(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
-            self._log.say("exit", f"the kill switch {self.kill} is there: ending before the start; delete it to train")
+            self._log.say(
+                "exit",
+                f"the kill switch {self.kill} is there: ending before the start; delete it to "
+                f"train",
+            )
             raise SystemExit(0)
 
     def kill_wanted(self) -> bool:
         """Whether the training should save and end; once true it stays so."""
         if not self._is_killed:
-            self._is_killed = bool(highest_of_all(int(self._rank.now == 0 and self.sees_kill()), self._all_reduce_max))
+            self._is_killed = bool(
+                highest_of_all(int(self._rank.now == 0 and self.sees_kill()), self._all_reduce_max)
+            )
         return self._is_killed
 
     def save_wanted(self) -> bool:
         """Whether the training should save and go on: true once for each time the file is made."""
-        return bool(highest_of_all(int(self._rank.now == 0 and self.takes_save()), self._all_reduce_max))
+        return bool(
+            highest_of_all(int(self._rank.now == 0 and self.takes_save()), self._all_reduce_max)
+        )
 
     def sees_kill(self) -> bool:
         """Whether this rank sees the kill switch, if it is time to look."""
@@ -99,7 +115,10 @@ class Switches:
     def _asked(self, path: str, look: Callable[[], bool], wait_seconds: float) -> bool:
         found: bool | None = self._aside[path].answer(look, wait_seconds, None)
         if found is None:
-            said = f"the switch {path} cannot be checked: its file system does not respond; training continues"
+            said = (
+                f"the switch {path} cannot be checked: its file system does not respond; "
+                f"training continues"
+            )
             self._log.say((path, "unanswered"), f"{said} without it until it does")
         return bool(found)
 
@@ -119,7 +138,8 @@ class Switches:
             return False
         except OSError as error:
             said = (
-                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires once until touched again"
+                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires "
+                f"once until touched again"
             )
             self._log.say((self.save, "undeleted"), said)
             is_new, self._undeleted = made != self._undeleted, made
@@ -139,10 +159,15 @@ class Switches:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self._log.say(path, f"the switch {path!r} cannot be checked ({error}); training continues without it")
+            self._log.say(
+                path,
+                f"the switch {path!r} cannot be checked ({error}); training continues without it",
+            )
             return None
         if stat.S_ISDIR(found.st_mode):
-            self._log.say(path, f"the switch {path} is a folder and has no effect; name a file in it")
+            self._log.say(
+                path, f"the switch {path} is a folder and has no effect; name a file in it"
+            )
             return None
         return found
 

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 class Task:
     """A function with what its jobs ask for. Calling it runs it here.
 
-    `options` are keys of a request, such as `slots` or `time`; hpcdash.client says which others there are.
+    `options` are keys of a request, such as `slots` or `time`; hpcdash.client says which others
+    there are.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], after: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any], after: tuple[Any, ...] = ()
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.options = dict(options)
@@ -42,7 +45,9 @@ class Task:
         return Task(self.function, self.options, (*self.waits_for, (job, kind)))
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
-        """A job that calls it with these arguments, on the cluster of its options or the current one."""
+        """A job that calls it with these arguments, on the cluster of its options or the current
+        one.
+        """
         return client().submit_task(self, args, kwargs)
 
     async def asubmit(self, *args: Any, **kwargs: Any) -> Any:
@@ -52,7 +57,8 @@ class Task:
     def map(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
         """One array whose tasks call it with an item each, at most so many of them at once.
 
-        A tuple is positional arguments, a dict keyword arguments, anything else one argument; `kwargs` are for all.
+        A tuple is positional arguments, a dict keyword arguments, anything else one argument;
+        `kwargs` are for all.
         """
         return client().map_task(self, items, kwargs, at_most)
 

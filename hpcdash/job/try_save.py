@@ -1,4 +1,6 @@
-"""`model.try_save`: saves a training when its pool's coordinator asks it to suspend, then suspends it."""
+"""`model.try_save`: saves a training when its pool's coordinator asks it to suspend, then suspends
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,29 @@ class TrySave:
     """
 
     def __init__(self, parts: tuple[Any, ...], checkpoints: Any, replicated: bool | None) -> None:
-        """`checkpoints` are hpcdash.job.checkpoint's Checkpoints, with `barrier` where there are several ranks."""
+        """`checkpoints` are hpcdash.job.checkpoint's Checkpoints, with `barrier` where there are
+        several ranks.
+        """
         self._model = _inner(parts[0])
         self._parts = dict(zip(_PARTS, (self._model, *parts[1:])))
         self._is_distributed = torch_is_distributed()
         self._rank = Rank(None)
         self._checkpoints = checkpoints
         if self._checkpoints.folder.is_file():
-            raise RuntimeError(f"{self._checkpoints.folder} is a file: name another, for a folder of checkpoints")
+            raise RuntimeError(
+                f"{self._checkpoints.folder} is a file: name another, for a folder of checkpoints"
+            )
         if any(type(one).__name__ == "FullyShardedDataParallel" for one in _modules(parts[0])):
             raise RuntimeError(
-                "FullyShardedDataParallel keeps its parts to itself: shard the model with fully_shard, or save it by"
+                "FullyShardedDataParallel keeps its parts to itself: shard the model with "
+                "fully_shard, or save it by"
                 " torch.distributed.checkpoint"
             )
         self._replicated = replicated
         if replicated is None:
-            self._replicated = not self._is_distributed or (_is_ddp(parts[0]) and not _is_zero(self._parts))
+            self._replicated = not self._is_distributed or (
+                _is_ddp(parts[0]) and not _is_zero(self._parts)
+            )
         # How often it was called since the training began: what its checkpoints are named by.
         self._calls = 0
         self._is_in_pool: bool | None = None
@@ -50,12 +59,14 @@ class TrySave:
         return type(None), ()
 
     def __call__(self, epoch: int, step: int, others: object = None, force: bool = False) -> bool:
-        """Saves and suspends when the coordinator has asked for it; whether it saved, which `force` has it do anyway.
+        """Saves and suspends when the coordinator has asked for it; whether it saved, which `force`
+        has it do anyway.
 
-        `init` will return the three that are given here: the step to begin with, so `step + 1` where a step is done.
-        `others` may be tensors, numbers, text, and lists, tuples, dicts and sets of them. All ranks call it, at the
-        same places and with the same `force`. Outside a shared pool it does nothing but what `force` says.
-        Raises TypeError, at its first call, for a state that cannot be saved, and what writing the files raises.
+        `init` will return the three that are given here: the step to begin with, so `step + 1`
+        where a step is done. `others` may be tensors, numbers, text, and lists, tuples, dicts and
+        sets of them. All ranks call it, at the same places and with the same `force`. Outside a
+        shared pool it does nothing but what `force` says. Raises TypeError, at its first call, for
+        a state that cannot be saved, and what writing the files raises.
         """
         if self._is_in_pool is None:
             shards.Parts(self._state(others))
@@ -70,7 +81,9 @@ class TrySave:
         return True
 
     def resume(self) -> tuple[int, int, Any]:
-        """Puts the newest checkpoint into the model and the rest, and gives what `try_save` was given with it."""
+        """Puts the newest checkpoint into the model and the rest, and gives what `try_save` was
+        given with it.
+        """
         newest = self._checkpoints.resume_from()
         if newest is None:
             return 0, 0, None
@@ -79,21 +92,31 @@ class TrySave:
         if not said["replicated"]:
             if said["ranks"] != ranks:
                 raise RuntimeError(
-                    f"{newest.path} holds the parts of {said['ranks']} ranks, and this training has {ranks}: start"
+                    f"{newest.path} holds the parts of {said['ranks']} ranks, and this training "
+                    f"has {ranks}: start"
                     f" {said['ranks']}; any number can resume a model in DistributedDataParallel"
                 )
             said = shards.read_plain(newest.path, rank)
         tensors = shards.read_tensors(newest.path, said["files"])
         missing = [number for number in range(said["tensors"]) if number not in tensors]
         if missing:
-            raise RuntimeError(f"{newest.path} lacks {len(missing)} of its {said['tensors']} tensors")
+            raise RuntimeError(
+                f"{newest.path} lacks {len(missing)} of its {said['tensors']} tensors"
+            )
         state = shards.put_together(said["state"], tensors, self._like)
         for name, part in self._parts.items():
             if (part is None) != (state.get(name) is None):
                 now = "has none" if part is None else "has one"
-                raise RuntimeError(f"{newest.path} was saved {'without' if part else 'with'} {name}, and init {now}")
+                raise RuntimeError(
+                    f"{newest.path} was saved {'without' if part else 'with'} {name}, and init "
+                    f"{now}"
+                )
             if part is not None:
-                part.load_state_dict(_with_metadata(state[name], said["metadata"]) if name == "model" else state[name])
+                part.load_state_dict(
+                    _with_metadata(state[name], said["metadata"])
+                    if name == "model"
+                    else state[name]
+                )
         self._calls = newest.step
         if rank == 0:
             say(f"resumed from {newest.path}: epoch {said['epoch']}, step {said['step']}")
@@ -102,12 +125,19 @@ class TrySave:
     def _writes(self) -> bool:
         """Whether this process saves: rank 0 alone where the ranks do not hear of each other."""
         if not self._is_distributed and processes_in_all() > 1:
-            _log.say("alone", "rank 0 alone saves: call init once torch.distributed runs, if the ranks train together")
+            _log.say(
+                "alone",
+                "rank 0 alone saves: call init once torch.distributed runs, if the ranks train "
+                "together",
+            )
         return self._is_distributed or self._rank.now == 0
 
     def _state(self, others: object) -> dict[str, Any]:
         return {
-            **{name: None if part is None else part.state_dict() for name, part in self._parts.items()},
+            **{
+                name: None if part is None else part.state_dict()
+                for name, part in self._parts.items()
+            },
             "others": others,
         }
 
@@ -115,12 +145,23 @@ class TrySave:
         state = self._state(others)
         parts, rank, ranks = shards.Parts(state), self._rank.now, _ranks()
         is_replicated = bool(self._replicated) and self._is_same_in_all(parts)
-        owners = parts.owners(ranks, self._is_parameter) if is_replicated else [rank] * len(parts.tensors)
-        own = {number: parts.tensors[number] for number, owner in enumerate(owners) if owner == rank}
+        owners = (
+            parts.owners(ranks, self._is_parameter)
+            if is_replicated
+            else [rank] * len(parts.tensors)
+        )
+        own = {
+            number: parts.tensors[number] for number, owner in enumerate(owners) if owner == rank
+        }
         with self._checkpoints.saving(self._calls) as folder:
             shards.write_tensors(folder, rank, own)
             if rank == 0 or not is_replicated:
-                said: dict[str, Any] = {"epoch": epoch, "step": step, "ranks": ranks, "replicated": is_replicated}
+                said: dict[str, Any] = {
+                    "epoch": epoch,
+                    "step": step,
+                    "ranks": ranks,
+                    "replicated": is_replicated,
+                }
                 metadata = getattr(state["model"], "_metadata", None)
                 said["metadata"] = shards.Parts(metadata).plain
                 said["tensors"], said["files"] = len(owners), sorted(set(owners))
@@ -132,11 +173,16 @@ class TrySave:
         highest = highest_of_all(own, None)
         is_other = bool(highest_of_all(int(highest != own or parts.has_local), None))
         if is_other:
-            _log.say("other", "the ranks' states differ: each saves its own, for as many ranks to resume from")
+            _log.say(
+                "other",
+                "the ranks' states differ: each saves its own, for as many ranks to resume from",
+            )
         return not is_other
 
     def _is_parameter(self, path: tuple[str, ...]) -> bool:
-        """Whether training together keeps a tensor the same in all ranks, as it does not a batch norm's averages."""
+        """Whether training together keeps a tensor the same in all ranks, as it does not a batch
+        norm's averages.
+        """
         if path[0] == "model":
             return path[1] in self._parameters
         return path[0] == "optimizer"
@@ -147,7 +193,9 @@ class TrySave:
         return frozenset(name for name, _ in named()) if named else frozenset()
 
     def _like(self, path: tuple[str, ...]) -> Any:
-        """This rank's DTensor that a part of one belongs to: the model's own, or that of an optimizer's state."""
+        """This rank's DTensor that a part of one belongs to: the model's own, or that of an
+        optimizer's state.
+        """
         if path[0] == "model":
             return self._model.state_dict()[path[1]]
         if path[:2] == ("optimizer", "state"):
@@ -176,7 +224,9 @@ def _with_metadata(state: dict[str, Any], metadata: dict[str, Any] | None) -> di
 
 
 def _inner(model: Any) -> Any:
-    """The model in what wraps it: its state is the same, by how many processes and however compiled it is trained."""
+    """The model in what wraps it: its state is the same, by how many processes and however compiled
+    it is trained.
+    """
     while True:
         if hasattr(model, "_orig_mod"):
             model = model._orig_mod

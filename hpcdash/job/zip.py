@@ -1,4 +1,6 @@
-"""This package as a zip for PYTHONPATH, where it need not be installed: `python -m hpcdash.job.zip OUT`."""
+"""This package as a zip for PYTHONPATH, where it need not be installed: `python -m hpcdash.job.zip
+OUT`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ for _folder in __path__[1:]:
 
 
 def job_zip() -> bytes:
-    """A zip of `hpcdash/job/`, and of an `hpcdash/__init__.py` that hides no hpcdash which is installed beside it.
+    """A zip of `hpcdash/job/`, and of an `hpcdash/__init__.py` that hides no hpcdash which is
+    installed beside it.
 
     The same files give the same bytes, were they read from such a zip.
     Raises FileNotFoundError where this package has no files of its own.
@@ -56,7 +59,9 @@ def _own_files() -> dict[str, bytes]:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
                 with open(path, "rb") as file:
-                    sources["hpcdash/job/" + os.path.relpath(path, here).replace(os.sep, "/")] = file.read()
+                    sources["hpcdash/job/" + os.path.relpath(path, here).replace(os.sep, "/")] = (
+                        file.read()
+                    )
     archive = getattr(globals().get("__loader__"), "archive", "")
     if archive:
         inside = os.path.relpath(here, os.path.abspath(archive)).replace(os.sep, "/") + "/"

@@ -1,4 +1,6 @@
-"""hpcdash.embedded by its former name: jobs, supervisors and cron scripts that an older version started import it."""
+"""hpcdash.embedded by its former name: jobs, supervisors and cron scripts that an older version
+started import it.
+"""
 
 from hpcdash import embedded
 

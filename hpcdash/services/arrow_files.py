@@ -17,9 +17,11 @@ _DIGEST_BYTES = 16
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
-    """The table of a file with its metadata; None where there is none that this user wrote, or it is damaged.
+    """The table of a file with its metadata; None where there is none that this user wrote, or it
+    is damaged.
 
-    `columns`: only those with these names, in the file's order. A file without one of them counts as damaged.
+    `columns`: only those with these names, in the file's order. A file without one of them counts
+    as damaged.
     """
     try:
         if (arrow := _read(path)) is None:
@@ -44,7 +46,9 @@ def read_schema(path: Path) -> pa.Schema | None:
 
 
 def _read(path: Path) -> memoryview | None:
-    """The Arrow file that this user wrote; None where there is none, or it is not as it was written."""
+    """The Arrow file that this user wrote; None where there is none, or it is not as it was
+    written.
+    """
     if path.parent.is_symlink():
         return None
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
@@ -56,7 +60,9 @@ def _read(path: Path) -> memoryview | None:
 
 
 def write_table(path: Path, table: pa.Table, metadata: Mapping[bytes, bytes | str]) -> bool:
-    """Write a table into a folder that is ours alone, the file 0600; False where the disk would not have it."""
+    """Write a table into a folder that is ours alone, the file 0600; False where the disk would not
+    have it.
+    """
     table = table.replace_schema_metadata(metadata)
     try:
         _make_folder(path.parent)

@@ -1,4 +1,6 @@
-"""Job chains: finds the one a job belongs to, submits one, appends to it, and edits what its stubs run."""
+"""Job chains: finds the one a job belongs to, submits one, appends to it, and edits what its stubs
+run.
+"""
 
 from __future__ import annotations
 
@@ -51,20 +53,23 @@ from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile
 # Each is a call of the scheduler's own submission command.
 MOST_LINKS = 100
 Row = Mapping[str, Any]
-# What each of these waited for is a question to the history by itself; others are joined by their names.
+# What each of these waited for is a question to the history by itself; others are joined by their
+# names.
 MOST_ASKED = 12
 # What is told where a job was submitted: Slurm's, PBS's, Torque's, the embedded queue's.
 _LINES = ("SubmitLine", "Submit_arguments", "submit_args")
 _DEPENDENCIES = ("Dependency", "depend")
-# How often a history is asked again for a job that is as new as that, each time after twice as long.
+# How often a history is asked again for a job that is as new as that, each time after twice as
+# long.
 _MOST_TIMES = 6
 _NEW_SECONDS = 120.0
 _SOON_SECONDS = 1.0
 _MOST_BYTES = 4 << 20
 _LIMIT_SECONDS = 30.0
 _CHANGED, _CUT, _NO_FILE = 76, 75, 66
-# The new file is made beside the old one, with its mode and owner, and put in its place in one step: whoever opens it
-# has all of the one or all of the other. $1 its path, $2 the old one's sum, $3 the new one's.
+# The new file is made beside the old one, with its mode and owner, and put in its place in one
+# step: whoever opens it has all of the one or all of the other. $1 its path, $2 the old one's sum,
+# $3 the new one's.
 _REPLACE = """
 file=$(readlink -f -- "$1") && [ -f "$file" ] || exit 66
 new=$(mktemp "$file.XXXXXX") || exit 73
@@ -86,16 +91,19 @@ async def submit_chain(
     told: Callable[[int, Outcome], None] = lambda link, outcome: None,
     heard: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the first, then the job
-    before it.
+    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the
+    first, then the job before it.
 
-    One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard` is as in
-    Actions.run. The first that was not
-    submitted, or of which that is not known, is the last: `format_chain` says what stands then. Raises UsageError for a
-    count that is none, and what planning the first raises; a later one that cannot be planned is an outcome.
+    One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard`
+    is as in Actions.run. The first that was not submitted, or of which that is not known, is the
+    last: `format_chain` says what stands then. Raises UsageError for a count that is none, and what
+    planning the first raises; a later one that cannot be planned is an outcome.
     """
     if not 1 <= count <= MOST_LINKS:
-        raise UsageError(f"a chain has 1 to {MOST_LINKS} jobs, not {count}", "A longer chain is an array: 1-1000%1.")
+        raise UsageError(
+            f"a chain has 1 to {MOST_LINKS} jobs, not {count}",
+            "A longer chain is an array: 1-1000%1.",
+        )
     if count > 1:
         store.backend.require(Capability.CHAINS)
     outcomes: list[Outcome] = []
@@ -118,9 +126,14 @@ async def submit_chain(
 
 
 async def _submitted(
-    again: SubmissionPlan, actions: Actions, store: ClusterStore, heard: Callable[[str], None] | None
+    again: SubmissionPlan,
+    actions: Actions,
+    store: ClusterStore,
+    heard: Callable[[str], None] | None,
 ) -> Outcome:
-    """Runs a plan of one submission, looks for it where the answer was lost, and says where the journal has it not."""
+    """Runs a plan of one submission, looks for it where the answer was lost, and says where the
+    journal has it not.
+    """
     report = await actions.run(again.plan, heard=heard)
     outcome = (await reconcile(store, again, report))[-1]
     if report.journal_problem:
@@ -129,7 +142,9 @@ async def _submitted(
 
 
 def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
-    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why no more."""
+    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why
+    no more.
+    """
     standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
     jobs = f"{len(standing)} job{'' if len(standing) == 1 else 's'}"
     if count == 1:
@@ -138,7 +153,9 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
         return f"{jobs}, one after the other: {' '.join(standing)}"
     rest = count - len(outcomes)
     last = outcomes[-1] if outcomes else None
-    parts = [f"{jobs} of {count} submitted" + (f", which stay: {' '.join(standing)}" if standing else "")]
+    parts = [
+        f"{jobs} of {count} submitted" + (f", which stay: {' '.join(standing)}" if standing else "")
+    ]
     if last is not None and not last.new_job:
         parts.append(f"number {len(outcomes)}: {last.words or 'no reason given'}")
     if rest:
@@ -147,13 +164,16 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
 
 
 class ChainReader:
-    """Reads the chain of one job, again and again: what a job was submitted to wait for is asked once.
+    """Reads the chain of one job, again and again: what a job was submitted to wait for is asked
+    once.
 
-    `notes` say in words what of the past cannot be asked; `changed` is called in the event loop when there is more to
-    show.
+    `notes` say in words what of the past cannot be asked; `changed` is called in the event loop
+    when there is more to show.
     """
 
-    def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.store = store
         self.job_id = job_id
         self.chain: JobChain | None = None
@@ -162,13 +182,16 @@ class ChainReader:
         self.told: dict[str, str] = {}
         self._changed = changed
         self._asked: set[str] = set()
-        # A history learns of a job, and of how it was submitted, some moments after it begins: when and how often those
-        # were asked for of which it did not tell.
+        # A history learns of a job, and of how it was submitted, some moments after it begins: when
+        # and how often those were asked for of which it did not tell.
         self._missed: dict[str, tuple[float, int]] = {}
 
     async def read(self) -> JobChain:
-        """The chain as it is now. Raises NoSuchJob, UsageError where the scheduler has no chains, and
-        what keeps the cluster from answering."""
+        """The chain as it is now.
+
+        Raises NoSuchJob, UsageError where the scheduler has no chains, and what keeps the cluster
+        from answering.
+        """
         await self.store.open()
         self.store.backend.require(Capability.CHAINS)
         self._asked -= {number for number in self._missed if self._due_in(number) <= 0}
@@ -177,7 +200,8 @@ class ChainReader:
             chain = await asyncio.to_thread(self._find, tables)
             if not chain.units:
                 raise NoSuchJob(
-                    f"job {self.job_id} was not found in the queue or in its history", "Is the number right?"
+                    f"job {self.job_id} was not found in the queue or in its history",
+                    "Is the number right?",
                 )
             # The one that was asked for first: its own past leads to the others.
             wanted = sorted(
@@ -193,15 +217,23 @@ class ChainReader:
             if problem:
                 notes = (*notes, problem)
                 break
-        if len(self._asked) >= MOST_ASKED and any(number_of(job_id) not in self._asked for job_id in chain.unsure):
-            notes = (*notes, f"the chain may be longer: dependencies were looked up for at most {MOST_ASKED} jobs")
+        if len(self._asked) >= MOST_ASKED and any(
+            number_of(job_id) not in self._asked for job_id in chain.unsure
+        ):
+            notes = (
+                *notes,
+                f"the chain may be longer: dependencies were looked up for at most {MOST_ASKED} "
+                f"jobs",
+            )
         self.chain, self.notes = chain, notes
         self._changed()
         return chain
 
     @property
     def again_in_seconds(self) -> float | None:
-        """When to read again what a history could not tell yet; None where there is no such thing."""
+        """When to read again what a history could not tell yet; None where there is no such
+        thing.
+        """
         due = [self._due_in(number) for number in self._missed]
         return max(_SOON_SECONDS, min(due)) if due and min(due) < inf else None
 
@@ -210,13 +242,19 @@ class ChainReader:
         return asked_at + 2.0**times - 2.0 - monotonic() if times <= _MOST_TIMES else inf
 
     async def _tables(self) -> tuple[list[pa.Table], tuple[str, ...]]:
-        """The owner's jobs in the queue and in the past, the freshest first, and why some are missing."""
+        """The owner's jobs in the queue and in the past, the freshest first, and why some are
+        missing.
+        """
         store, backend = self.store, self.store.backend
         row = known_row(store, self.job_id)
         tables: list[pa.Table] = []
         if row is None:
             tables = await self._asked_for(array_of(self.job_id))
-        owner = row["user"] if row is not None else next((table["user"][0].as_py() for table in tables), None)
+        owner = (
+            row["user"]
+            if row is not None
+            else next((table["user"][0].as_py() for table in tables), None)
+        )
         queued, past = await asyncio.gather(
             store.ask(backend.queue.jobs(JobScope(user=owner or store.user, ended=True))),
             self._past(owner or store.user),
@@ -242,7 +280,10 @@ class ChainReader:
     async def _asked_for(self, job_id: str) -> list[pa.Table]:
         """The job or array by itself, where no list has it."""
         backend = self.store.backend
-        for query in (backend.queue.jobs(JobScope(job_ids=(job_id,))), backend.history.jobs(None, 0, (job_id,))):
+        for query in (
+            backend.queue.jobs(JobScope(job_ids=(job_id,))),
+            backend.history.jobs(None, 0, (job_id,)),
+        ):
             try:
                 table = (await self.store.ask(query)).table
             except (NoSuchJob, AccountingUnavailable, CommandMissing):
@@ -250,14 +291,17 @@ class ChainReader:
             if table.num_rows:
                 return [table]
         raise NoSuchJob(
-            f"job {self.job_id} was not found in the queue or in its history", "Check the job ID and the cluster."
+            f"job {self.job_id} was not found in the queue or in its history",
+            "Check the job ID and the cluster.",
         )
 
     def _find(self, tables: Sequence[pa.Table]) -> JobChain:
         number = number_of(self.job_id)
         for table in tables:
             depend = table.filter(pc.is_valid(table["dependency"]))
-            for job_id, text in zip(depend["id"].to_pylist(), depend["dependency"].to_pylist(), strict=True):
+            for job_id, text in zip(
+                depend["id"].to_pylist(), depend["dependency"].to_pylist(), strict=True
+            ):
                 self.told[number_of(job_id)] = text
         named = {number, *self.told}
         for text in self.told.values():
@@ -272,11 +316,15 @@ class ChainReader:
         return find_chain(self.job_id, rows, self.told)
 
     async def _ask(self, job_ids: Sequence[str]) -> str:
-        """What these waited for, as they were submitted; why it cannot be asked, '' where it can."""
+        """What these waited for, as they were submitted; why it cannot be asked, '' where it
+        can.
+        """
         backend = self.store.backend
         self._asked.update(map(number_of, job_ids))
         asked = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
-        for job_id, answer in zip(job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+        for job_id, answer in zip(
+            job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True
+        ):
             number = number_of(job_id)
             if isinstance(answer, NoSuchJob):
                 self._miss(number)
@@ -296,7 +344,12 @@ class ChainReader:
         """Of a job that is long known nothing more is told later than the next time."""
         _, times = self._missed.get(number, (0.0, 0))
         rows = self.chain.rows if self.chain is not None else ()
-        moments = [row[key] for row in rows if number_of(row["id"]) == number for key in ("submitted_at", "started_at")]
+        moments = [
+            row[key]
+            for row in rows
+            if number_of(row["id"]) == number
+            for key in ("submitted_at", "started_at")
+        ]
         newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
         is_new = self.store.clock.now() - newest < _NEW_SECONDS
         self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MOST_TIMES + 1)
@@ -322,7 +375,8 @@ def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
 class Appendix(Struct, frozen=True):
     """What is run once more at the end of a chain: a job that is known, or a script of one's own.
 
-    `detail` and `past` are what the scheduler says of the job; of a script of one's own they are not there.
+    `detail` and `past` are what the scheduler says of the job; of a script of one's own they are
+    not there.
     """
 
     job_id: str
@@ -333,7 +387,9 @@ class Appendix(Struct, frozen=True):
 
 
 async def same_again(store: ClusterStore, job_id: str) -> Appendix:
-    """The script and options of a job or array of the chain; raises what keeps them from being read."""
+    """The script and options of a job or array of the chain; raises what keeps them from being
+    read.
+    """
     detail = await store.fetch_detail(job_id)
     script = await fetch_script(store, job_id, detail=detail)
     try:
@@ -343,10 +399,14 @@ async def same_again(store: ClusterStore, job_id: str) -> Appendix:
     return Appendix(job_id, script, str(detail.job["name"][0].as_py() or "job"), detail, past)
 
 
-def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = "") -> SubmissionPlan:
-    """What submitting it to wait for the end of `after`, well or badly, would run; nothing is submitted.
+def plan_append(
+    store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = ""
+) -> SubmissionPlan:
+    """What submitting it to wait for the end of `after`, well or badly, would run; nothing is
+    submitted.
 
-    `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises UsageError.
+    `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises
+    UsageError.
     """
     wanted = Submission(
         script=appendix.script.text.encode("utf-8", "surrogateescape"),
@@ -363,7 +423,9 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     again = store.backend.submit.resubmission(
         appendix.detail, appendix.past or {}, appendix.script, tasks, mark, AS_IT_WAS
     )
-    phrased = store.backend.submit.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after)))
+    phrased = store.backend.submit.submission(
+        Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after))
+    )
     waiting = appended(again, phrased)
     if waiting is None:
         return _from_row(store, wanted, row)
@@ -371,17 +433,30 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     job_id = waiting.command.job_ids[0]
     request = ActionRequest(Verb.SUBMIT, (job_id,))
     search = Search(waiting.mark, waiting.job_name or None, not_before)
-    notes = tuple(note for note in waiting.notes if not note.startswith("left out, since they no longer apply"))
+    notes = tuple(
+        note
+        for note in waiting.notes
+        if not note.startswith("left out, since they no longer apply")
+    )
     return SubmissionPlan(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
 
 
 def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> SubmissionPlan:
-    """Where a job's options are in no command: what its row says of it goes before the script's own lines."""
-    words = [f"--{name}={value}" for name, value in (("job-name", row["name"]), ("chdir", row["work_dir"])) if value]
+    """Where a job's options are in no command: what its row says of it goes before the script's own
+    lines.
+    """
+    words = [
+        f"--{name}={value}"
+        for name, value in (("job-name", row["name"]), ("chdir", row["work_dir"]))
+        if value
+    ]
     if row["limit_seconds"]:
         words.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
     again = plan_submission(store, replace(wanted, options=tuple(words)))
-    note = "it keeps its name, folder and time limit; everything else comes from its script's directives"
+    note = (
+        "it keeps its name, folder and time limit; everything else comes from its script's "
+        "directives"
+    )
     return replace(again, notes=(*again.notes, note))
 
 
@@ -394,19 +469,24 @@ class StubbedScript(Struct, frozen=True):
 
 
 async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
-    """Raises UsageError where the job's script is no stub, and what keeps either file from being read."""
+    """Raises UsageError where the job's script is no stub, and what keeps either file from being
+    read.
+    """
     script = await fetch_script(store, job_id)
     path = stub_target(script.text)
     if path is None:
         raise UsageError(
             f"the script of {job_id} is the scheduler's copy and can no longer be changed",
-            "Jobs submitted with a stub read their script when they start: hpcdash stub SCRIPT | hpcdash submit -",
+            "Jobs submitted with a stub read their script when they start: hpcdash stub SCRIPT | "
+            "hpcdash submit -",
         )
     try:
         content = await store.ask(whole_file_query(path, _MOST_BYTES, limit_seconds=_LIMIT_SECONDS))
     except UnreadableOutput as error:
         error.message = f"{path}: {error.message}"
-        error.next_step = "The next job of the chain will fail when it starts, unless you restore the file."
+        error.next_step = (
+            "The next job of the chain will fail when it starts, unless you restore the file."
+        )
         raise
     return StubbedScript(job_id, path, content)
 
@@ -414,14 +494,17 @@ async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
 async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: bytes) -> Outcome:
     """Put `content` in its place, if the file is still as it was fetched; raises nothing.
 
-    Done None: the answer was lost, look at the file; a second try changes nothing that is there already.
+    Done None: the answer was lost, look at the file; a second try changes nothing that is there
+    already.
     """
     if not content.startswith(b"#!"):
         # Sourced or given to an interpreter it would run, but it is no script any more by itself.
         return Outcome(before.path, False, "its first line does not start with #!")
     sums = (hashlib.sha256(text).hexdigest() for text in (before.content, content))
     argv = ("sh", "-c", _REPLACE, "sh", before.path, *sums)
-    command = ActionCommand(argv, (before.path,), partial(_read, path=before.path), content, _LIMIT_SECONDS)
+    command = ActionCommand(
+        argv, (before.path,), partial(_read, path=before.path), content, _LIMIT_SECONDS
+    )
     try:
         await store.open(force=True)
         answer = await store.act(command)

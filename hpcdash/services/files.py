@@ -1,4 +1,6 @@
-"""Reads files of a cluster with its own sh: whole, a range or the end, one or many in one command."""
+"""Reads files of a cluster with its own sh: whole, a range or the end, one or many in one
+command.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,14 @@ _OBSTACLES = {
 
 
 class FileStat(Struct, frozen=True, eq=False):
-    """What a file was at one moment: `identity` tells files apart (device and inode), '' if it has none.
+    """What a file was at one moment: `identity` tells files apart (device and inode), '' if it has
+    none.
 
-    `problem` is '' or says in words why it cannot be read, and `obstacle` is the kind; `is_missing` is true only if
-    there certainly is nothing under its name. `modified_at` is 0 if unknown, for example for a log that was just
-    copied. `age_seconds` is the time since it was written, by the clock there; None if it was not requested or is not
-    known. Without an identity and a problem, it was not checked. `owner` is an account's name there.
+    `problem` is '' or says in words why it cannot be read, and `obstacle` is the kind; `is_missing`
+    is true only if there certainly is nothing under its name. `modified_at` is 0 if unknown, for
+    example for a log that was just copied. `age_seconds` is the time since it was written, by the
+    clock there; None if it was not requested or is not known. Without an identity and a problem, it
+    was not checked. `owner` is an account's name there.
     """
 
     identity: str = ""
@@ -87,7 +91,9 @@ class FileStat(Struct, frozen=True, eq=False):
 
 
 class Chunk(Struct, frozen=True):
-    """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never past its size."""
+    """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never
+    past its size.
+    """
 
     look: FileStat
     offset: int
@@ -103,10 +109,13 @@ class Chunk(Struct, frozen=True):
 
 
 class FileRange(Struct, frozen=True):
-    """At most `length` bytes from `begin` on; None: the last. Of a length of 0 only what the file is is told.
+    """At most `length` bytes from `begin` on; None: the last.
 
-    Nothing is read of a file that is still as `known`, nor with `if_blank` where the range before this one holds more
-    than blanks. A relative path is one from the home there; `path` may carry bytes that are no UTF-8 as os.fsdecode.
+    Of a length of 0 only what the file is is told.
+
+    Nothing is read of a file that is still as `known`, nor with `if_blank` where the range before
+    this one holds more than blanks. A relative path is one from the home there; `path` may carry
+    bytes that are no UTF-8 as os.fsdecode.
     """
 
     path: str
@@ -145,7 +154,9 @@ def files_query(
     command: tuple[str, ...] = (),
     with_age: bool = False,
 ) -> Query[tuple[Chunk, ...]]:
-    """One chunk a range, in order, in one command; what cannot be read, or is not in the answer, has a problem."""
+    """One chunk a range, in order, in one command; what cannot be read, or is not in the answer,
+    has a problem.
+    """
     token = secrets.token_hex(8)
     block = _block_size(max((one.length for one in ranges), default=0))
     words: list[str] = []
@@ -161,10 +172,16 @@ def files_query(
     return Query(argv, parse, limit_seconds, command)
 
 
-def whole_file_query(path: str, most_bytes: int, *, limit_seconds: float = _WHOLE_LIMIT_SECONDS) -> Query[bytes]:
-    """All of a regular file; parse raises UnreadableOutput, whose message says why it cannot be read."""
+def whole_file_query(
+    path: str, most_bytes: int, *, limit_seconds: float = _WHOLE_LIMIT_SECONDS
+) -> Query[bytes]:
+    """All of a regular file; parse raises UnreadableOutput, whose message says why it cannot be
+    read.
+    """
     command = ("cat", "--", path)
-    query = files_query([FileRange(path, 0, most_bytes + 1)], limit_seconds=limit_seconds, command=command)
+    query = files_query(
+        [FileRange(path, 0, most_bytes + 1)], limit_seconds=limit_seconds, command=command
+    )
 
     def parse(answer: Answer) -> bytes:
         [chunk] = query.parse(answer)
@@ -178,13 +195,19 @@ def whole_file_query(path: str, most_bytes: int, *, limit_seconds: float = _WHOL
     return Query(query.argv, parse, limit_seconds, command)
 
 
-def cut_blocks(look: FileStat, start: int, length: int, block: int, content: bytes, complaint: str = "") -> Chunk:
-    """What was asked for of whole blocks; a file grows between stat and dd, and /proc has no sizes."""
+def cut_blocks(
+    look: FileStat, start: int, length: int, block: int, content: bytes, complaint: str = ""
+) -> Chunk:
+    """What was asked for of whole blocks; a file grows between stat and dd, and /proc has no
+    sizes.
+    """
     first = start % block
     asked = content[first : first + length]
     if complaint and not asked and length and start < look.size:
         look = replace(look, problem=complaint)
-    return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
+    return Chunk(
+        replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked
+    )
 
 
 def reader_problem(answer: Answer) -> str:
@@ -192,13 +215,17 @@ def reader_problem(answer: Answer) -> str:
     if answer.status == 0 and answer.stdout:
         return ""
     # dd counts what it has read.
-    lines = [line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()]
+    lines = [
+        line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()
+    ]
     ended = f"reading it ended with status {answer.status}" if answer.status else _CUT_SHORT
     return lines[-1] if lines else ended
 
 
 def parse_stat(words: bytes, now: float | None = None) -> FileStat:
-    """What stat printed as `IDENTITY SIZE MODIFIED`, with its age where it is `now` there; else an empty FileStat."""
+    """What stat printed as `IDENTITY SIZE MODIFIED`, with its age where it is `now` there; else an
+    empty FileStat.
+    """
     told = _STAT.fullmatch(words)
     if told is None:
         return FileStat()
@@ -207,7 +234,9 @@ def parse_stat(words: bytes, now: float | None = None) -> FileStat:
     return FileStat(told[1].decode(), int(told[2]), modified_at, age_seconds=age)
 
 
-def _parse(answer: Answer, *, token: bytes, block: int, ranges: tuple[FileRange, ...]) -> tuple[Chunk, ...]:
+def _parse(
+    answer: Answer, *, token: bytes, block: int, ranges: tuple[FileRange, ...]
+) -> tuple[Chunk, ...]:
     complaint = reader_problem(answer)
     clock = answer.stdout.rpartition(token)[2].strip()
     now = float(clock) if clock.isdigit() else None
@@ -218,7 +247,10 @@ def _parse(answer: Answer, *, token: bytes, block: int, ranges: tuple[FileRange,
 def _parts(
     stdout: bytes, token: bytes, block: int, ranges: tuple[FileRange, ...]
 ) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Header, body, and whether it is whole, of each part. A file that holds the token as well forges none."""
+    """Header, body, and whether it is whole, of each part.
+
+    A file that holds the token as well forges none.
+    """
     at = stdout.find(token + b" ")
     for one in ranges:
         if not stdout.startswith(token + b" ", at) or at < 0:
@@ -246,7 +278,11 @@ def _expected(size: int, start: int, length: int, block: int) -> int:
 
 
 def _chunk(
-    asked: FileRange, part: tuple[bytes, bytes, bool] | None, block: int, complaint: str, now: float | None
+    asked: FileRange,
+    part: tuple[bytes, bytes, bool] | None,
+    block: int,
+    complaint: str,
+    now: float | None,
 ) -> Chunk:
     begin = asked.begin or 0
     if problem := path_problem(asked.path):
@@ -271,7 +307,9 @@ def _block_size(length: int) -> int:
 
 
 def _problem(kind: str, where: bytes, path: str) -> str:
-    """Words for what the script found in place of a file; `where` is the folder that is why, or b''."""
+    """Words for what the script found in place of a file; `where` is the folder that is why, or
+    b''.
+    """
     folder = where.decode("utf-8", "surrogateescape")
     words = {
         "folder": "this is a folder",
@@ -291,12 +329,13 @@ def _problem(kind: str, where: bytes, path: str) -> str:
     return words.get(kind, kind)
 
 
-# $1 token, $2 block size, then for each file: its path, where to begin in bytes or `end`, how many bytes, and when to
-# read it: '' always, `if-blank` where the one before holds nothing but blanks, `IDENTITY SIZE MODIFIED` where it is no
-# longer that. Prints for each `TOKEN there IDENTITY SIZE MODIFIED BEGIN OWNER`, then whole blocks that hold what was
-# asked for; `same` in place of `there` with none; or `TOKEN PROBLEM`, then the folder that is why. The token last.
-# A file is opened once: what is looked at is what is read, whatever is renamed. [ -f ] first: opening a FIFO would wait
-# for its writer. `stat -` is coreutils'; -f without a file BSD's.
+# $1 token, $2 block size, then for each file: its path, where to begin in bytes or `end`, how many
+# bytes, and when to read it: '' always, `if-blank` where the one before holds nothing but blanks,
+# `IDENTITY SIZE MODIFIED` where it is no longer that. Prints for each `TOKEN there IDENTITY SIZE
+# MODIFIED BEGIN OWNER`, then whole blocks that hold what was asked for; `same` in place of `there`
+# with none; or `TOKEN PROBLEM`, then the folder that is why. The token last.
+# A file is opened once: what is looked at is what is read, whatever is renamed. [ -f ] first:
+# opening a FIFO would wait for its writer. `stat -` is coreutils'; -f without a file BSD's.
 READ_SCRIPT = r"""
 LC_ALL=C; export LC_ALL
 token=$1 block=$2 before= status=0; shift 2

@@ -40,7 +40,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class PluginCommand(Struct, frozen=True):
-    """What is run of a plugin for one row: `argv`, the variables it gets, and of what, as `job 12`."""
+    """What is run of a plugin for one row: `argv`, the variables it gets, and of what, as `job
+    12`.
+    """
 
     plugin: Plugin
     argv: tuple[str, ...]
@@ -54,17 +56,26 @@ class PluginCommand(Struct, frozen=True):
 
 
 def variable_of(kind: str, field: str) -> str:
-    """The variable that holds a field of a 'job', 'node' or 'queue'; none that hpcdash itself reads has such a name."""
-    return f"HPCDASH_{field}".upper() if field in (CLUSTER, NODE) else f"HPCDASH_{kind}_{field}".upper()
+    """The variable that holds a field of a 'job', 'node' or 'queue'; none that hpcdash itself reads
+    has such a name.
+    """
+    return (
+        f"HPCDASH_{field}".upper()
+        if field in (CLUSTER, NODE)
+        else f"HPCDASH_{kind}_{field}".upper()
+    )
 
 
-def build_command(plugin: Plugin, fields: Mapping[str, object], kind: str, name: str) -> PluginCommand:
-    """The command for a row of a `kind`, 'job', 'node' or 'queue': `fields` are its columns, None where unknown.
+def build_command(
+    plugin: Plugin, fields: Mapping[str, object], kind: str, name: str
+) -> PluginCommand:
+    """The command for a row of a `kind`, 'job', 'node' or 'queue': `fields` are its columns, None
+    where unknown.
 
-    Raises UsageError for a value that cannot safely be a word of it: unknown or empty, with control characters, with an
-    option's looks where it begins a word (unless `--` stands before it), with a `..` inside a path, or with anything
-    that a shell may act on: which programs hand their words to one, here or elsewhere, no list can tell. A shell itself
-    keeps the words behind its `-c TEXT`.
+    Raises UsageError for a value that cannot safely be a word of it: unknown or empty, with control
+    characters, with an option's looks where it begins a word (unless `--` stands before it), with a
+    `..` inside a path, or with anything that a shell may act on: which programs hand their words to
+    one, here or elsewhere, no list can tell. A shell itself keeps the words behind its `-c TEXT`.
     """
     values = {field: text for field, value in fields.items() if (text := _text(value))}
     if NODE not in values and (nodes := values.get("node_list")):
@@ -82,15 +93,19 @@ def build_command(plugin: Plugin, fields: Mapping[str, object], kind: str, name:
             field = match["field"]
             if field is None:
                 return "{" + match["literal"] + "}"
-            _require_safe(field, values.get(field, ""), subject, variable_of(kind, field), is_whole=is_whole)
+            _require_safe(
+                field, values.get(field, ""), subject, variable_of(kind, field), is_whole=is_whole
+            )
             if match.start() == 0 and values[field].startswith("-") and not is_settled:
                 raise UsageError(
-                    f"not run: the {field} of {subject} begins with '-' and would be read as an option",
+                    f"not run: the {field} of {subject} begins with '-' and would be read as an "
+                    f"option",
                     f'Write "--" before it, or something in the same word, as in "--name={word}".',
                 )
             if match[0] != word and ".." in PurePath(values[field]).parts:
                 raise UsageError(
-                    f"not run: the {field} of {subject} has a '..', and would lead out of the folder in {word!r}",
+                    f"not run: the {field} of {subject} has a '..', and would lead out of the "
+                    f"folder in {word!r}",
                     f"Read ${variable_of(kind, field)} in the command instead.",
                 )
             return values[field]
@@ -98,7 +113,9 @@ def build_command(plugin: Plugin, fields: Mapping[str, object], kind: str, name:
         argv.append(FIELD.sub(value_of, word))
     if plugin.where == "here":
         argv[0] = os.path.expanduser(argv[0])
-    variables = {variable_of(kind, field): text for field, text in values.items() if _is_passable(text)}
+    variables = {
+        variable_of(kind, field): text for field, text in values.items() if _is_passable(text)
+    }
     variables["HPCDASH_PLUGIN"] = plugin.name
     return PluginCommand(plugin, tuple(argv), variables, subject)
 
@@ -113,7 +130,8 @@ def _require_safe(field: str, value: str, subject: str, variable: str, *, is_who
         )
     if not is_whole and not _PLAIN.fullmatch(value):
         raise UsageError(
-            f"not run: the {field} of {subject} contains blanks or shell syntax, which a shell could run",
+            f"not run: the {field} of {subject} contains blanks or shell syntax, which a shell "
+            f"could run",
             f"Leave the field out of the command, and read ${variable} in your program.",
         )
 
@@ -137,10 +155,14 @@ def _is_passable(text: str) -> bool:
         return False
 
 
-def environment_here(command: PluginCommand, withheld: frozenset[str] = frozenset()) -> dict[str, str]:
-    """One's own environment without secrets, but for those that the plugin names, and the row's fields.
+def environment_here(
+    command: PluginCommand, withheld: frozenset[str] = frozenset()
+) -> dict[str, str]:
+    """One's own environment without secrets, but for those that the plugin names, and the row's
+    fields.
 
-    Secrets are what a name or a value tells (…_TOKEN, …_PASSWORD, a URL with a password) and `withheld`.
+    Secrets are what a name or a value tells (…_TOKEN, …_PASSWORD, a URL with a password) and
+    `withheld`.
     """
     from hpcdash.domain.request import is_secret
 
@@ -153,17 +175,22 @@ def environment_here(command: PluginCommand, withheld: frozenset[str] = frozense
 
 
 async def run_plugin(
-    command: PluginCommand, transport: Transport, take: Callable[[bytes], None], withheld: frozenset[str] = frozenset()
+    command: PluginCommand,
+    transport: Transport,
+    take: Callable[[bytes], None],
+    withheld: frozenset[str] = frozenset(),
 ) -> int:
     """Run it to its end and give its exit status; `take` gets what it writes.
 
-    What is run here is ended with all it started when this is cancelled, and at the limit. Raises CommandError where
-    it cannot be run or reaches the limit, and what the transport raises.
+    What is run here is ended with all it started when this is cancelled, and at the limit. Raises
+    CommandError where it cannot be run or reaches the limit, and what the transport raises.
     """
     if command.plugin.where == "cluster":
         settings = tuple(f"{name}={value}" for name, value in command.variables.items())
         limit = command.plugin.limit_seconds
-        result = await transport.run(("env", *settings, *command.argv), limit_seconds=limit, cap_bytes=_MOST_BYTES)
+        result = await transport.run(
+            ("env", *settings, *command.argv), limit_seconds=limit, cap_bytes=_MOST_BYTES
+        )
         take(result.stdout)
         take(result.stderr)
         return result.status
@@ -171,7 +198,9 @@ async def run_plugin(
     try:
         child = ChildProcess(command.argv, stderr=subprocess.STDOUT, environment=environment)
     except OSError as error:
-        raise CommandError(f"{_program(command)} cannot be run: {error.strerror}", argv=command.argv) from None
+        raise CommandError(
+            f"{_program(command)} cannot be run: {error.strerror}", argv=command.argv
+        ) from None
     with closing(child):
         try:
             async with asyncio.timeout(command.plugin.limit_seconds):
@@ -182,7 +211,10 @@ async def run_plugin(
                 finally:
                     reading.cancel()
         except TimeoutError:
-            words = f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, and was ended"
+            words = (
+                f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, "
+                f"and was ended"
+            )
             raise CommandError(
                 words, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv
             ) from None
@@ -198,7 +230,9 @@ async def _read(child: ChildProcess, take: Callable[[bytes], None]) -> None:
 
 
 def run_in_terminal(command: PluginCommand, withheld: frozenset[str] = frozenset()) -> str:
-    """Run it on the terminal, which is free for it, and wait for its end; the complaint where that fails, else ''."""
+    """Run it on the terminal, which is free for it, and wait for its end; the complaint where that
+    fails, else ''.
+    """
     # A handler, not SIG_IGN, which the command would inherit: ctrl+c is for the command alone.
     keys = (signal.SIGINT, signal.SIGQUIT)
     before = {number: signal.signal(number, lambda *_: None) for number in keys}
@@ -209,7 +243,9 @@ def run_in_terminal(command: PluginCommand, withheld: frozenset[str] = frozenset
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return f"{command.plugin.name}: {_program(command)} ended with status {status}" if status else ""
+    return (
+        f"{command.plugin.name}: {_program(command)} ended with status {status}" if status else ""
+    )
 
 
 def _program(command: PluginCommand) -> str:
@@ -217,7 +253,9 @@ def _program(command: PluginCommand) -> str:
 
 
 class OutputLines:
-    """The last MOST_LINES of what a command writes, safe to show; `left_out` counts those before."""
+    """The last MOST_LINES of what a command writes, safe to show; `left_out` counts those
+    before.
+    """
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -249,4 +287,7 @@ def _shown(raw: bytes) -> ScriptLine:
 
 def with_cluster(row: Mapping[str, object], cluster: str) -> dict[str, object]:
     """The fields of a row: its public columns and the cluster's name."""
-    return {**{name: value for name, value in row.items() if not name.startswith("_")}, CLUSTER: cluster}
+    return {
+        **{name: value for name, value in row.items() if not name.startswith("_")},
+        CLUSTER: cluster,
+    }

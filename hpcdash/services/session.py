@@ -1,4 +1,6 @@
-"""One cluster as the screen has it: its store, the poller that keeps the store fresh, and what acts on its jobs."""
+"""One cluster as the screen has it: its store, the poller that keeps the store fresh, and what acts
+on its jobs.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 class ClusterSession(Struct, frozen=True):
     """A configured, found or recorded cluster.
 
-    `origin` says in words where it comes from; times are shown in `zone` (None: this machine's). `pools` are those that
-    are shared there, each with the file that its coordinator publishes.
+    `origin` says in words where it comes from; times are shown in `zone` (None: this machine's).
+    `pools` are those that are shared there, each with the file that its coordinator publishes.
     """
 
     store: ClusterStore

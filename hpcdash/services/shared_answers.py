@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 class SharedAnswers(Generic[K, T]):
-    """What was answered within `seconds` is not asked again; those who ask at the same time share a question."""
+    """What was answered within `seconds` is not asked again; those who ask at the same time share a
+    question.
+    """
 
     def __init__(self, seconds: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds

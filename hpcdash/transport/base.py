@@ -13,19 +13,21 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 256 * 1024 * 1024
-# What a script prints before it has called the scheduler is less: the clock, the user, their groups.
+# What a script prints before it has called the scheduler is less: the clock, the user, their
+# groups.
 HEAD_BYTES = 1024
 # Takes a piece of what a command writes on stderr while it runs.
 Said = Callable[[bytes], None]
 
 
 class CommandResult(Struct, frozen=True):
-    """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and how long it took.
+    """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and
+    how long it took.
 
-    `truncated` is true when it wrote more than the cap and was ended for that; `of_copy` where it read a copy that is
-    kept here, and the cluster was not asked. `answer_seconds` is how long it ran before the first byte of output beyond
-    HEAD_BYTES, or its end: what it took of the scheduler's time, whatever the line makes of the rest; None where nobody
-    measured it.
+    `truncated` is true when it wrote more than the cap and was ended for that; `of_copy` where it
+    read a copy that is kept here, and the cluster was not asked. `answer_seconds` is how long it
+    ran before the first byte of output beyond HEAD_BYTES, or its end: what it took of the
+    scheduler's time, whatever the line makes of the rest; None where nobody measured it.
     """
 
     argv: tuple[str, ...]
@@ -46,7 +48,8 @@ class PromptField(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own (hostile) words.
+    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own
+    (hostile) words.
 
     `said` is what it said since it last asked, which was shown already.
     """
@@ -71,15 +74,21 @@ class Prompter(Protocol):
     """Answers a transport's questions; implemented by the screen and by the command line."""
 
     def can_ask(self) -> bool:
-        """Whether a person is here to answer; where none is, no login that may need one is tried."""
+        """Whether a person is here to answer; where none is, no login that may need one is
+        tried.
+        """
         ...
 
     def show(self, hop: str, words: str) -> None:
-        """Show what `hop` says (its own, hostile words) and asks no answer to: a banner, "Pushed a login request"."""
+        """Show what `hop` says (its own, hostile words) and asks no answer to: a banner, "Pushed a
+        login request".
+        """
         ...
 
     def waiting(self, hop: str) -> None:
-        """Tell that `hop` has asked nothing for a while and may wait for an approval on another device."""
+        """Tell that `hop` has asked nothing for a while and may wait for an approval on another
+        device.
+        """
         ...
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
@@ -100,10 +109,10 @@ class Stream(Protocol):
 class Health(Struct):
     """How a connection is, for the status line and the clusters view.
 
-    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in words. `asking` means
-    that a person may be needed: a prompt is open, or the host waits for an approval. `words` is what the hosts said in
-    this login or the last, each line after its hop (their own, hostile words), `waiting_since` when (monotonic) the
-    wait for the person began.
+    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in
+    words. `asking` means that a person may be needed: a prompt is open, or the host waits for an
+    approval. `words` is what the hosts said in this login or the last, each line after its hop
+    (their own, hostile words), `waiting_since` when (monotonic) the wait for the person began.
     """
 
     state: str = "idle"
@@ -126,10 +135,11 @@ class Transport(Protocol):
     def health(self) -> Health: ...
 
     async def connect(self, *, force: bool = False) -> None:
-        """Open the connection if it is not open; raises UnreachableError with what was tried and the next step.
+        """Open the connection if it is not open; raises UnreachableError with what was tried and
+        the next step.
 
-        While a transport backs off, or waits for the user to settle something, it raises its last error again; `force`
-        tries anyway.
+        While a transport backs off, or waits for the user to settle something, it raises its last
+        error again; `force` tries anyway.
         """
         ...
 
@@ -144,8 +154,9 @@ class Transport(Protocol):
     ) -> CommandResult:
         """Run one command to its end; `said` is called with each piece of its stderr as it comes.
 
-        Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there too, the connection
-        stays), UnreachableError when the line fails. A command that is not there ends with status 127.
+        Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there
+        too, the connection stays), UnreachableError when the line fails. A command that is not
+        there ends with status 127.
         """
         ...
 
@@ -154,7 +165,9 @@ class Transport(Protocol):
         ...
 
     async def adopt_login_environment(self) -> bool:
-        """Look for commands where a login shell would (PATH and the like); True when that changed anything."""
+        """Look for commands where a login shell would (PATH and the like); True when that changed
+        anything.
+        """
         ...
 
     def prepend_path(self, folder: str) -> None:
@@ -162,10 +175,12 @@ class Transport(Protocol):
         ...
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a person's terminal until it ends; its status, or None where the person left it.
+        """Run a command there on a person's terminal until it ends; its status, or None where the
+        person left it.
 
-        The line that is open is used, where there is one, and the terminal is given back as it was. Raises UsageError
-        where nothing can be run so, UnreachableError when the line fails. A missing command ends with status 127.
+        The line that is open is used, where there is one, and the terminal is given back as it was.
+        Raises UsageError where nothing can be run so, UnreachableError when the line fails. A
+        missing command ends with status 127.
         """
         ...
 

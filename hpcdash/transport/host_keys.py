@@ -1,4 +1,6 @@
-"""Whether the key that a host shows is let in: known, accepted by a person and remembered, or refused."""
+"""Whether the key that a host shows is let in: known, accepted by a person and remembered, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,29 @@ class HostKeys:
         self._accepted: dict[tuple[str, int], list[asyncssh.SSHKey]] = {}
 
     def trusted(self, hop: Hop, known: KnownKeys) -> list[asyncssh.SSHKey]:
-        """The keys that `hop` may show: known ones that this program can check, and accepted ones."""
+        """The keys that `hop` may show: known ones that this program can check, and accepted
+        ones.
+        """
         return public_keys(known.host_keys) + self._accepted.get((hop.key_name, hop.key_port), [])
 
-    async def judge(self, hop: Hop, known: KnownKeys, key: asyncssh.SSHKey, clock: LoginClock) -> None:
+    async def judge(
+        self, hop: Hop, known: KnownKeys, key: asyncssh.SSHKey, clock: LoginClock
+    ) -> None:
         """Refuse a changed or revoked key, have an unknown one accepted and remember it."""
         blob, algorithm = key.public_data, key.get_algorithm()
         shown = fingerprint(blob)
         if revoked := [entry for entry in known.revoked if entry.blob == blob]:
             raise HostKeyRefused(
-                f"{hop.label} shows the key {shown}, which is marked as revoked in {revoked[0].where}.",
+                f"{hop.label} shows the key {shown}, which is marked as revoked in "
+                f"{revoked[0].where}.",
                 "Do not log in there; ask the site.",
             )
         if known.exact and known.host_keys:
             raise _changed(hop, known.host_keys, algorithm, shown)
         if hop.strict == "yes":
             raise HostKeyRefused(
-                f"{hop.label} is not in known_hosts, and StrictHostKeyChecking is yes. Its key is {algorithm} {shown}.",
+                f"{hop.label} is not in known_hosts, and StrictHostKeyChecking is yes. Its key is "
+                f"{algorithm} {shown}.",
                 f"Compare that with what the site publishes, then add it: {hop.alias.command_line}",
             )
         target = hop.user_known_hosts[0] if hop.user_known_hosts else None
@@ -57,9 +65,13 @@ class HostKeys:
         self._accepted.setdefault((hop.key_name, hop.key_port), []).append(key)
         if target is not None:
             try:
-                await asyncio.to_thread(remember, target, hop.key_name, hop.key_port, algorithm, blob)
+                await asyncio.to_thread(
+                    remember, target, hop.key_name, hop.key_port, algorithm, blob
+                )
             except OSError as error:
-                self._health.extra["known_hosts"] = f"{target} could not be written: {error.strerror}"
+                self._health.extra["known_hosts"] = (
+                    f"{target} could not be written: {error.strerror}"
+                )
 
 
 def public_keys(known: Sequence[KnownKey]) -> list[asyncssh.SSHKey]:
@@ -78,16 +90,21 @@ def _public_key(known: KnownKey) -> asyncssh.SSHKey | None:
 def algorithms(trusted: Sequence[asyncssh.SSHKey], with_certificates: bool) -> list[str]:
     """Known types of key first, so that a host is asked for the key we know; the others after them.
 
-    Without the others a host whose key changed its type would fail without a word about its key. Certificates are asked
-    for only where an authority is known for the host.
+    Without the others a host whose key changed its type would fail without a word about its key.
+    Certificates are asked for only where an authority is known for the host.
     """
     first = [algorithm for key in trusted for algorithm in key.sig_algorithms]
     certificates = get_default_certificate_algs() if with_certificates else []
-    return [name.decode() for name in dict.fromkeys([*certificates, *first, *get_default_public_key_algs()])]
+    return [
+        name.decode()
+        for name in dict.fromkeys([*certificates, *first, *get_default_public_key_algs()])
+    ]
 
 
 def _changed(hop: Hop, entries: tuple[KnownKey, ...], algorithm: str, shown: str) -> HostKeyChanged:
-    old = "; ".join(f"{entry.key_type} {fingerprint(entry.blob)} ({entry.where})" for entry in entries)
+    old = "; ".join(
+        f"{entry.key_type} {fingerprint(entry.blob)} ({entry.where})" for entry in entries
+    )
     file = entries[0].path
     option = "" if file == Path("~/.ssh/known_hosts").expanduser() else f" -f {file}"
     name = hop.name_in_known_hosts

@@ -72,7 +72,9 @@ PathPositions = Callable[[Sequence[str]], Sequence[int]]
 
 
 class Response(Struct, frozen=True):
-    """A response with its body; `epoch_seconds` is what the server's clock said, None where it told no time."""
+    """A response with its body; `epoch_seconds` is what the server's clock said, None where it told
+    no time.
+    """
 
     status: int
     reason: str
@@ -88,13 +90,14 @@ class Response(Struct, frozen=True):
 class HttpTransport:
     """Implements hpcdash.transport.base.Transport over one HTTP server.
 
-    A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last two may come as
-    stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-' where unknown) and the body; its exit
-    status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
-    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with what gives
-    which of their arguments are paths (none: it is not run here), must only read files: they run here on copies of
-    such logs. Connections go through `login`; None: directly. Anything else runs on `shell`, a host beside the server;
-    with None it is refused.
+    A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last
+    two may come as stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-'
+    where unknown) and the body; its exit status is 0, or the first HTTP status that is no success.
+    `headers` go with every request. `log_request` gives the path of the request that streams a log,
+    '' for a path that is none. The scripts of `file_readers`, with what gives which of their
+    arguments are paths (none: it is not run here), must only read files: they run here on copies of
+    such logs. Connections go through `login`; None: directly. Anything else runs on `shell`, a host
+    beside the server; with None it is refused.
     """
 
     def __init__(
@@ -109,7 +112,10 @@ class HttpTransport:
     ) -> None:
         parts = urlsplit(url)
         if login is not None and parts.scheme == "https":
-            raise UsageError(f"{url}: https is not spoken through ssh", "Write http: ssh encrypts the connection.")
+            raise UsageError(
+                f"{url}: https is not spoken through ssh",
+                "Write http: ssh encrypts the connection.",
+            )
         self.name = url
         self._health = Health()
         self._is_tls = parts.scheme == "https"
@@ -160,7 +166,11 @@ class HttpTransport:
                     result = await self._run_on_logs(argv, words, limit_seconds, cap_bytes)
                 else:
                     return await self._beside(argv).run(
-                        argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes, said=said
+                        argv,
+                        stdin=stdin,
+                        limit_seconds=limit_seconds,
+                        cap_bytes=cap_bytes,
+                        said=said,
                     )
         except TimeoutError:
             raise CommandTimedOut(
@@ -197,13 +207,16 @@ class HttpTransport:
         if self._shell is None:
             raise CommandMissing(
                 f"{self.name} is an HTTP server: no command can be run there",
-                'Name a host that has its files: ssh = "HOST" in this cluster\'s table, or --ssh HOST.',
+                'Name a host that has its files: ssh = "HOST" in this cluster\'s table, or --ssh '
+                "HOST.",
                 argv=argv,
             )
         return self._shell
 
     def _reads_logs(self, words: tuple[str, ...]) -> bool:
-        """Whether a script reads logs that the server streams; without a host beside it there are no other files."""
+        """Whether a script reads logs that the server streams; without a host beside it there are
+        no other files.
+        """
         if words[:2] != ("sh", "-c") or words[2] not in self._file_readers:
             return False
         arguments = words[4:]
@@ -249,28 +262,50 @@ class HttpTransport:
                 f"{self.name} refused the request: {status} {reason}{_said(bytes(received))}",
                 "Is the token in this cluster's `token_file` still valid?"
                 if has_token
-                else "Set the token: `token_file` in this cluster's table names the file that holds it.",
+                else (
+                    "Set the token: `token_file` in this cluster's table names the file that "
+                    "holds it."
+                ),
             )
-        return Response(status, reason, told, bytes(received[:cap_bytes]), len(received) > cap_bytes)
+        return Response(
+            status, reason, told, bytes(received[:cap_bytes]), len(received) > cap_bytes
+        )
 
     @asynccontextmanager
     async def _exchange(
         self, method: str, path: str, body: bytes
     ) -> AsyncIterator[tuple[tuple[int, str, float | None], AsyncIterator[bytes]]]:
-        """Status, reason and clock of a response, and its body piece by piece. No redirect is followed."""
+        """Status, reason and clock of a response, and its body piece by piece.
+
+        No redirect is followed.
+        """
         reader, writer = await self._open()
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_READ_BYTES)
-        headers = [("Host", self._authority), ("User-Agent", _PROGRAM), ("Accept", "*/*"), ("Connection", "close")]
+        headers = [
+            ("Host", self._authority),
+            ("User-Agent", _PROGRAM),
+            ("Accept", "*/*"),
+            ("Connection", "close"),
+        ]
         headers += self._headers.items()
         if body or method in ("POST", "PUT"):
             headers.append(("Content-Length", str(len(body))))
-            headers.append(("Content-Type", "application/json" if method == "POST" else "application/octet-stream"))
+            headers.append(
+                (
+                    "Content-Type",
+                    "application/json" if method == "POST" else "application/octet-stream",
+                )
+            )
         is_answering = False
         target = quote(f"{self._prefix}{path}", safe="/?&=%:@,+~!$'()*;-._")
         try:
-            writer.write(connection.send(h11.Request(method=method, target=target, headers=headers)) or b"")
+            writer.write(
+                connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
+            )
             for start in range(0, len(body), _READ_BYTES):
-                writer.write(connection.send(h11.Data(data=body[start : start + _READ_BYTES])) or b"")
+                writer.write(
+                    connection.send(h11.Data(data=body[start : start + _READ_BYTES])) or b""
+                )
                 await writer.drain()
             writer.write(connection.send(h11.EndOfMessage()) or b"")
             await writer.drain()
@@ -282,7 +317,10 @@ class HttpTransport:
             if 300 <= event.status_code < 400:
                 raise self._redirected(event)
             is_answering = True
-            yield (event.status_code, excerpt(event.reason), _clock(event)), _body(connection, reader)
+            yield (
+                (event.status_code, excerpt(event.reason), _clock(event)),
+                _body(connection, reader),
+            )
         except h11.RemoteProtocolError as error:
             raise self._lost("the answer was cut short" if is_answering else _NO_ANSWER) from error
         except (OSError, h11.ProtocolError) as error:
@@ -291,7 +329,9 @@ class HttpTransport:
             writer.close()
 
     async def _log_in(self, force: bool = False) -> None:
-        """Open the line to the login node; how long that may take is its own matter, for it may ask a person."""
+        """Open the line to the login node; how long that may take is its own matter, for it may ask
+        a person.
+        """
         if self._login is not None:
             await self._login.connect(force=force)
             self._health.words = self._login.health.words
@@ -311,9 +351,15 @@ class HttpTransport:
         except OSError as error:
             # asyncio words the errno anew, with the address once more.
             errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
-            raise self._lost(os.strerror(errno) if errno else error.strerror or str(error)) from error
+            raise self._lost(
+                os.strerror(errno) if errno else error.strerror or str(error)
+            ) from error
         if self._health.state != "connected":
-            self._health.state, self._health.detail, self._health.connected_at = "connected", "", time.monotonic()
+            self._health.state, self._health.detail, self._health.connected_at = (
+                "connected",
+                "",
+                time.monotonic(),
+            )
         return reader, writer
 
     async def _connected(self) -> tuple[_Reader, _Writer]:
@@ -329,12 +375,15 @@ class HttpTransport:
         self._health.state, self._health.detail = "failed", f"it redirects{where}"
         return ConnectionFailed(
             f"{self.name} redirects{where}",
-            "Where that is the server's own URL, write that one. Where it is a login page, connect through ssh.",
+            "Where that is the server's own URL, write that one. Where it is a login page, connect "
+            "through ssh.",
         )
 
     def _lost(self, why: str) -> ConnectionFailed:
         self._health.state, self._health.detail = "lost", why
-        return ConnectionFailed(f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL?")
+        return ConnectionFailed(
+            f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL?"
+        )
 
     @asynccontextmanager
     async def _stream_log(self, request: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
@@ -347,7 +396,9 @@ class HttpTransport:
         """What a script that reads files prints of copies of the logs it names."""
         arguments = list(words[4:])
         for position in self._file_readers[words[2]](arguments):
-            arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
+            arguments[position] = str(
+                await self._logs.copy_of(self._log_request(arguments[position]))
+            )
         local = (*words[:4], *arguments)
         ended = await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         return replace(ended, argv=argv, of_copy=True)

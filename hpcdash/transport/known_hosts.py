@@ -1,4 +1,7 @@
-"""Reads and extends OpenSSH's known_hosts files: which keys a host is known by, and where. Opens no connection."""
+"""Reads and extends OpenSSH's known_hosts files: which keys a host is known by, and where.
+
+Opens no connection.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +72,17 @@ def known_keys(paths: Iterable[Path], host: str, port: int = DEFAULT_PORT) -> Kn
     found = _matching(files, name_in_file(host, port))
     if port != DEFAULT_PORT and not (found.host_keys or found.authorities):
         fallback = _matching(files, name_in_file(host))
-        return KnownKeys(fallback.host_keys, fallback.authorities, found.revoked + fallback.revoked, exact=False)
+        return KnownKeys(
+            fallback.host_keys, fallback.authorities, found.revoked + fallback.revoked, exact=False
+        )
     return found
 
 
 def remember(path: Path, host: str, port: int, key_type: str, blob: bytes) -> None:
-    """Append a host's key; creates the file with mode 0600 and its folder with 0700. Raises OSError."""
+    """Append a host's key; creates the file with mode 0600 and its folder with 0700.
+
+    Raises OSError.
+    """
     make_folder(path.parent)
     entry = f"{name_in_file(host, port)} {key_type} {base64.b64encode(blob).decode()}\n".encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -116,7 +124,9 @@ def _matching(files: Sequence[tuple[Path, list[bytes]]], name: str) -> KnownKeys
 
 
 def _names(patterns: str, name: str) -> bool:
-    """Whether a line's first field speaks of `name`: hashed, or patterns with * and ?, and ! to take a host out."""
+    """Whether a line's first field speaks of `name`: hashed, or patterns with * and ?, and ! to
+    take a host out.
+    """
     if patterns.startswith("|1|"):
         return _hashed_names(patterns, name)
     named = False

@@ -47,11 +47,18 @@ def shell_status(returncode: int) -> int:
 
 
 def timed_out(
-    argv: tuple[str, ...], limit_seconds: float, where: str, stderr: bytes, answer_seconds: float | None = None
+    argv: tuple[str, ...],
+    limit_seconds: float,
+    where: str,
+    stderr: bytes,
+    answer_seconds: float | None = None,
 ) -> CommandTimedOut:
-    """The error for a command that was ended at its time limit; `answer_seconds` as in CommandTimedOut."""
+    """The error for a command that was ended at its time limit; `answer_seconds` as in
+    CommandTimedOut.
+    """
     error = CommandTimedOut(
-        f"{program_name(argv)} had not finished after {limit_seconds:g} s and was ended on {where}.",
+        f"{program_name(argv)} had not finished after {limit_seconds:g} s and was ended on "
+        f"{where}.",
         "The machine or its scheduler may be busy; try again later.",
         argv=argv,
         words=excerpt(stderr),
@@ -63,11 +70,15 @@ def timed_out(
 class _Gatherer:
     """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together.
 
-    With `marked`, only what is the command's own on stdout and stderr; it ends where the rest is too much.
+    With `marked`, only what is the command's own on stdout and stderr; it ends where the rest is
+    too much.
     """
 
     def __init__(
-        self, cap_bytes: int, said: Said | None = None, marked: tuple[MarkedOutput, MarkedOutput] | None = None
+        self,
+        cap_bytes: int,
+        said: Said | None = None,
+        marked: tuple[MarkedOutput, MarkedOutput] | None = None,
     ) -> None:
         self._said = said
         self._marked = marked
@@ -126,7 +137,9 @@ class _Gatherer:
                 future.cancel()
 
     async def wait(self, child: ChildProcess) -> None:
-        """Return once the cap is reached, or the command has ended with all output here or the rest silent."""
+        """Return once the cap is reached, or the command has ended with all output here or the rest
+        silent.
+        """
         exited = asyncio.ensure_future(child.wait())
         finished = asyncio.ensure_future(self._finished.wait())
         try:
@@ -136,7 +149,10 @@ class _Gatherer:
             await exited
             child.signal(signal.SIGKILL)
             ended_at = time.monotonic()
-            while not finished.done() and time.monotonic() - max(self._last_bytes_at, ended_at) <= _DRAIN_SECONDS:
+            while (
+                not finished.done()
+                and time.monotonic() - max(self._last_bytes_at, ended_at) <= _DRAIN_SECONDS
+            ):
                 await asyncio.wait({finished}, timeout=_DRAIN_SECONDS / 4)
         finally:
             exited.cancel()
@@ -171,18 +187,24 @@ async def run_process(
     said: Said | None = None,
     expired: Callable[[bytes, bytes], HpcdashError] | None = None,
 ) -> CommandResult:
-    """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
+    """Run one program here; the process group it leads is ended at the limit, the cap, cancellation
+    and its own end.
 
-    `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own output out of stdout and
-    stderr; `stdin` is sent once it has begun, which may take `begin_seconds`. `said` gets stderr as it comes. At a
-    limit raises CommandTimedOut, or what `expired` makes of stdout and stderr. A missing program is status 127.
+    `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own
+    output out of stdout and stderr; `stdin` is sent once it has begun, which may take
+    `begin_seconds`. `said` gets stderr as it comes. At a limit raises CommandTimedOut, or what
+    `expired` makes of stdout and stderr. A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
     started = time.monotonic()
     has_stdin = stdin is not None or keep_stdin_open
     try:
-        child = ChildProcess(argv, stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL, environment=environment)
+        child = ChildProcess(
+            argv,
+            stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
+            environment=environment,
+        )
     except FileNotFoundError:
         return _not_run(shown, STATUS_MISSING, f"{argv[0]}: command not found", started)
     except PermissionError:
@@ -205,7 +227,11 @@ async def run_process(
         except TimeoutError:
             await child.terminate()
             stdout, stderr = (gatherer.written[fd].getvalue() for fd in (1, 2))
-            failure = expired(stdout, stderr) if expired else timed_out(shown, limit_seconds, "this machine", stderr)
+            failure = (
+                expired(stdout, stderr)
+                if expired
+                else timed_out(shown, limit_seconds, "this machine", stderr)
+            )
             if isinstance(failure, CommandTimedOut):
                 failure.answer_seconds = gatherer.answer_seconds
             raise failure from None
@@ -216,7 +242,9 @@ async def run_process(
     seconds = time.monotonic() - started
     return CommandResult(
         argv=shown,
-        status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
+        status=STATUS_TERMINATED
+        if returncode is None or gatherer.truncated
+        else shell_status(returncode),
         # Taken out: the pipes refer to the gatherer until the garbage is collected.
         stdout=gatherer.written.pop(1).getvalue(),
         stderr=gatherer.written.pop(2).getvalue(),
@@ -227,7 +255,9 @@ async def run_process(
 
 
 class ProcessStream:
-    """A running program's stdout; `stderr` is the end of what it complained of, `status` how it ended (None: runs)."""
+    """A running program's stdout; `stderr` is the end of what it complained of, `status` how it
+    ended (None: runs).
+    """
 
     def __init__(self, child: ChildProcess, stdout: asyncio.StreamReader) -> None:
         self._child = child
@@ -250,7 +280,9 @@ class ProcessStream:
 
 
 class EmptyStream:
-    """What a program that could not be started prints: nothing, with the reason in `stderr` and `status`."""
+    """What a program that could not be started prints: nothing, with the reason in `stderr` and
+    `status`.
+    """
 
     def __init__(self, status: int, stderr: bytes) -> None:
         self.status: int | None = status
@@ -264,16 +296,22 @@ class EmptyStream:
 
 @asynccontextmanager
 async def stream_process(
-    argv: tuple[str, ...], *, keep_stdin_open: bool = False, environment: Mapping[str, str] | None = None
+    argv: tuple[str, ...],
+    *,
+    keep_stdin_open: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ProcessStream | EmptyStream]:
-    """Run a program and give its stdout as it comes; its process group is ended when the context is left.
+    """Run a program and give its stdout as it comes; its process group is ended when the context is
+    left.
 
     A program that is not there gives an empty stream with status 127.
     """
     _refuse_unrunnable(argv)
     try:
         child = ChildProcess(
-            argv, stdin=subprocess.PIPE if keep_stdin_open else subprocess.DEVNULL, environment=environment
+            argv,
+            stdin=subprocess.PIPE if keep_stdin_open else subprocess.DEVNULL,
+            environment=environment,
         )
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
@@ -294,7 +332,9 @@ async def stream_process(
 
 
 class _PtyProtocol(asyncio.StreamReaderProtocol):
-    """Reads a pseudo-terminal to its end, which is an error of it: none that hides what was read before."""
+    """Reads a pseudo-terminal to its end, which is an error of it: none that hides what was read
+    before.
+    """
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(None)
@@ -320,7 +360,9 @@ class _PtyProcess:
         self._keys, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._input)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Until the program has ended; what it left behind may hold the terminal for ever, and is not waited for."""
+        """Until the program has ended; what it left behind may hold the terminal for ever, and is
+        not waited for.
+        """
         ended = asyncio.ensure_future(self._child.wait())
         try:
             while True:
@@ -363,7 +405,8 @@ async def interact_with_process(
 ) -> int | None:
     """Run one program here on a person's terminal; its status, None where they left it.
 
-    All of its session hears of the terminal's end. Raises what `lost` makes of the status and the end of the output.
+    All of its session hears of the terminal's end. Raises what `lost` makes of the status and the
+    end of the output.
     """
     _refuse_unrunnable(argv)
     ours, theirs = os.openpty()
@@ -374,7 +417,12 @@ async def interact_with_process(
         # The shell says what cannot be run, and with which status.
         words = ("/bin/sh", "-c", 'exec "$@"', "sh", *argv)
         child = ChildProcess(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, environment=environment, controls_terminal=True
+            words,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            environment=environment,
+            controls_terminal=True,
         )
     except OSError:
         os.close(ours)
@@ -433,7 +481,10 @@ class LocalTransport:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
     ) -> CommandResult:
-        """Run one command to its end; raises CommandTimedOut. A command that is not there ends with status 127."""
+        """Run one command to its end; raises CommandTimedOut.
+
+        A command that is not there ends with status 127.
+        """
         await self.connect()
         completed = await run_process(
             argv,
@@ -460,7 +511,10 @@ class LocalTransport:
     def prepend_path(self, folder: str) -> None:
         """Have a folder go before the PATH."""
         environment = os.environ if self._environment is None else self._environment
-        self._environment = {**environment, "PATH": f"{folder}:{environment.get('PATH', os.defpath)}"}
+        self._environment = {
+            **environment,
+            "PATH": f"{folder}:{environment.get('PATH', os.defpath)}",
+        }
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         """Run a command of this machine on a person's terminal; see Transport.interact."""

@@ -1,6 +1,7 @@
 """Copies of logs that a server streams and no file system here holds: followed while they are read.
 
-The server does not tell when a log was written: a copy's time is 0 until it grows while it is followed.
+The server does not tell when a log was written: a copy's time is 0 until it grows while it is
+followed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
 # Of a larger log no more is copied: it would fill the disk of this machine.
 _MOST_BYTES = 4 << 30
-# Copies that nobody reads are removed: after so long, or sooner where all of them together are larger.
+# Copies that nobody reads are removed: after so long, or sooner where all of them together are
+# larger.
 _UNREAD_SECONDS = 600.0
 _MOST_BYTES_TOGETHER = 8 << 30
 # Longer lines are read in pieces.
@@ -51,10 +53,12 @@ class LogSpool:
         self._numbers = count()
 
     async def copy_of(self, request: str) -> Path:
-        """The file with all that a log holds by now; none is there where the server knows no such log, or for ''.
+        """The file with all that a log holds by now; none is there where the server knows no such
+        log, or for ''.
 
-        A fragment of the request, `…#REGEX` with its special characters quoted, is not sent: it makes the file one of
-        those lines of the log that begin with a match, each without it. Raises what keeps the server from answering.
+        A fragment of the request, `…#REGEX` with its special characters quoted, is not sent: it
+        makes the file one of those lines of the log that begin with a match, each without it.
+        Raises what keeps the server from answering.
         """
         request, _, quoted = request.partition("#")
         if self._folder is None:
@@ -63,7 +67,9 @@ class LogSpool:
             return Path(self._folder.name, "none")
         copy = self._copies.get(request)
         if copy is None:
-            copy = _Copy(request, Path(self._folder.name, str(next(self._numbers))), self._open_stream)
+            copy = _Copy(
+                request, Path(self._folder.name, str(next(self._numbers))), self._open_stream
+            )
             self._copies[request] = copy
             await self._remove_unread()
         await copy.catch_up()
@@ -72,7 +78,9 @@ class LogSpool:
         part = self._parts.get(f"{request}#{quoted}")
         if part is None:
             file = Path(self._folder.name, f"part-{next(self._numbers)}")
-            part = self._parts[f"{request}#{quoted}"] = _Part(copy.file, file, re.compile(unquote_to_bytes(quoted)))
+            part = self._parts[f"{request}#{quoted}"] = _Part(
+                copy.file, file, re.compile(unquote_to_bytes(quoted))
+            )
         await asyncio.to_thread(part.catch_up)
         return part.file
 
@@ -82,7 +90,9 @@ class LogSpool:
         unread: list[_Copy] = []
         for request, copy in sorted(self._copies.items(), key=lambda one: one[1].read_at):
             unread_seconds = now - copy.read_at
-            if unread_seconds < _IDLE_SECONDS or (unread_seconds < _UNREAD_SECONDS and size <= _MOST_BYTES_TOGETHER):
+            if unread_seconds < _IDLE_SECONDS or (
+                unread_seconds < _UNREAD_SECONDS and size <= _MOST_BYTES_TOGETHER
+            ):
                 break
             size -= copy.size_bytes
             del self._copies[request]
@@ -146,7 +156,10 @@ class _Part:
                             line, self._belongs = line[found.end() :], True
                         if self._belongs:
                             target.write(line)
-                        self._is_inside, self._belongs = not is_whole, self._belongs and not is_whole
+                        self._is_inside, self._belongs = (
+                            not is_whole,
+                            self._belongs and not is_whole,
+                        )
                 if os.fstat(source.fileno()).st_mtime == _UNKNOWN:
                     os.utime(self.file, (_UNKNOWN, _UNKNOWN))
 
@@ -180,7 +193,9 @@ class _Copy:
             self._arrived.clear()
             arriving = asyncio.create_task(self._arrived.wait())
             try:
-                await asyncio.wait({arriving, self._task}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {arriving, self._task}, timeout=wait, return_when=asyncio.FIRST_COMPLETED
+                )
             finally:
                 arriving.cancel()
             if not self._arrived.is_set():
@@ -220,7 +235,8 @@ class _Copy:
                         piece, arriving = arriving.result(), None
                         if piece is not None and position + len(piece) > _MOST_BYTES:
                             raise UnreadableOutput(
-                                f"this log is larger than {format_memory(_MOST_BYTES)}: no more of it is copied",
+                                f"this log is larger than {format_memory(_MOST_BYTES)}: no more of "
+                                f"it is copied",
                                 "Read its end where it was written.",
                             )
                         if piece is None:

@@ -1,4 +1,6 @@
-"""How long a login may take: the network's steps are short, and a person's are as long as the host allows."""
+"""How long a login may take: the network's steps are short, and a person's are as long as the host
+allows.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from typing import TypeVar
 from hpcdash.transport.base import Health
 
 T = TypeVar("T")
-# The host ends a login that takes too long, after 120 s as a rule (sshd_config(5), LoginGraceTime). This is for a host
-# that never does, or whose connection has died unseen.
+# The host ends a login that takes too long, after 120 s as a rule (sshd_config(5), LoginGraceTime).
+# This is for a host that never does, or whose connection has died unseen.
 PERSON_SECONDS = 600.0
-# A host that asked nothing and is silent for this long probably waits for an approval on another device.
+# A host that asked nothing and is silent for this long probably waits for an approval on another
+# device.
 SILENT_SECONDS = 3.0
 _CANCEL_SECONDS = 2.0
 
@@ -22,8 +25,8 @@ _CANCEL_SECONDS = 2.0
 class LoginClock:
     """Limits a login to one hop.
 
-    Connecting, the key exchange and each answer before a person is needed may take `seconds`; from `wait_for_person`
-    on each step may take `person_seconds`.
+    Connecting, the key exchange and each answer before a person is needed may take `seconds`; from
+    `wait_for_person` on each step may take `person_seconds`.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class LoginClock:
 
     @property
     def outlasted_network(self) -> bool:
-        """Whether the host took longer than the network may, which only waiting for a person explains."""
+        """Whether the host took longer than the network may, which only waiting for a person
+        explains.
+        """
         return self.awaits_person and time.monotonic() - self._since > self.seconds
 
     def wait_for_person(self) -> None:
@@ -76,7 +81,8 @@ class LoginClock:
     async def limit(self, awaited: Awaitable[T], silent: Callable[[], None] = lambda: None) -> T:
         """Await a login; TimeoutError once a step has taken too long.
 
-        `silent` is called once when the host, which may wait for a person, has asked nothing for a while.
+        `silent` is called once when the host, which may wait for a person, has asked nothing for a
+        while.
         """
         self._began = self._since = time.monotonic()
         self.awaits_person = False
@@ -89,7 +95,12 @@ class LoginClock:
                 left = (self.person_seconds if is_persons else self.seconds) - waited
                 if left <= 0:
                     raise TimeoutError
-                if is_persons and not self._prompts and not is_silent and waited >= self._silent_seconds:
+                if (
+                    is_persons
+                    and not self._prompts
+                    and not is_silent
+                    and waited >= self._silent_seconds
+                ):
                     is_silent = True
                     silent()
                 # Whose turn it is may change meanwhile.

@@ -1,4 +1,6 @@
-"""A node behind the login node, as a transport: each command goes through the person's own ssh there."""
+"""A node behind the login node, as a transport: each command goes through the person's own ssh
+there.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said, Stream, Transport
+from hpcdash.transport.base import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_LIMIT_SECONDS,
+    CommandResult,
+    Said,
+    Stream,
+    Transport,
+)
 from hpcdash.transport.shell import (
     NOISE_BYTES,
     REMOTE_GRACE_SECONDS,
@@ -44,10 +53,11 @@ _OPTIONS = (
     "-oForwardX11=no",
 )
 
-# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the words of ssh.
-# The command ends when its stdin does: whoever ends this group of processes, or this shell alone, ends it over there as
-# well. So stdin is held open by a process here as long as this shell is there ($$), which gives its number first (read
-# takes no more than the line) and then our own stdin.
+# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the words
+# of ssh.
+# The command ends when its stdin does: whoever ends this group of processes, or this shell alone,
+# ends it over there as well. So stdin is held open by a process here as long as this shell is there
+# ($$), which gives its number first (read takes no more than the line) and then our own stdin.
 # A shell may say of that process that it was ended: fd 3 is the stderr that is the command's alone.
 # A node that is this machine needs no ssh: one machine may be login node and node.
 _THROUGH_SCRIPT = r"""
@@ -89,7 +99,10 @@ _INTERACT_OPTIONS = (
 
 
 class NodeUnreached(HpcdashError):
-    """ssh from the login node does not get to a node; the login node itself answers. `words` are ssh's own."""
+    """ssh from the login node does not get to a node; the login node itself answers.
+
+    `words` are ssh's own.
+    """
 
     def __init__(self, host: str, words: str) -> None:
         super().__init__(
@@ -101,7 +114,8 @@ class NodeUnreached(HpcdashError):
 
 
 class ThroughNode:
-    """Implements hpcdash.transport.base.Transport over that of the login node; run and stream raise NodeUnreached.
+    """Implements hpcdash.transport.base.Transport over that of the login node; run and stream raise
+    NodeUnreached.
 
     The line to the login node is not ours: close leaves it open.
     """
@@ -126,7 +140,9 @@ class ThroughNode:
         said: Said | None = None,
     ) -> CommandResult:
         """Run one command on the node; see Transport.run. Getting there counts to the limit."""
-        command = remote_command(argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin))
+        command = remote_command(
+            argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin)
+        )
         try:
             answer = await self._transport.run(
                 self._through(command, limit_seconds),
@@ -136,12 +152,16 @@ class ThroughNode:
                 said=_own_stderr(command, said),
             )
         except CommandTimedOut as error:
-            message = f"{program_name(argv)} had not finished after {limit_seconds:g} s on {self.name} and was ended."
+            message = (
+                f"{program_name(argv)} had not finished after {limit_seconds:g} s on "
+                f"{self.name} and was ended."
+            )
             raise CommandTimedOut(message, error.next_step, argv=argv, words=error.words) from error
         out, err = command.stdout(), command.stderr()
         stdout, stderr = out.feed(answer.stdout) + out.rest, err.feed(answer.stderr) + err.rest
         if not answer.truncated and (
-            not out.seen or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
+            not out.seen
+            or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
         ):
             raise NodeUnreached(self._host, _own_message(answer.stderr) or _own_message(out.noise))
         return replace(answer, argv=argv, stdout=stdout, stderr=stderr)
@@ -164,19 +184,43 @@ class ThroughNode:
         """What is run there is POSIX's own, wherever it is."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command on the node on a person's terminal, who may be asked for a password; see Transport.interact."""
+        """Run a command on the node on a person's terminal, who may be asked for a password; see
+        Transport.interact.
+        """
         self._require_host()
-        words = ("sh", "-c", _INTERACT_SCRIPT, "sh", self._host, interactive_command(argv), "ssh", *_INTERACT_OPTIONS)
+        words = (
+            "sh",
+            "-c",
+            _INTERACT_SCRIPT,
+            "sh",
+            self._host,
+            interactive_command(argv),
+            "ssh",
+            *_INTERACT_OPTIONS,
+        )
         return await self._transport.interact((*words, "--"), terminal)
 
     async def close(self) -> None:
         """Nothing is open between commands."""
 
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
-        """The command for the login node; raises NodeUnreached for a name that no command is given."""
+        """The command for the login node; raises NodeUnreached for a name that no command is
+        given.
+        """
         self._require_host()
         seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS)
-        return ("sh", "-c", _THROUGH_SCRIPT, "sh", self._host, seconds, command.text, "ssh", *_OPTIONS, "--")
+        return (
+            "sh",
+            "-c",
+            _THROUGH_SCRIPT,
+            "sh",
+            self._host,
+            seconds,
+            command.text,
+            "ssh",
+            *_OPTIONS,
+            "--",
+        )
 
     def _require_host(self) -> None:
         if not _HOST.fullmatch(self._host):
@@ -197,13 +241,18 @@ class _CutStream:
             if output := stdout.feed(chunk):
                 yield output
             if stdout.is_too_noisy:
-                raise NodeUnreached(self._host, f"its login shell printed more than {NOISE_BYTES >> 10} KiB of its own")
+                raise NodeUnreached(
+                    self._host,
+                    f"its login shell printed more than {NOISE_BYTES >> 10} KiB of its own",
+                )
         if stdout.rest:
             yield stdout.rest
 
 
 def _own_stderr(command: RemoteCommand, said: Said | None) -> Said | None:
-    """Return `said` for what the command itself writes on stderr, without what rc files print before it."""
+    """Return `said` for what the command itself writes on stderr, without what rc files print
+    before it.
+    """
     if said is None:
         return None
     marked = command.stderr()
@@ -216,16 +265,28 @@ def _own_stderr(command: RemoteCommand, said: Said | None) -> Said | None:
 
 
 def _own_message(stderr: bytes) -> str:
-    """The last line, and the one before where that only says that the line was closed; banners come earlier."""
+    """The last line, and the one before where that only says that the line was closed; banners come
+    earlier.
+    """
     lines = [line.strip() for line in excerpt(stderr, _WORDS_BYTES).splitlines() if line.strip()]
-    closed = bool(lines) and lines[-1].startswith(("Connection closed", "Connection reset", "Connection to"))
+    closed = bool(lines) and lines[-1].startswith(
+        ("Connection closed", "Connection reset", "Connection to")
+    )
     return ": ".join(lines[-2:] if closed else lines[-1:])
 
 
 def _line_broke(stderr: bytes) -> bool:
-    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need not."""
+    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need
+    not.
+    """
     last = stderr.strip().rsplit(b"\n", 1)[-1]
     return any(
         words in last
-        for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:", b"not responding")
+        for words in (
+            b"closed by remote host",
+            b"Broken pipe",
+            b"Connection to ",
+            b"client_loop:",
+            b"not responding",
+        )
     )

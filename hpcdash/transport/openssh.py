@@ -1,4 +1,6 @@
-"""A login node through the ssh program, with a person's own ControlMaster, for what asyncssh cannot do."""
+"""A login node through the ssh program, with a person's own ControlMaster, for what asyncssh cannot
+do.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from hpcdash.errors import (
     excerpt,
     program_name,
 )
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
+from hpcdash.transport.base import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_LIMIT_SECONDS,
+    CommandResult,
+    Health,
+    Said,
+    Stream,
+)
 from hpcdash.transport.local import (
     EmptyStream,
     ProcessStream,
@@ -54,7 +63,9 @@ _SSH_FAILED = 255
 
 
 class OpenSshTransport:
-    """A login node that `ssh` reaches without asking: a master is open, or a key in the agent is enough."""
+    """A login node that `ssh` reaches without asking: a master is open, or a key in the agent is
+    enough.
+    """
 
     def __init__(
         self,
@@ -127,7 +138,8 @@ class OpenSshTransport:
                 self._ssh(command),
                 shown_argv=argv,
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
-                # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
+                # Were the shell replaced by an rc file (exec zsh), its successor would run what is
+                # sent.
                 marked=(out, err),
                 begin_seconds=BEGIN_SECONDS,
                 keep_stdin_open=True,
@@ -139,27 +151,44 @@ class OpenSshTransport:
         stdout, stderr = answer.stdout + out.rest, answer.stderr + err.rest
         if noise := noise_failure(self.name, program, out, err, is_sent=stdin is None):
             raise noise
-        if answer.status == _SSH_FAILED and out.end is None and (not out.seen or _line_broke(err.noise + stderr)):
+        if (
+            answer.status == _SSH_FAILED
+            and out.end is None
+            and (not out.seen or _line_broke(err.noise + stderr))
+        ):
             raise self._failed(answer.status, out.noise + err.noise + stderr)
         self.health.last_seconds = answer.seconds
         self._connected()
         if not answer.truncated and (
-            failure := shell_failure(self.name, program, answer.status, out, err, stderr, is_sent=stdin is None)
+            failure := shell_failure(
+                self.name, program, answer.status, out, err, stderr, is_sent=stdin is None
+            )
         ):
             raise failure
         return replace(answer, stdout=stdout, stderr=stderr)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """Run a command whose output is read as it comes; leaving the context ends it over there."""
-        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path)
-        async with self._channels, stream_process(self._ssh(command), keep_stdin_open=True) as stream:
+        """Run a command whose output is read as it comes; leaving the context ends it over
+        there.
+        """
+        command = remote_command(
+            argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path
+        )
+        async with (
+            self._channels,
+            stream_process(self._ssh(command), keep_stdin_open=True) as stream,
+        ):
             yield _CutStream(stream, command, self.name, program_name(argv))
 
     async def adopt_login_environment(self) -> bool:
-        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that changed any."""
+        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that
+        changed any.
+        """
         found = await fetch_login_environment(partial(self._run, stdin=None, environment={}))
-        changed = {name: value for name, value in found.items() if self.environment.get(name) != value}
+        changed = {
+            name: value for name, value in found.items() if self.environment.get(name) != value
+        }
         self.environment.update(changed)
         return bool(changed)
 
@@ -168,7 +197,9 @@ class OpenSshTransport:
         self.path = f"{folder}:{self.path}" if self.path else folder
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a terminal, through the person's master where one is open; see Transport.interact."""
+        """Run a command there on a terminal, through the person's master where one is open; see
+        Transport.interact.
+        """
         config = () if self._config_path is None else ("-F", str(self._config_path))
         program, place = ssh_argv(self.name)
         text = interactive_command(argv, self.environment, self.path)
@@ -181,7 +212,9 @@ class OpenSshTransport:
             words = tail.strip().rsplit(b"\n", 1)[-1]
             return self._failed(status, words)
 
-        return await interact_with_process((program, *config, *options, "--", place, text), terminal, lost=lost)
+        return await interact_with_process(
+            (program, *config, *options, "--", place, text), terminal, lost=lost
+        )
 
     async def close(self) -> None:
         """Nothing of ours is open between commands; a person's master is left alone."""
@@ -190,25 +223,43 @@ class OpenSshTransport:
     def _ssh(self, command: RemoteCommand) -> tuple[str, ...]:
         config = () if self._config_path is None else ("-F", str(self._config_path))
         program, place = ssh_argv(self.name)
-        return (program, *config, "-T", "-oBatchMode=yes", "-oClearAllForwardings=yes", "--", place, command.text)
+        return (
+            program,
+            *config,
+            "-T",
+            "-oBatchMode=yes",
+            "-oClearAllForwardings=yes",
+            "--",
+            place,
+            command.text,
+        )
 
     def _connected(self) -> None:
         if self.health.state != "connected":
-            self.health.state, self.health.detail, self.health.connected_at = "connected", "", time.time()
+            self.health.state, self.health.detail, self.health.connected_at = (
+                "connected",
+                "",
+                time.time(),
+            )
 
     def _failed(self, status: int, words: bytes) -> UnreachableError:
         said = words.decode("utf-8", "replace")
-        message = f"ssh to {self.name} failed (status {status}): {excerpt(words) or 'it said nothing'}"
+        message = (
+            f"ssh to {self.name} failed (status {status}): {excerpt(words) or 'it said nothing'}"
+        )
         self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
         program, place = ssh_argv(self.name)
         by_hand = shlex.join((program, place))
         if "HOST IDENTIFICATION HAS CHANGED" in said:
-            return HostKeyChanged(message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old.")
+            return HostKeyChanged(
+                message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old."
+            )
         if "Host key verification failed" in said:
             return HostKeyRefused(message, f"Log in once by hand to accept its key: {by_hand}")
         if "Permission denied" in said:
             return AuthenticationFailed(
-                message, f"Open a master by hand, then ask again: {program} -MNf {shlex.quote(place)}"
+                message,
+                f"Open a master by hand, then ask again: {program} -MNf {shlex.quote(place)}",
             )
         return ConnectionFailed(message, f"Try it by hand: {by_hand}")
 
@@ -216,7 +267,9 @@ class OpenSshTransport:
 class _CutStream:
     """A process's stdout without what rc files printed around the command's own."""
 
-    def __init__(self, stream: ProcessStream | EmptyStream, command: RemoteCommand, where: str, program: str) -> None:
+    def __init__(
+        self, stream: ProcessStream | EmptyStream, command: RemoteCommand, where: str, program: str
+    ) -> None:
         self._stream = stream
         self._command = command
         self._where = where
@@ -235,21 +288,30 @@ class _CutStream:
         async for chunk in self._stream:
             if output := stdout.feed(chunk):
                 yield output
-            if noise := noise_failure(self._where, self._program, stdout, self._command.stderr(), is_sent=True):
+            if noise := noise_failure(
+                self._where, self._program, stdout, self._command.stderr(), is_sent=True
+            ):
                 raise noise
         if stdout.rest:
             yield stdout.rest
 
 
 def _line_broke(stderr: bytes) -> bool:
-    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need not."""
+    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need
+    not.
+    """
     last = stderr.strip().rsplit(b"\n", 1)[-1]
     return any(
-        words in last for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
+        words in last
+        for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
     )
 
 
 def _never_logged_in(output: bytes) -> bool:
     """Whether ssh itself said last why it did not log in."""
     last = output.strip().rsplit(b"\n", 1)[-1]
-    return last.startswith(b"ssh:") or b"Permission denied" in last or b"Host key verification failed" in last
+    return (
+        last.startswith(b"ssh:")
+        or b"Permission denied" in last
+        or b"Host key verification failed" in last
+    )

@@ -34,7 +34,10 @@ def start_proxy(command: str) -> tuple[Proxy, socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
         process = ChildProcess(
-            ("/bin/sh", "-c", "exec " + command), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=words
+            ("/bin/sh", "-c", "exec " + command),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=words,
         )
     ours.setblocking(False)
     return Proxy(process, words), ours

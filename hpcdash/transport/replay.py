@@ -17,7 +17,14 @@ from msgspec.structs import replace
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
+from hpcdash.transport.base import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_LIMIT_SECONDS,
+    CommandResult,
+    Health,
+    Said,
+    Stream,
+)
 from hpcdash.transport.local import LocalTransport
 
 if TYPE_CHECKING:
@@ -30,13 +37,16 @@ _LONGEST_SHOWN_WORD = 60
 
 
 class ReplayTransport:
-    """Implements hpcdash.transport.base.Transport over a folder of fixtures/; see hpcdash.recorded for its format.
+    """Implements hpcdash.transport.base.Transport over a folder of fixtures/; see hpcdash.recorded
+    for its format.
 
-    `clock` is the recording's moment in epoch seconds, `user` who made it, `backend` whose commands it holds. Answers
-    come at once; with `keep_delays` they take as long as they did. A command given up on in its time is given up on
-    here as well. `asked` lists every command that was run, from the program on.
+    `clock` is the recording's moment in epoch seconds, `user` who made it, `backend` whose commands
+    it holds. Answers come at once; with `keep_delays` they take as long as they did. A command
+    given up on in its time is given up on here as well. `asked` lists every command that was run,
+    from the program on.
 
-    A script of `file_readers`, which must only read files, runs in this machine's sh, on the files below FILES_FOLDER.
+    A script of `file_readers`, which must only read files, runs in this machine's sh, on the files
+    below FILES_FOLDER.
     """
 
     def __init__(
@@ -73,7 +83,10 @@ class ReplayTransport:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
     ) -> CommandResult:
-        """The recorded answer; `stdin` takes no part in finding it. Raises NotRecorded, or CommandTimedOut."""
+        """The recorded answer; `stdin` takes no part in finding it.
+
+        Raises NotRecorded, or CommandTimedOut.
+        """
         await self.connect()
         if self._reads_files(argv):
             return await self._run_on_files(argv, limit_seconds, cap_bytes)
@@ -83,13 +96,18 @@ class ReplayTransport:
             await asyncio.sleep(min(answer.seconds, limit_seconds))
         if answer.seconds > limit_seconds:
             raise CommandTimedOut(
-                f"gave no answer within {limit_seconds:g} s", "Asked again by itself.", argv=argv, status=None
+                f"gave no answer within {limit_seconds:g} s",
+                "Asked again by itself.",
+                argv=argv,
+                status=None,
             )
         stdout = _recorded_stdout(answer, argv)
         stderr = answer.stderr_file.read_bytes() if answer.stderr_file else b""
         self.health.last_seconds = answer.seconds
         truncated = answer.truncated or len(stdout) > cap_bytes
-        return CommandResult(argv, answer.status, stdout[:cap_bytes], stderr, answer.seconds, truncated)
+        return CommandResult(
+            argv, answer.status, stdout[:cap_bytes], stderr, answer.seconds, truncated
+        )
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
@@ -118,12 +136,20 @@ class ReplayTransport:
         is_reader = words[:2] == ("sh", "-c") and words[2] in self._file_readers
         return is_reader and normalised_argv(argv) not in self.case.answers and self._files.is_dir()
 
-    async def _run_on_files(self, argv: tuple[str, ...], limit_seconds: float, cap_bytes: int) -> CommandResult:
-        """What a script prints of the recorded files: all were written at the recording's moment, by who made it."""
+    async def _run_on_files(
+        self, argv: tuple[str, ...], limit_seconds: float, cap_bytes: int
+    ) -> CommandResult:
+        """What a script prints of the recorded files: all were written at the recording's moment,
+        by who made it.
+        """
         words = without_env(argv)
         self.asked.append(words)
-        there = tuple(f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in words[3:])
-        done = await LocalTransport().run((*words[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+        there = tuple(
+            f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in words[3:]
+        )
+        done = await LocalTransport().run(
+            (*words[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes
+        )
         stdout = done.stdout.replace(os.fsencode(self._files), b"")
         # `TOKEN there DEVICE:INODE SIZE MODIFIED BEGIN OWNER`
         found = re.escape(os.fsencode(words[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
@@ -162,12 +188,17 @@ def _recorded_stdout(answer: RecordedAnswer, argv: tuple[str, ...]) -> bytes:
 
 def _nearest(wanted: tuple[str, ...], held: list[tuple[str, ...]]) -> tuple[str, ...] | None:
     def likeness(argv: tuple[str, ...]) -> tuple[bool, float]:
-        return argv[:1] == wanted[:1], difflib.SequenceMatcher(None, wanted, argv, autojunk=False).ratio()
+        return argv[:1] == wanted[:1], difflib.SequenceMatcher(
+            None, wanted, argv, autojunk=False
+        ).ratio()
 
     return max(held, key=likeness, default=None)
 
 
 def _shown(argv: tuple[str, ...]) -> str:
     return readable_command(
-        tuple(word if len(word) <= _LONGEST_SHOWN_WORD else word[: _LONGEST_SHOWN_WORD - 1] + "…" for word in argv)
+        tuple(
+            word if len(word) <= _LONGEST_SHOWN_WORD else word[: _LONGEST_SHOWN_WORD - 1] + "…"
+            for word in argv
+        )
     )

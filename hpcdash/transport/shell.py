@@ -1,4 +1,6 @@
-"""The one string sent to a login node for a command, where its output begins and ends, and what rc files do to it."""
+"""The one string sent to a login node for a command, where its output begins and ends, and what rc
+files do to it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,20 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from hpcdash.errors import AuthenticationFailed, ConnectionFailed, NotSent, UnreachableError, UsageError, excerpt
+from hpcdash.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    NotSent,
+    UnreachableError,
+    UsageError,
+    excerpt,
+)
 
-# sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one (MAX_ARG_STRLEN).
+# sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one
+# (MAX_ARG_STRLEN).
 LONGEST_COMMAND_BYTES = 120_000
-# The remote limit stands behind the one kept here: it matters only when the line is dead and neither side knows.
+# The remote limit stands behind the one kept here: it matters only when the line is dead and
+# neither side knows.
 REMOTE_GRACE_SECONDS = 5
 STDIN_COMPLETE = b"go\n"
 # A login shell whose rc files take longer to come to a command will not come to it.
@@ -27,13 +38,16 @@ _SIGNALLED = 128
 # Inside '…' for csh, fish, bash, zsh and dash, then inside "…" for /bin/sh, then for printf %b.
 _LITERAL = frozenset(range(0x20, 0x7F)) - frozenset(b"'\"!$`\\")
 
-# None of this holds a single quote, exclamation mark, backslash or newline: it stands in '…' under every login shell.
-# `timeout` puts the command into a process group of its own, whose number is its pid.
+# None of this holds a single quote, exclamation mark, backslash or newline: it stands in '…' under
+# every login shell. `timeout` puts the command into a process group of its own, whose number is its
+# pid.
 # _b notes the command's pid, _w the watcher's: $! has to be written encoded.
-# _m writes a line that ends the command's output, _x does so on both streams and exits; fd 4 is stderr.
+# _m writes a line that ends the command's output, _x does so on both streams and exits; fd 4 is
+# stderr.
 _NOTE_PIDS = b"_b() { p=$!; }; _w() { i=$!; }; "
 _START = (
-    'exec 4>&2; _m() {{ printf %b "\\0036{marker} $1\\0012"; }}; _x() {{ _m end; _m end >&4; exit $1; }}; '
+    'exec 4>&2; _m() {{ printf %b "\\0036{marker} $1\\0012"; }}; _x() {{ _m end; _m end >&4; exit '
+    "$1; }}; "
     # Where stderr is joined to stdout its line comes first, and is not taken for output.
     "echo {marker} stderr >&2; echo {marker}; "
     'eval "$(printf %b "{encoded}")"; '
@@ -41,7 +55,8 @@ _START = (
     'if command -v timeout >/dev/null; then set -- timeout -k 1 {limit} "$@"; '
     'elif command -v setsid >/dev/null; then set -- setsid "$@"; fi; '
     "exec 3<&0 </dev/null; p=; "
-    '_e() {{ trap "" TERM; [ "$p" ] || _b; kill -TERM -$p; kill -TERM $p; sleep 1; kill -KILL -$p; kill -KILL $p; }}; '
+    '_e() {{ trap "" TERM; [ "$p" ] || _b; kill -TERM -$p; kill -TERM $p; sleep 1; kill -KILL -$p; '
+    "kill -KILL $p; }}; "
     'trap "_e 2>/dev/null; _x 143" HUP INT TERM; '
 )
 # Whoever reads fd 3 sees its end when the channel is closed or sshd is gone, and ends the command.
@@ -50,17 +65,21 @@ _WITHOUT_STDIN = (
     '( while read -r x; do :; done; trap "" PIPE; _m stdin >&4; _e ) <&3 >/dev/null 2>&1 & _w; '
     "exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; kill -KILL $i; _x $s"
 )
-# The command's stdin is closed only once the line `go` has come after its bytes: half a script is never taken for one.
+# The command's stdin is closed only once the line `go` has come after its bytes: half a script is
+# never taken for one.
 _WITH_STDIN = (
     "( exec 2>/dev/null; head -c {stdin_bytes} <&3 && "
-    '{{ read -r x <&3 && [ "$x" = go ] || {{ trap "" PIPE; _m stdin >&4; exec 4>&-; kill -TERM $$; sleep 3; }}; }}; '
+    '{{ read -r x <&3 && [ "$x" = go ] || {{ trap "" PIPE; _m stdin >&4; exec 4>&-; kill -TERM $$; '
+    "sleep 3; }}; }}; "
     "exec >/dev/null; ( while read -r x; do :; done; kill -TERM $$ ) <&3 4>&- & ) | "
     '"$@" 3<&- 4>&- & _b; exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; _x $s'
 )
 
 
 class RemoteCommand(Struct, frozen=True):
-    """`text` is what the login shell gets; `marker` begins the lines around the command's own output."""
+    """`text` is what the login shell gets; `marker` begins the lines around the command's own
+    output.
+    """
 
     text: str
     marker: bytes
@@ -77,22 +96,29 @@ def ssh_argv(destination: str) -> tuple[str, str]:
     return "ssh", f"ssh://{destination}" if re.fullmatch(r"[^/]+:\d+", destination) else destination
 
 
-def interactive_command(argv: tuple[str, ...], environment: Mapping[str, str] | None = None, path: str = "") -> str:
-    """The string for the login shell, whichever it is, that `argv` takes the place of, on a pseudo-terminal.
+def interactive_command(
+    argv: tuple[str, ...], environment: Mapping[str, str] | None = None, path: str = ""
+) -> str:
+    """The string for the login shell, whichever it is, that `argv` takes the place of, on a
+    pseudo-terminal.
 
-    `environment` and `path` are as in `remote_command`; the terminal's end ends the command. Raises UsageError.
+    `environment` and `path` are as in `remote_command`; the terminal's end ends the command. Raises
+    UsageError.
     """
     words = encoded(_exports(environment, path) + b"exec " + quote_arguments(argv))
     return _of_sendable_length(f'exec sh -c \'eval "$(printf %b "{words}")"\'')
 
 
 def encoded(raw: bytes) -> str:
-    r"""Bytes for `printf %b` within "…" within '…': printable ASCII stays, the rest and '"!$`\ become \0ooo."""
+    r"""Bytes for `printf %b` within "…" within '…': printable ASCII stays, the rest and '"!$`\
+    become \0ooo.
+    """
     return "".join(chr(byte) if byte in _LITERAL else f"\\0{byte:03o}" for byte in raw)
 
 
 def quote_arguments(argv: tuple[str, ...]) -> bytes:
-    """The words as /bin/sh reads them back, byte for byte; bytes that were no UTF-8 come back as they were.
+    """The words as /bin/sh reads them back, byte for byte; bytes that were no UTF-8 come back as
+    they were.
 
     Raises UsageError for a NUL byte, which no command line can carry, or where there is no command.
     """
@@ -119,17 +145,22 @@ def remote_command(
 ) -> RemoteCommand:
     """The string for the login shell, whichever it is, that runs `argv` under /bin/sh.
 
-    `path`, directories joined with ':', goes before the PATH there. The channel's stdin must stay open while the
-    command runs: its end ends the command and its process group. With `stdin_bytes`, send that many bytes and then
-    STDIN_COMPLETE. Raises UsageError for a command that cannot be sent.
+    `path`, directories joined with ':', goes before the PATH there. The channel's stdin must stay
+    open while the command runs: its end ends the command and its process group. With `stdin_bytes`,
+    send that many bytes and then STDIN_COMPLETE. Raises UsageError for a command that cannot be
+    sent.
     """
     marker = marker or fresh_marker()
     script = _START.format(
         marker=marker,
-        encoded=encoded(_NOTE_PIDS + _exports(environment, path) + b"set -- " + quote_arguments(argv)),
+        encoded=encoded(
+            _NOTE_PIDS + _exports(environment, path) + b"set -- " + quote_arguments(argv)
+        ),
         limit=math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS,
     )
-    script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(stdin_bytes=stdin_bytes)
+    script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(
+        stdin_bytes=stdin_bytes
+    )
     return RemoteCommand(_of_sendable_length(f"/bin/sh -c '{script}'"), marker.encode())
 
 
@@ -139,24 +170,28 @@ def _exports(environment: Mapping[str, str] | None, path: str) -> bytes:
         for name, value in (environment or {}).items()
     )
     if path:
-        exports += f"PATH={shlex.quote(path)}:$PATH; export PATH; ".encode("utf-8", "surrogateescape")
+        exports += f"PATH={shlex.quote(path)}:$PATH; export PATH; ".encode(
+            "utf-8", "surrogateescape"
+        )
     return exports
 
 
 def _of_sendable_length(text: str) -> str:
     if len(text) > LONGEST_COMMAND_BYTES:
         raise UsageError(
-            f"The command line is {len(text)} bytes long; a login node takes {LONGEST_COMMAND_BYTES}.",
+            f"The command line is {len(text)} bytes long; a login node takes "
+            f"{LONGEST_COMMAND_BYTES}.",
             "Name fewer jobs at once.",
         )
     return text
 
 
 class MarkedOutput:
-    """A command's own output out of a stream of chunks: what rc files print before it and after it is dropped.
+    """A command's own output out of a stream of chunks: what rc files print before it and after it
+    is dropped.
 
-    `seen` says whether it has begun. `end` is None until it has ended; then it is b"end", or b"stdin" where the command
-    was ended because its stdin was.
+    `seen` says whether it has begun. `end` is None until it has ended; then it is b"end", or
+    b"stdin" where the command was ended because its stdin was.
     """
 
     def __init__(self, begin: bytes, marker: bytes) -> None:
@@ -169,7 +204,9 @@ class MarkedOutput:
         self.end: bytes | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the part of this chunk, and of what was held back before, that is the command's own output."""
+        """Return the part of this chunk, and of what was held back before, that is the command's
+        own output.
+        """
         if self.is_too_noisy:
             return b""
         if not self.seen:
@@ -210,7 +247,9 @@ class MarkedOutput:
 
     @property
     def is_too_noisy(self) -> bool:
-        """Whether rc files printed more than NOISE_BYTES before the command's output, or after it."""
+        """Whether rc files printed more than NOISE_BYTES before the command's output, or after
+        it.
+        """
         return max(len(self._before), self._bytes_after) > NOISE_BYTES
 
 
@@ -218,7 +257,10 @@ class MarkedOutput:
 
 _RC_FILE = "a line of an rc file there (~/.bashrc, ~/.zshenv, ~/.tcshrc, config.fish)"
 _INTERACTIVE_ONLY = "Let such a line act in interactive shells only."
-_EXPIRED = re.compile(rb"password (?:has|is) expired|password change required|must change your password", re.IGNORECASE)
+_EXPIRED = re.compile(
+    rb"password (?:has|is) expired|password change required|must change your password",
+    re.IGNORECASE,
+)
 _FORK = re.compile(rb"(?:cannot|can.t) fork|fork: ", re.IGNORECASE)
 _SAID_BYTES = 500
 
@@ -226,19 +268,24 @@ _SAID_BYTES = 500
 def never_began(
     where: str, program: str, limit_seconds: float, stderr: MarkedOutput, *, is_sent: bool
 ) -> ConnectionFailed:
-    """The error where the login shell has not run a command within its time limit; `is_sent`: it reads no stdin."""
+    """The error where the login shell has not run a command within its time limit; `is_sent`: it
+    reads no stdin.
+    """
     if stderr.seen:
         return _no_output(where, program, is_sent)
     return (ConnectionFailed if is_sent else NotSent)(
         f"The login shell on {where} had not begun to run {program} after {limit_seconds:g} s.",
-        f"The likely cause is {_RC_FILE} that starts another shell (exec zsh) or waits for input. {_INTERACTIVE_ONLY}",
+        f"The likely cause is {_RC_FILE} that starts another shell (exec zsh) or waits for input. "
+        f"{_INTERACTIVE_ONLY}",
     )
 
 
 def noise_failure(
     where: str, program: str, stdout: MarkedOutput, stderr: MarkedOutput, *, is_sent: bool
 ) -> ConnectionFailed | None:
-    """Return the error where rc files print without end around a command; None where they do not."""
+    """Return the error where rc files print without end around a command; None where they do
+    not.
+    """
     if not (stdout.is_too_noisy or stderr.is_too_noisy):
         return None
     has_begun = stdout.seen or stderr.seen
@@ -260,7 +307,8 @@ def shell_failure(
     *,
     is_sent: bool,
 ) -> UnreachableError | None:
-    """Why a shell that ended with `status` did not run a command as it should have; None where it did.
+    """Why a shell that ended with `status` did not run a command as it should have; None where it
+    did.
 
     `said` is the command's own stderr; `is_sent`: it reads no stdin, without which it does nothing.
     """
@@ -270,26 +318,31 @@ def shell_failure(
         words = stdout.noise + stderr.noise + said
         if _EXPIRED.search(words):
             return AuthenticationFailed(
-                f"Your password on {where} has expired, and nothing is run there until it is changed.",
+                f"Your password on {where} has expired, and nothing is run there until it is "
+                f"changed.",
                 f"Change it: {shlex.join(ssh_argv(where))} asks for a new one. Then connect again.",
             )
         if stderr.seen:
             return _no_output(where, program, is_sent)
         by_hand = shlex.join((*ssh_argv(where), "true"))
         return (ConnectionFailed if is_sent else NotSent)(
-            f"The login shell on {where} ended (status {status}) before it ran {program}.{_quoted(words)}",
-            f"Try it by hand: {by_hand}. {_RC_FILE.capitalize()} may end or replace the shell (exit, exec).",
+            f"The login shell on {where} ended (status {status}) before it ran "
+            f"{program}.{_quoted(words)}",
+            f"Try it by hand: {by_hand}. {_RC_FILE.capitalize()} may end or replace the shell "
+            f"(exit, exec).",
         )
     if stderr.end == b"stdin" and status:
         return (ConnectionFailed if is_sent else NotSent)(
             f"On {where} the input of {program} was at its end from the start, so it was ended.",
-            f"The likely cause is {_RC_FILE} that leads stdin elsewhere (exec 0</dev/null). {_INTERACTIVE_ONLY}",
+            f"The likely cause is {_RC_FILE} that leads stdin elsewhere (exec 0</dev/null). "
+            f"{_INTERACTIVE_ONLY}",
         )
     if stdout.end is None and stderr.end is None and 0 < status < _SIGNALLED:
         cause = f"The likely cause is {_RC_FILE}. {_INTERACTIVE_ONLY}"
         if _FORK.search(said):
             cause = (
-                f"The likely cause is {_RC_FILE} that limits processes (ulimit -u), or too many processes of yours on "
+                f"The likely cause is {_RC_FILE} that limits processes (ulimit -u), or too many "
+                f"processes of yours on "
                 "that machine."
             )
         return (ConnectionFailed if is_sent else NotSent)(
@@ -301,7 +354,8 @@ def shell_failure(
 def _no_output(where: str, program: str, is_sent: bool) -> ConnectionFailed:
     return (ConnectionFailed if is_sent else NotSent)(
         f"The output of {program} on {where} does not come here.",
-        f"The likely cause is {_RC_FILE} that leads stdout elsewhere (exec >file). {_INTERACTIVE_ONLY}",
+        f"The likely cause is {_RC_FILE} that leads stdout elsewhere (exec >file). "
+        f"{_INTERACTIVE_ONLY}",
     )
 
 

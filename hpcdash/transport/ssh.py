@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from hpcdash.transport.ssh_session import RunSession, StreamSession, TerminalSession
     from hpcdash.transport.terminal import Terminal
 
-# sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through the same master.
+# sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through
+# the same master.
 CHANNELS = 8
 STREAMS = 5
 # Between attempts to open a channel.
@@ -75,7 +76,9 @@ _LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again
 
 
 class SshStream:
-    """A running remote command's stdout; `stderr` is the end of what it complained of, `status` how it ended."""
+    """A running remote command's stdout; `stderr` is the end of what it complained of, `status` how
+    it ended.
+    """
 
     def __init__(self, session: StreamSession, check: Callable[[], object]) -> None:
         """`check` raises where the command did not run to its end."""
@@ -109,7 +112,8 @@ class SshTransport:
         environment: dict[str, str] | None = None,
         path: str = "",
     ) -> None:
-        """`config_path` is read in place of ~/.ssh/config, `known_hosts` in place of all known_hosts files.
+        """`config_path` is read in place of ~/.ssh/config, `known_hosts` in place of all
+        known_hosts files.
 
         `environment` is set for each command on the login node; `path` goes before the PATH there.
         """
@@ -134,9 +138,10 @@ class SshTransport:
     async def connect(self, *, force: bool = False) -> None:
         """Open the line if it is not open.
 
-        Until `health.retry_at`, and after an error that only a person can mend, the last error is raised again without
-        a try; `force` tries at once. A line that was lost is opened again at once, unless a person was ever needed.
-        Raises UnreachableError, or ConfigError for an unreadable ssh configuration.
+        Until `health.retry_at`, and after an error that only a person can mend, the last error is
+        raised again without a try; `force` tries at once. A line that was lost is opened again at
+        once, unless a person was ever needed. Raises UnreachableError, or ConfigError for an
+        unreadable ssh configuration.
         """
         await self._open_line(force)
 
@@ -185,16 +190,21 @@ class SshTransport:
             session = RunSession(command, cap_bytes, said)
             try:
                 async with asyncio.timeout(limit_seconds):
-                    await self._start(line, command.text, session, f"running {program}", does_read=not is_sent)
+                    await self._start(
+                        line, command.text, session, f"running {program}", does_read=not is_sent
+                    )
                     async with asyncio.timeout(BEGIN_SECONDS):
                         has_begun = await session.begin()
-                    # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
+                    # Were the shell replaced by an rc file (exec zsh), its successor would run what
+                    # is sent.
                     if stdin is not None and has_begun:
                         try:
                             session.send(stdin)
                         except OSError as error:
                             lost = session.lost or error
-                            raise self._line_lost(lost, f"running {program}", is_sent=False) from error
+                            raise self._line_lost(
+                                lost, f"running {program}", is_sent=False
+                            ) from error
                     await session.wait()
             except TimeoutError:
                 if noise := self._noise_failure(session, program, is_sent=is_sent):
@@ -203,7 +213,9 @@ class SshTransport:
                     stderr = session.marked_stderr
                     waited = min(limit_seconds, BEGIN_SECONDS)
                     raise never_began(self.name, program, waited, stderr, is_sent=is_sent) from None
-                raise timed_out(argv, limit_seconds, self.name, session.stderr, session.answer_seconds) from None
+                raise timed_out(
+                    argv, limit_seconds, self.name, session.stderr, session.answer_seconds
+                ) from None
             finally:
                 session.abort()
             seconds = time.monotonic() - started
@@ -224,10 +236,14 @@ class SshTransport:
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """Run a command whose output is read as it comes; leaving the context ends it over there."""
+        """Run a command whose output is read as it comes; leaving the context ends it over
+        there.
+        """
         from hpcdash.transport.ssh_session import StreamSession
 
-        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path)
+        command = remote_command(
+            argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path
+        )
         line = await self._open_line()
         async with self._streams, self._channels:
             session = StreamSession(command)
@@ -237,17 +253,23 @@ class SshTransport:
             except TimeoutError:
                 raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
             try:
-                yield SshStream(session, lambda: self._status(session, program_name(argv), "reading"))
+                yield SshStream(
+                    session, lambda: self._status(session, program_name(argv), "reading")
+                )
             finally:
                 session.abort()
 
     async def adopt_login_environment(self) -> bool:
-        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that changed any.
+        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that
+        changed any.
 
-        For when a command is missing (status 127): many sites set the scheduler's PATH where only login shells read it.
+        For when a command is missing (status 127): many sites set the scheduler's PATH where only
+        login shells read it.
         """
         found = await fetch_login_environment(partial(self._run, stdin=None, environment={}))
-        changed = {name: value for name, value in found.items() if self.environment.get(name) != value}
+        changed = {
+            name: value for name, value in found.items() if self.environment.get(name) != value
+        }
         self.environment.update(changed)
         return bool(changed)
 
@@ -256,7 +278,9 @@ class SshTransport:
         self.path = f"{folder}:{self.path}" if self.path else folder
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a person's terminal, in a channel of the open line; see Transport.interact."""
+        """Run a command there on a person's terminal, in a channel of the open line; see
+        Transport.interact.
+        """
         from hpcdash.transport.ssh_session import TerminalSession
 
         line = await self._open_line()
@@ -273,7 +297,9 @@ class SshTransport:
         return session.status
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """A reader and writer of a connection from the login node on; no port of this machine listens for it."""
+        """A reader and writer of a connection from the login node on; no port of this machine
+        listens for it.
+        """
         import asyncssh
 
         line = await self._open_line()
@@ -312,7 +338,9 @@ class SshTransport:
             if self._waiting == 1 and not opening.done():
                 opening.cancel()
             if opening.cancelled() and not _being_cancelled():
-                raise NotSent(f"Connecting to {self.name} was given up.", "Connect again.") from None
+                raise NotSent(
+                    f"Connecting to {self.name} was given up.", "Connect again."
+                ) from None
             raise
         finally:
             self._waiting -= 1
@@ -349,8 +377,14 @@ class SshTransport:
         health.state, health.detail, health.retry_at = "connecting", "", None
         self._logins.append(time.monotonic())
         try:
-            if self._login is None or self._failures or isinstance(self._last_error, _NEEDS_A_PERSON):
-                hops = await asyncio.to_thread(hops_to, self.name, self._config_path, self._known_hosts)
+            if (
+                self._login is None
+                or self._failures
+                or isinstance(self._last_error, _NEEDS_A_PERSON)
+            ):
+                hops = await asyncio.to_thread(
+                    hops_to, self.name, self._config_path, self._known_hosts
+                )
                 health.hops = tuple(hop.label for hop in hops)
                 if self._login is None or self._login.hops != hops:
                     self._login = Login(hops, self._prompter, health)
@@ -359,7 +393,9 @@ class SshTransport:
             error = failed
             if not isinstance(failed, _NEEDS_A_PERSON):
                 # Another try would ask the person again.
-                error = (LoginRequired if self._is_attended else NotSent)(failed.message, failed.next_step)
+                error = (LoginRequired if self._is_attended else NotSent)(
+                    failed.message, failed.next_step
+                )
             self._failures += 1
             self._last_error = error
             health.state, health.detail = "failed", error.message
@@ -371,7 +407,9 @@ class SshTransport:
         except asyncio.CancelledError:
             health.state, health.detail = "idle", ""
             if self._is_attended:
-                self._last_error = LoginRequired(f"Logging in to {self.name} was given up.", _LOG_IN_AGAIN)
+                self._last_error = LoginRequired(
+                    f"Logging in to {self.name} was given up.", _LOG_IN_AGAIN
+                )
             raise
         finally:
             self._opening = None
@@ -385,7 +423,9 @@ class SshTransport:
         return self._login is not None and self._login.attended
 
     def _lost(self, reason: str) -> None:
-        """Note that the connection ended without our closing it, and open it again where no person is needed."""
+        """Note that the connection ended without our closing it, and open it again where no person
+        is needed.
+        """
         line, self._line = self._line, None
         if line is None:
             return
@@ -394,7 +434,8 @@ class SshTransport:
         self.health.detail = reason or "the login node closed the connection"
         if self._is_attended:
             self._last_error = LoginRequired(
-                f"The line to {self.name} was lost: {self.health.detail}. It is not opened again by itself, as that "
+                f"The line to {self.name} was lost: {self.health.detail}. It is not opened again "
+                f"by itself, as that "
                 "would ask you to log in.",
                 _LOG_IN_AGAIN,
             )
@@ -413,11 +454,13 @@ class SshTransport:
         does_read: bool = False,
         terminal: Terminal | None = None,
     ) -> asyncssh.SSHClientChannel[bytes]:
-        """Open a channel and start the command in it; a channel that opens after we gave up is closed again.
+        """Open a channel and start the command in it; a channel that opens after we gave up is
+        closed again.
 
-        A login node frees a session a moment after its command has ended: a refused channel is asked for again.
-        A command that `does_read` does nothing before its stdin is whole, so that one that did not start is NotSent.
-        With a `terminal` it has one there, and other commands that run are waited for longer.
+        A login node frees a session a moment after its command has ended: a refused channel is
+        asked for again. A command that `does_read` does nothing before its stdin is whole, so that
+        one that did not start is NotSent. With a `terminal` it has one there, and other commands
+        that run are waited for longer.
         """
         import asyncssh
 
@@ -445,7 +488,8 @@ class SshTransport:
                 if pause is None:
                     raise (NotSent if does_read else ConnectionFailed)(
                         f"{self.name} opened no channel for {doing}: {error.reason}.",
-                        "It may allow few sessions at once (MaxSessions); close other windows on it.",
+                        "It may allow few sessions at once (MaxSessions); close other windows "
+                        "on it.",
                     ) from error
             except (asyncssh.Error, OSError) as error:
                 raise self._line_lost(error, doing, is_sent=not does_read) from error
@@ -453,7 +497,12 @@ class SshTransport:
         raise AssertionError("a refused channel is told")
 
     def _status(
-        self, session: RunSession | StreamSession, program: str, doing: str = "running", *, is_sent: bool = True
+        self,
+        session: RunSession | StreamSession,
+        program: str,
+        doing: str = "running",
+        *,
+        is_sent: bool = True,
     ) -> int:
         """How a command ended; raises where it did not run to its end, or not as it should have."""
         if noise := self._noise_failure(session, program, is_sent=is_sent):
@@ -477,9 +526,13 @@ class SshTransport:
     def _noise_failure(
         self, session: RunSession | StreamSession, program: str, *, is_sent: bool
     ) -> ConnectionFailed | None:
-        return noise_failure(self.name, program, session.marked_stdout, session.marked_stderr, is_sent=is_sent)
+        return noise_failure(
+            self.name, program, session.marked_stdout, session.marked_stderr, is_sent=is_sent
+        )
 
-    def _line_lost(self, error: Exception | None, doing: str, *, is_sent: bool = True) -> ConnectionFailed:
+    def _line_lost(
+        self, error: Exception | None, doing: str, *, is_sent: bool = True
+    ) -> ConnectionFailed:
         reason = f": {error}" if error is not None and str(error) else ""
         again = _LOG_IN_AGAIN if self._is_attended else _OPENED_AGAIN
         if not is_sent:
@@ -488,7 +541,9 @@ class SshTransport:
 
 
 def retry_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row: 5 s doubled up to 2 min, less up to half at random."""
+    """How long to wait after so many failures in a row: 5 s doubled up to 2 min, less up to half at
+    random.
+    """
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)
 

@@ -18,11 +18,17 @@ _LONGEST_WORDS = 4000
 class HopClient(asyncssh.SSHClient):
     """Answers one hop's questions by asking the person.
 
-    Keeps the key the host showed, the ways in that were tried, the methods the host offers, and what it said.
+    Keeps the key the host showed, the ways in that were tried, the methods the host offers, and
+    what it said.
     """
 
     def __init__(
-        self, hop: Hop, prompter: Prompter, clock: LoginClock, health: Health, lost: Callable[[str], None]
+        self,
+        hop: Hop,
+        prompter: Prompter,
+        clock: LoginClock,
+        health: Health,
+        lost: Callable[[str], None],
     ) -> None:
         self.hop = hop
         self.clock = clock
@@ -49,7 +55,9 @@ class HopClient(asyncssh.SSHClient):
 
     @property
     def attended(self) -> bool:
-        """Whether this login took a person, or may have: a prompt, a touch of a hardware key, an approval."""
+        """Whether this login took a person, or may have: a prompt, a touch of a hardware key, an
+        approval.
+        """
         return self._had_person or self.clock.outlasted_network
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
@@ -59,7 +67,9 @@ class HopClient(asyncssh.SSHClient):
         self._connection = None
         self._lost(str(exc) if exc else "")
 
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
         # Called for unknown and for changed keys alike: neither is let in here.
         self.shown_key = key
         return False
@@ -81,7 +91,9 @@ class HopClient(asyncssh.SSHClient):
         labels = ("Current password", "New password", "New password again")
         instructions = prompt or "The password has expired."
         for _ in range(_PASSWORD_TRIES):
-            answers = await self.ask("Change the password", instructions, tuple(map(PromptField, labels)))
+            answers = await self.ask(
+                "Change the password", instructions, tuple(map(PromptField, labels))
+            )
             if answers is None:
                 break
             current, new, again = answers
@@ -113,24 +125,34 @@ class HopClient(asyncssh.SSHClient):
         return await self.ask(name, "\n".join(filter(None, said)), tuple(fields))
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
-        """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one did not fit."""
+        """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one
+        did not fit.
+        """
         instructions = "That passphrase did not fit." if is_wrong else ""
-        answers = await self.ask("Passphrase", instructions, (PromptField(f"Passphrase of {path}"),))
+        answers = await self.ask(
+            "Passphrase", instructions, (PromptField(f"Passphrase of {path}"),)
+        )
         return answers[0] if answers else None
 
     def signing(self, needs_touch: bool) -> None:
-        """A key is about to sign, which its agent may ask the person to allow, and a hardware key by a touch."""
+        """A key is about to sign, which its agent may ask the person to allow, and a hardware key
+        by a touch.
+        """
         self.clock.wait_for_person()
         self._had_person |= needs_touch
 
-    async def ask(self, title: str, instructions: str, fields: tuple[PromptField, ...]) -> list[str] | None:
+    async def ask(
+        self, title: str, instructions: str, fields: tuple[PromptField, ...]
+    ) -> list[str] | None:
         """The person's answers, one a field, or None once they gave up."""
         if self.gave_up:
             return None
         self._had_person = True
         said, self._said = self._said, ""
         with self.clock.prompt():
-            answers = await self._prompter.answer(Prompt(self.hop.label, title, instructions, fields, said))
+            answers = await self._prompter.answer(
+                Prompt(self.hop.label, title, instructions, fields, said)
+            )
         if answers is None or len(answers) != len(fields):
             self.gave_up = True
             return None
@@ -141,7 +163,9 @@ class HopClient(asyncssh.SSHClient):
         if words := words.strip()[:_LONGEST_WORDS]:
             self.words = words
             self._said = f"{self._said}\n{words}".strip()
-            said = "\n".join(f"{self.hop.label}: {line}" for line in words.splitlines() if line.strip())
+            said = "\n".join(
+                f"{self.hop.label}: {line}" for line in words.splitlines() if line.strip()
+            )
             self._health.words = f"{self._health.words}\n{said}".strip()
             self._prompter.show(self.hop.label, words)
 

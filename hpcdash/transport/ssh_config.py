@@ -1,4 +1,7 @@
-"""Reads ~/.ssh/config: which hops lead to a destination and what each is trusted by. Opens no connection."""
+"""Reads ~/.ssh/config: which hops lead to a destination and what each is trusted by.
+
+Opens no connection.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ _LONGEST_CHAIN = 8
 _QUIET_LEVELS = ("quiet", "fatal", "error")
 # What stands in patterns only: ssh_config(5), PATTERNS.
 _PATTERN_SIGNS = frozenset("*?!,")
-# Of asyncssh: also for the home of nobody (RuntimeError), files that include one another (RecursionError), and a
-# pattern that is no path (ValueError).
+# Of asyncssh: also for the home of nobody (RuntimeError), files that include one another
+# (RecursionError), and a pattern that is no path (ValueError).
 _UNREADABLE = (ConfigParseError, OSError, ValueError, RuntimeError)
 
 
@@ -75,15 +78,17 @@ def _before_remarks(
 
     whole = SSHClientConfig._no_split
     return {
-        name: (option, handler if name in whole else without(handler)) for name, (option, handler) in handlers.items()
+        name: (option, handler if name in whole else without(handler))
+        for name, (option, handler) in handlers.items()
     }
 
 
 class _Config(SSHClientConfig):
-    """asyncssh's reader, with StrictHostKeyChecking, and with the first of ProxyJump and ProxyCommand winning.
+    """asyncssh's reader, with StrictHostKeyChecking, and with the first of ProxyJump and
+    ProxyCommand winning.
 
-    It also reads what OpenSSH does and asyncssh refuses: criteria of Match that are unknown, whose blocks do not match
-    and are noted in `warnings`, times with units, remarks at the end of a line.
+    It also reads what OpenSSH does and asyncssh refuses: criteria of Match that are unknown, whose
+    blocks do not match and are noted in `warnings`, times with units, remarks at the end of a line.
     """
 
     def __init__(self, *args: object) -> None:
@@ -103,13 +108,20 @@ class _Config(SSHClientConfig):
             self._matching = False
 
     def _warn_of(self, unknown: str) -> None:
-        """Note a block that would match, and the settings that are lost with it: the first value of each counts."""
+        """Note a block that would match, and the settings that are lost with it: the first value of
+        each counts.
+        """
         lost = _way_settings(self._path, self._line_no)
         lost = [
-            words for words in lost if not any(words.lower().startswith(f"{name.lower()} ") for name in self._options)
+            words
+            for words in lost
+            if not any(words.lower().startswith(f"{name.lower()} ") for name in self._options)
         ]
         end = f"; left out with it: {', '.join(lost)}" if lost else ""
-        words = f"{self._path} line {self._line_no}: hpcdash cannot evaluate Match {unknown}: the block is ignored{end}"
+        words = (
+            f"{self._path} line {self._line_no}: hpcdash cannot evaluate Match {unknown}: the "
+            f"block is ignored{end}"
+        )
         if words not in self.warnings:
             self.warnings.append(words)
 
@@ -123,7 +135,9 @@ class _Config(SSHClientConfig):
         if text.lower() != "none" and not _TIME.fullmatch(text):
             self._error(f"Invalid {option} time value: {text}")
         parts = re.findall("([0-9]+)([a-z]?)", text.lower())
-        self._options.setdefault(option, sum(int(count) * _TIME_UNITS[unit or "s"] for count, unit in parts))
+        self._options.setdefault(
+            option, sum(int(count) * _TIME_UNITS[unit or "s"] for count, unit in parts)
+        )
 
     def _set_authentication(self, option: str, args: list[str]) -> None:
         """`PubkeyAuthentication unbound` is one of yes."""
@@ -163,7 +177,8 @@ class _Config(SSHClientConfig):
 def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
     """(the criteria of a Match line that can be evaluated, the first that cannot, '' for none).
 
-    With one that cannot, no `exec` is among the others: nothing is run for a block that does not match.
+    With one that cannot, no `exec` is among the others: nothing is run for a block that does not
+    match.
     """
     known: list[str] = []
     unknown = ""
@@ -220,7 +235,9 @@ class _HostLines(SSHConfig):
         """None: nothing is expanded."""
 
     def _begin_block(self, option: str, args: list[str]) -> None:
-        self._block = [name for name in args if not _PATTERN_SIGNS & set(name)] if option == "Host" else []
+        self._block = (
+            [name for name in args if not _PATTERN_SIGNS & set(name)] if option == "Host" else []
+        )
         for name in self._block:
             self.addresses.setdefault(name, "")
         args.clear()
@@ -246,7 +263,8 @@ class _HostLines(SSHConfig):
 
 
 def named_hosts(config_path: Path | None = None) -> dict[str, str]:
-    """The hosts that the configuration names (no patterns) → their HostName, '' where their block has none; pure text.
+    """The hosts that the configuration names (no patterns) → their HostName, '' where their block
+    has none; pure text.
 
     In the files' order. Raises ConfigError.
     """
@@ -270,18 +288,21 @@ class Destination(Struct, frozen=True):
     def command_line(self) -> str:
         """The ssh command that logs in there."""
         port = () if self.port is None else ("-p", str(self.port))
-        return shlex.join(("ssh", *port, self.host if self.user is None else f"{self.user}@{self.host}"))
+        return shlex.join(
+            ("ssh", *port, self.host if self.user is None else f"{self.user}@{self.host}")
+        )
 
 
 class Hop(Struct, frozen=True):
     """One host on the way: where it is, who we are there, by what it is trusted.
 
-    `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of them is written;
-    `strict` is StrictHostKeyChecking (yes, ask, accept-new, no). `login_seconds` is ConnectTimeout, None where not set.
-    `agent_path` is the agent's socket, '' for none; `authentications` is PreferredAuthentications, () where not set.
-    `is_quiet` hides the host's banner. `options` are all that was read, by their names; `config_paths` are the files
-    where asyncssh has to read them once more, after it has completed the host's name. `warnings` name lines that count
-    for this host, and that hpcdash cannot evaluate.
+    `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of
+    them is written; `strict` is StrictHostKeyChecking (yes, ask, accept-new, no). `login_seconds`
+    is ConnectTimeout, None where not set. `agent_path` is the agent's socket, '' for none;
+    `authentications` is PreferredAuthentications, () where not set. `is_quiet` hides the host's
+    banner. `options` are all that was read, by their names; `config_paths` are the files where
+    asyncssh has to read them once more, after it has completed the host's name. `warnings` name
+    lines that count for this host, and that hpcdash cannot evaluate.
     """
 
     alias: Destination
@@ -331,19 +352,25 @@ def parse_destination(text: str) -> Destination:
         host, port = rest, ""
     if not host or host.startswith("-") or (at and not user) or (port and not port.isdecimal()):
         raise ConfigError(
-            f"{text!r} is not a host to connect to.", "Write [user@]host[:port] or a Host of ~/.ssh/config."
+            f"{text!r} is not a host to connect to.",
+            "Write [user@]host[:port] or a Host of ~/.ssh/config.",
         )
     return Destination(host, user or None, int(port) if port else None)
 
 
 def default_config_paths(config_path: Path | None) -> tuple[Path, ...]:
-    """The files read: the one given, else the person's own and then the machine's, where they are readable."""
+    """The files read: the one given, else the person's own and then the machine's, where they are
+    readable.
+    """
     paths = (config_path,) if config_path else (USER_CONFIG.expanduser(), SYSTEM_CONFIG)
     return tuple(path for path in paths if os.access(path, os.R_OK))
 
 
-def hops_to(destination: str, config_path: Path | None = None, known_hosts: Path | None = None) -> tuple[Hop, ...]:
-    """All hosts on the way to a destination, it last; ProxyJump is followed through aliases that jump themselves.
+def hops_to(
+    destination: str, config_path: Path | None = None, known_hosts: Path | None = None
+) -> tuple[Hop, ...]:
+    """All hosts on the way to a destination, it last; ProxyJump is followed through aliases that
+    jump themselves.
 
     `known_hosts` stands for all known_hosts files where given. Raises ConfigError.
     """
@@ -352,7 +379,10 @@ def hops_to(destination: str, config_path: Path | None = None, known_hosts: Path
 
 
 def _chain(
-    destination: Destination, paths: tuple[Path, ...], known_hosts: Path | None, towards: tuple[Destination, ...]
+    destination: Destination,
+    paths: tuple[Path, ...],
+    known_hosts: Path | None,
+    towards: tuple[Destination, ...],
 ) -> tuple[Hop, ...]:
     hop, jumps = _resolve(destination, paths, known_hosts)
     # `Host *` with a ProxyJump speaks of the jump host too: it does not jump through itself.
@@ -361,8 +391,11 @@ def _chain(
         return (hop,)
     if len(towards) >= _LONGEST_CHAIN or destination in towards:
         way = " → ".join(step.host for step in (*towards, destination))
-        raise ConfigError(f"ProxyJump goes in a circle: {way}", "Correct ProxyJump in ~/.ssh/config.")
-    # As ssh does it: the first jump may have jumps of its own, those after it are reached through the one before.
+        raise ConfigError(
+            f"ProxyJump goes in a circle: {way}", "Correct ProxyJump in ~/.ssh/config."
+        )
+    # As ssh does it: the first jump may have jumps of its own, those after it are reached through
+    # the one before.
     first = _chain(jumps[0], paths, known_hosts, (*towards, destination))
     return (*first, *(_resolve(jump, paths, known_hosts)[0] for jump in jumps[1:]), hop)
 
@@ -394,8 +427,12 @@ def _resolve(
             key_name=str(alias or host),
             key_port=DEFAULT_PORT if alias else port,
             strict=_strict(config.get("StrictHostKeyChecking")),
-            user_known_hosts=(known_hosts,) if known_hosts else _paths(config, cast("list[str]", user_files)),
-            global_known_hosts=() if known_hosts else _paths(config, cast("list[str]", global_files)),
+            user_known_hosts=(known_hosts,)
+            if known_hosts
+            else _paths(config, cast("list[str]", user_files)),
+            global_known_hosts=()
+            if known_hosts
+            else _paths(config, cast("list[str]", global_files)),
             proxy_command=config.expanded(str(command)) if command else None,
             identity_files=_identity_files(config, identities),
             certificate_files=_paths(config, cast("list[str]", config.get("CertificateFile", []))),
@@ -403,18 +440,26 @@ def _resolve(
             agent_path=_agent_path(config),
             # Off where it is not set: ssh_config(5).
             uses_gssapi=bool(config.get("GSSAPIAuthentication")),
-            authentications=tuple(filter(None, str(config.get("PreferredAuthentications") or "").split(","))),
+            authentications=tuple(
+                filter(None, str(config.get("PreferredAuthentications") or "").split(","))
+            ),
             is_quiet=str(config.get("LogLevel")).lower() in _QUIET_LEVELS,
             has_host_key_algorithms=config.get("HostKeyAlgorithms") is not None,
             login_seconds=cast("float | None", config.get("ConnectTimeout")) or None,
             keepalive_seconds=cast("float | None", config.get("ServerAliveInterval")) or None,
             # Lists are text that shrinks to a seventh; ssh's own default is no.
             compresses=config.get("Compression") is not False,
-            config_paths=used_paths if config.get("CanonicalizeHostname") and not config.is_beyond_asyncssh else (),
+            config_paths=used_paths
+            if config.get("CanonicalizeHostname") and not config.is_beyond_asyncssh
+            else (),
             options=config.get_options(False),
             warnings=tuple(config.warnings),
         )
-        jumps = [parse_destination(part) for part in config.expanded(str(jump)).split(",")] if jump else []
+        jumps = (
+            [parse_destination(part) for part in config.expanded(str(jump)).split(",")]
+            if jump
+            else []
+        )
     except _UNREADABLE as error:
         raise _unreadable(error) from error
     return hop, jumps
@@ -422,7 +467,9 @@ def _resolve(
 
 def _unreadable(error: Exception) -> ConfigError:
     said = "its files include one another" if isinstance(error, RecursionError) else str(error)
-    return ConfigError(f"The ssh configuration cannot be read: {said}", "Correct the line it names.")
+    return ConfigError(
+        f"The ssh configuration cannot be read: {said}", "Correct the line it names."
+    )
 
 
 def _load(destination: Destination, paths: tuple[Path, ...]) -> tuple[_Config, tuple[Path, ...]]:
@@ -450,7 +497,9 @@ def _local_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:
-        raise ConfigError("Who runs this is unknown.", "Set USER, or name the user: user@host.") from error
+        raise ConfigError(
+            "Who runs this is unknown.", "Set USER, or name the user: user@host."
+        ) from error
 
 
 def _strict(word: object) -> str:
@@ -460,11 +509,15 @@ def _strict(word: object) -> str:
 
 
 def _paths(config: _Config, names: Sequence[str]) -> tuple[Path, ...]:
-    return tuple(Path(config.expanded(name)).expanduser() for name in names if name.lower() != "none")
+    return tuple(
+        Path(config.expanded(name)).expanduser() for name in names if name.lower() != "none"
+    )
 
 
 def _agent_path(config: _Config) -> str:
-    """IdentityAgent: a path, none, SSH_AUTH_SOCK, or $VARIABLE that holds a path; else what SSH_AUTH_SOCK holds."""
+    """IdentityAgent: a path, none, SSH_AUTH_SOCK, or $VARIABLE that holds a path; else what
+    SSH_AUTH_SOCK holds.
+    """
     named = config.get("IdentityAgent", "SSH_AUTH_SOCK")
     if named is None:
         return ""

@@ -30,7 +30,9 @@ class KeyOwner(Protocol):
     """The person whose keys these are."""
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
-        """The passphrase of a key file, None when the person gives up; `is_wrong`: the last one did not fit."""
+        """The passphrase of a key file, None when the person gives up; `is_wrong`: the last one did
+        not fit.
+        """
         ...
 
     def signing(self, needs_touch: bool) -> None:
@@ -39,10 +41,12 @@ class KeyOwner(Protocol):
 
 
 class Identities(Struct):
-    """`keys` to try in order; `names` says of each key and certificate what it is, or why it is no use.
+    """`keys` to try in order; `names` says of each key and certificate what it is, or why it is no
+    use.
 
-    `next_steps` says what to do about those that are no use. `uses_gssapi`: there is a Kerberos ticket to log in with,
-    too; where the configuration wants one and there is none, `gssapi_problem` says why, `gssapi_step` what to do.
+    `next_steps` says what to do about those that are no use. `uses_gssapi`: there is a Kerberos
+    ticket to log in with, too; where the configuration wants one and there is none,
+    `gssapi_problem` says why, `gssapi_step` what to do.
     """
 
     keys: list[asyncssh.SSHKeyPair] = field(default_factory=list)
@@ -80,9 +84,12 @@ class _PrivateKey:
                 break
             try:
                 # bcrypt takes a tenth of a second on purpose.
-                return await asyncio.to_thread(asyncssh.import_private_key, self._content, passphrase)
+                return await asyncio.to_thread(
+                    asyncssh.import_private_key, self._content, passphrase
+                )
             except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
-                # Any other word means that no passphrase would help: a cipher or a module is missing.
+                # Any other word means that no passphrase would help: a cipher or a module is
+                # missing.
                 if "passphrase" not in str(error).lower():
                     break
         raise ValueError(f"{self._path} stayed locked")
@@ -102,7 +109,13 @@ class _FileKey(asyncssh.SSHKeyPair):
     ) -> None:
         algorithms = public.sig_algorithms
         super().__init__(
-            public.algorithm, public.algorithm, algorithms, algorithms, public.public_data, None, certificate
+            public.algorithm,
+            public.algorithm,
+            algorithms,
+            algorithms,
+            public.public_data,
+            None,
+            certificate,
         )
         self._private = private
         self._owner = owner
@@ -123,7 +136,9 @@ class _AgentKey(asyncssh.SSHAgentKeyPair):
         owner: KeyOwner,
         certificate: asyncssh.SSHCertificate | None = None,
     ) -> None:
-        super().__init__(agent, held.key_algorithm, held.key_public_data, held.get_comment_bytes() or b"")
+        super().__init__(
+            agent, held.key_algorithm, held.key_public_data, held.get_comment_bytes() or b""
+        )
         self._owner = owner
         if certificate is not None:
             self.set_certificate(certificate)
@@ -147,7 +162,8 @@ class _File(Struct, frozen=True):
 
 
 async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
-    """What to log in to a hop with: the agent's keys first, then those of files, each with its certificates before it.
+    """What to log in to a hop with: the agent's keys first, then those of files, each with its
+    certificates before it.
 
     Files that are no keys, and keys that cannot be used, are passed over and named.
     """
@@ -171,7 +187,10 @@ async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
             _name_certificate(title, certificate, hop.user, found)
     for key in held:
         assert found.agent is not None
-        found.keys += [_AgentKey(found.agent, key, owner, one) for one in (*by_key.get(key.key_public_data, ()), None)]
+        found.keys += [
+            _AgentKey(found.agent, key, owner, one)
+            for one in (*by_key.get(key.key_public_data, ()), None)
+        ]
         if (own := _certificate_in_agent(key)) is not None:
             _name_certificate(f"certificate {_comment(key)} of the agent", own, hop.user, found)
     _name_agent_keys(held, found)
@@ -187,7 +206,8 @@ def _look_for_ticket(host: str, found: Identities) -> None:
     if not gss_available:
         found.gssapi_problem = "GSSAPI (not tried: the Python package gssapi is not installed)"
         found.gssapi_step = (
-            "For Kerberos: pip install 'hpcdash[gssapi]', or set transport = \"openssh\" for this cluster."
+            "For Kerberos: pip install 'hpcdash[gssapi]', or set transport = "
+            '"openssh" for this cluster.'
         )
         return
     try:
@@ -215,21 +235,28 @@ def _add_file(
     if public is not None and public.algorithm.startswith(_HARDWARE):
         found.names.append(f"{name} (a hardware key, which is used only through an agent)")
         found.next_steps.append(
-            f'Add it to an agent (ssh-add {file.path}), or set transport = "openssh" for this cluster.'
+            f'Add it to an agent (ssh-add {file.path}), or set transport = "openssh" for this '
+            f"cluster."
         )
     elif not file.is_private:
         if public is not None:
             found.names.append(f"{name} (its private key is neither beside it nor in an agent)")
     elif public is None:
-        found.names.append(f"{name} (not used: locked or damaged, and {file.path.name}.pub is not beside it)")
+        found.names.append(
+            f"{name} (not used: locked or damaged, and {file.path.name}.pub is not beside it)"
+        )
     else:
         private = _PrivateKey(file.path, file.content, file.key)
         certificates = (*by_key.get(public.public_data, ()), None)
-        found.keys += [_FileKey(private, public, owner, certificate) for certificate in certificates]
+        found.keys += [
+            _FileKey(private, public, owner, certificate) for certificate in certificates
+        ]
         found.names.append(name)
 
 
-def _read_files(hop: Hop, found: Identities) -> tuple[list[_File], dict[Path, asyncssh.SSHCertificate]]:
+def _read_files(
+    hop: Hop, found: Identities
+) -> tuple[list[_File], dict[Path, asyncssh.SSHCertificate]]:
     """The key files, and the certificates by their files."""
     files: list[_File] = []
     certificates: dict[Path, asyncssh.SSHCertificate] = {}
@@ -239,7 +266,9 @@ def _read_files(hop: Hop, found: Identities) -> tuple[list[_File], dict[Path, as
         except (OSError, asyncssh.KeyImportError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no certificate is in it"
             found.names.append(f"certificate {path.name} (cannot be read: {reason})")
-            found.next_steps.append(f"{path} is named by CertificateFile: make it anew, or correct ~/.ssh/config.")
+            found.next_steps.append(
+                f"{path} is named by CertificateFile: make it anew, or correct ~/.ssh/config."
+            )
     for path in hop.identity_files:
         try:
             content = path.read_bytes()
@@ -267,7 +296,9 @@ def _unlocked_key(content: bytes) -> asyncssh.SSHKey | None:
 
 
 def _public_half(path: Path, content: bytes) -> asyncssh.SSHKey | None:
-    """From the file itself, as the head of OpenSSH's own format is never locked, or from the .pub beside it."""
+    """From the file itself, as the head of OpenSSH's own format is never locked, or from the .pub
+    beside it.
+    """
     for source in (content, _read(path.with_name(path.name + ".pub"))):
         try:
             return asyncssh.import_public_key(source)
@@ -295,8 +326,12 @@ def _certificate_in_agent(key: asyncssh.SSHKeyPair) -> asyncssh.SSHCertificate |
         return None
 
 
-def _name_certificate(title: str, certificate: asyncssh.SSHCertificate, user: str, found: Identities) -> None:
-    """It is offered all the same where it looks invalid: the host's clock counts, and not this machine's."""
+def _name_certificate(
+    title: str, certificate: asyncssh.SSHCertificate, user: str, found: Identities
+) -> None:
+    """It is offered all the same where it looks invalid: the host's clock counts, and not this
+    machine's.
+    """
     now = time.time()
     # asyncssh has no public name for these; seconds since 1970, 2**64 - 1 for ever.
     after, before = certificate._valid_after, certificate._valid_before  # type: ignore[attr-defined]
@@ -314,7 +349,9 @@ def _name_certificate(title: str, certificate: asyncssh.SSHCertificate, user: st
 
 
 def _local_time(epoch_seconds: int) -> str:
-    return datetime.fromtimestamp(min(epoch_seconds, 2**33)).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    return (
+        datetime.fromtimestamp(min(epoch_seconds, 2**33)).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    )
 
 
 # -- the agent
@@ -346,7 +383,9 @@ def _comment(key: asyncssh.SSHKeyPair) -> str:
 
 def _name_agent_keys(held: Iterable[asyncssh.SSHKeyPair], found: Identities) -> None:
     names = [
-        f"key {_comment(key)} of the agent" for key in held if not key.key_algorithm.endswith(b"-cert-v01@openssh.com")
+        f"key {_comment(key)} of the agent"
+        for key in held
+        if not key.key_algorithm.endswith(b"-cert-v01@openssh.com")
     ]
     if len(names) > _MOST_AGENT_NAMES:
         more = counted(len(names) - _MOST_AGENT_NAMES + 1, "more key")

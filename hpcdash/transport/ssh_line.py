@@ -1,4 +1,7 @@
-"""An open chain of ssh connections to a login node, and how it ends. Opens none, and runs nothing in it."""
+"""An open chain of ssh connections to a login node, and how it ends.
+
+Opens none, and runs nothing in it.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,13 @@ from typing import Any, cast
 import asyncssh
 
 from hpcdash.domain.units import format_age
-from hpcdash.errors import AuthenticationFailed, ConfigError, ConnectionFailed, HostKeyRefused, UnreachableError
+from hpcdash.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionFailed,
+    HostKeyRefused,
+    UnreachableError,
+)
 from hpcdash.transport.base import Health, Prompter
 from hpcdash.transport.host_keys import HostKeys, algorithms, public_keys
 from hpcdash.transport.known_hosts import KnownKeys, known_keys
@@ -39,7 +45,10 @@ class _ReadOptions(asyncssh.SSHClientConnectionOptions):
 
 
 class Login:
-    """Opens lines to one destination. A key a person accepted holds for its lifetime, also where no file takes it."""
+    """Opens lines to one destination.
+
+    A key a person accepted holds for its lifetime, also where no file takes it.
+    """
 
     def __init__(self, hops: tuple[Hop, ...], prompter: Prompter, health: Health) -> None:
         self.hops = hops
@@ -49,10 +58,12 @@ class Login:
         self._host_keys = HostKeys(prompter, health)
 
     async def open(self, lost: Callable[[str], None]) -> SshLine:
-        """Connect hop by hop; `lost` is called when the last hop's connection ends. Raises UnreachableError.
+        """Connect hop by hop; `lost` is called when the last hop's connection ends.
 
-        `attended` then says whether a person took part, or may have, at any hop of this login or one before: another
-        login may need them again.
+        Raises UnreachableError.
+
+        `attended` then says whether a person took part, or may have, at any hop of this login or
+        one before: another login may need them again.
         """
         self._health.words = ""
         line = SshLine()
@@ -60,7 +71,9 @@ class Login:
             for hop in self.hops:
                 self._warn_of_configuration(hop)
                 is_last = hop is self.hops[-1]
-                connection = await self._open_hop(hop, line, lost if is_last else lambda _reason: None)
+                connection = await self._open_hop(
+                    hop, line, lost if is_last else lambda _reason: None
+                )
                 line.add(connection, hop.label)
         except BaseException:  # Cancelled as well: whoever waits may give up.
             line.abort()
@@ -72,13 +85,22 @@ class Login:
             self._health.words = f"{self._health.words}\n{hop.label}: {words}".strip()
             self._prompter.show(hop.label, words)
 
-    async def _open_hop(self, hop: Hop, line: SshLine, lost: Callable[[str], None]) -> asyncssh.SSHClientConnection:
+    async def _open_hop(
+        self, hop: Hop, line: SshLine, lost: Callable[[str], None]
+    ) -> asyncssh.SSHClientConnection:
         clock = LoginClock(hop.login_seconds or LOGIN_SECONDS, self._health)
         while True:
             health = self._health
-            health.state, health.detail, health.waiting_since = "connecting", f"connecting to {hop.label}", None
+            health.state, health.detail, health.waiting_since = (
+                "connecting",
+                f"connecting to {hop.label}",
+                None,
+            )
             known = await asyncio.to_thread(
-                known_keys, (*hop.user_known_hosts, *hop.global_known_hosts), hop.key_name, hop.key_port
+                known_keys,
+                (*hop.user_known_hosts, *hop.global_known_hosts),
+                hop.key_name,
+                hop.key_port,
             )
             opened = [False]
 
@@ -89,7 +111,9 @@ class Login:
             client = HopClient(hop, self._prompter, clock, self._health, report)
             identities = await read_identities(hop, client)
             try:
-                connection = await clock.limit(self._connect(hop, line, client, known, identities), client.silent)
+                connection = await clock.limit(
+                    self._connect(hop, line, client, known, identities), client.silent
+                )
             except asyncssh.HostKeyNotVerifiable as error:
                 if client.shown_key is None:
                     raise HostKeyRefused(
@@ -126,7 +150,9 @@ class Login:
             proxy_command=None,
             client_factory=lambda: client,
             known_hosts=(trusted, authorities, []),
-            server_host_key_algs=() if hop.has_host_key_algorithms else algorithms(trusted, bool(authorities)),
+            server_host_key_algs=()
+            if hop.has_host_key_algorithms
+            else algorithms(trusted, bool(authorities)),
             # An empty list would stand for the default files.
             client_keys=identities.keys or None,
             client_certs=[],
@@ -169,25 +195,35 @@ def explain_failure(
         if client.found_nobody:
             steps.append("Run it in a terminal, or let it log in with a key alone.")
         elif client.awaited_approval:
-            steps.append("Connect again when you can approve the login on your phone or another device.")
+            steps.append(
+                "Connect again when you can approve the login on your phone or another device."
+            )
         return AuthenticationFailed(
-            f"{where} did not let us in{gave_up}. Tried: {', '.join(tried) or 'nothing it accepts'}.{_said(client)}",
-            "\n".join(steps) or "Check the user name, the key (ssh-add -l) and the password, then connect again.",
+            f"{where} did not let us in{gave_up}. Tried: "
+            f"{', '.join(tried) or 'nothing it accepts'}.{_said(client)}",
+            "\n".join(steps)
+            or "Check the user name, the key (ssh-add -l) and the password, then connect again.",
         )
     if client.attended and isinstance(error, asyncssh.DisconnectError | OSError):
         took = format_age(client.clock.elapsed_seconds)
         if isinstance(error, TimeoutError) and error.errno is None:
             what = f"{where} had not let us in after {took}"
         else:
-            reason = error.reason if isinstance(error, asyncssh.DisconnectError) else error.strerror or str(error)
+            reason = (
+                error.reason
+                if isinstance(error, asyncssh.DisconnectError)
+                else error.strerror or str(error)
+            )
             what = f"{where} ended the login after {took}: {reason}"
         return AuthenticationFailed(
             f"{what}.{_said(client)}",
-            "Connect again when you can answer: a host waits for a password or an approval for two minutes as a rule.",
+            "Connect again when you can answer: a host waits for a password or an approval for two "
+            "minutes as a rule.",
         )
     if isinstance(error, asyncssh.ChannelOpenError):
         return ConnectionFailed(
-            f"The host before it could not reach {where}: {error.reason}.", "Check ProxyJump, HostName and Port."
+            f"The host before it could not reach {where}: {error.reason}.",
+            "Check ProxyJump, HostName and Port.",
         )
     if isinstance(error, asyncssh.DisconnectError):
         return ConnectionFailed(
@@ -201,18 +237,24 @@ def explain_failure(
         )
     if isinstance(error, TimeoutError) and error.errno is None:
         return ConnectionFailed(
-            f"{where} did not answer within {seconds:g} s.", "Check the network, the VPN and the host's port."
+            f"{where} did not answer within {seconds:g} s.",
+            "Check the network, the VPN and the host's port.",
         )
     if isinstance(error, OSError):
         if _is(error, errno.ECONNREFUSED):
             return ConnectionFailed(
-                f"{where} refused the connection: nothing listens there.", "Check the host and the port."
+                f"{where} refused the connection: nothing listens there.",
+                "Check the host and the port.",
             )
         return ConnectionFailed(
             f"{where} could not be reached: {error.strerror or error}{_proxy_message(line)}.",
-            "Check the network, the VPN and ProxyCommand." if line.proxy else "Check the network and the VPN.",
+            "Check the network, the VPN and ProxyCommand."
+            if line.proxy
+            else "Check the network and the VPN.",
         )
-    return ConfigError(f"{where} cannot be connected to: {error}", "Check its entry in ~/.ssh/config.")
+    return ConfigError(
+        f"{where} cannot be connected to: {error}", "Check its entry in ~/.ssh/config."
+    )
 
 
 def _said(client: HopClient) -> str:
@@ -223,7 +265,10 @@ def _said(client: HopClient) -> str:
 
 def _says_too_many(error: Exception) -> bool:
     """sshd's word for the last failed try: code 2 and "Too many authentication failures"."""
-    return isinstance(error, asyncssh.DisconnectError) and "authentication fail" in error.reason.lower()
+    return (
+        isinstance(error, asyncssh.DisconnectError)
+        and "authentication fail" in error.reason.lower()
+    )
 
 
 def _is(error: OSError, number: int) -> bool:

@@ -70,7 +70,9 @@ class _MarkedSession(_Session):
         self._marked = {None: self.marked_stdout, asyncssh.EXTENDED_DATA_STDERR: self.marked_stderr}
 
     def _own_output(self, data: bytes, datatype: int | None) -> bytes:
-        """Return the command's own part of the data; the channel is closed once the rest is too much."""
+        """Return the command's own part of the data; the channel is closed once the rest is too
+        much.
+        """
         marked = self._marked[datatype]
         output = marked.feed(data)
         if marked.is_too_noisy:
@@ -87,7 +89,10 @@ class RunSession(_MarkedSession):
         self._said = said
         self._left_bytes = cap_bytes
         # BytesIO returns its whole content without copying it.
-        self._written: dict[int | None, BytesIO] = {None: BytesIO(), asyncssh.EXTENDED_DATA_STDERR: BytesIO()}
+        self._written: dict[int | None, BytesIO] = {
+            None: BytesIO(),
+            asyncssh.EXTENDED_DATA_STDERR: BytesIO(),
+        }
         # When the last bytes or the exit status came.
         self._last_news_at = time.monotonic()
         self._began = asyncio.Event()
@@ -155,7 +160,9 @@ class RunSession(_MarkedSession):
         self._ended.set()
 
     async def begin(self) -> bool:
-        """Wait until the login shell has begun to run the command; False where it has ended already."""
+        """Wait until the login shell has begun to run the command; False where it has ended
+        already.
+        """
         await self._began.wait()
         return self.marked_stdout.seen and self.status is None
 
@@ -179,16 +186,23 @@ class RunSession(_MarkedSession):
             self._channel.write(piece)
 
     async def wait(self) -> None:
-        """Return once the channel is closed, or the command has ended and what is left of it is silent."""
+        """Return once the channel is closed, or the command has ended and what is left of it is
+        silent.
+        """
         await self._ended.wait() if not self.truncated else None
         while not self.closed.is_set():
             is_whole = self.marked_stdout.end is not None and self.marked_stderr.end is not None
-            left = self._last_news_at + (_DRAIN_SECONDS if is_whole else _LAST_OUTPUT_SECONDS) - time.monotonic()
+            left = (
+                self._last_news_at
+                + (_DRAIN_SECONDS if is_whole else _LAST_OUTPUT_SECONDS)
+                - time.monotonic()
+            )
             if left < 0:
                 self.abort()
                 return
             try:
-                # Not wait_for: of Python 3.11 it loses a cancellation that comes as the channel closes.
+                # Not wait_for: of Python 3.11 it loses a cancellation that comes as the channel
+                # closes.
                 async with asyncio.timeout(min(left, _DRAIN_SECONDS) + 0.01):
                     await self.closed.wait()
             except TimeoutError:
@@ -250,7 +264,9 @@ class StreamSession(_MarkedSession):
 
 
 class TerminalSession(_Session):
-    """Implements hpcdash.transport.terminal.FarEnd: a command on a pseudo-terminal of the login node."""
+    """Implements hpcdash.transport.terminal.FarEnd: a command on a pseudo-terminal of the login
+    node.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -54,9 +54,11 @@ class Terminal:
         return columns or 80, lines or 24
 
     async def lend(self, far: FarEnd) -> bool:
-        """Show what `far` prints and give it all keys until it ends; False where the person ended it with `~.`.
+        """Show what `far` prints and give it all keys until it ends; False where the person ended
+        it with `~.`.
 
-        Whatever happens the terminal is as it was afterwards: line editing, signals, screen, mouse, cursor.
+        Whatever happens the terminal is as it was afterwards: line editing, signals, screen, mouse,
+        cursor.
         """
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self._descriptor)
@@ -142,7 +144,9 @@ class _Escape:
 
 
 class _Modes:
-    """What a program has switched on in a terminal and not off again, by the sequences that it prints."""
+    """What a program has switched on in a terminal and not off again, by the sequences that it
+    prints.
+    """
 
     def __init__(self) -> None:
         self._changed: dict[bytes, bytes] = {}
@@ -163,13 +167,16 @@ class _Modes:
                 if (found[2] == b"h") != (mode in _MODES_ON):
                     self._changed[mode] = found[2]
         for found in _KEYS.finditer(text):
-            self._key_protocols = max(0, self._key_protocols + (1 if found[1].startswith(b">") else -1))
+            self._key_protocols = max(
+                0, self._key_protocols + (1 if found[1].startswith(b">") else -1)
+            )
 
     def undone(self) -> bytes:
         """The sequences that take it back; colours and letters too where a program was cut off."""
         if not self._changed and not self._key_protocols:
             return b""
         back = [
-            b"\x1b[?%b%b" % (mode, b"l" if letter == b"h" else b"h") for mode, letter in reversed(self._changed.items())
+            b"\x1b[?%b%b" % (mode, b"l" if letter == b"h" else b"h")
+            for mode, letter in reversed(self._changed.items())
         ]
         return b"\x1b[<u" * self._key_protocols + b"".join(back) + b"\x1b[m"

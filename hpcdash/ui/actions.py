@@ -1,4 +1,6 @@
-"""The one registry of what a person can do, and which of it is on offer: keys, palette, help and key line follow it."""
+"""The one registry of what a person can do, and which of it is on offer: keys, palette, help and
+key line follow it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,18 @@ if TYPE_CHECKING:
     from hpcdash.ui.view import View
 
 RULES = frozenset({"shares", "limits", "reservations"})
-TABLES = RULES | {"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"}
+TABLES = RULES | {
+    "jobs",
+    "nodes",
+    "queues",
+    "history",
+    "clusters",
+    "node",
+    "journal",
+    "triage",
+    "chain",
+    "alerts",
+}
 TABLES |= {"share"}
 ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
@@ -53,11 +66,13 @@ _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
 
 class Action(Struct, frozen=True):
-    """Something a key does. `views` None: everywhere; `capability`: only where the scheduler has it.
+    """Something a key does.
 
-    `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks it for the key
-    line, lower first; None keeps it to help and palette. `short` is
-    what the key line says. `while_typing`: in a field of a form too, where other keys are the field's.
+    `views` None: everywhere; `capability`: only where the scheduler has it.
+
+    `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks
+    it for the key line, lower first; None keeps it to help and palette. `short` is what the key
+    line says. `while_typing`: in a field of a form too, where other keys are the field's.
     """
 
     name: str
@@ -81,11 +96,26 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_history", "4", "history", capability=Capability.HISTORY),
     Action("show_alerts", "5", "alerts"),
     Action("show_clusters", "6", "clusters and connections", short="clusters"),
-    Action("show_usage", "7", "usage: what was used, wasted and waited", capability=Capability.HISTORY, short="usage"),
+    Action(
+        "show_usage",
+        "7",
+        "usage: what was used, wasted and waited",
+        capability=Capability.HISTORY,
+        short="usage",
+    ),
     Action("shares", "8", "fair share of your accounts", capability=Capability.SHARES),
-    Action("limits", "9", "limits that hold for you, and what is used", capability=Capability.LIMITS),
-    Action("reservations", "0", "reservations, and whether you may use them", capability=Capability.RESERVATIONS),
-    Action("share", "Z", "shared pool: who runs, who waits and why, whose turn is next", short="pool"),
+    Action(
+        "limits", "9", "limits that hold for you, and what is used", capability=Capability.LIMITS
+    ),
+    Action(
+        "reservations",
+        "0",
+        "reservations, and whether you may use them",
+        capability=Capability.RESERVATIONS,
+    ),
+    Action(
+        "share", "Z", "shared pool: who runs, who waits and why, whose turn is next", short="pool"
+    ),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("bookmark", "B", "bookmark the filter, or remove its bookmark", ROOT_TABLES),
@@ -101,9 +131,25 @@ ACTIONS: tuple[Action, ...] = (
         shown=3,
         short="mine/all",
     ),
-    Action("span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"),
-    Action("grouping", "g", "group by: queue, user, account, name, day, week", USAGE, shown=1, short="group by"),
-    Action("save_report", "s", "save the report as HTML in the working directory", USAGE, shown=4, short="save"),
+    Action(
+        "span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"
+    ),
+    Action(
+        "grouping",
+        "g",
+        "group by: queue, user, account, name, day, week",
+        USAGE,
+        shown=1,
+        short="group by",
+    ),
+    Action(
+        "save_report",
+        "s",
+        "save the report as HTML in the working directory",
+        USAGE,
+        shown=4,
+        short="save",
+    ),
     Action(
         "sooner",
         "w",
@@ -113,7 +159,9 @@ ACTIONS: tuple[Action, ...] = (
         short="sooner",
     ),
     Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
-    Action("switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"),
+    Action(
+        "switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"
+    ),
     Action("larger_overview", "plus", "larger overview", JOB_TABLES),
     Action("smaller_overview", "underscore", "smaller overview", JOB_TABLES),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
@@ -133,10 +181,30 @@ ACTIONS: tuple[Action, ...] = (
     Action("log", "l", "log: stdout", LEADS_TO_A_JOB, Capability.LOGS, shown=3, short="log"),
     Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.ERROR_LOGS, short="stderr"),
     # Views show it in the key line for a job that may have written something.
-    Action("chart", "g", "chart of the metrics in the log", LEADS_TO_A_JOB - CHART, Capability.LOGS, short="chart"),
-    Action("script", "b", "batch script", LEADS_TO_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action(
-        "triage", "t", "group an array's failures by cause", JOB_TABLES | {"job"}, Capability.HISTORY, short="failures"
+        "chart",
+        "g",
+        "chart of the metrics in the log",
+        LEADS_TO_A_JOB - CHART,
+        Capability.LOGS,
+        short="chart",
+    ),
+    Action(
+        "script",
+        "b",
+        "batch script",
+        LEADS_TO_A_JOB - {"script"},
+        Capability.SCRIPT,
+        shown=6,
+        short="script",
+    ),
+    Action(
+        "triage",
+        "t",
+        "group an array's failures by cause",
+        JOB_TABLES | {"job"},
+        Capability.HISTORY,
+        short="failures",
     ),
     Action(
         "chain",
@@ -146,7 +214,16 @@ ACTIONS: tuple[Action, ...] = (
         Capability.CHAINS,
         short="chain",
     ),
-    Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=3, short="cancel"),
+    Action(
+        "cancel",
+        "x",
+        "cancel (asks)",
+        OF_A_LIVING_JOB,
+        Capability.CANCEL,
+        acts=True,
+        shown=3,
+        short="cancel",
+    ),
     Action("hold", "h", "hold or release", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7),
     Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
     Action("suspend", "p", "suspend or resume", OF_A_LIVING_JOB, Capability.SUSPEND, acts=True),
@@ -197,8 +274,24 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("pin", "P", "pin to the top of the table, or unpin", JOB_TABLES | {"job"}),
     Action("note", "N", "note on the job, kept on this machine", JOB_TABLES | {"job"}),
-    Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
-    Action("new", "n", "new submission", TABLES | {"job"}, Capability.FORM, acts=True, shown=5, short="new"),
+    Action(
+        "open_shell",
+        "W",
+        "shell in the job's work directory, on the cluster",
+        OF_A_JOB,
+        acts=True,
+        short="shell",
+    ),
+    Action(
+        "new",
+        "n",
+        "new submission",
+        TABLES | {"job"},
+        Capability.FORM,
+        acts=True,
+        shown=5,
+        short="new",
+    ),
     Action(
         "connect",
         "C",
@@ -219,9 +312,20 @@ ACTIONS: tuple[Action, ...] = (
         short="check",
     ),
     Action(
-        "use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.LIVE_USE, short="use"
+        "use",
+        "U",
+        "live use: CPU, memory, GPUs by node",
+        OF_A_LIVING_JOB | INSIDE,
+        Capability.LIVE_USE,
+        short="use",
     ),
-    Action("stacks", "i", "Python stacks on the job's nodes", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE),
+    Action(
+        "stacks",
+        "i",
+        "Python stacks on the job's nodes",
+        OF_A_LIVING_JOB | INSIDE,
+        Capability.INSIDE,
+    ),
     Action(
         "exec",
         "X",
@@ -270,7 +374,15 @@ ACTIONS: tuple[Action, ...] = (
         while_typing=True,
     ),
     Action("form_help", "f1", "help for this form", FORM, short="help", while_typing=True),
-    Action("keep", "ctrl+g", "save as a template", FORM, shown=5, short="save template", while_typing=True),
+    Action(
+        "keep",
+        "ctrl+g",
+        "save as a template",
+        FORM,
+        shown=5,
+        short="save template",
+        while_typing=True,
+    ),
     Action(
         "append",
         "plus",
@@ -292,17 +404,55 @@ ACTIONS: tuple[Action, ...] = (
         short="edit next",
     ),
     Action(
-        "raise_task", "greater_than_sign", "raise the task's priority (asks)", SHARE, acts=True, shown=2, short="raise"
+        "raise_task",
+        "greater_than_sign",
+        "raise the task's priority (asks)",
+        SHARE,
+        acts=True,
+        shown=2,
+        short="raise",
     ),
     Action(
-        "lower_task", "less_than_sign", "lower the task's priority (asks)", SHARE, acts=True, shown=2, short="lower"
+        "lower_task",
+        "less_than_sign",
+        "lower the task's priority (asks)",
+        SHARE,
+        acts=True,
+        shown=2,
+        short="lower",
     ),
-    Action("suspend_task", "p", "suspend the task, or resume it (asks)", SHARE, acts=True, shown=2, short="suspend"),
-    Action("stop_task", "x", "stop the task for good (asks)", SHARE, acts=True, shown=3, short="stop"),
-    Action("interruptions", "t", "runs, interruptions, and whether each saved", SHARE, shown=4, short="interrupted"),
+    Action(
+        "suspend_task",
+        "p",
+        "suspend the task, or resume it (asks)",
+        SHARE,
+        acts=True,
+        shown=2,
+        short="suspend",
+    ),
+    Action(
+        "stop_task", "x", "stop the task for good (asks)", SHARE, acts=True, shown=3, short="stop"
+    ),
+    Action(
+        "interruptions",
+        "t",
+        "runs, interruptions, and whether each saved",
+        SHARE,
+        shown=4,
+        short="interrupted",
+    ),
     Action("next_pool", "right_square_bracket", "next pool", SHARE),
-    Action("mark_failed", "f", "mark failed tasks", frozenset({"triage"}), shown=1, short="mark failed"),
-    Action("snooze", "z", "snooze an alert, or end its snooze", frozenset({"alerts"}), shown=3, short="snooze"),
+    Action(
+        "mark_failed", "f", "mark failed tasks", frozenset({"triage"}), shown=1, short="mark failed"
+    ),
+    Action(
+        "snooze",
+        "z",
+        "snooze an alert, or end its snooze",
+        frozenset({"alerts"}),
+        shown=3,
+        short="snooze",
+    ),
     Action(
         "whole_alert",
         "w",
@@ -312,12 +462,22 @@ ACTIONS: tuple[Action, ...] = (
         short="in full",
     ),
     Action("stop", "x", "end the command", OUTPUT, shown=1, short="end it"),
-    Action("run_again", "r", "run it again", OUTPUT | {"inside", "leftovers"}, acts=True, shown=2, short="run again"),
+    Action(
+        "run_again",
+        "r",
+        "run it again",
+        OUTPUT | {"inside", "leftovers"},
+        acts=True,
+        shown=2,
+        short="run again",
+    ),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
     Action("follow", "f", "follow the end, or pause", LOG | CHART, shown=2, short="follow"),
-    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | INSIDE | {"script"}, shown=5, short="wrap"),
+    Action(
+        "wrap", "w", "wrap long lines", LOG | OUTPUT | INSIDE | {"script"}, shown=5, short="wrap"
+    ),
     Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
     Action("to_time", "at", "jump to a time", LOG),
     Action("line_number", "number_sign", "show this line's number", LOG),
@@ -331,8 +491,18 @@ ACTIONS: tuple[Action, ...] = (
         short="other logs",
     ),
     Action("side_by_side", "s", "stdout and stderr side by side", LOG),
-    Action("previous_task", "left_square_bracket", "previous array task, run of an allocation or part of the job", LOG),
-    Action("next_task", "right_square_bracket", "next array task, run of an allocation or part of the job", LOG),
+    Action(
+        "previous_task",
+        "left_square_bracket",
+        "previous array task, run of an allocation or part of the job",
+        LOG,
+    ),
+    Action(
+        "next_task",
+        "right_square_bracket",
+        "next array task, run of an allocation or part of the job",
+        LOG,
+    ),
     Action(
         "diff",
         "D",
@@ -345,7 +515,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("open_outside", "E", "open in $PAGER", LOG, shown=8, short="$PAGER"),
     Action("edit", "E", "open a copy in $EDITOR", frozenset({"script"}), shown=8, short="$EDITOR"),
     Action("metrics", "v", "choose metrics", CHART, shown=1, short="metrics"),
-    Action("smoothing", "s", "smoothing: none, averages, mean, median", CHART, shown=2, short="smooth"),
+    Action(
+        "smoothing", "s", "smoothing: none, averages, mean, median", CHART, shown=2, short="smooth"
+    ),
     Action("log_scale", "y", "logarithmic y", CHART, shown=2, short="log y"),
     Action("x_axis", "a", "x axis: step, tokens, epoch, time", CHART, shown=5, short="x axis"),
     Action("overlay", "space", "overlay other runs", CHART, shown=2, short="overlay"),
@@ -353,17 +525,33 @@ ACTIONS: tuple[Action, ...] = (
     Action("zoom_out", "minus", "zoom out", CHART),
     Action("outliers", "o", "hide or show outliers", CHART, shown=5, short="outliers"),
     Action("point", "c", "cursor with values, moved by ← →", CHART, shown=4, short="cursor"),
-    Action("next_found", "n", "next anomaly (spike, NaN, stall)", CHART, shown=6, short="next anomaly"),
+    Action(
+        "next_found", "n", "next anomaly (spike, NaN, stall)", CHART, shown=6, short="next anomaly"
+    ),
     Action("previous_found", "N", "previous anomaly", CHART),
     Action("found", "enter", "all anomalies and the run's pace", CHART, shown=6, short="findings"),
     Action("next_panel", "tab", "next metric, for ↑ ↓", CHART),
-    Action("write_chart", "w", "save the chart as CSV and SVG in the working directory", CHART, shown=6, short="save"),
+    Action(
+        "write_chart",
+        "w",
+        "save the chart as CSV and SVG in the working directory",
+        CHART,
+        shown=6,
+        short="save",
+    ),
     Action("journal", "J", "journal of actions"),
     Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
     Action("reverse", "O", "reverse sort", TABLES),
     Action("choose_sort", "ctrl+o", "choose the sort column", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
-    Action("copy", "y", "copy: ID, name, log, work directory, nodes, command", COPIED_FROM, shown=11, short="copy"),
+    Action(
+        "copy",
+        "y",
+        "copy: ID, name, log, work directory, nodes, command",
+        COPIED_FROM,
+        shown=11,
+        short="copy",
+    ),
     Action("ask_now", "ctrl+r", "refresh now", shown=8, short="refresh", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | USAGE | {"job", "script"}),
     Action("theme", "T", "next theme"),
@@ -411,7 +599,9 @@ def key_sign(keys: str) -> str:
 
 
 def textual_keys(written: str) -> str:
-    """What a configuration calls a key, in Textual's names: '/' is 'slash'; several are joined with commas."""
+    """What a configuration calls a key, in Textual's names: '/' is 'slash'; several are joined with
+    commas.
+    """
     if written == ",":
         return "comma"
     return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))
@@ -422,7 +612,9 @@ OLD_NAMES = {"train": "chain"}
 
 
 def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
-    """The registry with a configuration's [keys]; raises ConfigError where two actions of one view share a key."""
+    """The registry with a configuration's [keys]; raises ConfigError where two actions of one view
+    share a key.
+    """
     actions, problems = _with_keys(keys, {})
     for path, words, step in problems:
         raise ConfigError(words, step, file=file, key=dotted(path))
@@ -437,12 +629,21 @@ def configured(settings: Settings) -> tuple[Action, ...]:
 def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
     """What is wrong with a configuration's keys and names, and with the key of which value."""
     problems = [
-        (path, f"{words}. {step}") for path, words, step in _with_keys(settings.keys, _own_actions(settings))[1]
+        (path, f"{words}. {step}")
+        for path, words, step in _with_keys(settings.keys, _own_actions(settings))[1]
     ]
-    taken = {*ACTION_NAMES, *OLD_NAMES, "q", "quit", *(view for action in ACTIONS for view in action.views or ())}
+    taken = {
+        *ACTION_NAMES,
+        *OLD_NAMES,
+        "q",
+        "quit",
+        *(view for action in ACTIONS for view in action.views or ()),
+    }
     for at, plugin in enumerate(settings.plugins):
         if plugin.name in taken:
-            problems.append((("plugins", at, "name"), f"{plugin.name!r} means something else already"))
+            problems.append(
+                (("plugins", at, "name"), f"{plugin.name!r} means something else already")
+            )
         elif plugin.name in settings.aliases:
             problems.append((("plugins", at, "name"), f"{plugin.name!r} is an alias already"))
         taken.add(plugin.name)
@@ -466,7 +667,12 @@ def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
     for name, line in settings.aliases.items():
         if name in settings.keys and name not in ACTION_NAMES:
             own["keys", name] = Action(
-                name, textual_keys(settings.keys[name]), f":{line}", shown=_OWN_RANK, short=name, line=line
+                name,
+                textual_keys(settings.keys[name]),
+                f":{line}",
+                shown=_OWN_RANK,
+                short=name,
+                line=line,
             )
     return own
 
@@ -474,7 +680,9 @@ def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
 def _with_keys(
     keys: Mapping[str, str], own: Mapping[KeyPath, Action]
 ) -> tuple[tuple[Action, ...], list[tuple[KeyPath, str, str]]]:
-    """The registry with these keys, then one's `own`; and problems: the value to blame, words, the next step."""
+    """The registry with these keys, then one's `own`; and problems: the value to blame, words, the
+    next step.
+    """
     known = {action.name: action for action in ACTIONS}
     own_names = {action.name for action in own.values()}
     keys = {OLD_NAMES.get(name, name): key for name, key in keys.items() if name not in own_names}
@@ -484,7 +692,8 @@ def _with_keys(
         if name not in known
     ]
     actions = tuple(
-        replace(action, key=textual_keys(keys[action.name])) if action.name in keys else action for action in ACTIONS
+        replace(action, key=textual_keys(keys[action.name])) if action.name in keys else action
+        for action in ACTIONS
     )
     # The value that gives an action its key, the action, and those that it may not clash with.
     given: list[tuple[KeyPath, Action, Sequence[Action]]] = [
@@ -499,10 +708,14 @@ def _with_keys(
             words = f"{min(kept)!r} moves the cursor, or is the program's own"
             problems.append((path, words, "Take another key."))
             continue
-        taken = next((other for other in others if other is not action and _clash(other, action)), None)
+        taken = next(
+            (other for other in others if other is not action and _clash(other, action)), None
+        )
         if taken is not None:
             step = "Take another key." if taken.plugin or taken.line else f"Remap {taken.name} too."
-            problems.append((path, f"{key_sign(action.key)!r} already means {taken.words!r} there", step))
+            problems.append(
+                (path, f"{key_sign(action.key)!r} already means {taken.words!r} there", step)
+            )
     return (*actions, *own.values()), problems
 
 
@@ -512,7 +725,9 @@ def _clash(one: Action, other: Action) -> bool:
 
 
 def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Action]]]:
-    """A view's actions under their headings: its own first, then one's own, those of its job, those of every view."""
+    """A view's actions under their headings: its own first, then one's own, those of its job, those
+    of every view.
+    """
     own, of_a_job, everywhere, configured_here = [], [], [], []
     for action in actions:
         if action.plugin is not None or action.line:
@@ -529,8 +744,17 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
         else:
             own.append(action)
     # What few views have says most of the view; the rest stays in the order of the registry.
-    own.sort(key=lambda action: action.views is not None and action.views >= TABLES and view not in JOB_TABLES)
-    groups = [("", own), ("Your own", configured_here), ("Job", of_a_job), ("Everywhere", everywhere)]
+    own.sort(
+        key=lambda action: (
+            action.views is not None and action.views >= TABLES and view not in JOB_TABLES
+        )
+    )
+    groups = [
+        ("", own),
+        ("Your own", configured_here),
+        ("Job", of_a_job),
+        ("Everywhere", everywhere),
+    ]
     return [(heading, group) for heading, group in groups if group]
 
 
@@ -571,7 +795,9 @@ class OfferedActions(Struct, frozen=True):
             hidden.add("share")
         alterable = backend.actions.alterable
         return [
-            replace(action, words=format_changeable(alterable)) if action.name == "alter" and alterable else action
+            replace(action, words=format_changeable(alterable))
+            if action.name == "alter" and alterable
+            else action
             for action in available(self.registry, view_name, backend.capabilities, self.read_only)
             if action.name not in hidden
         ]
@@ -595,11 +821,16 @@ class OfferedActions(Struct, frozen=True):
 
 
 def _is_absent(session: ClusterSession, action: Action) -> bool:
-    return action.capability is not None and action.capability not in session.store.backend.capabilities
+    return (
+        action.capability is not None
+        and action.capability not in session.store.backend.capabilities
+    )
 
 
 def is_of_a_form(widget: Widget | None) -> bool:
-    """Whether keys are a field's of a view's form, all but those that are meant for it while one types."""
+    """Whether keys are a field's of a view's form, all but those that are meant for it while one
+    types.
+    """
     return bool(getattr(widget, "takes_typing", False))
 
 
@@ -611,4 +842,8 @@ def ranked(actions: Sequence[Action], view: View) -> list[Action]:
 
 def obeyed_while_typing(actions: Sequence[Action]) -> list[Action]:
     """What the line of keys tells in a field."""
-    return [replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown)) for one in actions if one.while_typing]
+    return [
+        replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown))
+        for one in actions
+        if one.while_typing
+    ]

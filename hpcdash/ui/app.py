@@ -1,4 +1,6 @@
-"""The dashboard as a Textual app: themes, keys from the registry, focus, and the one main screen."""
+"""The dashboard as a Textual app: themes, keys from the registry, focus, and the one main
+screen.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,11 @@ MOST_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
 _SETTINGS_STAY = "The settings from before stay."
-# Keys of the configuration's first level that count at once; [watch] is read by the watchdogs themselves.
-_TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "exec", "ui", "watch"})
+# Keys of the configuration's first level that count at once; [watch] is read by the watchdogs
+# themselves.
+_TAKEN_LIVE = frozenset(
+    {"file", "theme", "keys", "aliases", "filters", "plugins", "exec", "ui", "watch"}
+)
 
 
 class HpcdashApp(DashboardApp):
@@ -86,22 +91,26 @@ class HpcdashApp(DashboardApp):
         note_error: Callable[[Exception], Path | None] = lambda error: None,
         notify: str = "none",
     ) -> None:
-        """`choices` are those of earlier runs: they count before `theme`, `columns`, `sort` and `fold_arrays`.
+        """`choices` are those of earlier runs: they count before `theme`, `columns`, `sort` and
+        `fold_arrays`.
 
         `notice` is said once the screen is there; `tour` begins with hints.
 
         `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
-        `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well.
+        `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where
+        all went well.
 
         `withheld` are variables of the environment that no plugin gets.
 
-        `reread` gives the configuration whenever it is another one than last time, of which `settings` are the first;
-        it raises ConfigError where that cannot be used. Keys, plugins, aliases, filters, columns, sorting and the theme
-        then change at once.
-        `notify` ("bell", "osc9", "osc777" or "none") is how it is told that jobs ended while the terminal has no focus.
+        `reread` gives the configuration whenever it is another one than last time, of which
+        `settings` are the first; it raises ConfigError where that cannot be used. Keys, plugins,
+        aliases, filters, columns, sorting and the theme then change at once. `notify` ("bell",
+        "osc9", "osc777" or "none") is how it is told that jobs ended while the terminal has no
+        focus.
 
-        `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
+        `note_error` writes an error that does not end the app to a log file, whose path it gives,
+        None for none.
         """
         # Those of this run once it has ended.
         choices = choices or Choices()
@@ -110,12 +119,17 @@ class HpcdashApp(DashboardApp):
         self.sessions = list(sessions)
         self._columns = {**(columns or {}), **choices.columns}
         self._sort = {**(sort or {}), **choices.sort}
-        self._of_jobs: dict[str, object] = {"fold": fold_arrays if choices.fold_arrays is None else choices.fold_arrays}
+        self._of_jobs: dict[str, object] = {
+            "fold": fold_arrays if choices.fold_arrays is None else choices.fold_arrays
+        }
         for name in ("has_overview", "overview_share"):
             if (chosen := getattr(choices, name)) is not None:
                 self._of_jobs[name] = chosen
         # For the first list of jobs alone: of another cluster they say nothing.
-        self._of_first_jobs: dict[str, object] = {"folds": choices.folds, "kept_filter": choices.filter}
+        self._of_first_jobs: dict[str, object] = {
+            "folds": choices.folds,
+            "kept_filter": choices.filter,
+        }
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
@@ -162,7 +176,9 @@ class HpcdashApp(DashboardApp):
         self.leave_screen(partial(self._run_outside, program, file))
 
     def leave_screen(self, run: Callable[[], str]) -> None:
-        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went well."""
+        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went
+        well.
+        """
         try:
             self.is_outside = True
             with self.suspend():
@@ -186,7 +202,10 @@ class HpcdashApp(DashboardApp):
             self._put_away_config_error()
             lines = str(error).splitlines()
             if isinstance(error, ConfigProblems) and len(error.problems) > 1:
-                lines = [lines[0], f"… and {len(error.problems) - 1} more: `hpcdash config check` shows them."]
+                lines = [
+                    lines[0],
+                    f"… and {len(error.problems) - 1} more: `hpcdash config check` shows them.",
+                ]
             words = visible_text("\n".join([*lines, _SETTINGS_STAY]))
             self.notify(words, severity="error", timeout=_CONFIG_ERROR_SECONDS, markup=False)
             return
@@ -202,8 +221,12 @@ class HpcdashApp(DashboardApp):
     def _configure(self, settings: Settings) -> None:
         before, self._settings = self._settings or Settings(), settings
         self.main.configure(configured(settings), settings.aliases, settings.filters)
-        columns, sort = (_changed(getattr(before.ui, key), getattr(settings.ui, key)) for key in ("columns", "sort"))
-        # Of views that were not opened yet too; what is unchanged there leaves the choices of a person alone.
+        columns, sort = (
+            _changed(getattr(before.ui, key), getattr(settings.ui, key))
+            for key in ("columns", "sort")
+        )
+        # Of views that were not opened yet too; what is unchanged there leaves the choices of a
+        # person alone.
         self._columns |= {name: wanted or () for name, wanted in columns.items()}
         self._sort |= {name: wanted or "" for name, wanted in sort.items()}
         for view in self.main.query(View):
@@ -227,10 +250,16 @@ class HpcdashApp(DashboardApp):
         words = "the configuration was read again"
         if waiting:
             words += f"; restart hpcdash for {', '.join(waiting)}"
-        self.notify(words, severity="warning" if waiting else "information", timeout=8, markup=False)
+        self.notify(
+            words, severity="warning" if waiting else "information", timeout=8, markup=False
+        )
 
-    async def lend_terminal(self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]) -> int | None:
-        """The line to the cluster goes on meanwhile, and with it the polls, as for one who does not look."""
+    async def lend_terminal(
+        self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]
+    ) -> int | None:
+        """The line to the cluster goes on meanwhile, and with it the polls, as for one who does not
+        look.
+        """
         from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
         try:
@@ -269,10 +298,14 @@ class HpcdashApp(DashboardApp):
 
     def notify_desktop(self, words: str) -> None:
         if self._driver is not None and not self.app_focus and self._desktop != "none":
-            self._driver.write(desktop_notification(self._desktop, words, in_tmux=bool(os.environ.get("TMUX"))))
+            self._driver.write(
+                desktop_notification(self._desktop, words, in_tmux=bool(os.environ.get("TMUX")))
+            )
 
     def on_notify(self, event: Notify) -> None:
-        """What comes makes room for itself: the oldest of what weighs least goes, an error never."""
+        """What comes makes room for itself: the oldest of what weighs least goes, an error
+        never.
+        """
         told = sorted((one for one in self._notifications if one.severity != "error"), key=_weight)
         for one in told[: max(0, len(self._notifications) - MOST_TOLD + 1)]:
             self._unnotify(one, refresh=False)
@@ -280,7 +313,9 @@ class HpcdashApp(DashboardApp):
     # -- a terminal that goes, and a shell that takes it
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return super().check_action(action, parameters) and not (action == "to_shell" and self.screen is self.main)
+        return super().check_action(action, parameters) and not (
+            action == "to_shell" and self.screen is self.main
+        )
 
     def end(self, number: int) -> None:
         """Leave because of a signal; what was typed is kept for the next time."""
@@ -295,7 +330,8 @@ class HpcdashApp(DashboardApp):
         self.heed_signals()
         if self._prompter is not None:
             self._prompter.attach(self)
-        # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
+        # What the last run knew is painted before anything is asked: connecting may import and
+        # compute for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
         self.set_interval(1.0, self._look_at_configuration)
         if self._notice:

@@ -37,7 +37,8 @@ _COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
 
 
 class CandidateList(Static):
-    """What can be typed, a line each with what it means; the first is what tab takes, a click takes any.
+    """What can be typed, a line each with what it means; the first is what tab takes, a click takes
+    any.
 
     `take` is called with the text of the line.
     """
@@ -78,7 +79,10 @@ class CommandLine:
     """
 
     def __init__(
-        self, screen: DashboardScreen, aliases: Mapping[str, str], filters: Mapping[str, str] | None = None
+        self,
+        screen: DashboardScreen,
+        aliases: Mapping[str, str],
+        filters: Mapping[str, str] | None = None,
     ) -> None:
         self._screen = screen
         self.configure(aliases, filters or {})
@@ -86,7 +90,9 @@ class CommandLine:
         self.listed = CandidateList(self.bar.type_in)
 
     def open(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
-        """Have a filter ('/') or a command (':') typed, with what it may be; typing replaces what is `proposed`."""
+        """Have a filter ('/') or a command (':') typed, with what it may be; typing replaces what
+        is `proposed`.
+        """
         self.bar.ask(mode, value, proposed=proposed)
         self.listed.show(self._candidates(mode, "" if proposed else value))
 
@@ -110,7 +116,9 @@ class CommandLine:
         from hpcdash.domain.query import completions
 
         view = self._screen.view
-        if (mode == "/" or (mode == ":" and " " in value)) and (saved := self._saved_completions(value)):
+        if (mode == "/" or (mode == ":" and " " in value)) and (
+            saved := self._saved_completions(value)
+        ):
             return saved
         if mode == "/" and isinstance(view, TableView):
             return completions(value, view.schema, view.source())
@@ -135,24 +143,36 @@ class CommandLine:
     def _views(self) -> dict[str, ViewSpec]:
         """Those one can go to on this cluster."""
         has = self._screen.session.store.backend.capabilities
-        return {name: spec for name, spec in SPECS.items() if spec.root and spec.capability in (None, *has)}
+        return {
+            name: spec
+            for name, spec in SPECS.items()
+            if spec.root and spec.capability in (None, *has)
+        }
 
     def _commands(self) -> dict[str, str]:
         """What can stand first after ':', and what it means."""
         commands = {name: f"{spec.title or name} view" for name, spec in self._views().items()}
-        commands |= {name: f"alias: {line}" for name, line in self._aliases.items() if name not in OLD_NAMES}
+        commands |= {
+            name: f"alias: {line}" for name, line in self._aliases.items() if name not in OLD_NAMES
+        }
         return commands | {action.name: action.words for action in self._screen.actions()}
 
     def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:
         """What may be typed on; where nothing is typed yet also what was before, and examples."""
         view = self._screen.view
-        commands = self._commands() if mode == ":" else {f"@{name}": saved for name, saved in self._filters.items()}
+        commands = (
+            self._commands()
+            if mode == ":"
+            else {f"@{name}": saved for name, saved in self._filters.items()}
+        )
         found = [(text, commands.get(text, "")) for text in self._completions(mode, value)]
         if value or mode not in ("/", ":"):
             return found
         examples: Iterable[tuple[str, str]] = _COMMAND_EXAMPLES
         if isinstance(view, TableView) and mode == "/":
-            examples = ((text, words) for text, words in _FILTER_EXAMPLES if _is_filter_of(view, text))
+            examples = (
+                (text, words) for text, words in _FILTER_EXAMPLES if _is_filter_of(view, text)
+            )
         recent = islice(dict.fromkeys(reversed(self.bar.past_of(mode))), _MOST_RECENT)
         saved = [*commands.items()] if mode == "/" else []
         return [*((text, "recent") for text in recent), *saved, *examples, *found]
@@ -194,7 +214,9 @@ class CommandLine:
         self._screen.view.take_focus()
 
     async def obey(self, line: str) -> str | None:
-        """Do what a command says: go to a view (and filter there), act, quit; the complaint where it is none."""
+        """Do what a command says: go to a view (and filter there), act, quit; the complaint where
+        it is none.
+        """
         screen = self._screen
         name, _, rest = line.partition(" ")
         if name in self._aliases:
@@ -218,7 +240,10 @@ class CommandLine:
             return f"{screen.session.store.backend.title} has no {name}"
         known = screen.offered.named(name)
         if known is not None:
-            return screen.offered.why_not(screen.session, screen.view_name, known) or f"{name} is for another view"
+            return (
+                screen.offered.why_not(screen.session, screen.view_name, known)
+                or f"{name} is for another view"
+            )
         hint = did_you_mean(name, (*self._commands(), "quit"))
         return f"no view or action is called {name!r}{hint}"
 

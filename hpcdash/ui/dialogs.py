@@ -1,4 +1,6 @@
-"""The frame of every dialog, and those that any feature may open: prompts, host keys, choices, text."""
+"""The frame of every dialog, and those that any feature may open: prompts, host keys, choices,
+text.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class AnswerButton(Button):
 class Dialog(ModalScreen[T]):
     """The frame of a dialog: the heading, what `compose_body` yields, a line of keys.
 
-    A part of class `.scrolls` takes the height that is left, and no more; a VerticalScroll scrolls by keys.
+    A part of class `.scrolls` takes the height that is left, and no more; a VerticalScroll scrolls
+    by keys.
     """
 
     DEFAULT_CSS = """
@@ -81,7 +84,8 @@ class Dialog(ModalScreen[T]):
         Binding("pagedown", "page(1)", show=False),
         Binding("pageup", "page(-1)", show=False),
     ]
-    # The lines around the part that scrolls: the frame's border, the title and the keys with a blank line each.
+    # The lines around the part that scrolls: the frame's border, the title and the keys with a
+    # blank line each.
     fixed_lines = 6
 
     def __init__(self, heading: str) -> None:
@@ -94,7 +98,9 @@ class Dialog(ModalScreen[T]):
 
     @property
     def is_live(self) -> bool:
-        """Whether its widgets are there: a dialog that is being taken away loses them innermost first."""
+        """Whether its widgets are there: a dialog that is being taken away loses them innermost
+        first.
+        """
         return self.is_attached and not (self._pruning or self._closing)
 
     def compose(self) -> ComposeResult:
@@ -117,7 +123,9 @@ class Dialog(ModalScreen[T]):
         columns = max(20, min(width, int(0.96 * self.size.width)) - 6)
         more_lines = (width_of(visible(self.heading)) - 1) // columns
         for part in frame.query(".scrolls"):
-            part.styles.max_height = max(3, int(0.96 * self.size.height) - self.fixed_lines - more_lines)
+            part.styles.max_height = max(
+                3, int(0.96 * self.size.height) - self.fixed_lines - more_lines
+            )
 
     def action_scroll(self, lines: int) -> None:
         for scroll in self.query(VerticalScroll):
@@ -125,7 +133,9 @@ class Dialog(ModalScreen[T]):
 
     def action_page(self, pages: int) -> None:
         for scroll in self.query(VerticalScroll):
-            scroll.scroll_relative(y=pages * max(1, scroll.size.height - 1), animate=False, immediate=True)
+            scroll.scroll_relative(
+                y=pages * max(1, scroll.size.height - 1), animate=False, immediate=True
+            )
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -189,7 +199,8 @@ class HostKeyDialog(Dialog[bool]):
     def compose_body(self) -> ComposeResult:
         asked = self.question
         yield Static(
-            f"Its {visible(asked.algorithm)} key has the fingerprint\n\n  {visible(asked.fingerprint)}\n\n"
+            f"Its {visible(asked.algorithm)} key has the fingerprint\n\n  "
+            f"{visible(asked.fingerprint)}\n\n"
             f"Compare it with what your site publishes. Trust it, and remember it in\n"
             f"{visible(asked.known_hosts_path)}?",
             classes="words",
@@ -214,7 +225,9 @@ class HostKeyDialog(Dialog[bool]):
 
 
 class _Checkboxes(SelectionList[str]):
-    """A list whose boxes are empty where nothing is chosen: by themselves they differ in colour only."""
+    """A list whose boxes are empty where nothing is chosen: by themselves they differ in colour
+    only.
+    """
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -226,7 +239,9 @@ class _Checkboxes(SelectionList[str]):
 
 
 class ChecklistDialog(Dialog[list[str] | None]):
-    """Some of a list, by marks; answers the marked in the order of the list, None where it was left."""
+    """Some of a list, by marks; answers the marked in the order of the list, None where it was
+    left.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("comma,enter", "take", "take", show=False, priority=True),
@@ -243,7 +258,10 @@ class ChecklistDialog(Dialog[list[str] | None]):
         *,
         is_ordered: bool = False,
     ) -> None:
-        """`choices` are values and their labels; no more than `most` can be taken. Their order may be changed."""
+        """`choices` are values and their labels; no more than `most` can be taken.
+
+        Their order may be changed.
+        """
         super().__init__(heading)
         self._choices = list(choices)
         self._chosen = chosen
@@ -255,7 +273,8 @@ class ChecklistDialog(Dialog[list[str] | None]):
 
     def _selections(self, chosen: Collection[str]) -> list[Selection[str]]:
         return [
-            Selection(clip_path(visible(label), _LABEL_CELLS), value, value in chosen) for value, label in self._choices
+            Selection(clip_path(visible(label), _LABEL_CELLS), value, value in chosen)
+            for value, label in self._choices
         ]
 
     def format_keys(self) -> str:
@@ -283,13 +302,17 @@ class ChecklistDialog(Dialog[list[str] | None]):
     def action_take(self) -> None:
         marked = set(self.query_one(SelectionList).selected)
         if len(marked) > self._most:
-            self.query_one("#keys", Static).update(f"no more than {self._most} at once; space clears one")
+            self.query_one("#keys", Static).update(
+                f"no more than {self._most} at once; space clears one"
+            )
             return
         self.dismiss([value for value, _ in self._choices if value in marked])
 
 
 class Choice(Struct, frozen=True):
-    """Something to choose: `value` is what it means, `label` how it is called ('': as its value), `words` about it."""
+    """Something to choose: `value` is what it means, `label` how it is called ('': as its value),
+    `words` about it.
+    """
 
     value: str
     words: str = ""
@@ -306,14 +329,23 @@ class ChoiceDialog(Dialog[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "leave", "leave", show=False)]
 
-    def __init__(self, heading: str, choices: Sequence[Choice], take: Callable[[str], None], present: str = "") -> None:
+    def __init__(
+        self,
+        heading: str,
+        choices: Sequence[Choice],
+        take: Callable[[str], None],
+        present: str = "",
+    ) -> None:
         super().__init__(heading)
         self.choices = tuple(choices)
         self.take = take
         self.present = present
 
     def compose_body(self) -> ComposeResult:
-        names = [clip_path(visible(choice.label or choice.value), _VALUE_CELLS) for choice in self.choices]
+        names = [
+            clip_path(visible(choice.label or choice.value), _VALUE_CELLS)
+            for choice in self.choices
+        ]
         widest = max(map(width_of, names), default=0)
         options = []
         for name, choice in zip(names, self.choices, strict=True):

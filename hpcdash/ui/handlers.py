@@ -1,4 +1,6 @@
-"""What keys do that no view answers: the handlers of all features, loaded once the first table is on the screen."""
+"""What keys do that no view answers: the handlers of all features, loaded once the first table is
+on the screen.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from hpcdash.ui.switches.actions import SwitchActions
 class Handlers:
     """In the order they are asked for a do_ACTION.
 
-    `withheld` are variables that no plugin gets, `site_commands` gives what the configuration offers to run in jobs.
+    `withheld` are variables that no plugin gets, `site_commands` gives what the configuration
+    offers to run in jobs.
     """
 
     def __init__(

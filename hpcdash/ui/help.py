@@ -1,4 +1,6 @@
-"""The help: a searchable menu of a view's actions that runs what is chosen, and what else is to be known there."""
+"""The help: a searchable menu of a view's actions that runs what is chosen, and what else is to be
+known there.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _KEYS_CELLS = 12
 
 
 class HelpDialog(Dialog[None]):
-    """Actions under their headings; what is typed leaves those whose words or keys have it, enter runs one."""
+    """Actions under their headings; what is typed leaves those whose words or keys have it, enter
+    runs one.
+    """
 
     DEFAULT_CSS = """
     HelpDialog > .frame { height: 96%; }
@@ -41,7 +45,9 @@ class HelpDialog(Dialog[None]):
         notes: Sequence[tuple[str, Text]],
         run: Callable[[str], object],
     ) -> None:
-        """`notes` are headings with text to read under the menu; `run` is called with the name of an action."""
+        """`notes` are headings with text to read under the menu; `run` is called with the name of
+        an action.
+        """
         super().__init__(heading)
         self.groups = groups
         self.notes = notes
@@ -67,18 +73,25 @@ class HelpDialog(Dialog[None]):
         self._list(event.value.strip().lower())
 
     def _list(self, wanted: str) -> None:
-        """All that has every word of `wanted`; the notes where nothing is wanted, or where they have it."""
+        """All that has every word of `wanted`; the notes where nothing is wanted, or where they
+        have it.
+        """
         listed, words = self.query_one(OptionList), wanted.split()
         options: list[Option] = []
 
         def add(heading: str, lines: list[Option]) -> None:
             if lines and heading:
-                options.extend(([Option("", disabled=True)] if options else []) + [_heading(heading)])
+                options.extend(
+                    ([Option("", disabled=True)] if options else []) + [_heading(heading)]
+                )
             options.extend(lines)
 
         for heading, group in self.groups:
             shown = [one for one in group if all(word in _searched(one) for word in words)]
-            add(heading, [Option(key_line(key_sign(one.key), one.words), id=one.name) for one in shown])
+            add(
+                heading,
+                [Option(key_line(key_sign(one.key), one.words), id=one.name) for one in shown],
+            )
         for heading, text in self.notes:
             if all(word in f"{heading} {text.plain}".lower() for word in words):
                 add(heading, [Option(line, disabled=True) for line in text.split("\n")])
@@ -108,7 +121,9 @@ def _heading(text: str) -> Option:
 
 
 def _searched(action: Action) -> str:
-    return f"{action.words} {action.short} {action.name.replace('_', ' ')} {key_sign(action.key)}".lower()
+    return (
+        f"{action.words} {action.short} {action.name.replace('_', ' ')} {key_sign(action.key)}"
+    ).lower()
 
 
 def key_line(keys: str, words: str) -> Text:

@@ -1,4 +1,6 @@
-"""The one screen of the dashboard: breadcrumb, banner, the view one is in, hint, status and keys around it."""
+"""The one screen of the dashboard: breadcrumb, banner, the view one is in, hint, status and keys
+around it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
-from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked
+from hpcdash.ui.actions import (
+    FORM,
+    Action,
+    OfferedActions,
+    is_of_a_form,
+    obeyed_while_typing,
+    ranked,
+)
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
 from hpcdash.ui.command_line import CommandLine
 from hpcdash.ui.screen import DashboardScreen
@@ -79,7 +88,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         tour_ended: Callable[[], None] = lambda: None,
         typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`typed` is what was entered in earlier runs after '/' and ':' and to be run in jobs, the newest last."""
+        """`typed` is what was entered in earlier runs after '/' and ':' and to be run in jobs, the
+        newest last.
+        """
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
@@ -100,8 +111,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def set_actions(self, actions: tuple[Action, ...]) -> None:
         """Have these actions and their keys, which come before those of what has the focus.
 
-        A key is then obeyed when it arrives and not after a way through the widgets: what is typed ahead, in one burst
-        or over a slow line, does what it would have done one key at a time.
+        A key is then obeyed when it arrives and not after a way through the widgets: what is typed
+        ahead, in one burst or over a slow line, does what it would have done one key at a time.
         """
         self.offered = replace(self.offered, registry=actions)
         self._bindings = BindingsMap(
@@ -110,7 +121,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             if action.key
         )
 
-    def configure(self, actions: tuple[Action, ...], aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
+    def configure(
+        self, actions: tuple[Action, ...], aliases: Mapping[str, str], filters: Mapping[str, str]
+    ) -> None:
         """Have what the configuration says now."""
         self.set_actions(actions)
         self.command_line.configure(aliases, filters)
@@ -191,11 +204,17 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         fields = {name: value for name, value in of_jobs.items() if name not in ("columns", "sort")}
         for key, earlier in (("columns", before.columns), ("sort", before.sort)):
             unopened = {name: value for name, value in earlier.items() if name not in by_view}
-            fields[key] = unopened | {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
+            fields[key] = unopened | {
+                name: chosen[key] for name, chosen in by_view.items() if key in chosen
+            }
         from hpcdash.ui.inside.actions import MODE
 
-        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":", MODE)}
-        return msgspec.convert({**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices)
+        fields["typed"] = {
+            mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":", MODE)
+        }
+        return msgspec.convert(
+            {**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices
+        )
 
     def keep_typed(self) -> None:
         """Have each view keep what was typed there, for the next time."""
@@ -205,7 +224,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     # -- moving between views
 
     async def go(self, name: str, /, **arguments: object) -> None:
-        """A root view: back to it where it is on the way here, else on top, so that one can go back."""
+        """A root view: back to it where it is on the way here, else on top, so that one can go
+        back.
+        """
         await self._show_stack(self._stacks.to_root(name, arguments))
 
     async def push(self, name: str, /, **arguments: object) -> None:
@@ -249,12 +270,17 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     @property
     def _header_kinds(self) -> set[Kind]:
-        """What the lines over the view need; whether there is accounting, and so are shares, the probe tells."""
+        """What the lines over the view need; whether there is accounting, and so are shares, the
+        probe tells.
+        """
         if not self._has_header:
             return set()
         probe, has = self.session.store.probe, self.session.store.backend.capabilities
         has_accounting = probe is not None and bool(probe.has_accounting)
-        wanted = {Kind.QUEUES: Capability.QUEUES in has, Kind.SHARES: Capability.SHARES in has and has_accounting}
+        wanted = {
+            Kind.QUEUES: Capability.QUEUES in has,
+            Kind.SHARES: Capability.SHARES in has and has_accounting,
+        }
         return {kind for kind, is_wanted in wanted.items() if is_wanted}
 
     @property
@@ -264,7 +290,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         return is_large and self.view_name == "jobs"
 
     async def switch(self, position: int) -> None:
-        """Another cluster, where one left it; of the one left behind only one's own jobs are asked for."""
+        """Another cluster, where one left it; of the one left behind only one's own jobs are asked
+        for.
+        """
         self.session.poller.show(())
         self._stacks.switch(position)
         self.session.poller.start()
@@ -298,7 +326,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         where = f" on {session.store.title}"
         ended = announcements([event for event in events if event.after in ENDED])
         if ended:
-            cast("DashboardApp", self.app).notify_desktop("; ".join(one.words + where for one in ended))
+            cast("DashboardApp", self.app).notify_desktop(
+                "; ".join(one.words + where for one in ended)
+            )
         for one in announcements(events):
             self.notify(
                 one.words + where,
@@ -316,7 +346,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def _show_login_message(self) -> None:
         """A host's banner, for a while and once, where the login was too quick to read it."""
         health = self.session.store.transport.health
-        if health.state == "connected" and health.words != self._login_words.get(self.session.name, ""):
+        if health.state == "connected" and health.words != self._login_words.get(
+            self.session.name, ""
+        ):
             self._login_words[self.session.name] = health.words
             self.notice(beginning(health.words, _NOTICE_LINES))
 
@@ -335,12 +367,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.query_one(ClusterHeader).show(self.session.store, is_wanted=self._has_header)
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
-        self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
+        self.query_one(Breadcrumb).show(
+            self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}"
+        )
         hint = self.query_one(Hint)
         hint.display = view.has_hint
         hint.show(view.hint())
         is_typing = is_of_a_form(self.focused)
-        self.query_one(KeyLine).show(obeyed_while_typing(actions) if is_typing else ranked(actions, view))
+        self.query_one(KeyLine).show(
+            obeyed_while_typing(actions) if is_typing else ranked(actions, view)
+        )
         self._status()
 
     @property
@@ -362,7 +398,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             banner.show(None)
 
     def _status(self) -> None:
-        self.query_one(StatusLine).show(status_parts(self.session, self.view, read_only=self.offered.read_only))
+        self.query_one(StatusLine).show(
+            status_parts(self.session, self.view, read_only=self.offered.read_only)
+        )
         self._banner()
 
     def actions(self) -> list[Action]:
@@ -413,7 +451,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return False
         is_typing = is_of_a_form(self.focused)
         return bool(self.stack) and any(
-            one.name == parameters[0] and (one.while_typing or not is_typing) for one in self.actions()
+            one.name == parameters[0] and (one.while_typing or not is_typing)
+            for one in self.actions()
         )
 
     def on_key(self, event: events.Key) -> None:
@@ -421,7 +460,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if self.stack and not isinstance(self.focused, Input) and not is_of_a_form(self.focused):
             for action in self.offered.registry:
                 is_its_key = event.key in action.key.split(",")
-                if is_its_key and (words := self.offered.why_not(self.session, self.view_name, action)):
+                if is_its_key and (
+                    words := self.offered.why_not(self.session, self.view_name, action)
+                ):
                     self.notify(words, severity="warning", timeout=3, markup=False)
                     return
 
@@ -468,7 +509,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if not self.stack:
             return "", frozenset()
         is_form = self.view_name in FORM
-        return self.view_name, frozenset(one.name for one in self.actions() if one.while_typing or not is_form)
+        return self.view_name, frozenset(
+            one.name for one in self.actions() if one.while_typing or not is_form
+        )
 
     def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
         self._announcer.announce(session, events)
@@ -483,9 +526,13 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
 
 class ViewStacks:
-    """A stack of views for each of `sessions`; `view_arguments` gives what a person configured for a view."""
+    """A stack of views for each of `sessions`; `view_arguments` gives what a person configured for
+    a view.
+    """
 
-    def __init__(self, sessions: Sequence[ClusterSession], view_arguments: Callable[[str], dict[str, object]]) -> None:
+    def __init__(
+        self, sessions: Sequence[ClusterSession], view_arguments: Callable[[str], dict[str, object]]
+    ) -> None:
         self._sessions = sessions
         self._arguments = view_arguments
         self._at = 0
@@ -521,11 +568,15 @@ class ViewStacks:
         self._at = position % len(self._sessions)
 
     def to_root(self, name: str, arguments: dict[str, object]) -> list[View]:
-        """The stack for a root view: back to it where it is on the way here, else on top, so that one can go back."""
+        """The stack for a root view: back to it where it is on the way here, else on top, so that
+        one can go back.
+        """
         key = (self._at, name)
         view = self._roots.get(key)
         if view is None:
-            view = self._roots[key] = SPECS[name].make(self.session, **self._arguments(name), **arguments)
+            view = self._roots[key] = SPECS[name].make(
+                self.session, **self._arguments(name), **arguments
+            )
         stack = self.stack
         return stack[: stack.index(view) + 1] if view in stack else [*stack, view]
 
@@ -535,7 +586,9 @@ class ViewStacks:
         return [*self.stack, SPECS[name].make(self.session, **{**configured, **arguments})]
 
     def put(self, stack: list[View]) -> list[View]:
-        """Have this stack from now on; gives the views of the one before that are to be taken away."""
+        """Have this stack from now on; gives the views of the one before that are to be taken
+        away.
+        """
         before, self._stacks[self._at] = self.stack, stack
         if before and before[-1] is not stack[-1]:
             self._before[self._at] = before
@@ -546,15 +599,23 @@ class ViewStacks:
         return {name: view for (at, name), view in self._roots.items() if at == self._at}
 
     def last(self) -> list[View] | None:
-        """The stack before this one, as far as its views are kept; None where that is what is shown."""
+        """The stack before this one, as far as its views are kept; None where that is what is
+        shown.
+        """
         before = self._before[self._at]
         while before and before[-1] not in self._roots.values():
             before = before[:-1]
         return before if before and before[-1] is not self.view else None
 
     def crumbs(self) -> list[str]:
-        """The cluster, the views opened since the last root view, and where one is in the one on top."""
+        """The cluster, the views opened since the last root view, and where one is in the one on
+        top.
+        """
         stack = self.stack
         roots = [at for at, view in enumerate(stack) if view in self._roots.values()]
         on_the_way = stack[max(roots, default=0) : -1]
-        return [self.session.store.title, *(view.way_crumb() for view in on_the_way), *self.view.crumbs()]
+        return [
+            self.session.store.title,
+            *(view.way_crumb() for view in on_the_way),
+            *self.view.crumbs(),
+        ]

@@ -1,4 +1,6 @@
-"""Pins and notes on jobs, and bookmarks of filters: kept on this machine, told in tables and on a job's page."""
+"""Pins and notes on jobs, and bookmarks of filters: kept on this machine, told in tables and on a
+job's page.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,32 @@ def notes_of(session: ClusterSession) -> JobNotes:
 def listed_filters(
     session: ClusterSession, view: str, configured: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """(label, filter) of the filters there are for a view: those `configured` by name, then the bookmarks."""
+    """(label, filter) of the filters there are for a view: those `configured` by name, then the
+    bookmarks.
+    """
     named = tuple((configured or {}).items())
     bookmarks = notes_of(session).kept().bookmarks.get(view, ())
-    return (*named, *((text, text) for text in bookmarks if text not in {text for _, text in named}))
+    return (
+        *named,
+        *((text, text) for text in bookmarks if text not in {text for _, text in named}),
+    )
 
 
 def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
     """Bookmark a view's filter, or no longer."""
     notes = notes_of(screen.session)
     if text in notes.kept().bookmarks.get(view, ()):
-        keep(screen, lambda: notes.forget_bookmark(view, text), f"bookmark removed: {visible(text)}")
+        keep(
+            screen, lambda: notes.forget_bookmark(view, text), f"bookmark removed: {visible(text)}"
+        )
     else:
         keep(screen, lambda: notes.bookmark(view, text), f"bookmarked {visible(text)}")
 
 
 def with_notes(table: pa.Table, kept: KeptNotes) -> pa.Table:
-    """Rows of domain.schema.JOBS with `pinned` and `note`; what is kept of an array is that of its tasks too."""
+    """Rows of domain.schema.JOBS with `pinned` and `note`; what is kept of an array is that of its
+    tasks too.
+    """
     count = table.num_rows
     pinned: pa.Array = pa.repeat(pa.scalar(False), count)
     if kept.pinned:
@@ -60,12 +71,18 @@ def with_notes(table: pa.Table, kept: KeptNotes) -> pa.Table:
 
 
 def pinned_first(rows: pa.Table, kept: KeptNotes) -> pa.Table:
-    """Folded rows with the pinned ones in front; a pinned task of an open array stays below its array."""
+    """Folded rows with the pinned ones in front; a pinned task of an open array stays below its
+    array.
+    """
     if not kept.pinned:
         return rows
-    is_of_array = pc.fill_null(pc.is_in(rows["array_id"], pa.array(sorted(kept.pinned), pa.string())), False)
+    is_of_array = pc.fill_null(
+        pc.is_in(rows["array_id"], pa.array(sorted(kept.pinned), pa.string())), False
+    )
     is_child = pc.equal(rows["_fold"], 3)
-    is_first = pc.and_(pc.fill_null(rows["pinned"], False), pc.or_(is_of_array, pc.invert(is_child)))
+    is_first = pc.and_(
+        pc.fill_null(rows["pinned"], False), pc.or_(is_of_array, pc.invert(is_child))
+    )
     if not pc.any(is_first).as_py():
         return rows
     return pa.concat_tables([rows.filter(is_first), rows.filter(pc.invert(is_first))])
@@ -98,9 +115,15 @@ def write_note(screen: DashboardScreen) -> None:
 
     def take(note: str | None) -> None:
         if note is not None:
-            keep(screen, lambda: notes.write(job_id, note, now), "noted" if note.strip() else "no note any more")
+            keep(
+                screen,
+                lambda: notes.write(job_id, note, now),
+                "noted" if note.strip() else "no note any more",
+            )
 
-    screen.app.push_screen(NoteDialog(f"Note on job {job_id}", notes.kept().notes.get(job_id, "")), take)
+    screen.app.push_screen(
+        NoteDialog(f"Note on job {job_id}", notes.kept().notes.get(job_id, "")), take
+    )
 
 
 def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:

@@ -23,7 +23,9 @@ class ActionProvider(Provider):
 
     async def discover(self) -> Hits:
         for action in self._actions():
-            yield DiscoveryHit(action.words, self._act(action.name), help=f"key {key_sign(action.key)}")
+            yield DiscoveryHit(
+                action.words, self._act(action.name), help=f"key {key_sign(action.key)}"
+            )
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)

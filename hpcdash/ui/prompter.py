@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 
 class UiPrompter:
-    """A Prompter for the dashboard: made before the app, which `attach`es itself. Questions wait for it."""
+    """A Prompter for the dashboard: made before the app, which `attach`es itself.
+
+    Questions wait for it.
+    """
 
     def __init__(self) -> None:
         self._app: asyncio.Future[App[Any]] | None = None

@@ -31,11 +31,16 @@ class DashboardApp(TerminalApp):
         raise NotImplementedError
 
     def leave_screen(self, run: Callable[[], str]) -> None:
-        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went well."""
+        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went
+        well.
+        """
         raise NotImplementedError
 
-    async def lend_terminal(self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]) -> int | None:
-        """Leave the terminal to a command until it ends, `words` are told first; its status, None where it was left.
+    async def lend_terminal(
+        self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]
+    ) -> int | None:
+        """Leave the terminal to a command until it ends, `words` are told first; its status, None
+        where it was left.
 
         Raises UsageError where this terminal cannot be left, and what Transport.interact raises.
         """
@@ -75,7 +80,9 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     async def go(self, name: str, /, **arguments: object) -> None:
-        """Show a root view: back to it where it is on the way here, else on top, so that one can go back."""
+        """Show a root view: back to it where it is on the way here, else on top, so that one can go
+        back.
+        """
         raise NotImplementedError
 
     async def push(self, name: str, /, **arguments: object) -> None:
@@ -95,7 +102,9 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
             await self.push(name, job_id=job_id, **arguments)
 
     def open_line(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
-        """Have a filter ('/') or a command (':') typed, with a list of what it may be; typing replaces `proposed`."""
+        """Have a filter ('/') or a command (':') typed, with a list of what it may be; typing
+        replaces `proposed`.
+        """
         raise NotImplementedError
 
     async def show_last(self) -> None:
@@ -127,8 +136,11 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
 
-def unexpected(app: App[object], what: str, error: Exception, before: HpcdashError | None = None) -> HpcdashError:
-    """`hpcdash could not read this: …` for `what` ("read this"), noted in the log file where the app was told to.
+def unexpected(
+    app: App[object], what: str, error: Exception, before: HpcdashError | None = None
+) -> HpcdashError:
+    """`hpcdash could not read this: …` for `what` ("read this"), noted in the log file where the
+    app was told to.
 
     Where that is said already, as `before`, it is not noted again.
     """
@@ -136,5 +148,9 @@ def unexpected(app: App[object], what: str, error: Exception, before: HpcdashErr
     if before is not None and before.message == message:
         return before
     path = app.note_error(error) if isinstance(app, DashboardApp) else None
-    where = f"The traceback is in {path}." if path else "With --debug the traceback is written to its log file."
+    where = (
+        f"The traceback is in {path}."
+        if path
+        else "With --debug the traceback is written to its log file."
+    )
     return HpcdashError(message, where)

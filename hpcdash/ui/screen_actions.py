@@ -1,4 +1,6 @@
-"""What keys do that are the main screen's own: other views and clusters, filter, columns, colours, errors, help."""
+"""What keys do that are the main screen's own: other views and clusters, filter, columns, colours,
+errors, help.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ class ScreenActions:
         # Those shown come first, in their order.
         names = [*view.column_names, *(name for name in columns if name not in view.column_names)]
         choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]
-        self.screen.app.push_screen(ChecklistDialog("Columns", choices, view.column_names, is_ordered=True), take)
+        self.screen.app.push_screen(
+            ChecklistDialog("Columns", choices, view.column_names, is_ordered=True), take
+        )
 
     def do_choose_sort(self) -> None:
         view = self.screen.view
@@ -116,17 +120,26 @@ class ScreenActions:
 
         def take(key: str) -> None:
             # The column that rows are sorted by already: the other way round.
-            view.sort_by(key or None, not view.sort_descending if key and key == view.sort_key else False)
+            view.sort_by(
+                key or None, not view.sort_descending if key and key == view.sort_key else False
+            )
 
         titles = {column.key: column.title.lower() for column in view.columns()}
-        choices = [Choice("", label="as it comes"), *(Choice(key, label=titles[key]) for key in view.sort_keys())]
+        choices = [
+            Choice("", label="as it comes"),
+            *(Choice(key, label=titles[key]) for key in view.sort_keys()),
+        ]
         self.screen.app.push_screen(ChoiceDialog("Sort by", choices, take, view.sort_key or ""))
 
     def do_theme(self) -> None:
-        names = sorted(name for name in self.screen.app.available_themes if not name.startswith("textual"))
+        names = sorted(
+            name for name in self.screen.app.available_themes if not name.startswith("textual")
+        )
         ours = [name for name in getattr(self.screen.app, "theme_names", names) if name in names]
         self.screen.app.theme = (
-            ours[(ours.index(self.screen.app.theme) + 1) % len(ours)] if self.screen.app.theme in ours else ours[0]
+            ours[(ours.index(self.screen.app.theme) + 1) % len(ours)]
+            if self.screen.app.theme in ours
+            else ours[0]
         )
         self.screen.notify(f"theme {self.screen.app.theme}", timeout=2, markup=False)
 
@@ -163,9 +176,15 @@ class ScreenActions:
         screen = self.screen
         actions = screen.actions()
         is_typing = is_of_a_form(screen.focused)
-        groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, screen.view_name)
+        groups = (
+            [("", obeyed_while_typing(actions))]
+            if is_typing
+            else help_groups(actions, screen.view_name)
+        )
         run = lambda name: screen.call_later(screen.act, name)  # noqa: E731
-        screen.app.push_screen(HelpDialog(f"Help: {screen.view_name}", groups, help_notes(screen.view), run))
+        screen.app.push_screen(
+            HelpDialog(f"Help: {screen.view_name}", groups, help_notes(screen.view), run)
+        )
 
     def do_tour_next(self) -> None:
         self.screen.query_one(Tour).go_on()

@@ -1,4 +1,6 @@
-"""What the lines around a view say of a cluster: what is wrong, how old it is, which jobs began and ended."""
+"""What the lines around a view say of a cluster: what is wrong, how old it is, which jobs began and
+ended.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snaps
     poller = session.poller
     parts = []
     if snapshot is not None:
-        parts.append(f"what was known {format_snapshot_age(session, snapshot.taken_at)} ago is shown")
+        parts.append(
+            f"what was known {format_snapshot_age(session, snapshot.taken_at)} ago is shown"
+        )
     if poller.waiting_for_person is not None:
         parts.append("ctrl+r tries again")
     elif kind is not None and (seconds := poller.unanswered_seconds(kind)) > 0:
@@ -71,13 +75,17 @@ def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snaps
 
 
 def format_login(session: ClusterSession) -> str:
-    """The end of what was said in a login that waits for the person, and for how long it has waited; '' for none."""
+    """The end of what was said in a login that waits for the person, and for how long it has
+    waited; '' for none.
+    """
     health = session.store.transport.health
     if health.state != "asking" or health.waiting_since is None:
         return ""
     waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
     said = health.words.splitlines()[-_LOGIN_LINES:] or [health.detail]
-    asked = f"waiting for you for {waited}: a question, or an approval on your phone or another device"
+    asked = (
+        f"waiting for you for {waited}: a question, or an approval on your phone or another device"
+    )
     return "\n".join([*said, asked])
 
 
@@ -85,7 +93,9 @@ def beginning(words: str, most_lines: int) -> str:
     """The first lines, and how many more there are."""
     lines = words.splitlines()
     if len(lines) > most_lines:
-        lines[most_lines - 1 :] = [f"… {counted(len(lines) - most_lines + 1, 'more line')}; ! shows all"]
+        lines[most_lines - 1 :] = [
+            f"… {counted(len(lines) - most_lines + 1, 'more line')}; ! shows all"
+        ]
     return "\n".join(lines)
 
 
@@ -99,12 +109,16 @@ def format_left_out(snapshot: Snapshot | None) -> str:
 
 
 def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
-    """All that is known of what is wrong: a title, and lines as they came; None where nothing is."""
+    """All that is known of what is wrong: a title, and lines as they came; None where nothing
+    is.
+    """
     error = shown_error(session, view)
     snapshot = shown_snapshot(session, view)
     if error is not None:
         evidence = error.evidence if isinstance(error, CommandError) else ""
-        return "what went wrong", "\n\n".join(part for part in (error.message, evidence, error.next_step) if part)
+        return "what went wrong", "\n\n".join(
+            part for part in (error.message, evidence, error.next_step) if part
+        )
     if snapshot is not None and snapshot.rejected:
         return "rows that could not be read", "\n".join(snapshot.rejected)
     if words := session.store.transport.health.words:
@@ -145,9 +159,15 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
     slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
     if view.main_kind is not None and poller.is_spared(view.main_kind):
-        slower = f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
+        slower = (
+            f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
+        )
     kept = store.probe.ended_kept_seconds if store.probe and store.misses_short_jobs else None
-    missed = "" if kept is None else f"short jobs may be missed: the controller forgets them after {format_age(kept)}"
+    missed = (
+        ""
+        if kept is None
+        else f"short jobs may be missed: the controller forgets them after {format_age(kept)}"
+    )
     long_counts, short_counts = view.counts()
     return [
         StatusPart(
@@ -162,7 +182,8 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
         _line_part(session, shown_error(session, view)),
         StatusPart(missed, "", "short jobs missed" if missed else ""),
         StatusPart(
-            f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
+            f"{budget.per_minute} commands/min{slower}"
+            + (f", answered in {answer}" if answer else ""),
             "",
             f"{budget.per_minute}/min{', less often' if slower else ''} {answer}",
         ),
@@ -177,14 +198,18 @@ class Announcement(Struct, frozen=True):
 
 
 def announcements(events: Sequence[JobEvent]) -> list[Announcement]:
-    """What happened to one's own jobs: tasks of one array in one line, and so many at once (an absence)."""
+    """What happened to one's own jobs: tasks of one array in one line, and so many at once (an
+    absence).
+    """
     groups: dict[str, list[JobEvent]] = {}
     for event in events:
         groups.setdefault(array_of(event.job_id), []).append(event)
     if len(groups) > _ANNOUNCED_ONE_BY_ONE:
         groups = {"": list(events)}
     return [
-        Announcement(_format_events(number, happened), any(event.after in ENDED_BADLY for event in happened))
+        Announcement(
+            _format_events(number, happened), any(event.after in ENDED_BADLY for event in happened)
+        )
         for number, happened in groups.items()
     ]
 

@@ -1,4 +1,6 @@
-"""Views that are one table: filter, sort, columns, marks; new snapshots never move what is pointed at."""
+"""Views that are one table: filter, sort, columns, marks; new snapshots never move what is pointed
+at.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ BOOKMARKED = frozenset({"jobs", "history", "nodes", "queues"})
 
 
 class ViewRows(RowsTable, inherit_bindings=False):
-    """The table with its keys to move, in their turn with those of the registry; all that acts is there, remappable."""
+    """The table with its keys to move, in their turn with those of the registry; all that acts is
+    there, remappable.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         replace(binding, priority=True)
@@ -63,7 +67,8 @@ class TableView(View):
     NEWEST_FIRST: ClassVar[bool] = False
     DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
     DEFAULT_SORT: ClassVar[str] = ""
-    # The table's columns that not every scheduler fills: without any value they are shown only to those who chose them.
+    # The table's columns that not every scheduler fills: without any value they are shown only to
+    # those who chose them.
     NOT_ALWAYS_TOLD: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
@@ -88,7 +93,9 @@ class TableView(View):
             self.set_filter(filter_text)
 
     def _known_names(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The catalogue's names for these, which may also be columns of the schema: 'elapsed_seconds' is 'elapsed'."""
+        """The catalogue's names for these, which may also be columns of the schema:
+        'elapsed_seconds' is 'elapsed'.
+        """
         by_key = {column.key: name for name, column in reversed(list(self.catalogue().items()))}
         names = (name if name in self.catalogue() else by_key.get(name) for name in wanted)
         return tuple(dict.fromkeys(name for name in names if name is not None))
@@ -109,7 +116,8 @@ class TableView(View):
         return "Nothing here. q goes back"
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        """What is shown of a filtered table, with its identity column, sorted by a column (True: largest first).
+        """What is shown of a filtered table, with its identity column, sorted by a column (True:
+        largest first).
 
         Runs in a thread for large tables.
         """
@@ -164,7 +172,9 @@ class TableView(View):
         return self.session.store.table(self.kind)
 
     def reload(self) -> None:
-        """Take in what the store has now; at once for small tables, beside the event loop for large ones."""
+        """Take in what the store has now; at once for small tables, beside the event loop for large
+        ones.
+        """
         if not self.is_live:
             return
         for tabs in self.query(FilterTabs):
@@ -207,8 +217,16 @@ class TableView(View):
         counts = format_counts(matched, table.num_rows, self._unknown_gpus(table))
         is_sorted = self.sort_key is not None and self.sort_key in matched.column_names
         # Widths come from all rows, so that they stay while one types a filter.
-        columns = [self.fitted(column, table) for column in self.columns() if not self._says_nothing(column, table)]
-        return self.shaped(matched, (str(self.sort_key), self.sort_descending) if is_sorted else None), columns, counts
+        columns = [
+            self.fitted(column, table)
+            for column in self.columns()
+            if not self._says_nothing(column, table)
+        ]
+        return (
+            self.shaped(matched, (str(self.sort_key), self.sort_descending) if is_sorted else None),
+            columns,
+            counts,
+        )
 
     def matched(self, table: pa.Table) -> pa.Table:
         """The rows of a table that the filter leaves."""
@@ -240,7 +258,9 @@ class TableView(View):
         rows = self.rows
         self._counts = counts
         rows.placeholder = (
-            f"Nothing matches {self.filter_text}. esc clears the filter" if self.filter_text else self.placeholder()
+            f"Nothing matches {self.filter_text}. esc clears the filter"
+            if self.filter_text
+            else self.placeholder()
         )
         rows.set_sort(self.sort_key, self.sort_descending)
         rows.show(table, columns, self.IDENTITY)
@@ -287,7 +307,9 @@ class TableView(View):
         event.stop()
         if event.key not in self.sort_keys():
             return
-        self.sort_by(event.key, descending=not self.sort_descending if event.key == self.sort_key else False)
+        self.sort_by(
+            event.key, descending=not self.sort_descending if event.key == self.sort_key else False
+        )
 
     # -- actions
 
@@ -312,7 +334,9 @@ class TableView(View):
         return None
 
     def begin_typing(self) -> None:
-        """A filter is being typed: what one points at may match nothing on the way, and has the cursor again then."""
+        """A filter is being typed: what one points at may match nothing on the way, and has the
+        cursor again then.
+        """
         self._is_typing = True
         self.rows.hold_cursor()
 
@@ -323,7 +347,9 @@ class TableView(View):
             self.rows.let_cursor_go()
 
     def preview_filter(self, text: str) -> QueryError | None:
-        """The filter while it is typed: a last word that matches nothing may be a key, its operator still to come."""
+        """The filter while it is typed: a last word that matches nothing may be a key, its operator
+        still to come.
+        """
         if (half := _HALF_KEY.search(text)) is not None and self._matches_none(text):
             return self.try_filter(text[: half.start()])
         return self.try_filter(text)
@@ -339,7 +365,10 @@ class TableView(View):
             wanted = self._parsed(text)
         except QueryError:
             return False
-        return table is not None and query.apply(table, wanted, self.session.store.clock.now()).num_rows == 0
+        return (
+            table is not None
+            and query.apply(table, wanted, self.session.store.clock.now()).num_rows == 0
+        )
 
     @property
     def zone(self) -> tzinfo:
@@ -389,10 +418,16 @@ class TableView(View):
         self._go_to_bookmark(-1)
 
     def _go_to_bookmark(self, step: int) -> None:
-        """The filter so many tabs on, counted round; from one that is no tab the first or the last."""
+        """The filter so many tabs on, counted round; from one that is no tab the first or the
+        last.
+        """
         texts = ["", *(text for _, text in self._filters())]
         if len(texts) == 1:
-            self.notify("no filter is bookmarked: B keeps the one that is applied", severity="warning", timeout=3)
+            self.notify(
+                "no filter is bookmarked: B keeps the one that is applied",
+                severity="warning",
+                timeout=3,
+            )
             return
         at = texts.index(self.filter_text) if self.filter_text in texts else 0
         self._apply(texts[(at + step) % len(texts)])
@@ -451,18 +486,27 @@ class TableView(View):
 
 
 def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tuple[str, str]:
-    """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks counts each."""
+    """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks
+    counts each.
+    """
     rows = matched.num_rows
     of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
     if unknown_gpus:
-        of_all = (f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown", f"{of_all[1]} GPU?{unknown_gpus}")
+        of_all = (
+            f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown",
+            f"{of_all[1]} GPU?{unknown_gpus}",
+        )
     if "state" not in matched.column_names:
         return of_all if of_all[0] else (counted(rows, "row"), str(rows))
     if "_tasks" in matched.column_names:
-        grouped = matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
+        grouped = (
+            matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
+        )
         counts = {row["state"]: row["_tasks_sum"] for row in grouped.to_pylist()}
     else:
-        counts = {row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()}
+        counts = {
+            row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()
+        }
     rank = {state: place for place, state in enumerate(STATE_ORDER)}
     ranked = sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank)))
     marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]

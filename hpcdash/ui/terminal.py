@@ -1,7 +1,8 @@
 """The dashboard's terminal, where it goes away, or the shell takes it back for a while.
 
-Textual's own driver would read a terminal that is gone for ever, block once nobody takes what it writes, stop itself
-where no shell could ever continue it, and take a terminal that it has already once more.
+Textual's own driver would read a terminal that is gone for ever, block once nobody takes what it
+writes, stop itself where no shell could ever continue it, and take a terminal that it has already
+once more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from hpcdash.domain.text import clip, visible
 
-# What LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no cursor, no line wrap.
+# What LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no
+# cursor, no line wrap.
 _RESET = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[<u"
     b"\x1b[?1049l\x1b[?25h"
@@ -29,17 +31,22 @@ _NOTIFICATION_CELLS = 200
 
 
 def through_tmux(sequence: str) -> str:
-    """A control sequence for the terminal around tmux, which drops it unless its `allow-passthrough` is on."""
+    """A control sequence for the terminal around tmux, which drops it unless its
+    `allow-passthrough` is on.
+    """
     return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
 
 
 def desktop_notification(style: str, words: str, *, in_tmux: bool = False) -> str:
-    """What a terminal is sent for "bell", "osc9" (iTerm2, kitty, WezTerm, Ghostty …) or "osc777" (urxvt, foot, VTE).
+    """What a terminal is sent for "bell", "osc9" (iTerm2, kitty, WezTerm, Ghostty …) or "osc777"
+    (urxvt, foot, VTE).
 
-    A bell goes with each, for terminals that know neither; no control character of `words` reaches the terminal.
+    A bell goes with each, for terminals that know neither; no control character of `words` reaches
+    the terminal.
     """
     shown = clip(visible(words), _NOTIFICATION_CELLS)
-    # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC 777.
+    # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC
+    # 777.
     sequence = {
         "osc9": f"\x1b]9;hpcdash: {shown}\x1b\\",
         "osc777": f"\x1b]777;notify;hpcdash;{shown.replace(';', ',')}\x1b\\",
@@ -48,7 +55,9 @@ def desktop_notification(style: str, words: str, *, in_tmux: bool = False) -> st
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver; the app hears `hung_up` once the terminal is gone, and `was_not_stopped` where nobody did."""
+    """Textual's driver; the app hears `hung_up` once the terminal is gone, and `was_not_stopped`
+    where nobody did.
+    """
 
     def __init__(self, app: Any, **arguments: Any) -> None:
         super().__init__(app, **arguments)
@@ -63,7 +72,9 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self._attributes = self._attributes or self.attrs_before
         if self._watch is None and self.input_tty:
-            self._watch = threading.Thread(target=self._wait_for_hangup, name="hpcdash-hangup", daemon=True)
+            self._watch = threading.Thread(
+                target=self._wait_for_hangup, name="hpcdash-hangup", daemon=True
+            )
             self._watch.start()
 
     def stop_application_mode(self) -> None:
@@ -71,7 +82,8 @@ class TerminalDriver(LinuxDriver):
             super().stop_application_mode()
 
     def write(self, data: str) -> None:
-        # While the screen is left to another program nobody takes it, and what is shown then is drawn anew.
+        # While the screen is left to another program nobody takes it, and what is shown then is
+        # drawn anew.
         if self._writer_thread is not None and self._writer_thread.is_alive():
             super().write(data)
 
@@ -103,7 +115,9 @@ class TerminalDriver(LinuxDriver):
     # -- ctrl+z, and fg
 
     def _sigtstp_application(self, *_: object) -> None:
-        """Stop with all of the process group, as ctrl+z does elsewhere: a shell waits for the first of it."""
+        """Stop with all of the process group, as ctrl+z does elsewhere: a shell waits for the first
+        of it.
+        """
         is_shown = self._auto_restart and not self._is_left
         if is_shown:
             self.suspend_application_mode()
@@ -134,7 +148,9 @@ class TerminalDriver(LinuxDriver):
             self._come_back()
 
     def _come_back(self) -> None:
-        """Take the terminal again; in the background that is not to be had, and the next SIGCONT tries once more."""
+        """Take the terminal again; in the background that is not to be had, and the next SIGCONT
+        tries once more.
+        """
         if not self._is_left or self._app.is_ending:
             return
         self.resume_application_mode()

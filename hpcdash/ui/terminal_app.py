@@ -1,4 +1,6 @@
-"""What each of our apps does with its terminal: themes, few colours, signals, a shell that takes it back."""
+"""What each of our apps does with its terminal: themes, few colours, signals, a shell that takes it
+back.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,22 @@ from textual.filter import DimFilter, LineFilter
 from textual.widgets import TextArea
 
 from hpcdash.ui.terminal import TerminalDriver
-from hpcdash.ui.themes import DEFAULT_THEME, DIM_FACTOR, ReadableColors, default_variables, load_themes
+from hpcdash.ui.themes import (
+    DEFAULT_THEME,
+    DIM_FACTOR,
+    ReadableColors,
+    default_variables,
+    load_themes,
+)
 
 
 class TerminalApp(App[None]):
     """An app in a terminal, or in a browser, where there is none."""
 
     # For dialogs: on the main screen it is the registry's.
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "to_shell", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+z", "to_shell", show=False, priority=True)
+    ]
 
     def __init__(self, theme_folders: Iterable[Path], *themes: str) -> None:
         """The first of `themes` that is there counts."""
@@ -32,7 +42,9 @@ class TerminalApp(App[None]):
         # In a browser there is no terminal.
         super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
         self._dim = DimFilter(DIM_FACTOR)
-        system = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(self.console.color_system or "")
+        system = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(
+            self.console.color_system or ""
+        )
         self._few_colors = ReadableColors(system) if system else None
         # The loop and the context it runs in, while it runs; the signal that ends it, if one does.
         self._own_loop: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None
@@ -44,9 +56,15 @@ class TerminalApp(App[None]):
         self.theme = next((name for name in themes if name in self.available_themes), DEFAULT_THEME)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, with dimmed text that stays readable, and colours that do on terminals with few of them."""
-        filters = [self._dim if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
-        return [*filters, self._few_colors] if self._few_colors and not self.is_headless else filters
+        """Textual's, with dimmed text that stays readable, and colours that do on terminals with
+        few of them.
+        """
+        filters = [
+            self._dim if isinstance(one, DimFilter) else one for one in super().get_line_filters()
+        ]
+        return (
+            [*filters, self._few_colors] if self._few_colors and not self.is_headless else filters
+        )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(default_variables(self.current_theme.dark))
@@ -57,7 +75,9 @@ class TerminalApp(App[None]):
         self.app_resume_signal.subscribe(self, self._continued)
 
     def action_to_shell(self) -> None:
-        """Stop, so that the shell has the terminal; in a field of several lines ctrl+z takes back what was typed."""
+        """Stop, so that the shell has the terminal; in a field of several lines ctrl+z takes back
+        what was typed.
+        """
         if isinstance(self.focused, TextArea):
             self.focused.action_undo()
         else:
@@ -103,5 +123,6 @@ class TerminalApp(App[None]):
         return self._exception
 
     def _fatal_error(self) -> None:
-        # Textual would print a traceback with the values of all variables; whoever runs the app tells of the crash.
+        # Textual would print a traceback with the values of all variables; whoever runs the app
+        # tells of the crash.
         self._close_messages_no_wait()

@@ -26,17 +26,27 @@ from hpcdash.errors import ConfigError
 DEFAULT_THEME = "hpcdash-dark"
 DEFAULT_LIGHT_THEME = "hpcdash-light"
 
-# Text (WCAG 2.2, 1.4.3) and borders, or text in a palette of 16 colours (1.4.11), against what is behind them.
+# Text (WCAG 2.2, 1.4.3) and borders, or text in a palette of 16 colours (1.4.11), against what is
+# behind them.
 TEXT_CONTRAST = 4.5
 SHAPE_CONTRAST = 3.0
 # How much of the foreground is left in dimmed text; Textual's half falls below TEXT_CONTRAST.
 DIM_FACTOR = 0.8
-# From red round the circle of hues, the ANSI colours that are no grey; how far the bright ones are; and from what
-# difference between red, green and blue on, of 1, a colour has a hue.
+# From red round the circle of hues, the ANSI colours that are no grey; how far the bright ones are;
+# and from what difference between red, green and blue on, of 1, a colour has a hue.
 _ANSI_HUES, _BRIGHT = (1, 3, 2, 6, 4, 5), 8
 _LEAST_CHROMA = 0.18
 
-REQUIRED_COLORS = ("primary", "background", "surface", "foreground", "success", "warning", "error", "accent")
+REQUIRED_COLORS = (
+    "primary",
+    "background",
+    "surface",
+    "foreground",
+    "success",
+    "warning",
+    "error",
+    "accent",
+)
 OPTIONAL_COLORS = ("secondary", "panel", "boost")
 REQUIRED_STATES = (
     JobState.PENDING,
@@ -67,27 +77,47 @@ _KIN: dict[JobState | NodeState, JobState] = {
     NodeState.PLANNED: JobState.PENDING,
 }
 _TEXT_STYLES = frozenset(
-    {"none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "underline2", "reverse", "strike"}
+    {
+        "none",
+        "not",
+        "bold",
+        "b",
+        "dim",
+        "italic",
+        "i",
+        "underline",
+        "u",
+        "underline2",
+        "reverse",
+        "strike",
+    }
 )
 
 
 def style_name(state: str) -> str:
-    """A state as it is written in style classes and theme variables: `out_of_memory` is `out-of-memory`."""
+    """A state as it is written in style classes and theme variables: `out_of_memory` is
+    `out-of-memory`.
+    """
     return state.replace("_", "-")
 
 
-STATE_STYLES: tuple[str, ...] = tuple(dict.fromkeys(style_name(state) for state in (*JobState, *NodeState)))
+STATE_STYLES: tuple[str, ...] = tuple(
+    dict.fromkeys(style_name(state) for state in (*JobState, *NodeState))
+)
 
 
 def shipped_folder() -> Path:
-    """The folder of the themes that come with hpcdash: inside the package when installed, beside it in a checkout."""
+    """The folder of the themes that come with hpcdash: inside the package when installed, beside it
+    in a checkout.
+    """
     package = Path(__file__).resolve().parents[1]
     installed = package / "themes"
     return installed if installed.is_dir() else package.parent / "themes"
 
 
 def load_themes(folders: Iterable[Path] = ()) -> dict[str, Theme]:
-    """The shipped themes, then those of `folders` in order; a later theme of the same name replaces an earlier one.
+    """The shipped themes, then those of `folders` in order; a later theme of the same name replaces
+    an earlier one.
 
     A folder that is not there holds no themes. Raises ConfigError naming file, line and key.
     """
@@ -106,8 +136,12 @@ def load_theme(file: Path) -> Theme:
 
 @lru_cache(maxsize=2)
 def default_variables(dark: bool = True) -> Mapping[str, str]:
-    """Variables for themes that are not ours: what `App.get_theme_variable_defaults` should answer."""
-    return load_theme(shipped_folder() / f"{DEFAULT_THEME if dark else DEFAULT_LIGHT_THEME}.toml").variables
+    """Variables for themes that are not ours: what `App.get_theme_variable_defaults` should
+    answer.
+    """
+    return load_theme(
+        shipped_folder() / f"{DEFAULT_THEME if dark else DEFAULT_LIGHT_THEME}.toml"
+    ).variables
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -117,12 +151,17 @@ def contrast(one: Color, other: Color) -> float:
 
 
 def _luminance(color: Color) -> float:
-    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
+    parts = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in color.normalized
+    ]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
 class ReadableColors(LineFilter):
-    """For terminals with 16 or 256 colours: text whose nearest colours fall below 3:1 becomes black or white."""
+    """For terminals with 16 or 256 colours: text whose nearest colours fall below 3:1 becomes black
+    or white.
+    """
 
     def __init__(self, system: ColorSystem) -> None:
         super().__init__()
@@ -146,15 +185,23 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
         of_hue = RichColor.from_ansi(number)
         if contrast(Color.from_rich_color(_as_standard(of_hue)), below) >= SHAPE_CONTRAST:
             return style + Style(color=of_hue)
-    if contrast(Color.from_rich_color(_as_standard(color.downgrade(system))), below) >= SHAPE_CONTRAST:
+    if (
+        contrast(Color.from_rich_color(_as_standard(color.downgrade(system))), below)
+        >= SHAPE_CONTRAST
+    ):
         return style
     # Many terminals show bold black as grey: white comes first.
     white, black = Color(255, 255, 255), Color(0, 0, 0)
-    return style + Style(color=(white if contrast(white, below) >= SHAPE_CONTRAST else black).rich_color)
+    return style + Style(
+        color=(white if contrast(white, below) >= SHAPE_CONTRAST else black).rich_color
+    )
 
 
 def _of_its_hue(color: RichColor) -> tuple[int, ...]:
-    """Of 16 colours the two of a colour's hue; () for one that is nearly grey. The nearest of a pale one is white."""
+    """Of 16 colours the two of a colour's hue; () for one that is nearly grey.
+
+    The nearest of a pale one is white.
+    """
     red, green, blue = (part / 255 for part in color.get_truecolor(foreground=True))
     hue, _, _ = rgb_to_hls(red, green, blue)
     if max(red, green, blue) - min(red, green, blue) < _LEAST_CHROMA:
@@ -187,7 +234,11 @@ class _Reader:
             raise ConfigError(error.message, file=error.file, line=error.line) from error
         for key in content:
             if key not in {"name", "dark", "colors", "variables"}:
-                raise self.wrong("unknown key", key, next_step="A theme has name, dark, [colors] and [variables].")
+                raise self.wrong(
+                    "unknown key",
+                    key,
+                    next_step="A theme has name, dark, [colors] and [variables].",
+                )
         name = content.get("name")
         if not isinstance(name, str) or not name or not name.isprintable():
             raise self.wrong("wants the theme's name as text", "name")
@@ -233,13 +284,17 @@ class _Reader:
         variables = {}
         for key, value in section.items():
             if key.startswith("state-") and key.removeprefix("state-") not in STATE_STYLES:
-                raise self.wrong("unknown state", key, "variables", f"The states are {', '.join(STATE_STYLES)}.")
+                raise self.wrong(
+                    "unknown state", key, "variables", f"The states are {', '.join(STATE_STYLES)}."
+                )
             if key.startswith(("state-", "table-")):
                 variables[key] = self.color(value, key, "variables").hex
             elif isinstance(value, str) and _is_css_value(value):
                 variables[key] = value
             else:
-                raise self.wrong("wants a colour such as #80a0c0, or a text style such as bold", key, "variables")
+                raise self.wrong(
+                    "wants a colour such as #80a0c0, or a text style such as bold", key, "variables"
+                )
         return variables
 
     def section(self, content: dict[str, Any], name: str) -> dict[str, Any]:
@@ -280,7 +335,10 @@ def _is_css_value(value: str) -> bool:
 
 
 def _kin_colors(variables: dict[str, str]) -> dict[str, str]:
-    return {f"state-{style_name(state)}": variables[f"state-{style_name(kin)}"] for state, kin in _KIN.items()}
+    return {
+        f"state-{style_name(state)}": variables[f"state-{style_name(kin)}"]
+        for state, kin in _KIN.items()
+    }
 
 
 def _derived(colors: dict[str, Color], dark: bool) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""What a view is: a page in the stack of one cluster, with crumbs, a hint, and handlers named do_ACTION."""
+"""What a view is: a page in the stack of one cluster, with crumbs, a hint, and handlers named
+do_ACTION.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ from hpcdash.services.session import ClusterSession
 CHART_RANK = -1
 # A terminal of so many lines has room for frames around what fills a view.
 FRAMED_LINES = 30
-_FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
+_FAILED = frozenset(
+    {JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED}
+)
 
 
 class Targets(Struct, frozen=True):
-    """Jobs to act on: their ids as a scheduler takes them (an array's number for all of it), and the rows they are.
+    """Jobs to act on: their ids as a scheduler takes them (an array's number for all of it), and
+    the rows they are.
 
     `rows` are of domain.schema.JOBS. `missing` are marked ids that no list has any more.
     """
@@ -70,10 +75,14 @@ class View(Widget):
     @on(DescendantFocus)
     @on(DescendantBlur)
     def _frame_focus(self) -> None:
-        """Mark the panel that has the focus, and style it alone: :focus-within would style all that is in it."""
+        """Mark the panel that has the focus, and style it alone: :focus-within would style all that
+        is in it.
+        """
         focused = self.screen.focused
         around = () if focused is None else focused.ancestors_with_self
-        panel = next((one for one in around if isinstance(one, Widget) and one.has_class("panel")), None)
+        panel = next(
+            (one for one in around if isinstance(one, Widget) and one.has_class("panel")), None
+        )
         if panel is self._focused_panel:
             return
         for one, is_focused in ((self._focused_panel, False), (panel, True)):
@@ -91,7 +100,10 @@ class View(Widget):
         return self.is_attached and not (self._pruning or self._closing) and bool(self.children)
 
     def remove(self) -> AwaitRemove:
-        """Take it away. Its workers end first: Textual would let them run until its widgets are gone."""
+        """Take it away.
+
+        Its workers end first: Textual would let them run until its widgets are gone.
+        """
         for node in self.walk_children(with_self=True):
             self.workers.cancel_node(node)
         return super().remove()
@@ -141,7 +153,9 @@ class View(Widget):
         return "", ""
 
     def pointed_job(self) -> str | None:
-        """The id of the job one points at or looks into (an array's number for a whole one), if any."""
+        """The id of the job one points at or looks into (an array's number for a whole one), if
+        any.
+        """
         return None
 
     def targets(self) -> Targets:
@@ -164,11 +178,15 @@ class View(Widget):
         return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
 
     def against_save(self) -> str:
-        """Why the job of switch_jobs had better not save now, in words; '' where nothing speaks against it."""
+        """Why the job of switch_jobs had better not save now, in words; '' where nothing speaks
+        against it.
+        """
         return ""
 
     def key_ranks(self) -> Mapping[str, int | None]:
-        """Actions that belong in the key line as things stand, and their ranks there (see ui.actions); None: not."""
+        """Actions that belong in the key line as things stand, and their ranks there (see
+        ui.actions); None: not.
+        """
         return {}
 
     def marks(self) -> int:
@@ -196,14 +214,18 @@ class View(Widget):
         """Keys go to what one reads here."""
 
     def chosen(self) -> dict[str, object]:
-        """What a person chose here: fields of services.state.choices.Choices, of `columns` and `sort` this view's."""
+        """What a person chose here: fields of services.state.choices.Choices, of `columns` and
+        `sort` this view's.
+        """
         return {}
 
     def keep_typed(self) -> None:
         """The program is ended from outside: keep what a person typed here for the next time."""
 
     def do_escape(self) -> bool:
-        """Clear what can be cleared; False if there is nothing to clear and the view should close."""
+        """Clear what can be cleared; False if there is nothing to clear and the view should
+        close.
+        """
         return False
 
 

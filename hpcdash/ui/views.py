@@ -13,7 +13,9 @@ from hpcdash.ui.view import View
 
 
 class ViewSpec(Struct, frozen=True):
-    """`place` is MODULE:CLASS below hpcdash.ui; a `root` view has no view below it, and is a command after ':'."""
+    """`place` is MODULE:CLASS below hpcdash.ui; a `root` view has no view below it, and is a
+    command after ':'.
+    """
 
     name: str
     place: str
@@ -29,7 +31,10 @@ class ViewSpec(Struct, frozen=True):
         return cast("Callable[..., View]", getattr(import_module(f"hpcdash.ui.{module}"), name))
 
     def is_of(self, view: View) -> bool:
-        return self.place == f"{type(view).__module__.removeprefix('hpcdash.ui.')}:{type(view).__name__}"
+        return (
+            self.place
+            == f"{type(view).__module__.removeprefix('hpcdash.ui.')}:{type(view).__name__}"
+        )
 
 
 SPECS: dict[str, ViewSpec] = {
@@ -43,7 +48,12 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("clusters", "cluster.clusters:ClustersView", root=True),
         ViewSpec("shares", "usage.shares:SharesView", root=True, capability=Capability.SHARES),
         ViewSpec("limits", "usage.limits:LimitsView", root=True, capability=Capability.LIMITS),
-        ViewSpec("reservations", "usage.reservations:ReservationsView", root=True, capability=Capability.RESERVATIONS),
+        ViewSpec(
+            "reservations",
+            "usage.reservations:ReservationsView",
+            root=True,
+            capability=Capability.RESERVATIONS,
+        ),
         ViewSpec("share", "share.view:ShareView", root=True),
         ViewSpec("usage", "usage.view:UsageView", root=True),
         ViewSpec("submit", "submit.view:SubmitView", "new submission", root=True),

@@ -21,18 +21,25 @@ def start_worker(
 ) -> Worker[Any]:
     """Run `work(*arguments)` beside the event handlers of `node`, as DOMNode.run_worker does.
 
-    The coroutine is made when the worker runs, so that none is left unawaited when the worker is cancelled before.
+    The coroutine is made when the worker runs, so that none is left unawaited when the worker is
+    cancelled before.
     """
     # Textual's type for a callable takes no partial.
     return node.run_worker(
-        cast("Any", partial(work, *arguments)), group=group, exclusive=exclusive, exit_on_error=exit_on_error
+        cast("Any", partial(work, *arguments)),
+        group=group,
+        exclusive=exclusive,
+        exit_on_error=exit_on_error,
     )
 
 
-def call_after(node: DOMNode, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+def call_after(
+    node: DOMNode, seconds: float, callback: Callable[[], object]
+) -> asyncio.TimerHandle:
     """Call back in `seconds`, unless the handle is cancelled or `node` is removed before.
 
-    MessagePump.set_timer never calls back if its time is over before its task first runs, as on a loaded machine.
+    MessagePump.set_timer never calls back if its time is over before its task first runs, as on a
+    loaded machine.
     """
 
     def unless_cancelled() -> object:

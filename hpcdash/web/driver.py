@@ -1,4 +1,6 @@
-"""The dashboard's terminal where that is a browser: packets of `textual.drivers.web_driver` on stdin and stdout."""
+"""The dashboard's terminal where that is a browser: packets of `textual.drivers.web_driver` on
+stdin and stdout.
+"""
 
 from __future__ import annotations
 

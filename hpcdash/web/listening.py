@@ -1,4 +1,6 @@
-"""Where a browser connects: a port that this machine alone reaches, or a unix socket that its owner alone opens."""
+"""Where a browser connects: a port that this machine alone reaches, or a unix socket that its owner
+alone opens.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def listen_on_loopback(port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise HpcdashError(
-            f"cannot listen on port {port} of 127.0.0.1: {error.strerror}", "Leave out --port to use any free port."
+            f"cannot listen on port {port} of 127.0.0.1: {error.strerror}",
+            "Leave out --port to use any free port.",
         ) from error
     return listening
 
@@ -35,8 +38,9 @@ def listen_on_loopback(port: int) -> socket.socket:
 def listen_on_socket(path: Path) -> Iterator[socket.socket]:
     """A listening unix socket, mode 0600, which is removed afterwards. Raises UsageError.
 
-    Nobody but its owner and root may be able to replace it: that goes for each folder above it. A socket of ours that
-    nobody listens on any more is replaced; anything else at the path is left alone.
+    Nobody but its owner and root may be able to replace it: that goes for each folder above it. A
+    socket of ours that nobody listens on any more is replaced; anything else at the path is left
+    alone.
     """
     try:
         # Links in the folders are followed now and never again; one at the path itself is not.
@@ -56,7 +60,9 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
     except OSError as error:
         listening.close()
         # A path that is too long has no errno.
-        raise UsageError(f"cannot listen on {path}: {error.strerror or error}", _ANOTHER_PATH) from error
+        raise UsageError(
+            f"cannot listen on {path}: {error.strerror or error}", _ANOTHER_PATH
+        ) from error
     ours = os.lstat(path)
     try:
         yield listening
@@ -75,9 +81,12 @@ def _require_safe_folders(folder: Path) -> None:
         return
     if spot.owner:
         raise UsageError(
-            f"{spot.path} belongs to another user, {spot.owner}, who could replace the socket", _ANOTHER_PATH
+            f"{spot.path} belongs to another user, {spot.owner}, who could replace the socket",
+            _ANOTHER_PATH,
         )
-    raise UsageError(f"other users may write to {spot.path} and could replace the socket", _ANOTHER_PATH)
+    raise UsageError(
+        f"other users may write to {spot.path} and could replace the socket", _ANOTHER_PATH
+    )
 
 
 def _remove_dead_socket(path: Path) -> None:
@@ -86,7 +95,10 @@ def _remove_dead_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise UsageError(f"{path} is there already and is not a socket of yours", "Remove it, or name another path.")
+        raise UsageError(
+            f"{path} is there already and is not a socket of yours",
+            "Remove it, or name another path.",
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         status = asking.connect_ex(str(path))
     if status != errno.ECONNREFUSED:

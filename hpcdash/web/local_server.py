@@ -1,4 +1,6 @@
-"""Serves HTTP to this machine alone: few connections, none for long, and no name of another site's that leads here."""
+"""Serves HTTP to this machine alone: few connections, none for long, and no name of another site's
+that leads here.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ HERE = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
 class LocalServer:
     """Serves an application on a listening socket.
 
-    At most `most_connections` at once; one that has no whole request for `connection_seconds`, from its beginning or
-    since it was `busy`, is closed. Nothing is logged: a header may hold a token, and anyone can cause the rest.
-    `error_answer` makes the answer, with its headers, to a request that never reaches the application: its status is
-    400 if it is not valid HTTP.
+    At most `most_connections` at once; one that has no whole request for `connection_seconds`, from
+    its beginning or since it was `busy`, is closed. Nothing is logged: a header may hold a token,
+    and anyone can cause the rest. `error_answer` makes the answer, with its headers, to a request
+    that never reaches the application: its status is 400 if it is not valid HTTP.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class LocalServer:
         """Serve whoever connects to a listening socket."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
+        create = (
+            loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
+        )
         self._listening = await create(self._accept, sock=listening)
 
     async def stop(self) -> None:
@@ -58,7 +62,9 @@ class LocalServer:
 
     @contextmanager
     def busy(self, request: web.Request) -> Iterator[None]:
-        """The request is whole, and its answer may take long: its connection stays open meanwhile."""
+        """The request is whole, and its answer may take long: its connection stays open
+        meanwhile.
+        """
         handler = request.protocol
         self._busy.add(handler)
         try:
@@ -73,7 +79,9 @@ class LocalServer:
         assert server is not None
         if len(server.connections) >= self._most_connections:
             return _Refusal()
-        handler = _Connection(server, loop=asyncio.get_running_loop(), access_log=self._logger, logger=self._logger)
+        handler = _Connection(
+            server, loop=asyncio.get_running_loop(), access_log=self._logger, logger=self._logger
+        )
         handler.error_answer = self._error_answer
         self._drop_later(handler, self._connection_seconds)
         return handler
@@ -97,7 +105,9 @@ class LocalServer:
 
 
 class _Connection(RequestHandler):
-    """A connection whose errors show nothing of aiohttp, neither its version nor what its parser reports."""
+    """A connection whose errors show nothing of aiohttp, neither its version nor what its parser
+    reports.
+    """
 
     __slots__ = ("error_answer",)
     error_answer: Callable[[int], web.Response]
@@ -124,7 +134,9 @@ class _Refusal(asyncio.Protocol):
 
 
 def refusal_of(request: web.Request, *, needs_origin: bool = False) -> str:
-    """Why a request is not answered: it came by a name of somebody else's, or from another site's page; else ''."""
+    """Why a request is not answered: it came by a name of somebody else's, or from another site's
+    page; else ''.
+    """
     hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
     if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
         # Somebody else's name that leads here: DNS rebinding.

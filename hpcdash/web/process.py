@@ -1,4 +1,6 @@
-"""A dashboard in a process of its own, and the packets of `textual.drivers.web_driver` between it and a browser."""
+"""A dashboard in a process of its own, and the packets of `textual.drivers.web_driver` between it
+and a browser.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,17 @@ _MOST_STDERR_BYTES = 4000
 _SMALLEST, _LARGEST = (20, 5), (1000, 500)
 
 
-async def run_dashboard(argv: Sequence[str], browser: web.WebSocketResponse, width: str, height: str) -> None:
+async def run_dashboard(
+    argv: Sequence[str], browser: web.WebSocketResponse, width: str, height: str
+) -> None:
     """Run `argv` for a browser, until one of them ends; of the other nothing is left then.
 
-    Neither is read faster than the other takes it. `width` and `height` are what the browser says, in cells.
+    Neither is read faster than the other takes it. `width` and `height` are what the browser says,
+    in cells.
     """
-    columns, rows = _size(*(int(side) if side.isascii() and side.isdigit() else 0 for side in (width[:9], height[:9])))
+    columns, rows = _size(
+        *(int(side) if side.isascii() and side.isdigit() else 0 for side in (width[:9], height[:9]))
+    )
     environment = {
         **os.environ,
         "TEXTUAL_DRIVER": "hpcdash.web.driver:BrowserDriver",
@@ -74,14 +81,19 @@ async def say(browser: web.WebSocketResponse, text: str) -> None:
 
 
 async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None:
-    """Send the browser what the app draws; once that has ended, what it complained of, and close the connection."""
+    """Send the browser what the app draws; once that has ended, what it complained of, and close
+    the connection.
+    """
     complaining = asyncio.create_task(_last_bytes(await dashboard.read(2, _CHUNK_BYTES)))
     stdout = await dashboard.read(1, _CHUNK_BYTES)
     try:
         try:
             await stdout.readuntil(_PRELUDE)
             while True:
-                kind, size = await stdout.readexactly(1), int.from_bytes(await stdout.readexactly(4), "big")
+                kind, size = (
+                    await stdout.readexactly(1),
+                    int.from_bytes(await stdout.readexactly(4), "big"),
+                )
                 if size > _MOST_PACKET_BYTES:
                     break
                 packet = await stdout.readexactly(size)
@@ -107,7 +119,9 @@ async def _last_bytes(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _pass_on(browser: web.WebSocketResponse, stdin: asyncio.WriteTransport) -> None:
-    """Send the app what a person types and does, until the browser is gone or says what no page of ours says."""
+    """Send the app what a person types and does, until the browser is gone or says what no page of
+    ours says.
+    """
     async for message in browser:
         match _parsed(message.data) if message.type is WSMsgType.TEXT else None:
             case ["stdin", str(typed)]:
@@ -144,4 +158,7 @@ def _meta(message: dict[str, object]) -> bytes:
 
 
 def _size(*sides: int) -> tuple[int, ...]:
-    return tuple(min(max(side, least), most) for side, least, most in zip(sides, _SMALLEST, _LARGEST, strict=True))
+    return tuple(
+        min(max(side, least), most)
+        for side, least, most in zip(sides, _SMALLEST, _LARGEST, strict=True)
+    )

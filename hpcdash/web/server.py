@@ -1,6 +1,8 @@
-"""Serves the dashboard to browsers: one link lets one in, and each has a process of the dashboard to itself.
+"""Serves the dashboard to browsers: one link lets one in, and each has a process of the dashboard
+to itself.
 
-The terminal in the page is textual-serve's, whose own server asks nobody who they are and is not used.
+The terminal in the page is textual-serve's, whose own server asks nobody who they are and is not
+used.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ _CLOSE_SECONDS = 2.0
 _COOKIE = "hpcdash"
 _HEADERS = {
     # xterm.js writes styles into the page.
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "font-src 'self'; img-src data:; connect-src 'self' ws://{host}; base-uri 'none'; form-action 'none'; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' "
+    "'unsafe-inline'; "
+    "font-src 'self'; img-src data:; connect-src 'self' ws://{host}; base-uri 'none'; form-action "
+    "'none'; "
     "frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -45,7 +49,8 @@ _HEADERS = {
     "Server": "hpcdash",
 }
 _NOT_IN = (
-    "This page is open only to a browser that came by the link of hpcdash serve. Each link works once; "
+    "This page is open only to a browser that came by the link of hpcdash serve. Each link works "
+    "once; "
     "press enter where hpcdash serve runs for a new one.\n"
 )
 
@@ -58,7 +63,8 @@ class DashboardServer:
         self._clock = clock
         self._token, self._token_ends = b"", 0.0
         self._cookies: list[bytes] = []
-        # Browsers send a host's cookies to all of its ports, also other users', but to this path alone.
+        # Browsers send a host's cookies to all of its ports, also other users', but to this path
+        # alone.
         self._root = f"/{secrets.token_urlsafe(16)}/"
         self._files = _read_files()
         self._browsers: set[web.WebSocketResponse] = set()
@@ -77,7 +83,9 @@ class DashboardServer:
         )
 
     def new_link(self) -> str:
-        """The path and query that let one browser in, once and within LINK_SECONDS; the link before it ends."""
+        """The path and query that let one browser in, once and within LINK_SECONDS; the link before
+        it ends.
+        """
         token = secrets.token_urlsafe(32)
         self._token, self._token_ends = token.encode(), self._clock() + LINK_SECONDS
         return f"/?token={token}"
@@ -110,7 +118,11 @@ class DashboardServer:
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         """A cookie for the token."""
         given = request.query.get("token", "").encode("utf-8", "replace")
-        if not (self._token and hmac.compare_digest(given, self._token) and self._clock() < self._token_ends):
+        if not (
+            self._token
+            and hmac.compare_digest(given, self._token)
+            and self._clock() < self._token_ends
+        ):
             return _refuse(_NOT_IN)
         self._token = b""
         cookie = secrets.token_urlsafe(32)
@@ -127,13 +139,17 @@ class DashboardServer:
         return web.Response(body=content, headers={"Content-Type": content_type})
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
-        browser = web.WebSocketResponse(timeout=_CLOSE_SECONDS, heartbeat=PING_SECONDS, max_msg_size=MOST_MESSAGE_BYTES)
+        browser = web.WebSocketResponse(
+            timeout=_CLOSE_SECONDS, heartbeat=PING_SECONDS, max_msg_size=MOST_MESSAGE_BYTES
+        )
         try:
             with self._server.busy(request):
                 await browser.prepare(request)
                 if len(self._browsers) >= MOST_DASHBOARDS:
                     await say(
-                        browser, f"hpcdash serve shows at most {MOST_DASHBOARDS} dashboards at once. Close another tab."
+                        browser,
+                        f"hpcdash serve shows at most {MOST_DASHBOARDS} dashboards at once. Close "
+                        f"another tab.",
                     )
                     await browser.close(code=WSCloseCode.TRY_AGAIN_LATER)
                     return browser
@@ -154,7 +170,9 @@ def _refuse(text: str) -> web.Response:
 
 
 def _protocol_error(status: int) -> web.Response:
-    return web.Response(status=status, text=f"{HTTPStatus(status).phrase}\n", headers=_headers("localhost"))
+    return web.Response(
+        status=status, text=f"{HTTPStatus(status).phrase}\n", headers=_headers("localhost")
+    )
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -179,6 +197,9 @@ def _read_files() -> dict[str, tuple[bytes, str]]:
         "textual.js": (terminal / "js" / "textual.js", "text/javascript; charset=utf-8"),
         "xterm.css": (terminal / "css" / "xterm.css", "text/css; charset=utf-8"),
         "mono.ttf": (terminal / "fonts" / "RobotoMono-VariableFont_wght.ttf", "font/ttf"),
-        "mono-italic.ttf": (terminal / "fonts" / "RobotoMono-Italic-VariableFont_wght.ttf", "font/ttf"),
+        "mono-italic.ttf": (
+            terminal / "fonts" / "RobotoMono-Italic-VariableFont_wght.ttf",
+            "font/ttf",
+        ),
     }
     return {name: (path.read_bytes(), content_type) for name, (path, content_type) in files.items()}

@@ -1,4 +1,6 @@
-"""A command on each node of a running job: the scripts for a node and the way there, run here, and their frames."""
+"""A command on each node of a running job: the scripts for a node and the way there, run here, and
+their frames.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,18 @@ ROW: dict[str, Any] = {"id": "12", "nodes": 2, "gpus": 0, "node_list": "n[1-2]",
 def run_on_node(command: InsideCommand, folder: Path, **variables: str) -> list[NodeOutput]:
     """The frames of a command on this machine, as a step has it run there."""
     words = command.words("hpcdash-t", str(folder), as_job=False)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "HPCDASH_NODE": "n1", **variables}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "HPCDASH_NODE": "n1",
+        **variables,
+    }
     ended = subprocess.run(
-        held(120, "sh", "-c", *words), capture_output=True, check=True, env=environment, stdin=subprocess.DEVNULL
+        held(120, "sh", "-c", *words),
+        capture_output=True,
+        check=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
     )
     frames = Frames("hpcdash-t")
     frames.feed(ended.stdout)
@@ -60,11 +71,16 @@ def test_no_word_of_a_command_is_read_by_a_shell(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_gpu_is_the_only_one_its_command_sees_and_odd_names_are_left_out(tmp_path: Path) -> None:
+def test_each_gpu_is_the_only_one_its_command_sees_and_odd_names_are_left_out(
+    tmp_path: Path,
+) -> None:
     command = InsideCommand(
-        ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; [ "$CUDA_VISIBLE_DEVICES" != 1 ]'), each_gpu=True
+        ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; [ "$CUDA_VISIBLE_DEVICES" != 1 ]'),
+        each_gpu=True,
     )
-    outputs = run_on_node(command, tmp_path, CUDA_VISIBLE_DEVICES="0,1,$(touch hit),GPU-ab:c,`touch hit`")
+    outputs = run_on_node(
+        command, tmp_path, CUDA_VISIBLE_DEVICES="0,1,$(touch hit),GPU-ab:c,`touch hit`"
+    )
     assert sorted((one.gpu, one.output, one.status) for one in outputs) == [
         ("0", b"0\n", 0),
         ("1", b"1\n", 1),
@@ -80,35 +96,53 @@ def test_a_command_is_ended_at_its_time_limit_and_its_output_kept(tmp_path: Path
     assert (output.output, output.status) == (b"up\n", 124)
 
 
-def test_a_command_ends_by_itself_though_what_it_leaves_behind_holds_its_output(tmp_path: Path) -> None:
-    [output] = run_on_node(InsideCommand(("sh", "-c", "sleep 1000 & echo $!; exit 3"), seconds=600), tmp_path)
+def test_a_command_ends_by_itself_though_what_it_leaves_behind_holds_its_output(
+    tmp_path: Path,
+) -> None:
+    [output] = run_on_node(
+        InsideCommand(("sh", "-c", "sleep 1000 & echo $!; exit 3"), seconds=600), tmp_path
+    )
     assert output.status == 3
     assert "background process" in output.problem
     os.kill(int(output.output), signal.SIGTERM)
 
 
 def test_a_command_ends_when_nobody_reads_it(tmp_path: Path) -> None:
-    """As where hpcdash was killed: its side of the pipe is closed, and nothing signals what runs."""
-    words = InsideCommand(("sh", "-c", "echo $$; exec sleep 1000"), seconds=600).words("hpcdash-t", "/", as_job=False)
+    """As where hpcdash was killed: its side of the pipe is closed, and nothing signals what
+    runs.
+    """
+    words = InsideCommand(("sh", "-c", "echo $$; exec sleep 1000"), seconds=600).words(
+        "hpcdash-t", "/", as_job=False
+    )
     process = subprocess.Popen(
-        held(600, "sh", "-c", *words), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True
+        held(600, "sh", "-c", *words),
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"\n"
     process.stdout.close()
     assert process.wait() is not None
     group = ["pgrep", "-g", str(process.pid)]
-    wait_until("all of it to end", lambda: not subprocess.run(group, capture_output=True, check=False).stdout)
+    wait_until(
+        "all of it to end",
+        lambda: not subprocess.run(group, capture_output=True, check=False).stdout,
+    )
 
 
 def test_frames_are_read_however_they_come_and_nothing_else_is_taken_for_one() -> None:
     text = (
-        b"welcome\nhpcdash-t n1 - .YQ==\nhpcdash-u n1 - =3\nhpcdash-t n2 0 .Yg==\nhpcdash-t n1 - .!!!\nhpcdash-t n1\n"
-        b"hpcdash-t n1 - =0\nhpcdash-t n2 0 =x\nhpcdash-t n3 - !ssh: no route\nhpcdash-t n1 - ?\xff\n"
+        b"welcome\nhpcdash-t n1 - .YQ==\nhpcdash-u n1 - =3\nhpcdash-t n2 0 .Yg==\nhpcdash-t n1 - "
+        b".!!!\nhpcdash-t n1\n"
+        b"hpcdash-t n1 - =0\nhpcdash-t n2 0 =x\nhpcdash-t n3 - !ssh: no route\nhpcdash-t n1 - "
+        b"?\xff\n"
     )
     for size in (1, 7, len(text)):
         frames = Frames("hpcdash-t")
-        ended = [one for at in range(0, len(text), size) for one in frames.feed(text[at : at + size])]
+        ended = [
+            one for at in range(0, len(text), size) for one in frames.feed(text[at : at + size])
+        ]
         assert ended == [
             NodeOutput("n1", "", b"a", 0),
             NodeOutput("n2", "0", b"b", None),
@@ -133,7 +167,9 @@ def over_ssh(
     program.chmod(0o755)
     step = pbs.inside_step(Dialect.OPENPBS, row, command)
     environment = {"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(folder)}
-    ended = subprocess.run(step.argv, capture_output=True, check=True, env=environment, stdin=subprocess.DEVNULL)
+    ended = subprocess.run(
+        step.argv, capture_output=True, check=True, env=environment, stdin=subprocess.DEVNULL
+    )
     frames = Frames(step.token)
     frames.feed(ended.stdout)
     return step, sorted(frames.outputs.values(), key=lambda one: one.node)
@@ -143,7 +179,8 @@ def test_pbs_goes_to_each_node_by_ssh_and_says_which_it_did_not_reach(tmp_path: 
     # Words after `--`: the host, then what is run there.
     ssh = (
         'while [ "$1" != -- ]; do shift; done\nhost=$2\nshift 2\n'
-        '[ "$host" != n2 ] || { echo "ssh: connect to host n2: No route to host" >&2; exit 255; }\nexec "$@"\n'
+        '[ "$host" != n2 ] || { echo "ssh: connect to host n2: No route to host" >&2; exit 255; '
+        '}\nexec "$@"\n'
     )
     command = InsideCommand(("printf", "%s|", "it's", "$(touch hit)"))
     row = ROW | {"id": "12[3].s", "node_list": "n[1-3]", "work_dir": f"{tmp_path}/a b'c"}
@@ -158,11 +195,15 @@ def test_pbs_goes_to_each_node_by_ssh_and_says_which_it_did_not_reach(tmp_path: 
 
 
 def test_pbs_goes_to_32_nodes_and_to_none_with_an_odd_name() -> None:
-    step = pbs.inside_step(Dialect.OPENPBS, ROW | {"node_list": "n[1-40]"}, InsideCommand(("true",)))
+    step = pbs.inside_step(
+        Dialect.OPENPBS, ROW | {"node_list": "n[1-40]"}, InsideCommand(("true",))
+    )
     assert (len(step.nodes), step.skipped) == (32, tuple(f"n{number}" for number in range(33, 41)))
     for node_list in ("-oProxyCommand=x", "n1;id", "root@n1", "", None):
         with pytest.raises(UsageError):
-            pbs.inside_step(Dialect.OPENPBS, ROW | {"node_list": node_list}, InsideCommand(("true",)))
+            pbs.inside_step(
+                Dialect.OPENPBS, ROW | {"node_list": node_list}, InsideCommand(("true",))
+            )
     with pytest.raises(UsageError):
         pbs.inside_step(Dialect.SLURM_WRAPPERS, ROW, InsideCommand(("true",)))
 
@@ -186,7 +227,13 @@ def test_a_text_is_found_as_it_is_written() -> None:
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(script: str, tmp_path: Path) -> None:
     file = tmp_path / "script"
-    # Functions that not every script calls, variables it is given, and texts that another shell expands.
-    file.write_text(f"#!/bin/sh\n# shellcheck disable=SC2016,SC2034,SC2154,SC2317,SC2329,SC3045,SC3067\n{script}")
-    checked = subprocess.run(["shellcheck", "-s", "sh", str(file)], capture_output=True, text=True, check=False)
+    # Functions that not every script calls, variables it is given, and texts that another shell
+    # expands.
+    file.write_text(
+        f"#!/bin/sh\n# shellcheck "
+        f"disable=SC2016,SC2034,SC2154,SC2317,SC2329,SC3045,SC3067\n{script}"
+    )
+    checked = subprocess.run(
+        ["shellcheck", "-s", "sh", str(file)], capture_output=True, text=True, check=False
+    )
     assert (checked.stdout, checked.returncode) == ("", 0)

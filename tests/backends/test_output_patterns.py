@@ -39,12 +39,18 @@ SEEN = [
 
 
 @for_each(("pattern", "facts", "file"), SEEN)
-def test_a_pattern_becomes_the_file_that_slurmd_makes(pattern: str, facts: PathFacts, file: str) -> None:
+def test_a_pattern_becomes_the_file_that_slurmd_makes(
+    pattern: str, facts: PathFacts, file: str
+) -> None:
     assert output_path(pattern, facts) == f"/w/{file}"
 
 
-@for_each(("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]])
-def test_what_scontrol_shows_is_finished_to_the_same_file(pattern: str, facts: PathFacts, file: str) -> None:
+@for_each(
+    ("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]]
+)
+def test_what_scontrol_shows_is_finished_to_the_same_file(
+    pattern: str, facts: PathFacts, file: str
+) -> None:
     assert finish_shown(paths_as_shown(pattern, facts)[0], facts) == f"/w/{file}"
 
 
@@ -66,7 +72,9 @@ def test_a_path_that_may_stand_for_two_patterns_is_doubtful(pattern: str) -> Non
 def test_releases_of_scontrol_fill_in_more_and_more(
     pattern: str, facts: PathFacts, up_to_22_05: str, from_23_02: str, from_25_05: str
 ) -> None:
-    assert paths_as_shown(pattern, facts) == tuple(f"/w/{name}" for name in (up_to_22_05, from_23_02, from_25_05))
+    assert paths_as_shown(pattern, facts) == tuple(
+        f"/w/{name}" for name in (up_to_22_05, from_23_02, from_25_05)
+    )
 
 
 def test_a_name_with_a_sign_of_its_own_makes_no_doubt() -> None:

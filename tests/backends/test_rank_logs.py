@@ -28,12 +28,21 @@ def found(job_id: str, files: LogFiles) -> tuple[OtherLog, ...]:
 
 
 @pytest.mark.system
-def test_files_of_its_ranks_are_listed_by_number_and_nothing_else_that_is_there(tmp_path: Path) -> None:
+def test_files_of_its_ranks_are_listed_by_number_and_nothing_else_that_is_there(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "-a folder;$(touch owned)\nwith lines"
     folder.mkdir()
     for rank in (0, 2, 10):
         (folder / f"7_3.rank-{rank}.out").touch()
-    planted = ("7_3.rank-01.out", "7_3.rank-1\n.out", "7_3.rank-.out", "7_3.rank-5.out.out", "8.rank-1.out", "7_3.out")
+    planted = (
+        "7_3.rank-01.out",
+        "7_3.rank-1\n.out",
+        "7_3.rank-.out",
+        "7_3.rank-5.out.out",
+        "8.rank-1.out",
+        "7_3.out",
+    )
     for name in planted:
         (folder / name).touch()
     (folder / "7_3.rank-3.out").symlink_to("/etc/passwd")
@@ -54,7 +63,16 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 @for_each(
     ("job_id", "path"),
-    [("7", None), ("7", "/a/slurm-7.out"), ("7", "7.out"), ("7", "/runs/1/out"), ("*", "/a/*.out"), ("7", "/a/7")],
+    [
+        ("7", None),
+        ("7", "/a/slurm-7.out"),
+        ("7", "7.out"),
+        ("7", "/runs/1/out"),
+        ("*", "/a/*.out"),
+        ("7", "/a/7"),
+    ],
 )
-def test_beside_a_log_that_no_launch_writes_none_are_looked_for(job_id: str, path: str | None) -> None:
+def test_beside_a_log_that_no_launch_writes_none_are_looked_for(
+    job_id: str, path: str | None
+) -> None:
     assert rank_logs_query(detail(job_id), LogFiles(path, None)) is None

@@ -15,7 +15,16 @@ from hpcdash.errors import UsageError
 from tests.support.records import for_each
 
 LONG = (
-    *("--ntasks-per-node", "--tasks-per-node", "--gpus", "--nodes", "--ntasks", "--chdir", "--error", "--output"),
+    *(
+        "--ntasks-per-node",
+        "--tasks-per-node",
+        "--gpus",
+        "--nodes",
+        "--ntasks",
+        "--chdir",
+        "--error",
+        "--output",
+    ),
     *("--partition", "--requeue", "--no-requeue", "--wckey"),
 )
 ABBREVIATED = ("--nod=4", "--part=x", "--no-req", "--outp=x", "--err x", "--gpus=1", "--wc=x")
@@ -44,7 +53,9 @@ def test_their_abbreviations_are_refused(abbreviated: str) -> None:
 
 
 @for_each("option", ["--test-only", "--wait", "-W", "--wrap=x", "--help", "--version"])
-def test_options_with_which_sbatch_submits_no_job_that_runs_by_itself_are_refused(option: str) -> None:
+def test_options_with_which_sbatch_submits_no_job_that_runs_by_itself_are_refused(
+    option: str,
+) -> None:
     with pytest.raises(UsageError, match=option.partition("=")[0]):
         slurm_extra_options([option])
 
@@ -59,7 +70,10 @@ def test_what_would_be_a_line_of_its_own_in_the_script_is_refused(text: str) -> 
 def test_a_word_that_is_no_option_is_refused_as_sbatch_would_leave_out_what_follows() -> None:
     with pytest.raises(UsageError, match="'two'"):
         slurm_extra_options(["--comment=one two --nice=3"])
-    assert slurm_extra_options(['--comment="one two"', "--mem 3G"]) == ('--comment="one two"', "--mem 3G")
+    assert slurm_extra_options(['--comment="one two"', "--mem 3G"]) == (
+        '--comment="one two"',
+        "--mem 3G",
+    )
 
 
 @for_each("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
@@ -69,7 +83,14 @@ def test_gpus_as_a_resource_of_one_s_own_are_refused(gres: str) -> None:
 
 
 def test_other_slurm_options_stay_in_order_each_once() -> None:
-    given_options = ["--gpus-per-task=2", "--nice=3", "--gres=cpu:100", "--gres=", " --nice=3 ", "-A lab"]
+    given_options = [
+        "--gpus-per-task=2",
+        "--nice=3",
+        "--gres=cpu:100",
+        "--gres=",
+        " --nice=3 ",
+        "-A lab",
+    ]
     assert slurm_extra_options(given_options) == (
         "--gpus-per-task=2",
         "--nice=3",
@@ -82,7 +103,9 @@ def test_other_slurm_options_stay_in_order_each_once() -> None:
 
 @for_each("letter", sorted(PBS_RESERVED - {"G"}))
 @for_each("spelling", ["-{}", "-A acct   -{}"])
-def test_pbs_options_of_the_request_are_refused_wherever_they_stand(letter: str, spelling: str) -> None:
+def test_pbs_options_of_the_request_are_refused_wherever_they_stand(
+    letter: str, spelling: str
+) -> None:
     value = "" if letter in "hIVXz" else " x"
     with pytest.raises(UsageError, match=f"-{letter}"):
         pbs_extra_options([spelling.format(letter) + value])
@@ -97,7 +120,11 @@ def test_words_of_other_qsubs_are_refused(word: str) -> None:
 def test_all_options_that_are_the_request_s_are_told_at_once() -> None:
     with pytest.raises(UsageError) as refused:
         slurm_extra_options(["-N4", "--comment=x", "--wait", "-n 2"])
-    assert [word for word in refused.value.message.split() if word.startswith("-")] == ["-N", "--wait", "-n"]
+    assert [word for word in refused.value.message.split() if word.startswith("-")] == [
+        "-N",
+        "--wait",
+        "-n",
+    ]
     assert refused.value.next_step == "Its field is slots and slots_per_node. Leave it out."
     with pytest.raises(UsageError, match=r"-q is not for extra_args.*; -J is not for extra_args"):
         pbs_extra_options(["-q x -J 1-3"])

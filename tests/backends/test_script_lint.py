@@ -87,7 +87,9 @@ def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
         ("-p\u00a0main", "error", "Type it anew."),
     ],
 )
-def test_an_option_that_does_not_do_what_it_seems_to_is_found_at_its_line(line: str, severity: str, step: str) -> None:
+def test_an_option_that_does_not_do_what_it_seems_to_is_found_at_its_line(
+    line: str, severity: str, step: str
+) -> None:
     (one,) = slurm(f"#SBATCH {line}")
     assert (one.severity, one.field, one.next_step) == (severity, "line 2", step)
 
@@ -115,10 +117,16 @@ def test_of_many_directives_that_are_not_read_a_few_are_named() -> None:
 
 
 @pytest.mark.parametrize("lint", [slurm, pbs])
-def test_a_directive_with_a_blank_after_its_first_letter_is_told(lint: Callable[..., tuple[LintFinding, ...]]) -> None:
+def test_a_directive_with_a_blank_after_its_first_letter_is_told(
+    lint: Callable[..., tuple[LintFinding, ...]],
+) -> None:
     magic = "# SBATCH --hold" if lint is slurm else "# PBS -h"
     (one,) = lint(magic)
-    assert (one.severity, one.field, one.words) == ("warning", "line 2", "not read: there is a blank after #")
+    assert (one.severity, one.field, one.words) == (
+        "warning",
+        "line 2",
+        "not read: there is a blank after #",
+    )
     assert lint(f"#{magic}", "# SBATCH and # PBS lines are for others") == ()
 
 
@@ -151,7 +159,9 @@ def test_the_directives_of_the_other_scheduler_are_told() -> None:
         ("-p main,gpu -t 3-0", "over the limit"),
     ],
 )
-def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(line: str, place_words: str) -> None:
+def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
+    line: str, place_words: str
+) -> None:
     (one,) = slurm(f"#SBATCH {line}")
     assert (one.severity, one.field) == ("error", "line 2")
     assert place_words in one.words
@@ -192,4 +202,6 @@ def test_a_walltime_that_is_said_over_the_script_is_the_one_that_counts() -> Non
     script = b"#!/bin/bash\n#PBS -q gpu -l walltime=9000:00:00\nx\n"
     assert [one.field for one in lint_script(script, "pbs", OFFERS)] == ["line 2"]
     assert lint_script(script, "pbs", OFFERS, ("-l", "walltime=0:10:00")) == ()
-    assert [one.field for one in lint_script(script, "pbs", OFFERS, ("-lwalltime=9001:00:00",))] == ["time"]
+    assert [
+        one.field for one in lint_script(script, "pbs", OFFERS, ("-lwalltime=9001:00:00",))
+    ] == ["time"]

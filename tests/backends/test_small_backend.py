@@ -1,4 +1,6 @@
-"""A backend fills in what its scheduler has; a cluster with one that fills in as little as it can is still of use."""
+"""A backend fills in what its scheduler has; a cluster with one that fills in as little as it can
+is still of use.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,21 @@ BACKEND = Backend(
     capabilities=frozenset({Capability.JOBS, Capability.DETAIL}),
     probe=ProbePart(query=lambda: Query(("true",), lambda answer: Probe("alice", "1"))),
     queue=QueuePart(
-        jobs=lambda scope: Query(("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], schema=JOBS)))
+        jobs=lambda scope: Query(
+            ("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], schema=JOBS))
+        )
     ),
-    detail=DetailPart(native=lambda job_id: Query(("true",), lambda answer: {"Entrypoint": "python train.py"})),
+    detail=DetailPart(
+        native=lambda job_id: Query(("true",), lambda answer: {"Entrypoint": "python train.py"})
+    ),
 )
 
 
 @pytest.fixture
 async def store() -> AsyncIterator[ClusterStore]:
-    made = ClusterStore("here", LocalTransport(), (BACKEND,), clock=SystemClock(), budget=CommandBudget(1000))
+    made = ClusterStore(
+        "here", LocalTransport(), (BACKEND,), clock=SystemClock(), budget=CommandBudget(1000)
+    )
     await made.open()
     yield made
     await made.close()

@@ -1,4 +1,6 @@
-"""How each scheduler is handed a script that is in a file on the login node, as oneself and through sudo."""
+"""How each scheduler is handed a script that is in a file on the login node, as oneself and through
+sudo.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from hpcdash.errors import UsageError, without_env
 from tests.support.records import for_each
 
 FILE = "/jobs/one-1/batch.sh"
-STAGED = Submission(b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE)
+STAGED = Submission(
+    b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE
+)
 EMBEDDED = embedded_backend(("queue",))
 PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
 
@@ -55,12 +59,16 @@ def test_arguments_of_a_script_follow_its_file() -> None:
     ],
     ids=["slurm", "openpbs"],
 )
-def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(backend: Backend, argv: tuple[str, ...]) -> None:
+def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(
+    backend: Backend, argv: tuple[str, ...]
+) -> None:
     command = backend.submit.submission(replace(STAGED, run_as="alice", program=argv[0])).command
     assert command.argv == ("sudo", "-n", "-u", "alice", *argv)
 
 
-@for_each("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
+@for_each(
+    "backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"]
+)
 def test_what_cannot_be_submitted_as_another_is_refused(backend: Backend) -> None:
     with pytest.raises(UsageError):
         backend.submit.submission(replace(STAGED, file="", run_as="alice"))

@@ -28,20 +28,27 @@ from tests.support.waiting import deadline
 
 Row = Mapping[str, Any]
 Fate = dict[str, tuple[bool | None, str]]
-ENDED = frozenset({"completed", "failed", "timeout", "cancelled", "gone", "out_of_memory", "node_failed"})
+ENDED = frozenset(
+    {"completed", "failed", "timeout", "cancelled", "gone", "out_of_memory", "node_failed"}
+)
 _LOG_BYTES = 1 << 16
 
 
 class Cluster:
-    """A scheduler on this machine with a store on it. Commands run in `work`, where its jobs' output goes.
+    """A scheduler on this machine with a store on it.
 
-    `look_seconds` is how long to wait before the next look, so that looking takes no more of the machine than jobs do.
+    Commands run in `work`, where its jobs' output goes.
+
+    `look_seconds` is how long to wait before the next look, so that looking takes no more of the
+    machine than jobs do.
     """
 
     # What of a job's history tells how it was submitted.
     submission_field = "Command"
 
-    def __init__(self, name: str, backend: Backend, work: Path, journal: Path, *, look_seconds: float) -> None:
+    def __init__(
+        self, name: str, backend: Backend, work: Path, journal: Path, *, look_seconds: float
+    ) -> None:
         self.name = name
         self.work = work
         self.store = ClusterStore(
@@ -62,22 +69,30 @@ class Cluster:
         assert outcome.done, outcome
         return outcome.words.removeprefix("job ").partition(";")[0]
 
-    async def does(self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str) -> Fate:
+    async def does(
+        self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str
+    ) -> Fate:
         """How each job fared: (done, the scheduler's words)."""
         plan = self.actions.plan(ActionRequest(Verb(verb), job_ids, signal, to, changes))
         report = await self.actions.run(plan)
         assert report.journal_problem == ""
         return {outcome.job_id: (outcome.done, outcome.words) for outcome in report.outcomes}
 
-    async def do(self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str) -> None:
+    async def do(
+        self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str
+    ) -> None:
         """The same, where nothing is to be refused."""
-        assert await self.does(verb, *job_ids, signal=signal, to=to, **changes) == dict.fromkeys(job_ids, (True, ""))
+        assert await self.does(verb, *job_ids, signal=signal, to=to, **changes) == dict.fromkeys(
+            job_ids, (True, "")
+        )
 
     async def may_start_again(self, job_id: str) -> None:
         """Let a requeued job start now."""
 
     async def out_of_time(self, body: str) -> str:
-        """The id of a job that soon comes to its time limit, with USR1 to its batch shell before that."""
+        """The id of a job that soon comes to its time limit, with USR1 to its batch shell before
+        that.
+        """
         return await self.submit(body, "-t", "0:02", "--signal=B:USR1@1")
 
     # -- looking
@@ -112,7 +127,9 @@ class Cluster:
         job_id: str,
         holds: str | Iterable[str] | Callable[[Row], object],
     ) -> Row:
-        """The row of a job or task once it is in a state (or one of some), or once something holds of it."""
+        """The row of a job or task once it is in a state (or one of some), or once something holds
+        of it.
+        """
         wanted = frozenset({holds} if isinstance(holds, str) else () if callable(holds) else holds)
 
         async def look() -> Row | None:
@@ -120,10 +137,16 @@ class Cluster:
             if not rows:
                 return None
             told[:] = rows
-            return rows[0] if (holds(rows[0]) if callable(holds) else rows[0]["state"] in wanted) else None
+            return (
+                rows[0]
+                if (holds(rows[0]) if callable(holds) else rows[0]["state"] in wanted)
+                else None
+            )
 
         told: list[Row] = []
-        return await self.until(look, lambda: f"{job_id} to be {wanted or 'as it should'}; it is {told}")
+        return await self.until(
+            look, lambda: f"{job_id} to be {wanted or 'as it should'}; it is {told}"
+        )
 
     async def wait_for_history(self, job_id: str) -> None:
         """Once the history knows how a job was submitted."""
@@ -144,10 +167,15 @@ class Cluster:
         async def look() -> list[Row] | None:
             told.update((row["id"], row) for row in await self.rows(*job_ids))
             rows = [told.get(job_id) for job_id in job_ids]
-            return [row for row in rows if row] if all(row and row["state"] in ENDED for row in rows) else None
+            return (
+                [row for row in rows if row]
+                if all(row and row["state"] in ENDED for row in rows)
+                else None
+            )
 
         found: list[Row] = await self.until(
-            look, lambda: f"{job_ids} to have ended; they are {[told.get(job_id) for job_id in job_ids]}"
+            look,
+            lambda: f"{job_ids} to have ended; they are {[told.get(job_id) for job_id in job_ids]}",
         )
         return found
 
@@ -155,7 +183,9 @@ class Cluster:
         return await locate_logs(self.store, job_id)
 
     async def log(self, job_id: str, *, stderr: bool = False) -> str:
-        """What a job wrote so far, at the place that is told for it; '' where there is no file yet."""
+        """What a job wrote so far, at the place that is told for it; '' where there is no file
+        yet.
+        """
         files = (await self.place(job_id)).files
         path = files.stderr if stderr else files.stdout
         assert path is not None, files
@@ -200,7 +230,8 @@ class Cluster:
 
 
 class Slurm(Cluster):
-    """A requeued job waits there for two minutes, until the credential of its first run is no longer good.
+    """A requeued job waits there for two minutes, until the credential of its first run is no
+    longer good.
 
     A time limit is a minute or more, and twice a minute is looked who is over it.
     """
@@ -209,7 +240,9 @@ class Slurm(Cluster):
 
     async def may_start_again(self, job_id: str) -> None:
         # A credential of the second in which the first run was ended is refused.
-        await self.wait(job_id, lambda row: (row["state"], row["reason"]) == ("pending", "BeginTime"))
+        await self.wait(
+            job_id, lambda row: (row["state"], row["reason"]) == ("pending", "BeginTime")
+        )
         await self._update(job_id, "starttime=now+1")
 
     async def out_of_time(self, body: str) -> str:

@@ -1,4 +1,6 @@
-"""Gives each behaviour test both schedulers: an embedded queue of this run's own, and the lab's Slurm, as root."""
+"""Gives each behaviour test both schedulers: an embedded queue of this run's own, and the lab's
+Slurm, as root.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def embedded_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueLab]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=SCHEDULERS)
-async def scheduler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+async def scheduler(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Cluster]:
     """Each scheduler in turn."""
     journal = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +61,9 @@ async def scheduler(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
             lab: SlurmLab = request.getfixturevalue("slurm_lab")
             for name, value in lab.env.items():
                 patch.setenv(name, value)
-            found = Slurm("slurm", SLURM, tmp_path_factory.mktemp("work"), journal, look_seconds=0.02)
+            found = Slurm(
+                "slurm", SLURM, tmp_path_factory.mktemp("work"), journal, look_seconds=0.02
+            )
         async with opened(found):
             # Looked at last: a Slurm takes half a minute to see it.
             patch.chdir(found.work)

@@ -22,7 +22,9 @@ while :; do wait; sleep 0.05; done
 
 
 def state_of(pid: int) -> str:
-    """The letter of a process's state: S sleeps, T is stopped, Z has ended; '' where there is none."""
+    """The letter of a process's state: S sleeps, T is stopped, Z has ended; '' where there is
+    none.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -33,11 +35,17 @@ async def wait_for_process(cluster: Cluster, pid: int, *states: str) -> None:
     async def look() -> bool | None:
         return state_of(pid) in states or None
 
-    await cluster.until(look, lambda: f"process {pid} to be one of {states}; it is {state_of(pid)!r}")
+    await cluster.until(
+        look, lambda: f"process {pid} to be one of {states}; it is {state_of(pid)!r}"
+    )
 
 
-async def test_a_running_job_that_is_cancelled_gets_term_and_leaves_nothing(cluster: Cluster) -> None:
-    trapping, plain = await asyncio.gather(cluster.up(STUBBORN), cluster.up("echo $$ up; sleep 1000"))
+async def test_a_running_job_that_is_cancelled_gets_term_and_leaves_nothing(
+    cluster: Cluster,
+) -> None:
+    trapping, plain = await asyncio.gather(
+        cluster.up(STUBBORN), cluster.up("echo $$ up; sleep 1000")
+    )
     child = int((await cluster.log(trapping)).split()[1])
     assert state_of(child) == "S"
     await cluster.do("cancel", trapping, plain)
@@ -57,7 +65,12 @@ async def test_a_job_that_waits_is_cancelled_and_never_runs(cluster: Cluster) ->
     )
     await cluster.do("cancel", held, later)
     for row in await cluster.all_ended(held, later):
-        assert (row["state"], row["started_at"], row["reason"], row["exit_code"]) == ("cancelled", None, None, 0)
+        assert (row["state"], row["started_at"], row["reason"], row["exit_code"]) == (
+            "cancelled",
+            None,
+            None,
+            0,
+        )
         assert row["ends_at"] is not None
     assert not (cluster.work / "ran-although-cancelled").exists()
 
@@ -101,7 +114,10 @@ async def test_a_requeued_job_runs_again_under_its_number(cluster: Cluster) -> N
     await cluster.do("requeue", cut, added)
     await asyncio.gather(cluster.may_start_again(cut), cluster.may_start_again(added))
     rows = await cluster.all_ended(cut, added)
-    assert [(row["state"], row["exit_code"]) for row in rows] == [("completed", 0), ("completed", 0)]
+    assert [(row["state"], row["exit_code"]) for row in rows] == [
+        ("completed", 0),
+        ("completed", 0),
+    ]
     assert [row["id"] for row in rows] == [cut, added]
     assert rows[0]["started_at"] >= before["started_at"]
     assert await cluster.log(cut) == "run 1 up\n"
@@ -121,7 +137,9 @@ async def test_a_job_that_is_not_to_run_again_is_not_requeued(cluster: Cluster) 
 
 
 async def test_a_suspended_job_stands_still_until_it_is_resumed(cluster: Cluster) -> None:
-    job = await cluster.up('echo "$$ up"; while [ ! -e suspended-go-on ]; do sleep 0.02; done; echo over')
+    job = await cluster.up(
+        'echo "$$ up"; while [ ! -e suspended-go-on ]; do sleep 0.02; done; echo over'
+    )
     pid = int((await cluster.log(job)).split()[0])
     await cluster.do("suspend", job)
     assert (await cluster.row(job))["state"] == "suspended"
@@ -147,11 +165,16 @@ async def test_a_suspended_job_is_cancelled(cluster: Cluster) -> None:
 async def test_a_signal_reaches_whom_it_is_for(cluster: Cluster) -> None:
     job = await cluster.up(TRAPPING)
     waiting = await cluster.submit("true", held=True)
-    assert (await cluster.does("signal", job, waiting, signal="USR1", to="batch"))[job] == (True, "")
+    assert (await cluster.does("signal", job, waiting, signal="USR1", to="batch"))[job] == (
+        True,
+        "",
+    )
     assert "child USR1" not in await cluster.wait_for_words(job, "batch USR1")
     await cluster.do("signal", job, signal="sigusr1", to="full")
     log = await cluster.wait_for_words(job, "child USR1")
-    await cluster.until(lambda: count(cluster, job, "batch USR1", 2), lambda: f"two signals to the shell: {log}")
+    await cluster.until(
+        lambda: count(cluster, job, "batch USR1", 2), lambda: f"two signals to the shell: {log}"
+    )
     ((done, words),) = (await cluster.does("signal", waiting, signal="USR1", to="batch")).values()
     assert (done, bool(words)) == (False, True)
     await cluster.do("signal", job, signal="KILL", to="full")
@@ -165,7 +188,13 @@ async def count(cluster: Cluster, job: str, words: str, wanted: int) -> bool | N
 
 async def test_the_time_of_a_job_that_waits_is_altered(cluster: Cluster) -> None:
     job = await cluster.submit("true", "-t", "60", held=True)
-    for change, seconds in (("2h", 7200), ("-30m", 5400), ("90", 5400), ("+15", 6300), ("1-00:00:00", 86400)):
+    for change, seconds in (
+        ("2h", 7200),
+        ("-30m", 5400),
+        ("90", 5400),
+        ("+15", 6300),
+        ("1-00:00:00", 86400),
+    ):
         await cluster.do("alter", job, time=change)
         assert (await cluster.row(job))["limit_seconds"] == seconds, change
     ((done, words),) = (await cluster.does("alter", job, time="-9-00:00:00")).values()
@@ -177,4 +206,8 @@ async def test_each_job_has_its_own_outcome(cluster: Cluster) -> None:
     held, ended = await asyncio.gather(cluster.submit("true", held=True), cluster.submit("true"))
     await cluster.ended(ended)
     fate = await cluster.does("cancel", held, ended, "99999999")
-    assert {job: done for job, (done, _) in fate.items()} == {held: True, ended: False, "99999999": False}
+    assert {job: done for job, (done, _) in fate.items()} == {
+        held: True,
+        ended: False,
+        "99999999": False,
+    }

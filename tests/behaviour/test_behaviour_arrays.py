@@ -1,4 +1,6 @@
-"""Arrays of tasks, on the embedded queue and on Slurm alike: their ids, some of their tasks, how many run at once."""
+"""Arrays of tasks, on the embedded queue and on Slurm alike: their ids, some of their tasks, how
+many run at once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ rm "on.$SLURM_ARRAY_JOB_ID.$SLURM_ARRAY_TASK_ID"
 """
 
 
-async def states_once(cluster: Cluster, array: str, holds: Callable[[dict[int, str]], object]) -> dict[int, str]:
+async def states_once(
+    cluster: Cluster, array: str, holds: Callable[[dict[int, str]], object]
+) -> dict[int, str]:
     """The states of an array's tasks once something holds of them."""
     told: dict[int, str] = {}
 
@@ -26,7 +30,9 @@ async def states_once(cluster: Cluster, array: str, holds: Callable[[dict[int, s
         told.update(await cluster.task_states(array))
         return dict(told) if holds(told) else None
 
-    found: dict[int, str] = await cluster.until(look, lambda: f"the tasks of {array}; they are {told}")
+    found: dict[int, str] = await cluster.until(
+        look, lambda: f"the tasks of {array}; they are {told}"
+    )
     return found
 
 
@@ -55,13 +61,17 @@ async def test_a_task_has_the_arrays_number_and_its_own(cluster: Cluster) -> Non
 
 async def test_no_more_tasks_run_at_once_than_the_throttle_lets(cluster: Cluster) -> None:
     array = await cluster.submit(COUNTING, "-o", "counted.%A.%a", array="1-4%2")
-    states = await states_once(cluster, array, lambda told: list(told.values()).count("running") == 2)
+    states = await states_once(
+        cluster, array, lambda told: list(told.values()).count("running") == 2
+    )
     assert states == {1: "running", 2: "running", 3: "pending", 4: "pending"}
     waiting = (await cluster.tasks(array))[4]
     assert (waiting["array_id"], waiting["reason"]) == (array, "JobArrayTaskLimit")
     await wait_for_files(cluster, f"on.{array}.*", 2)
     await cluster.do("alter", array, throttle="3")
-    states = await states_once(cluster, array, lambda told: list(told.values()).count("running") == 3)
+    states = await states_once(
+        cluster, array, lambda told: list(told.values()).count("running") == 3
+    )
     assert states == {1: "running", 2: "running", 3: "running", 4: "pending"}
     await wait_for_files(cluster, f"on.{array}.*", 3)
     (cluster.work / f"go.{array}").touch()
@@ -93,16 +103,30 @@ async def test_some_tasks_are_cancelled_and_the_others_are_not(cluster: Cluster)
 async def test_some_tasks_are_held_and_others_run(cluster: Cluster) -> None:
     first = await cluster.submit("true", held=True)
     array, held = await asyncio.gather(
-        cluster.submit("true", array="0-5", after=(first,)), cluster.submit("true", array="0-3", held=True)
+        cluster.submit("true", array="0-5", after=(first,)),
+        cluster.submit("true", array="0-3", held=True),
     )
     await cluster.do("hold", f"{array}_[3-4]")
     await cluster.do("release", first, f"{held}_[1-2]")
-    states = await states_once(cluster, array, lambda told: list(told.values()).count("completed") == 4)
-    assert states == {0: "completed", 1: "completed", 2: "completed", 3: "held", 4: "held", 5: "completed"}
-    states = await states_once(cluster, held, lambda told: list(told.values()).count("completed") == 2)
+    states = await states_once(
+        cluster, array, lambda told: list(told.values()).count("completed") == 4
+    )
+    assert states == {
+        0: "completed",
+        1: "completed",
+        2: "completed",
+        3: "held",
+        4: "held",
+        5: "completed",
+    }
+    states = await states_once(
+        cluster, held, lambda told: list(told.values()).count("completed") == 2
+    )
     assert states == {0: "held", 1: "completed", 2: "completed", 3: "held"}
     await cluster.do("release", f"{array}_3", f"{array}_4")
     await states_once(cluster, array, lambda told: set(told.values()) == {"completed"})
     await cluster.do("alter", f"{held}_[3]", time="10")
-    assert {task: row["limit_seconds"] == 600 for task, row in (await cluster.tasks(held)).items()}[3]
+    assert {task: row["limit_seconds"] == 600 for task, row in (await cluster.tasks(held)).items()}[
+        3
+    ]
     await cluster.do("cancel", held)

@@ -1,4 +1,6 @@
-"""Trains on the embedded queue and on Slurm alike: chained, found, held as a whole, appended to, edited meanwhile."""
+"""Trains on the embedded queue and on Slurm alike: chained, found, held as a whole, appended to,
+edited meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from hpcdash.backends.script.stub import stub_script
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.chains import JobChain, class_counts, format_wait, living_targets
 from hpcdash.domain.impact import choose
-from hpcdash.services.chains import ChainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
+from hpcdash.services.chains import (
+    ChainReader,
+    fetch_stubbed,
+    plan_append,
+    replace_stubbed,
+    same_again,
+    submit_chain,
+)
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from tests.behaviour.clusters import Cluster, bash
 
@@ -20,7 +29,9 @@ async def chain_of(cluster: Cluster, count: int, body: str, *options: str) -> li
     """The ids of jobs that run a body one after the other."""
 
     async def plan(after: tuple[str, ...]) -> SubmissionPlan:
-        return plan_submission(cluster.store, Submission(bash(body), "link.sh", options, after=after))
+        return plan_submission(
+            cluster.store, Submission(bash(body), "link.sh", options, after=after)
+        )
 
     outcomes = await submit_chain(plan, cluster.actions, cluster.store, count)
     ids = [outcome.new_job for outcome in outcomes]
@@ -28,7 +39,9 @@ async def chain_of(cluster: Cluster, count: int, body: str, *options: str) -> li
     return ids
 
 
-async def train_when(cluster: Cluster, job_id: str, holds: Callable[[JobChain], object]) -> JobChain:
+async def train_when(
+    cluster: Cluster, job_id: str, holds: Callable[[JobChain], object]
+) -> JobChain:
     """The train of a job, once something holds of it."""
     reader = ChainReader(cluster.store, job_id)
 
@@ -38,7 +51,9 @@ async def train_when(cluster: Cluster, job_id: str, holds: Callable[[JobChain], 
         return train if holds(train) else None
 
     told: list[JobChain] = []
-    return await cluster.until(look, lambda: f"the train of {job_id} as it should be; it is {told[-1]}")
+    return await cluster.until(
+        look, lambda: f"the train of {job_id} as it should be; it is {told[-1]}"
+    )
 
 
 async def act_on_all(cluster: Cluster, verb: str, train: JobChain) -> None:
@@ -56,7 +71,9 @@ def waits(train: JobChain) -> list[str]:
     return [format_wait(unit, train) for unit in train.units]
 
 
-async def test_a_chain_goes_on_after_one_that_fails_and_is_told_whole_when_it_ended(cluster: Cluster) -> None:
+async def test_a_chain_goes_on_after_one_that_fails_and_is_told_whole_when_it_ended(
+    cluster: Cluster,
+) -> None:
     seen = cluster.work / "seen by the chain"
     body = f"echo x >> '{seen}'; [ $(wc -l < '{seen}') -ne 2 ]"
     ids = await chain_of(cluster, 3, body, "-J", "chain")
@@ -64,24 +81,35 @@ async def test_a_chain_goes_on_after_one_that_fails_and_is_told_whole_when_it_en
 
     def is_whole(train: JobChain) -> bool:
         # The history may hear of a submission late.
-        return order(train) == ids and not train.living and not any(unit.by_name for unit in train.units)
+        return (
+            order(train) == ids
+            and not train.living
+            and not any(unit.by_name for unit in train.units)
+        )
 
     ended = await train_when(cluster, ids[0], is_whole)
     assert [row["state"] for row in ended.rows] == ["completed", "failed", "completed"]
     assert waits(ended) == ["", f"after {ids[0]}", f"after {ids[1]}"]
 
 
-async def test_an_array_with_a_job_after_it_is_held_and_released_as_a_whole(cluster: Cluster) -> None:
+async def test_an_array_with_a_job_after_it_is_held_and_released_as_a_whole(
+    cluster: Cluster,
+) -> None:
     gate = cluster.work / "gate of the held train"
     array = await cluster.submit(f"until [ -e '{gate}' ]; do sleep 0.05; done", array="1-3%1")
     last = await cluster.submit("true", after=(array,))
     running = await train_when(cluster, last, lambda train: class_counts(train.rows).get("running"))
-    assert (order(running), class_counts(running.rows)) == ([array, last], {"running": 1, "waiting": 3})
+    assert (order(running), class_counts(running.rows)) == (
+        [array, last],
+        {"running": 1, "waiting": 3},
+    )
     await act_on_all(cluster, "hold", running)
     held = await train_when(cluster, array, lambda train: class_counts(train.rows).get("held") == 3)
     assert class_counts(held.rows) == {"running": 1, "held": 3}
     gate.touch()
-    still = await train_when(cluster, array, lambda train: not class_counts(train.rows).get("running"))
+    still = await train_when(
+        cluster, array, lambda train: not class_counts(train.rows).get("running")
+    )
     assert class_counts(still.rows) == {"done": 1, "held": 3}
     await act_on_all(cluster, "release", still)
     ended = await train_when(cluster, last, lambda train: not train.living)
@@ -93,7 +121,9 @@ async def test_no_element_begins_because_the_one_before_it_is_cancelled(cluster:
     began = cluster.work / "began in the cancelled chain"
     ids = await chain_of(cluster, 4, f"echo $SLURM_JOB_ID >> '{began}'; exec sleep 60")
     train = await train_when(
-        cluster, ids[3], lambda train: began.exists() and class_counts(train.rows).get("running") == 1
+        cluster,
+        ids[3],
+        lambda train: began.exists() and class_counts(train.rows).get("running") == 1,
     )
     await act_on_all(cluster, "cancel", train)
     ended = await train_when(cluster, ids[0], lambda train: not train.living)
@@ -120,7 +150,9 @@ async def test_the_same_again_is_appended_to_a_chain_and_to_an_array(cluster: Cl
     assert {(row["name"], row["limit_seconds"]) for row in train.rows} == {("grows", 420)}
     again = (await append(cluster, array))[0].new_job
     gate.touch()
-    ended = await train_when(cluster, again, lambda train: not train.living and order(train) == [*ids, array, again])
+    ended = await train_when(
+        cluster, again, lambda train: not train.living and order(train) == [*ids, array, again]
+    )
     assert class_counts(ended.rows)["done"] >= 6
 
 
@@ -166,7 +198,9 @@ async def test_two_who_edit_at_once_do_not_overwrite_each_other(cluster: Cluster
     job = await cluster.submit(stub.removeprefix("#!/bin/bash\n"), held=True)
     before = await fetch_stubbed(cluster.store, job)
     texts = [bash(f"echo {number}") for number in range(4)]
-    outcomes = await asyncio.gather(*(replace_stubbed(cluster.store, before, text) for text in texts))
+    outcomes = await asyncio.gather(
+        *(replace_stubbed(cluster.store, before, text) for text in texts)
+    )
     done = [text for text, outcome in zip(texts, outcomes, strict=True) if outcome.done]
     assert real.read_bytes() in done
     await cluster.do("cancel", job)

@@ -1,4 +1,6 @@
-"""The job that stands in for cron, on the embedded queue and on Slurm: it comes again, whatever its scripts do."""
+"""The job that stands in for cron, on the embedded queue and on Slurm: it comes again, whatever its
+scripts do.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ async def rows_of(cluster: Cluster, job: CronJob) -> tuple[dict[str, object], ..
     return stand.rows if stand is not None else ()
 
 
-async def until(cluster: Cluster, holds: Callable[[], Awaitable[bool]], what: Callable[[], str]) -> None:
+async def until(
+    cluster: Cluster, holds: Callable[[], Awaitable[bool]], what: Callable[[], str]
+) -> None:
     async def look() -> bool | None:
         return await holds() or None
 
@@ -108,7 +112,9 @@ async def test_it_comes_again_runs_all_scripts_though_one_fails_and_ends_when_mo
         return len(lines_of(ran)) >= 3 and len(lines_of(submitted)) >= 2
 
     # A Slurm looks every two seconds for jobs whose time has come.
-    await until(cluster, has_run, lambda: f"three runs; there were {lines_of(ran)}, {lines_of(submitted)}")
+    await until(
+        cluster, has_run, lambda: f"three runs; there were {lines_of(ran)}, {lines_of(submitted)}"
+    )
     await cluster.do("cancel", other)
     moments = list(map(int, lines_of(ran)))
     assert moments == sorted(moments)
@@ -162,7 +168,9 @@ async def test_removed_nothing_of_it_waits(cluster: Cluster, job: CronJob) -> No
 
 
 @pytest.mark.parametrize("name", ["hpcdash-2", "hpcdash-2s2", "x-hpcdash-2s", "hpcdash-2s "])
-async def test_a_job_with_almost_its_name_is_another(cluster: Cluster, job: CronJob, name: str) -> None:
+async def test_a_job_with_almost_its_name_is_another(
+    cluster: Cluster, job: CronJob, name: str
+) -> None:
     other = await cluster.submit("sleep 60", "--hold", f"--job-name={name}")
     try:
         assert await rows_of(cluster, job) == ()

@@ -29,11 +29,15 @@ async def test_jobs_start_when_what_they_wait_for_ended_as_they_want_it(cluster:
         cluster.submit("true", after=(well, array)),
     )
     never = await asyncio.gather(
-        after(f"afterok:{badly}"), after(f"afternotok:{well}"), after(f"afterok:{well},afterok:{array}")
+        after(f"afterok:{badly}"),
+        after(f"afternotok:{well}"),
+        after(f"afterok:{well},afterok:{array}"),
     )
     rows = await cluster.rows(*will, *never)
     assert len(rows) == 10
-    assert {(row["state"], row["reason"], row["started_at"]) for row in rows} == {("pending", "Dependency", None)}
+    assert {(row["state"], row["reason"], row["started_at"]) for row in rows} == {
+        ("pending", "Dependency", None)
+    }
     (row,) = (row for row in rows if row["id"] == will[0])
     assert row["dependency"].partition("(")[0] == f"afterok:{well}"
     gate.touch()
@@ -42,7 +46,11 @@ async def test_jobs_start_when_what_they_wait_for_ended_as_they_want_it(cluster:
     assert (await cluster.ended(badly))["state"] == "failed"
     for job in never:
         row = await cluster.wait(job, lambda row: row["reason"] != "Dependency")
-        assert (row["state"], row["reason"], row["started_at"]) == ("pending", "DependencyNeverSatisfied", None)
+        assert (row["state"], row["reason"], row["started_at"]) == (
+            "pending",
+            "DependencyNeverSatisfied",
+            None,
+        )
     await cluster.do("cancel", *never)
 
 
@@ -61,10 +69,15 @@ async def test_of_one_name_one_job_runs_at_a_time(cluster: Cluster) -> None:
     assert times == sorted(times)
 
 
-async def test_what_waits_for_a_job_that_is_cancelled_starts_or_never_does(cluster: Cluster) -> None:
+async def test_what_waits_for_a_job_that_is_cancelled_starts_or_never_does(
+    cluster: Cluster,
+) -> None:
     first = await cluster.submit("true", held=True)
     anyhow, badly, well = await asyncio.gather(
-        *(cluster.submit("true", f"--dependency={kind}:{first}") for kind in ("afterany", "afternotok", "afterok"))
+        *(
+            cluster.submit("true", f"--dependency={kind}:{first}")
+            for kind in ("afterany", "afternotok", "afterok")
+        )
     )
     await cluster.do("cancel", first)
     rows = await cluster.all_ended(anyhow, badly)
@@ -76,7 +89,8 @@ async def test_what_waits_for_a_job_that_is_cancelled_starts_or_never_does(clust
 
 async def test_a_job_waits_for_its_time(cluster: Cluster) -> None:
     later, soon = await asyncio.gather(
-        cluster.submit("true", "--begin=now+1hour", "-J", "later"), cluster.submit("true", "--begin=now+1")
+        cluster.submit("true", "--begin=now+1hour", "-J", "later"),
+        cluster.submit("true", "--begin=now+1"),
     )
     row = await cluster.wait(later, lambda row: row["reason"] not in (None, "None"))
     assert (row["state"], row["reason"]) == ("pending", "BeginTime")

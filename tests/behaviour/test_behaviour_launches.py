@@ -1,4 +1,6 @@
-"""Requests that are launched, looked for and cleaned up, on the embedded queue and on Slurm alike."""
+"""Requests that are launched, looked for and cleaned up, on the embedded queue and on Slurm
+alike.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def launches(cluster: Cluster, tmp_path: Path) -> Launches:
 
 
 def wanted(launches: Launches, command: str = "true", **fields: Any) -> Request:
-    return Request(**{"slot_type": SlotType.CPU, "site": launches.settings.site, "command": command, **fields})
+    return Request(
+        **{"slot_type": SlotType.CPU, "site": launches.settings.site, "command": command, **fields}
+    )
 
 
 async def launched(cluster: Cluster, launches: Launches, planned: LaunchPlan) -> Outcome:
@@ -47,7 +51,9 @@ async def launched(cluster: Cluster, launches: Launches, planned: LaunchPlan) ->
     return outcome
 
 
-async def submitted(cluster: Cluster, launches: Launches, one: Request, **staged: Any) -> tuple[str, Path]:
+async def submitted(
+    cluster: Cluster, launches: Launches, one: Request, **staged: Any
+) -> tuple[str, Path]:
     """(the new job, its folder)."""
     planned = await launches.plan(one, **staged)
     outcome = await launched(cluster, launches, planned)
@@ -70,7 +76,9 @@ def left(launches: Launches) -> list[str]:
     return sorted(name for name in names if name != LIBRARY_FOLDER)
 
 
-async def test_where_others_could_replace_launches_the_sites_run_from_copies(cluster: Cluster, tmp_path: Path) -> None:
+async def test_where_others_could_replace_launches_the_sites_run_from_copies(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     root = cluster.work / f"open-{secrets.token_hex(4)}"
     root.mkdir()
     root.chmod(0o777)
@@ -79,7 +87,9 @@ async def test_where_others_could_replace_launches_the_sites_run_from_copies(clu
     one = wanted(own, "", script="code/a run", name="copied")
     script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
     files = {"a run": script, "-table": b"1 2 3\n"}
-    with pytest.raises(UsageError, match=f"others may write to {root}, and so others could replace"):
+    with pytest.raises(
+        UsageError, match=f"others may write to {root}, and so others could replace"
+    ):
         await own.plan(one, files=files)
     launches = Launches(cluster.store, LaunchSettings(site, is_sites=True), tmp_path / "state")
     job, folder = await submitted(cluster, launches, one, files=files)
@@ -96,7 +106,9 @@ async def test_where_others_could_replace_launches_the_sites_run_from_copies(clu
     assert "somebody else" not in await cluster.log(held)
 
 
-async def test_a_launch_runs_what_was_staged_and_leads_to_its_folder(cluster: Cluster, launches: Launches) -> None:
+async def test_a_launch_runs_what_was_staged_and_leads_to_its_folder(
+    cluster: Cluster, launches: Launches
+) -> None:
     one = wanted(launches, "", script="code/run", name="staged")
     script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
     files = {"run": script, "-table": b"1 2 3\n"}
@@ -105,7 +117,9 @@ async def test_a_launch_runs_what_was_staged_and_leads_to_its_folder(cluster: Cl
     assert folder.parent == Path(launches.settings.site.storage_root)
     assert await cluster.log(job) == f"ran {folder}/files/run\n1 2 3\n"
     assert (folder / "request.toml").read_text() == "# as it was written\n"
-    assert (await fetch_script(cluster.store, job)).text.encode() == (folder / "batch.sh").read_bytes()
+    assert (await fetch_script(cluster.store, job)).text.encode() == (
+        folder / "batch.sh"
+    ).read_bytes()
     assert (await cluster.row(job))["name"] == "staged"
 
 
@@ -116,7 +130,9 @@ async def test_a_refused_launch_leaves_nothing(cluster: Cluster, launches: Launc
     assert launches.records.all() == ()
 
 
-async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cluster, launches: Launches) -> None:
+async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(
+    cluster: Cluster, launches: Launches
+) -> None:
     planned = await launches.plan(wanted(launches))
     folder = planted(planned.place.folder)
     report = await cluster.actions.run(planned.plan)
@@ -127,7 +143,9 @@ async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cl
     assert (folder / "batch.sh").exists()
 
 
-@pytest.mark.parametrize(("lost", "is_sent"), [("sh", True), ("sh", False), ("submit", True), ("submit", False)])
+@pytest.mark.parametrize(
+    ("lost", "is_sent"), [("sh", True), ("sh", False), ("submit", True), ("submit", False)]
+)
 async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
     cluster: Cluster, launches: Launches, monkeypatch: pytest.MonkeyPatch, lost: str, is_sent: bool
 ) -> None:
@@ -161,9 +179,13 @@ async def test_of_what_completes_the_folder_goes_and_of_what_fails_it_stays(
     bad, kept = await submitted(cluster, launches, wanted(launches, "exit 3"))
     tasks = parse_tasks("1-2")
     whole, _ = await submitted(cluster, launches, wanted(launches, array=tasks))
-    part, half = await submitted(cluster, launches, wanted(launches, "test $SLURM_ARRAY_TASK_ID = 1", array=tasks))
+    part, half = await submitted(
+        cluster, launches, wanted(launches, "test $SLURM_ARRAY_TASK_ID = 1", array=tasks)
+    )
     waits, waiting = await submitted(cluster, launches, wanted(launches, hold=True))
-    await cluster.all_ended(well, bad, *(f"{job}_{task}" for job in (whole, part) for task in (1, 2)))
+    await cluster.all_ended(
+        well, bad, *(f"{job}_{task}" for job in (whole, part) for task in (1, 2))
+    )
 
     async def tidied() -> list[str] | None:
         await launches.tidy()
@@ -196,6 +218,9 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
         return await launches.tidy() or None
 
     (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
-    assert words == f"job {job} completed, but its files remain in {folder}: its contents are not what was staged"
+    assert words == (
+        f"job {job} completed, but its files remain in {folder}: its contents are not what was "
+        f"staged"
+    )
     assert folder.is_dir()
     assert await launches.tidy() == ()

@@ -1,4 +1,6 @@
-"""The curve of a training that runs, on the embedded queue and on Slurm alike: it is what the training wrote."""
+"""The curve of a training that runs, on the embedded queue and on Slurm alike: it is what the
+training wrote.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def training(steps: int) -> str:
     return TRAIN.replace("__LAST__", str(steps))
 
 
-async def test_the_curve_of_a_run_grows_while_it_runs_and_is_what_it_wrote(cluster: Cluster) -> None:
+async def test_the_curve_of_a_run_grows_while_it_runs_and_is_what_it_wrote(
+    cluster: Cluster,
+) -> None:
     job = await cluster.submit(training(300), name="train.sh")
     await cluster.wait(job, ("running", "completed"))
     run = WatchedRun(cluster.store, job)
@@ -58,7 +62,10 @@ async def test_the_curve_of_a_run_grows_while_it_runs_and_is_what_it_wrote(clust
 
 
 async def test_a_requeued_job_that_adds_to_its_log_has_two_attempts(cluster: Cluster) -> None:
-    body = 'for s in $(seq 1 30); do echo "step $s: loss $SLURM_RESTART_COUNT.5"; done; echo up; sleep 600'
+    body = (
+        'for s in $(seq 1 30); do echo "step $s: loss $SLURM_RESTART_COUNT.5"; done; echo up; '
+        "sleep 600"
+    )
     job = await cluster.up(body, "--requeue", "--open-mode=append")
     await cluster.do("requeue", job)
     await cluster.may_start_again(job)

@@ -24,14 +24,23 @@ async def test_how_a_job_ended_is_told_by_its_state_and_its_exit(cluster: Cluste
     }
     jobs = await asyncio.gather(*map(cluster.submit, expected))
     rows = await cluster.all_ended(*jobs)
-    assert [(row["state"], row["exit_code"], row["exit_signal"]) for row in rows] == list(expected.values())
+    assert [(row["state"], row["exit_code"], row["exit_signal"]) for row in rows] == list(
+        expected.values()
+    )
     assert [row["reason"] for row in rows[:3]] == [None, "NonZeroExitCode", "NonZeroExitCode"]
 
 
 async def test_a_job_goes_from_pending_to_running_to_completed(cluster: Cluster) -> None:
-    job = await cluster.submit("until [ -e go-on ]; do sleep 0.05; done; echo done", "-t", "5", "-n", "2", held=True)
+    job = await cluster.submit(
+        "until [ -e go-on ]; do sleep 0.05; done; echo done", "-t", "5", "-n", "2", held=True
+    )
     row = await cluster.row(job)
-    assert (row["state"], row["started_at"], row["ends_at"], row["node_list"]) == ("held", None, None, None)
+    assert (row["state"], row["started_at"], row["ends_at"], row["node_list"]) == (
+        "held",
+        None,
+        None,
+        None,
+    )
     await cluster.do("release", job)
     row = await cluster.wait(job, "running")
     assert (row["exit_code"], row["exit_signal"], row["reason"]) == (None, None, None)
@@ -65,7 +74,10 @@ async def test_output_goes_where_it_is_told_to_be(cluster: Cluster) -> None:
         f"{cluster.work}/logs/sim-{apart}.out",
         f"{cluster.work}/logs/sim-{apart}.err",
     )
-    assert (await cluster.log(apart), await cluster.log(apart, stderr=True)) == (f"out {apart}\n", f"err {apart}\n")
+    assert (await cluster.log(apart), await cluster.log(apart, stderr=True)) == (
+        f"out {apart}\n",
+        f"err {apart}\n",
+    )
     files = (await cluster.place(f"{array}_5")).files
     assert (files.stdout, files.stderr) == (
         f"{cluster.work}/logs/{array}_5.out",
@@ -90,7 +102,9 @@ async def test_a_log_is_cut_or_added_to_as_was_asked_for(cluster: Cluster) -> No
 
 async def test_a_script_has_its_arguments_and_the_name_of_its_file(cluster: Cluster) -> None:
     arguments = ("--lr=0.1", "two words", "$HOME", "", "-x")
-    job = await cluster.submit('echo "$#"; printf "%s\\n" "$@"', name="train.sh", arguments=arguments)
+    job = await cluster.submit(
+        'echo "$#"; printf "%s\\n" "$@"', name="train.sh", arguments=arguments
+    )
     row = await cluster.ended(job)
     assert row["name"] == "train.sh"
     assert (await cluster.log(job)).split("\n") == ["5", *arguments, ""]
@@ -98,7 +112,9 @@ async def test_a_script_has_its_arguments_and_the_name_of_its_file(cluster: Clus
 
 async def test_directives_give_way_to_options(cluster: Cluster) -> None:
     body = "#SBATCH --job-name=of-script -t 7\n#SBATCH --comment='a b'\necho $SLURM_JOB_NAME"
-    own, given = await asyncio.gather(cluster.submit(body), cluster.submit(body, "-J", "given", "-t", "1:00:00"))
+    own, given = await asyncio.gather(
+        cluster.submit(body), cluster.submit(body, "-J", "given", "-t", "1:00:00")
+    )
     rows = await cluster.all_ended(own, given)
     assert [(row["name"], row["limit_seconds"], row["comment"]) for row in rows] == [
         ("of-script", 420, "a b"),
@@ -109,9 +125,35 @@ async def test_directives_give_way_to_options(cluster: Cluster) -> None:
 
 # What the two are to say alike, besides the names of machines, people and clusters.
 SAID_ALIKE = (
-    *("ARRAY_JOB_ID", "ARRAY_TASK_COUNT", "ARRAY_TASK_ID", "ARRAY_TASK_MAX", "ARRAY_TASK_MIN", "ARRAY_TASK_STEP"),
-    *("CPUS_ON_NODE", "CPUS_PER_TASK", "JOBID", "JOB_CPUS_PER_NODE", "JOB_GID", "JOB_ID", "JOB_NAME", "JOB_NUM_NODES"),
-    *("JOB_UID", "JOB_USER", "LOCALID", "MEM_PER_NODE", "NNODES", "NODEID", "NPROCS", "NTASKS", "NTASKS_PER_NODE"),
+    *(
+        "ARRAY_JOB_ID",
+        "ARRAY_TASK_COUNT",
+        "ARRAY_TASK_ID",
+        "ARRAY_TASK_MAX",
+        "ARRAY_TASK_MIN",
+        "ARRAY_TASK_STEP",
+    ),
+    *(
+        "CPUS_ON_NODE",
+        "CPUS_PER_TASK",
+        "JOBID",
+        "JOB_CPUS_PER_NODE",
+        "JOB_GID",
+        "JOB_ID",
+        "JOB_NAME",
+        "JOB_NUM_NODES",
+    ),
+    *(
+        "JOB_UID",
+        "JOB_USER",
+        "LOCALID",
+        "MEM_PER_NODE",
+        "NNODES",
+        "NODEID",
+        "NPROCS",
+        "NTASKS",
+        "NTASKS_PER_NODE",
+    ),
     *("PROCID", "RESTART_COUNT", "SUBMIT_DIR", "TASKS_PER_NODE"),
 )
 
@@ -123,7 +165,9 @@ async def environment(cluster: Cluster, job_id: str) -> dict[str, str]:
     return {name: told[f"SLURM_{name}"] for name in SAID_ALIKE if f"SLURM_{name}" in told}
 
 
-async def test_a_job_is_told_what_it_was_given_and_nothing_it_did_not_ask_for(cluster: Cluster) -> None:
+async def test_a_job_is_told_what_it_was_given_and_nothing_it_did_not_ask_for(
+    cluster: Cluster,
+) -> None:
     plain, many, array = await asyncio.gather(
         cluster.submit("env", "--mem=70M"),
         cluster.submit("env", "-c2", "--ntasks-per-node=2", "-J", "a b", "--mem=70M"),
@@ -176,7 +220,9 @@ async def test_a_job_is_told_what_it_was_given_and_nothing_it_did_not_ask_for(cl
     }
 
 
-async def test_an_environment_is_handed_on_as_asked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_environment_is_handed_on_as_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GREETING", "hi there")
     body = 'echo "$GREETING|$COLOUR"'
     all_of_it, some, none = await asyncio.gather(
@@ -193,7 +239,13 @@ async def test_an_environment_is_handed_on_as_asked(cluster: Cluster, monkeypatc
 
 
 async def test_hostile_names_come_back_as_they_are(cluster: Cluster) -> None:
-    names = ("$(rm -rf ~)", "two\nlines\r\tand\x1b[31m\udcff\udce9", "--version", "a|b %j %x", "[red]x[/red] 'q' \"")
+    names = (
+        "$(rm -rf ~)",
+        "two\nlines\r\tand\x1b[31m\udcff\udce9",
+        "--version",
+        "a|b %j %x",
+        "[red]x[/red] 'q' \"",
+    )
     jobs = await asyncio.gather(
         *(
             cluster.submit(
@@ -213,7 +265,9 @@ async def test_hostile_names_come_back_as_they_are(cluster: Cluster) -> None:
 
 async def test_a_script_is_kept_as_it_was_handed_in(cluster: Cluster) -> None:
     body = "# étude \udcff 日本\n\techo 'a\\b' \"$x\"  \n\n: <<END\n#SBATCH no option\nEND\n"
-    job, array = await asyncio.gather(cluster.submit(body, held=True), cluster.submit(body, array="0-3", held=True))
+    job, array = await asyncio.gather(
+        cluster.submit(body, held=True), cluster.submit(body, array="0-3", held=True)
+    )
     for one in (job, array, f"{array}_2"):
         script = await fetch_script(cluster.store, one)
         assert script.text.encode("utf-8", "surrogateescape") == bash(body), one
@@ -233,7 +287,11 @@ async def test_the_history_has_what_ended(cluster: Cluster) -> None:
 
     async def look() -> dict[str, Row] | None:
         rows = {row["id"]: row for row in await cluster.past(well, badly, array, waiting)}
-        return rows if rows.keys() == set(jobs) and all(row["ends_at"] for row in rows.values()) else None
+        return (
+            rows
+            if rows.keys() == set(jobs) and all(row["ends_at"] for row in rows.values())
+            else None
+        )
 
     past = await cluster.until(look, lambda: f"the history to have {jobs}")
     told = {job: (row["state"], row["exit_code"]) for job, row in past.items()}
@@ -244,14 +302,27 @@ async def test_the_history_has_what_ended(cluster: Cluster) -> None:
         f"{array}_1": ("failed", 1),
         waiting: ("cancelled", 0),
     }
-    names = ("name", "array_id", "array_task", "work_dir", "started_at", "ends_at", "cpus", "exit_signal")
+    names = (
+        "name",
+        "array_id",
+        "array_task",
+        "work_dir",
+        "started_at",
+        "ends_at",
+        "cpus",
+        "exit_signal",
+    )
     for job in (well, badly, f"{array}_0", f"{array}_1"):
         assert [past[job][name] for name in names] == [now[job][name] for name in names], job
 
 
 async def test_a_job_that_never_was_is_told_to_be_none(cluster: Cluster) -> None:
     store: ClusterStore = cluster.store
-    for asking in (cluster.rows("99999999"), store.fetch_detail("99999999"), fetch_script(store, "99999999")):
+    for asking in (
+        cluster.rows("99999999"),
+        store.fetch_detail("99999999"),
+        fetch_script(store, "99999999"),
+    ):
         with pytest.raises(NoSuchJob):
             await asking
     for verb in ("cancel", "hold", "release", "requeue"):
@@ -259,7 +330,9 @@ async def test_a_job_that_never_was_is_told_to_be_none(cluster: Cluster) -> None
         assert (done, bool(words)) == (False, True), verb
     ((done, words),) = (await cluster.does("alter", "99999999", time="5")).values()
     assert (done, bool(words)) == (False, True)
-    ((done, words),) = (await cluster.does("signal", "99999999", signal="USR1", to="batch")).values()
+    ((done, words),) = (
+        await cluster.does("signal", "99999999", signal="USR1", to="batch")
+    ).values()
     assert (done, bool(words)) == (False, True)
     for verb in ("suspend", "resume"):
         # Of such a job Slurm says here what it says where the answer was lost.

@@ -1,4 +1,6 @@
-"""Jobs that are handed in once more, and answers that are lost, on the embedded queue and on Slurm alike."""
+"""Jobs that are handed in once more, and answers that are lost, on the embedded queue and on Slurm
+alike.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Jobs that ended, and that the history knows: an array of which two tasks failed, and plain ones."""
+    """Jobs that ended, and that the history knows: an array of which two tasks failed, and plain
+    ones.
+    """
 
     array: str
     with_options: str
@@ -52,7 +56,9 @@ async def earlier(cluster: Cluster) -> Earlier:
     if cluster.name not in _EARLIER:
         array, *jobs = await asyncio.gather(
             cluster.submit(SWEEP, "-c", "2", "-J", "sweep", array="0-5%3", arguments=ARGUMENTS),
-            cluster.submit("exit 3", "-J", "then", "-d", "singleton", "--comment=my own", "-t", "9", held=True),
+            cluster.submit(
+                "exit 3", "-J", "then", "-d", "singleton", "--comment=my own", "-t", "9", held=True
+            ),
             cluster.submit("true", "-J", "again plain"),
             cluster.submit("true", "-J", "again with comment", "--comment", "my own"),
         )
@@ -70,7 +76,9 @@ async def submitted(cluster: Cluster, again: SubmissionPlan) -> str:
     return outcome.words.removeprefix("job ").partition(";")[0]
 
 
-async def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(cluster: Cluster, earlier: Earlier) -> None:
+async def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(
+    cluster: Cluster, earlier: Earlier
+) -> None:
     array = earlier.array
     failed = [row for row in await cluster.rows(array) if row["state"] in ENDED_BADLY]
     assert sorted(row["array_task"] for row in failed) == ["1", "4"]
@@ -81,7 +89,9 @@ async def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(cluster
     rows = await cluster.all_ended(f"{new}_1", f"{new}_4")
     assert sorted(await cluster.tasks(new)) == [1, 4]
     names = ("name", "cpus", "limit_seconds", "work_dir", "queue")
-    assert [[row[name] for name in names] for row in rows] == [[failed[0][name] for name in names]] * 2
+    assert [[row[name] for name in names] for row in rows] == [
+        [failed[0][name] for name in names]
+    ] * 2
     assert [row["state"] for row in rows] == ["completed", "completed"]
     assert await cluster.log(f"{new}_4") == "task 4: --lr=0.1 --epochs=3\n"
     script = await fetch_script(cluster.store, f"{new}_1")
@@ -89,12 +99,19 @@ async def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(cluster
     (cluster.work / "repaired").unlink()
 
 
-async def test_what_was_meant_for_then_does_not_count_again(cluster: Cluster, earlier: Earlier) -> None:
+async def test_what_was_meant_for_then_does_not_count_again(
+    cluster: Cluster, earlier: Earlier
+) -> None:
     row: Row = await cluster.row(earlier.with_options)
     again = await plan_again(cluster.store, wanted_of([row]))
     new = await submitted(cluster, again)
     row = await cluster.ended(new)
-    assert (row["state"], row["name"], row["comment"], row["limit_seconds"]) == ("failed", "then", "my own", 540)
+    assert (row["state"], row["name"], row["comment"], row["limit_seconds"]) == (
+        "failed",
+        "then",
+        "my own",
+        540,
+    )
     assert any("own comment" in aside for aside in again.notes)
 
 
@@ -121,7 +138,9 @@ async def of_name(cluster: Cluster, name: str) -> list[str]:
     """The ids of all jobs of a name that were submitted here."""
     query = cluster.store.backend.queue.jobs(JobScope(user=cluster.store.user, ended=True))
     rows = (await cluster.store.ask(query)).table.to_pylist()
-    return [row["id"] for row in rows if (row["name"], row["work_dir"]) == (name, str(cluster.work))]
+    return [
+        row["id"] for row in rows if (row["name"], row["work_dir"]) == (name, str(cluster.work))
+    ]
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
@@ -132,7 +151,9 @@ async def test_a_submission_whose_answer_was_lost_is_found_by_its_mark(
     wanted = Submission(bash("true"), name, held=True)
     # Another of its name does not stand for it.
     other = await cluster.submit("true", name=name, held=True)
-    done, words = await lost(cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent)
+    done, words = await lost(
+        cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent
+    )
     new = [job for job in await of_name(cluster, name) if job != other]
     assert len(new) == is_sent
     assert (done, words) == ((True, f"job {new[0]}") if is_sent else (False, words))
@@ -145,7 +166,9 @@ async def test_a_submission_with_a_comment_of_its_own_is_found_by_its_name(
 ) -> None:
     name = f"lost with comment {secrets.token_hex(4)}"
     wanted = Submission(bash(f"#SBATCH --comment='my own' -J '{name}'\ntrue"), "job.sh", held=True)
-    done, words = await lost(cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent)
+    done, words = await lost(
+        cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent
+    )
     new = await of_name(cluster, name)
     assert len(new) == is_sent
     expected = f"job {new[0]} (the only one of that name submitted since)" if is_sent else words

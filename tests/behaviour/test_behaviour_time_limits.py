@@ -1,4 +1,7 @@
-"""What becomes of a job that runs out of its time, on the embedded queue and on Slurm alike. Looked at last."""
+"""What becomes of a job that runs out of its time, on the embedded queue and on Slurm alike.
+
+Looked at last.
+"""
 
 from __future__ import annotations
 

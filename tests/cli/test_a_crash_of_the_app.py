@@ -1,4 +1,6 @@
-"""An error of the app's own ends it with a sentence, not with a traceback and everyone's job names in it."""
+"""An error of the app's own ends it with a sentence, not with a traceback and everyone's job names
+in it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ main.main()
 
 
 @pytest.mark.parametrize("is_source_tree", [False, True])
-def test_a_crash_is_told_in_a_sentence_and_to_a_developer_with_its_traceback(is_source_tree: bool) -> None:
+def test_a_crash_is_told_in_a_sentence_and_to_a_developer_with_its_traceback(
+    is_source_tree: bool,
+) -> None:
     program = PROGRAM.replace("IS_SOURCE_TREE", str(is_source_tree))
     child, terminal = pty.fork()
     if child == 0:

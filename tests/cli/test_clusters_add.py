@@ -1,4 +1,6 @@
-"""`hpcdash clusters add` tries a cluster before it writes it; the embedded queue's settings, and what doctor says."""
+"""`hpcdash clusters add` tries a cluster before it writes it; the embedded queue's settings, and
+what doctor says.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_this_machine_is_tried_as_well(program: Program) -> None:
 def test_a_scheduler_that_is_not_there_is_not_written(program: Program, tmp_path: Path) -> None:
     (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "squeue").chmod(0o755)
-    run = program("clusters", "add", "here", "--local", "--backend", "slurm", PATH=f"{tmp_path}:/usr/bin:/bin")
+    run = program(
+        "clusters", "add", "here", "--local", "--backend", "slurm", PATH=f"{tmp_path}:/usr/bin:/bin"
+    )
     assert run.status != 0
     assert "Nothing was written" in run.stderr
     assert not program.config.exists()
@@ -90,7 +94,9 @@ def test_the_configuration_sets_what_the_embedded_queue_gives(program: Program) 
         ("gpu = 1", 'embedded.gpu: unknown key; did you mean "gpus"?'),
     ],
 )
-def test_a_wrong_setting_of_the_queue_names_file_line_and_key(program: Program, line: str, words: str) -> None:
+def test_a_wrong_setting_of_the_queue_names_file_line_and_key(
+    program: Program, line: str, words: str
+) -> None:
     program.config.parent.mkdir(parents=True)
     program.config.write_text(f"[embedded]\n{line}\n")
     assert f"{program.config}:2: {words}" in program("config", "check").refused(2)
@@ -118,7 +124,9 @@ def test_a_queue_that_others_could_read_is_closed_to_them(tmp_path: Path) -> Non
     assert tmp_path.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_queue_is_asked_quicker_than_a_shared_controller_unless_the_configuration_says_otherwise() -> None:
+def test_the_queue_is_asked_quicker_than_a_shared_controller_unless_the_configuration_says_otherwise() -> (
+    None
+):
     pace = queue_pace_of(ClusterSettings("local", "local"))
     assert set(pace.seconds.values()) == {2.0}
     assert pace.unfocused_factor == 4.0

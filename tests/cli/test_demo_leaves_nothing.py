@@ -1,4 +1,6 @@
-"""The demonstration without its screen: what is in its queue, what its switches do, and that nothing of it stays."""
+"""The demonstration without its screen: what is in its queue, what its switches do, and that
+nothing of it stays.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SECONDS = 60.0
 
 
 class Demo:
-    """The process that fills a demonstration's queue and takes it away; the test holds its stdin."""
+    """The process that fills a demonstration's queue and takes it away; the test holds its
+    stdin.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,8 +50,18 @@ class Demo:
 
     def jobs(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of the queue by the jobs' names, ended ones as well."""
-        argv = [sys.executable, "-P", "-m", "hpcdash.embedded", str(self.folder / "queue"), "jobs", "--ended=3600"]
-        columns = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)["columns"]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "hpcdash.embedded",
+            str(self.folder / "queue"),
+            "jobs",
+            "--ended=3600",
+        ]
+        columns = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)[
+            "columns"
+        ]
         found: dict[str, list[dict[str, Any]]] = {}
         for values in zip(*columns.values(), strict=True):
             row = dict(zip(columns, values, strict=True))
@@ -92,7 +106,8 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> None:
     assert demo.said == READY
     wait_until(
-        "the job that is too slow", lambda: {row["state"] for row in demo.jobs().get("profile-io", [])} == {"timeout"}
+        "the job that is too slow",
+        lambda: {row["state"] for row in demo.jobs().get("profile-io", [])} == {"timeout"},
     )
     wait_until("the one that hangs", lambda: "wait" in demo.output("allreduce-bench"))
     jobs = demo.jobs()
@@ -112,7 +127,11 @@ def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> 
     assert {row["priority"] for rows in jobs.values() for row in rows} == {None}
     assert "CUDA out of memory" in demo.output("ablation-lr1e-3")
     training = demo.output("train-7b")
-    losses = [float(line.split("lm loss: ")[1].split()[0]) for line in training.splitlines() if "lm loss" in line]
+    losses = [
+        float(line.split("lm loss: ")[1].split()[0])
+        for line in training.splitlines()
+        if "lm loss" in line
+    ]
     assert losses[429] > losses[400] + 2, "the spike"
     assert losses[-1] < losses[0] / 2
     bars = next((demo.folder / "work").glob("finetune-lora-*.err")).read_bytes()
@@ -127,11 +146,16 @@ def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> 
 def test_the_training_obeys_its_switches(demo: Demo) -> None:
     wait_until("the training", lambda: "iteration      600" in demo.output("train-7b"))
     (demo.folder / "work" / "train-7b.save").touch()
-    wait_until("the save switch", lambda: "save switch seen: checkpoint saved at step" in demo.output("train-7b"))
+    wait_until(
+        "the save switch",
+        lambda: "save switch seen: checkpoint saved at step" in demo.output("train-7b"),
+    )
     assert not (demo.folder / "work" / "train-7b.save").exists()
     (demo.folder / "work" / "train-7b.kill").touch()
     wait_until("the kill switch", lambda: demo.jobs()["train-7b"][0]["state"] == "completed")
-    assert re.search(r"kill switch seen: checkpoint saved at step \d+, ending\n$", demo.output("train-7b"))
+    assert re.search(
+        r"kill switch seen: checkpoint saved at step \d+, ending\n$", demo.output("train-7b")
+    )
     assert (demo.folder / "work" / "train-7b.kill").exists()
     # What waited for it goes on.
     wait_until("the one after it", lambda: demo.jobs()["evaluate"][0]["state"] == "completed")
@@ -164,7 +188,9 @@ def test_what_is_left_of_one_that_was_killed_goes_at_the_next(tmp_path: Path, en
     killed = Demo(own_folder(tmp_path / "hpcdash-demo-killed"))
     wait_until("the training", lambda: "iteration" in killed.output("train-7b"))
     # The queue starts jobs meanwhile.
-    while found := [process for process, words in processes_of(killed.folder).items() if ended in words]:
+    while found := [
+        process for process, words in processes_of(killed.folder).items() if ended in words
+    ]:
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -197,7 +223,10 @@ def test_one_that_is_shown_and_what_is_nobody_s_demonstration_stay(tmp_path: Pat
 
     following = Demo(own_folder(tmp_path / "hpcdash-demo-next"))
     try:
-        wait_until("the one that is left to be gone", lambda: not (tmp_path / "hpcdash-demo-killed").exists())
+        wait_until(
+            "the one that is left to be gone",
+            lambda: not (tmp_path / "hpcdash-demo-killed").exists(),
+        )
         wait_until("the look at all to be over", lambda: not is_looking(following.process.pid))
     finally:
         following.end()

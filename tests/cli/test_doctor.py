@@ -24,7 +24,10 @@ HERE_IS_WRONG, THERE_IS_WRONG, UNKNOWN = (
 
 def test_two_clocks_that_are_close_are_well() -> None:
     check = clock_check(THERE, -2.4, None, None)
-    assert (check.ok, check.detail) == (True, "differs by -2 s (cluster time: 2026-11-21 08:33:20 UTC)")
+    assert (check.ok, check.detail) == (
+        True,
+        "differs by -2 s (cluster time: 2026-11-21 08:33:20 UTC)",
+    )
 
 
 @for_each(
@@ -44,7 +47,9 @@ def test_of_two_clocks_the_wrong_one_is_that_which_no_time_server_keeps(
 ) -> None:
     check = clock_check(THERE, 10_800.0, kept_here, kept_there)
     assert not check.ok
-    assert check.detail.startswith("the cluster's clock is 3 h ahead of this machine's; it differs by +10800 s")
+    assert check.detail.startswith(
+        "the cluster's clock is 3 h ahead of this machine's; it differs by +10800 s"
+    )
     assert told in check.next_step
     assert "behind" in clock_check(THERE, -600.0, kept_here, kept_there).detail
 
@@ -76,7 +81,11 @@ _STALE = "echo 'the cache is stale' >&2; exit 3"
     [
         ("echo slurm 23.11.4", "queues", "sinfo failed; it said: the cache is stale"),
         (":", "scheduler", "squeue is not Slurm's squeue: for --version it prints nothing"),
-        ("echo cached", "scheduler", "squeue is not Slurm's squeue: for --version it prints 'cached'"),
+        (
+            "echo cached",
+            "scheduler",
+            "squeue is not Slurm's squeue: for --version it prints 'cached'",
+        ),
         (_STALE, "scheduler", "squeue failed; it said: the cache is stale"),
     ],
 )
@@ -85,7 +94,9 @@ def test_a_script_in_the_place_of_slurm_s_commands_is_called_by_its_name(
 ) -> None:
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     for name in ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel"):
-        (folder / name).write_text(f'#!/bin/sh\ntest "$1" != --version || {{ {version}; exit; }}\n{_STALE}\n')
+        (folder / name).write_text(
+            f'#!/bin/sh\ntest "$1" != --version || {{ {version}; exit; }}\n{_STALE}\n'
+        )
         (folder / name).chmod(0o755)
     program = Program(home_with(folder / "home"), ("--local", "--backend", "slurm"))
     found = program("doctor", "--format", "json", PATH=f"{folder}:{os.environ['PATH']}")

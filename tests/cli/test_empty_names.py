@@ -1,4 +1,6 @@
-"""An empty name on the command line, as a variable that is not set leaves it, is an error and never something else."""
+"""An empty name on the command line, as a variable that is not set leaves it, is an error and never
+something else.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_an_empty_name_is_refused(program: Program, words: tuple[str, ...], said
     assert not program.config.exists()
 
 
-@pytest.mark.parametrize("name", ["HPCDASH_CONFIG", "HPCDASH_CACHE", "HPCDASH_STATE", "HPCDASH_QUEUE"])
+@pytest.mark.parametrize(
+    "name", ["HPCDASH_CONFIG", "HPCDASH_CACHE", "HPCDASH_STATE", "HPCDASH_QUEUE"]
+)
 def test_an_empty_variable_is_refused(program: Program, name: str) -> None:
     said = program("--local", "--backend", "local", "submit", "job.sh", **{name: ""}).refused(2)
     assert f"${name} is empty" in said
@@ -61,4 +65,7 @@ def test_an_empty_variable_is_refused(program: Program, name: str) -> None:
 
 def test_an_empty_filter_leaves_nothing_out(program: Program, tmp_path: Path) -> None:
     queue = str(tmp_path / "queue")
-    assert program("--local", "--backend", "local", "jobs", "--filter", "", HPCDASH_QUEUE=queue).status == 0
+    assert (
+        program("--local", "--backend", "local", "jobs", "--filter", "", HPCDASH_QUEUE=queue).status
+        == 0
+    )

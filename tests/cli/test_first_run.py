@@ -36,7 +36,11 @@ def put_squeue(folder: Path) -> str:
 def nobody(tmp_path: Path) -> Program:
     """hpcdash of a person with an empty home, on a machine without Slurm's commands."""
     (tmp_path / "bin").mkdir()
-    nothing = {"PATH": str(tmp_path / "bin"), "SLURM_CONF": "/dev/null", "PBS_CONF_FILE": "/dev/null"}
+    nothing = {
+        "PATH": str(tmp_path / "bin"),
+        "SLURM_CONF": "/dev/null",
+        "PBS_CONF_FILE": "/dev/null",
+    }
     return Program(home_with(tmp_path / "home"), variables=nothing)
 
 
@@ -49,7 +53,9 @@ async def choose_this_machine(screen: Screen) -> None:
 async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Program) -> None:
     marker = nobody.home / "state" / "hpcdash" / "toured"
     async with dashboard(nobody, columns=80, lines=24) as screen:
-        await screen.until(lambda text: "neither Slurm nor PBS is installed here" in " ".join(text.split()))
+        await screen.until(
+            lambda text: "neither Slurm nor PBS is installed here" in " ".join(text.split())
+        )
         await choose_this_machine(screen)
         await screen.until(lambda text: "added local to" in text)
         # On a login node that has the same home it is that one's scheduler.
@@ -77,11 +83,17 @@ async def test_who_leaves_has_seen_the_hints(nobody: Program) -> None:
     assert (nobody.home / "state" / "hpcdash" / "toured").exists()
 
 
-async def test_where_nothing_can_be_kept_it_works_all_the_same(nobody: Program, tmp_path: Path) -> None:
+async def test_where_nothing_can_be_kept_it_works_all_the_same(
+    nobody: Program, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     barred = replace(
         nobody,
-        variables={**nobody.variables, "HPCDASH_STATE": str(tmp_path / "file"), "HPCDASH_QUEUE": str(tmp_path / "q")},
+        variables={
+            **nobody.variables,
+            "HPCDASH_STATE": str(tmp_path / "file"),
+            "HPCDASH_QUEUE": str(tmp_path / "q"),
+        },
     )
     barred.config.parent.parent.mkdir()
     barred.config.parent.symlink_to("/proc/nowhere")
@@ -120,9 +132,13 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
     nobody: Program, slurm_lab: SlurmLab, tmp_path: Path
 ) -> None:
     config = slurm_lab.ssh_config.read_text()
-    (nobody.home / ".ssh" / "config").write_text(f"Host away\n HostName 127.0.0.1\n Port 1\n{config}")
+    (nobody.home / ".ssh" / "config").write_text(
+        f"Host away\n HostName 127.0.0.1\n Port 1\n{config}"
+    )
     async with dashboard(nobody, columns=80, lines=24) as screen:
-        await screen.until(lambda text: "away" in text and "lab-bob" in text and "enter connect" in text)
+        await screen.until(
+            lambda text: "away" in text and "lab-bob" in text and "enter connect" in text
+        )
         screen.type("\r")
         await screen.until("refused the connection")
         assert not nobody.config.exists()
@@ -136,10 +152,15 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
         assert f"youare{slurm_lab.alice}" in "".join(text.replace("│", "").split())
         screen.type("\r")
         await screen.until(lambda text: "added lab-alice to" in text and "connected" in text)
-        assert nobody.config.read_text() == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
+        assert (
+            nobody.config.read_text()
+            == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
+        )
         screen.type("q")
         assert await screen.ended() == 0
-    assert nobody.config.read_text() == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
+    assert (
+        nobody.config.read_text() == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
+    )
 
 
 async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) -> None:
@@ -163,26 +184,40 @@ def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "--backend slurm" in said
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=ctl1\n")
     assert "using this machine's Slurm." in why_this(CommonOptions(), Settings())
-    for options in (CommonOptions(local=True), CommonOptions(ssh="juno"), CommonOptions(backend="slurm")):
+    for options in (
+        CommonOptions(local=True),
+        CommonOptions(ssh="juno"),
+        CommonOptions(backend="slurm"),
+    ):
         assert why_this(options, Settings()) == ""
-    assert why_this(CommonOptions(), Settings(clusters={"juno": ClusterSettings("juno", "Juno")})) == ""
+    assert (
+        why_this(CommonOptions(), Settings(clusters={"juno": ClusterSettings("juno", "Juno")}))
+        == ""
+    )
 
 
-def test_slurm_without_a_configuration_is_asked_when_a_person_says_so(nobody: Program, tmp_path: Path) -> None:
+def test_slurm_without_a_configuration_is_asked_when_a_person_says_so(
+    nobody: Program, tmp_path: Path
+) -> None:
     path = put_squeue(tmp_path / "slurm")
-    assert "squeue failed" in nobody("--backend", "slurm", "jobs", PATH=f"{path}:/usr/bin:/bin").refused(1)
+    assert "squeue failed" in nobody(
+        "--backend", "slurm", "jobs", PATH=f"{path}:/usr/bin:/bin"
+    ).refused(1)
 
 
 def test_two_commands_that_find_no_queue_make_one(nobody: Program) -> None:
     for number in range(3):
         queue = str(nobody.home / f"queue {number}")
         calls = together(
-            replace(nobody, variables={**nobody.variables, "HPCDASH_QUEUE": queue}), *[("nodes",), ("jobs",)] * 2
+            replace(nobody, variables={**nobody.variables, "HPCDASH_QUEUE": queue}),
+            *[("nodes",), ("jobs",)] * 2,
         )
         assert [(run.status, run.stderr) for run in calls] == [(0, "")] * 4
 
 
-async def test_a_queue_shows_no_last_jobs_of_another_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_shows_no_last_jobs_of_another_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("cache", "state"):
         monkeypatch.setenv(f"HPCDASH_{name.upper()}", str(tmp_path / name))
     monkeypatch.setenv("HPCDASH_QUEUE", "queue")
@@ -206,8 +241,16 @@ def test_a_current_folder_that_was_removed_is_named(nobody: Program, tmp_path: P
     (tmp_path / "job.sh").write_text("#!/bin/sh\n")
     gone = tmp_path / "gone"
     gone.mkdir()
-    words = ("/bin/sh", "-c", '/bin/rmdir "$PWD" && exec "$@"', "sh", *nobody.argv("--local", "submit", "../job.sh"))
-    ended = subprocess.run(words, env=nobody.environment, cwd=gone, capture_output=True, text=True, check=False)
+    words = (
+        "/bin/sh",
+        "-c",
+        '/bin/rmdir "$PWD" && exec "$@"',
+        "sh",
+        *nobody.argv("--local", "submit", "../job.sh"),
+    )
+    ended = subprocess.run(
+        words, env=nobody.environment, cwd=gone, capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stderr) == (
         1,
         "hpcdash: the current folder no longer exists\n  Go to another one: cd\n",

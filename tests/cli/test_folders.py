@@ -27,7 +27,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def places(home: Path) -> list[str]:
-    """Of the configuration, the state, the embedded queue (without the machine's name), the cache and the log."""
+    """Of the configuration, the state, the embedded queue (without the machine's name), the cache
+    and the log.
+    """
     found = (config_path()[0], state_root(), queue_folder().parent, cache_root(), log_file())
     return [str(path.relative_to(home)) for path in found]
 
@@ -35,7 +37,13 @@ def places(home: Path) -> list[str]:
 def test_on_linux_they_follow_xdg(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platformdirs, "PlatformDirs", Unix)
     state = ".local/state/hpcdash"
-    expected = [".config/hpcdash/config.toml", state, f"{state}/queue", ".cache/hpcdash", f"{state}/log/hpcdash.log"]
+    expected = [
+        ".config/hpcdash/config.toml",
+        state,
+        f"{state}/queue",
+        ".cache/hpcdash",
+        f"{state}/log/hpcdash.log",
+    ]
     assert places(home) == expected
     for name in _XDG:
         monkeypatch.setenv(name, str(home / name))

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from hpcdash.backends.actions import Outcome
 from hpcdash.cli.actions import format_end, format_jobs
 from hpcdash.cli.jobs import _format_nothing
-from hpcdash.cli.tables import Kind, contract_columns, default_columns, write_csv, write_json, write_table
+from hpcdash.cli.tables import (
+    Kind,
+    contract_columns,
+    default_columns,
+    write_csv,
+    write_json,
+    write_table,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.text import width_of
 from hpcdash.errors import UsageError
@@ -24,7 +31,12 @@ from hpcdash.services.state.journal import JournalEntry
 from tests.support.records import for_each
 
 NOW = 1_763_700_000
-SCHEMAS = {"jobs": schema.JOBS, "history": schema.JOBS, "nodes": schema.NODES, "queues": schema.QUEUES}
+SCHEMAS = {
+    "jobs": schema.JOBS,
+    "history": schema.JOBS,
+    "nodes": schema.NODES,
+    "queues": schema.QUEUES,
+}
 KINDS: tuple[Kind, ...] = ("jobs", "history", "nodes", "queues")
 JOBS: list[dict[str, Any]] = [
     {
@@ -86,7 +98,14 @@ NODES: list[dict[str, Any]] = [
     {"name": "n02", "state": "idle", "load": float("nan")},
 ]
 QUEUES: list[dict[str, Any]] = [
-    {"name": "gpu", "available": True, "default": False, "limit_seconds": None, "nodes": 3, "jobs_pending": 83000},
+    {
+        "name": "gpu",
+        "available": True,
+        "default": False,
+        "limit_seconds": None,
+        "nodes": 3,
+        "jobs_pending": 83000,
+    },
 ]
 
 
@@ -94,9 +113,19 @@ def table_of(kind: Kind, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMAS[kind])
 
 
-def json_of(kind: Kind, table: pa.Table, cluster: str = "juno", rejected_rows: int = 0) -> dict[str, Any]:
+def json_of(
+    kind: Kind, table: pa.Table, cluster: str = "juno", rejected_rows: int = 0
+) -> dict[str, Any]:
     out = io.BytesIO()
-    write_json(kind, table, out, cluster=cluster, backend="slurm", taken_at=NOW + 0.9, rejected_rows=rejected_rows)
+    write_json(
+        kind,
+        table,
+        out,
+        cluster=cluster,
+        backend="slurm",
+        taken_at=NOW + 0.9,
+        rejected_rows=rejected_rows,
+    )
     assert out.getvalue().endswith(b"}\n")
     read: dict[str, Any] = json.loads(out.getvalue().decode("utf-8"))
     return read
@@ -124,8 +153,10 @@ def test_json_is_one_object_with_the_contract_in_its_order() -> None:
     assert list(read) == ["schema", "cluster", "backend", "taken_at", "rejected_rows", "jobs"]
     assert [read[key] for key in list(read)[:5]] == [1, "juno", "slurm", "2025-11-21T04:40:00Z", 3]
     contract = (
-        "id array_id array_task name user account queue qos state native_state reason priority nodes cpus gpus "
-        "memory_bytes elapsed_seconds limit_seconds submitted_at eligible_at started_at ends_at node_list work_dir "
+        "id array_id array_task name user account queue qos state native_state reason priority "
+        "nodes cpus gpus "
+        "memory_bytes elapsed_seconds limit_seconds submitted_at eligible_at started_at ends_at "
+        "node_list work_dir "
         "stdout_path stderr_path dependency comment exit_code exit_signal"
     )
     assert [list(job) for job in read["jobs"]] == [contract.split()] * 2
@@ -144,11 +175,20 @@ def test_json_is_as_it_was_to_the_byte() -> None:
 
 def test_json_holds_names_as_they_are_and_what_is_unknown_as_null() -> None:
     pending, ended = json_of("jobs", table_of("jobs", JOBS))["jobs"]
-    assert (ended["name"], ended["exit_code"], ended["exit_signal"]) == ('evil\x1b[2J\n"a",=1+1', 0, 9)
+    assert (ended["name"], ended["exit_code"], ended["exit_signal"]) == (
+        'evil\x1b[2J\n"a",=1+1',
+        0,
+        9,
+    )
     assert (ended["gpus"], ended["submitted_at"], ended["array_id"]) == (None, None, None)
     assert (pending["priority"], pending["submitted_at"]) == (4294901730, "2025-11-21T02:40:00Z")
     first, second = json_of("nodes", table_of("nodes", NODES))["nodes"]
-    assert (first["flags"], first["features"], second["flags"], second["load"]) == (["maint", "reboot"], [], None, None)
+    assert (first["flags"], first["features"], second["flags"], second["load"]) == (
+        ["maint", "reboot"],
+        [],
+        None,
+        None,
+    )
 
 
 @for_each("kind", KINDS)
@@ -165,9 +205,13 @@ def test_an_argument_that_is_not_utf8_is_replaced() -> None:
 
 @for_each("rows", [8191, 8192, 8193, 20000])
 def test_long_tables_are_whole_across_parts_and_chunks(rows: int) -> None:
-    table = table_of("jobs", [{"id": str(number), "user": f"u{number % 3}"} for number in range(rows)])
+    table = table_of(
+        "jobs", [{"id": str(number), "user": f"u{number % 3}"} for number in range(rows)]
+    )
     table = pa.concat_tables([table.slice(0, 5000), table.slice(5000)])
-    assert [job["id"] for job in json_of("jobs", table)["jobs"]] == [str(number) for number in range(rows)]
+    assert [job["id"] for job in json_of("jobs", table)["jobs"]] == [
+        str(number) for number in range(rows)
+    ]
     assert len(list(csv.DictReader(io.StringIO(csv_of("jobs", table), newline="")))) == rows
     out = io.BytesIO()
     write_table("jobs", table, out, utc_now=NOW)
@@ -185,19 +229,29 @@ def test_csv_quotes_what_it_must_and_alters_nothing() -> None:
         "549755813888,0,11.987,,\r\n"
         "n02,idle,,,,,,,,,,,,,,,,\r\n"
     )
-    assert csv_of("queues", table_of("queues", QUEUES)).splitlines()[1] == "gpu,true,false,,3,,,,,,,,83000"
+    assert (
+        csv_of("queues", table_of("queues", QUEUES)).splitlines()[1]
+        == "gpu,true,false,,3,,,,,,,,83000"
+    )
     assert '"evil\x1b[2J\n""a"",=1+1"' in csv_of("jobs", table_of("jobs", JOBS))
 
 
-ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from('\r\n",\x00\x1b'), max_size=8)
+ANY_TEXT = st.text(
+    alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from('\r\n",\x00\x1b'),
+    max_size=8,
+)
 
 
 @given(st.lists(st.tuples(ANY_TEXT, st.none() | ANY_TEXT), min_size=1, max_size=4))
-def test_any_text_comes_back_from_json_and_csv_as_it_was(pairs: list[tuple[str, str | None]]) -> None:
+def test_any_text_comes_back_from_json_and_csv_as_it_was(
+    pairs: list[tuple[str, str | None]],
+) -> None:
     table = table_of("jobs", [{"id": one, "user": other} for one, other in pairs])
     assert [(job["id"], job["user"]) for job in json_of("jobs", table)["jobs"]] == pairs
     read = list(csv.DictReader(io.StringIO(csv_of("jobs", table), newline="")))
-    assert [(row["id"], row["user"]) for row in read] == [(one, other or "") for one, other in pairs]
+    assert [(row["id"], row["user"]) for row in read] == [
+        (one, other or "") for one, other in pairs
+    ]
 
 
 # The table for people.
@@ -205,16 +259,21 @@ def test_any_text_comes_back_from_json_and_csv_as_it_was(pairs: list[tuple[str, 
 
 def test_the_table_of_jobs_is_as_it_was() -> None:
     assert lines_of("jobs", JOBS) == [
-        "ID          STATE          NAME               USER  QUEUE  GPUS  CPUS  NODES  ELAPSED  LIMIT  NODES/(REASON)",
-        "1207_[3-9]  pending        train é            ada   gpu       2     8      1        -  1d00h  (Resources)",
-        '1206        out_of_memory  evil␛[2J␊"a",=1+1  bob   debug     -     -      -  1:02:03      -  n[01-02]',
+        "ID          STATE          NAME               USER  QUEUE  GPUS  CPUS  NODES  ELAPSED  "
+        "LIMIT  NODES/(REASON)",
+        "1207_[3-9]  pending        train é            ada   gpu       2     8      1        -  "
+        "1d00h  (Resources)",
+        '1206        out_of_memory  evil␛[2J␊"a",=1+1  bob   debug     -     -      -  1:02:03     '
+        " -  n[01-02]",
     ]
 
 
 def test_the_table_of_nodes_is_as_it_was() -> None:
     assert lines_of("nodes", NODES) == [
-        "NAME  STATE     FLAGS         QUEUES      CPUS  GPUS  GPU_TYPE  MEMORY   LOAD  JOBS  REASON",
-        "n01   draining  maint,reboot  gpu,debug  12/64     -  -         0/512G  11.99     -  disk␉full",
+        "NAME  STATE     FLAGS         QUEUES      CPUS  GPUS  GPU_TYPE  MEMORY   LOAD  JOBS  "
+        "REASON",
+        "n01   draining  maint,reboot  gpu,debug  12/64     -  -         0/512G  11.99     -  "
+        "disk␉full",
         "n02   idle      -             -              -     -  -              -      -     -  -",
     ]
 
@@ -230,7 +289,12 @@ def test_what_becomes_of_jobs_in_a_queue_is_a_column_where_there_is_anything_to_
     rows = [
         {"name": "main", "available": True},
         {"name": "old", "available": False, "_note": "disabled: PBS rejects new jobs"},
-        {"name": "R7", "available": False, "_note": "reserved\x1b: it waits", "_opens_at": NOW + 2400},
+        {
+            "name": "R7",
+            "available": False,
+            "_note": "reserved\x1b: it waits",
+            "_opens_at": NOW + 2400,
+        },
     ]
     heading, *lines = lines_of("queues", rows)
     assert [line[heading.index("NOTE") :] for line in lines] == [
@@ -286,15 +350,27 @@ def test_json_and_csv_have_a_long_name_whole() -> None:
 
 
 def test_a_terminal_is_spared_the_pbs_server_that_all_ids_name_and_a_pipe_is_not() -> None:
-    rows = [{**JOBS[0], "id": job_id} for job_id in ("12.pbs01.example.org", "14[6-10].pbs01.example.org")]
-    assert [line.split()[0] for line in lines_of("jobs", rows, width=120)] == ["ID", "12", "14[6-10]"]
+    rows = [
+        {**JOBS[0], "id": job_id}
+        for job_id in ("12.pbs01.example.org", "14[6-10].pbs01.example.org")
+    ]
+    assert [line.split()[0] for line in lines_of("jobs", rows, width=120)] == [
+        "ID",
+        "12",
+        "14[6-10]",
+    ]
     assert [line.split()[0] for line in lines_of("jobs", rows)][1:] == [row["id"] for row in rows]
     of_two = [{**JOBS[0], "id": job_id} for job_id in ("12.pbs01", "12.pbs02")]
-    assert [line.split()[0] for line in lines_of("jobs", of_two, width=120)][1:] == ["12.pbs01", "12.pbs02"]
+    assert [line.split()[0] for line in lines_of("jobs", of_two, width=120)][1:] == [
+        "12.pbs01",
+        "12.pbs02",
+    ]
 
 
 def test_an_unknown_column_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match=re.escape('queu is not a column of jobs; did you mean "queue"?')) as raised:
+    with pytest.raises(
+        UsageError, match=re.escape('queu is not a column of jobs; did you mean "queue"?')
+    ) as raised:
         lines_of("jobs", JOBS, columns=["id", "queu"])
     assert raised.value.exit_status == 2
     with pytest.raises(UsageError):
@@ -303,7 +379,9 @@ def test_an_unknown_column_is_wrong_usage() -> None:
 
 def test_a_terminal_without_utf8_gets_question_marks() -> None:
     out = io.BytesIO()
-    write_table("jobs", table_of("jobs", JOBS), out, utc_now=NOW, columns=["id", "name"], encoding="ascii")
+    write_table(
+        "jobs", table_of("jobs", JOBS), out, utc_now=NOW, columns=["id", "name"], encoding="ascii"
+    )
     assert b'evil?[2J?"a",=1+1\n' in out.getvalue()
 
 
@@ -314,26 +392,41 @@ def test_the_default_columns_fit_120_and_say_something_of_every_row(kind: Kind) 
     assert len(heading.split()) == len(default_columns(kind))
 
 
-@given(st.lists(st.tuples(st.text(max_size=12), ANY_TEXT, ANY_TEXT), max_size=4), st.none() | st.integers(0, 150))
+@given(
+    st.lists(st.tuples(st.text(max_size=12), ANY_TEXT, ANY_TEXT), max_size=4),
+    st.none() | st.integers(0, 150),
+)
 def test_hostile_text_is_one_visible_line_a_row_within_the_width(
     rows: list[tuple[str, str, str]], width: int | None
 ) -> None:
     jobs = [
-        {"id": str(number), "state": "running", "name": name.encode("utf-8", "replace").decode(), "user": user}
+        {
+            "id": str(number),
+            "state": "running",
+            "name": name.encode("utf-8", "replace").decode(),
+            "user": user,
+        }
         | {"queue": queue, "reason": queue, "node_list": user}
         for number, (name, user, queue) in enumerate(rows)
     ]
     lines = lines_of("jobs", jobs, width=width)
     assert len(lines) == len(rows) + 1
     assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for line in lines for char in line)
-    assert [line.split()[:2] for line in lines[1:]] == [[str(number), "running"] for number in range(len(rows))]
+    assert [line.split()[:2] for line in lines[1:]] == [
+        [str(number), "running"] for number in range(len(rows))
+    ]
     if width is not None:
         assert all(width_of(line) <= max(width, len("ID  running")) for line in lines)
 
 
 def test_an_empty_table_says_why_it_is_empty() -> None:
-    assert _format_nothing("jobs", mine=True, all_rows=0) == "no job of yours in the queue; --all shows everyone's"
-    assert _format_nothing("history", mine=True, all_rows=0).startswith("no job of yours ended in the last 7 days")
+    assert (
+        _format_nothing("jobs", mine=True, all_rows=0)
+        == "no job of yours in the queue; --all shows everyone's"
+    )
+    assert _format_nothing("history", mine=True, all_rows=0).startswith(
+        "no job of yours ended in the last 7 days"
+    )
     assert _format_nothing("jobs", mine=False, all_rows=12) == "none of 12 rows matches the filter"
     assert _format_nothing("nodes", mine=True, all_rows=0) == "nothing"
 
@@ -355,7 +448,9 @@ def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
         ([row("a\x1b[2J", "held")], "1 job of a␛[2J (1 held)"),
     ],
 )
-def test_it_says_how_many_jobs_of_whom_in_which_states(rows: list[dict[str, Any]], words: str) -> None:
+def test_it_says_how_many_jobs_of_whom_in_which_states(
+    rows: list[dict[str, Any]], words: str
+) -> None:
     assert format_jobs(rows) == words
 
 
@@ -370,6 +465,8 @@ def test_it_says_how_many_jobs_of_whom_in_which_states(rows: list[dict[str, Any]
         ("unknown", (Outcome("1", True), Outcome("2", None, "lost")), "outcome unknown: lost"),
     ],
 )
-def test_the_journal_says_how_it_ended(state: str, outcomes: tuple[Outcome, ...], words: str) -> None:
+def test_the_journal_says_how_it_ended(
+    state: str, outcomes: tuple[Outcome, ...], words: str
+) -> None:
     entry = JournalEntry("x", 0.0, None, "juno", "alice", "hold", ("1", "2"), (), state, outcomes)
     assert format_end(entry) == words

@@ -26,13 +26,18 @@ def program(tmp_path: Path) -> Program:
     """On an embedded queue of its own."""
     return Program(
         home_with(tmp_path / "home"),
-        variables={"HPCDASH_QUEUE": str(tmp_path / "queue"), "HPCDASH_STATE": str(tmp_path / "state")},
+        variables={
+            "HPCDASH_QUEUE": str(tmp_path / "queue"),
+            "HPCDASH_STATE": str(tmp_path / "state"),
+        },
     )
 
 
 def test_every_command_is_in_one_group_and_has_examples_that_it_takes() -> None:
     context = click.Context(cli, info_name="hpcdash")
-    visible = {name for name in cli.list_commands(context) if not cli.get_command(context, name).hidden}  # type: ignore[union-attr]
+    visible = {
+        name for name in cli.list_commands(context) if not cli.get_command(context, name).hidden
+    }  # type: ignore[union-attr]
     assert Counter(name for names in GROUPS.values() for name in names) == Counter(visible)
     assert set(EXAMPLES) == visible - {"demo"}
     for name, lines in EXAMPLES.items():
@@ -60,7 +65,9 @@ def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
     assert "time_left" not in program("help", "filters").text
     assert program("help", "exit-status").text.startswith("0  done\n")
     assert program("help", "config").text == program("config", "example").text
-    assert any(line.split()[:2] == ["x", "cancel"] for line in program("help", "keys").text.splitlines())
+    assert any(
+        line.split()[:2] == ["x", "cancel"] for line in program("help", "keys").text.splitlines()
+    )
     named = {line.split()[0]: line for line in program("help", "licenses").text.splitlines()}
     assert named["hpcdash"].endswith(" MIT")
     # Of the extra that hpcdash asks asyncssh for; what its developers need is not listed.
@@ -83,7 +90,9 @@ def completed(program: Program, line: str) -> list[str]:
 
 
 def test_a_shell_completes_ids_filters_and_clusters_without_asking(program: Program) -> None:
-    (program.home / "a.sh").write_text("#!/bin/bash\n#SBATCH --job-name=$(touch${IFS}owned)\n#SBATCH --hold\ntrue\n")
+    (program.home / "a.sh").write_text(
+        "#!/bin/bash\n#SBATCH --job-name=$(touch${IFS}owned)\n#SBATCH --hold\ntrue\n"
+    )
     job = program("--local", "--backend", "local", "submit", "a.sh").text.strip()
     # None before a table was seen.
     assert completed(program, f"hpcdash {LOCAL} cancel {job[0]}") == []
@@ -106,7 +115,9 @@ def test_a_shell_completes_ids_filters_and_clusters_without_asking(program: Prog
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_written_where_the_shell_looks(program: Program, shell: str) -> None:
-    file, then = program("completion", shell, "--install", XDG_CONFIG_HOME="", XDG_DATA_HOME="").text.splitlines()
+    file, then = program(
+        "completion", shell, "--install", XDG_CONFIG_HOME="", XDG_DATA_HOME=""
+    ).text.splitlines()
     assert then
     assert Path(file).is_relative_to(program.home)
     assert Path(file).read_text() == program("completion", shell).text
@@ -117,11 +128,13 @@ def test_completion_is_written_where_the_shell_looks(program: Program, shell: st
 def test_bash_completes_what_is_behind_a_colon(tmp_path: Path) -> None:
     stub = tmp_path / "hpcdash"
     stub.write_text(
-        '#!/bin/sh\ntest "$COMP_WORDS" = "$(printf "hpcdash\\njobs\\nstate:r")" && echo plain,state:running\n'
+        '#!/bin/sh\ntest "$COMP_WORDS" = "$(printf "hpcdash\\njobs\\nstate:r")" && echo '
+        "plain,state:running\n"
     )
     stub.chmod(0o755)
     script = completion_script(cli, "bash") + (
-        f'COMP_WORDS=(hpcdash jobs state : r) COMP_CWORD=4; _hpcdash_completion {stub}; echo "$COMPREPLY"\n'
+        f"COMP_WORDS=(hpcdash jobs state : r) COMP_CWORD=4; _hpcdash_completion {stub}; echo "
+        f'"$COMPREPLY"\n'
         f"COMP_WORDBREAKS=' '; COMP_WORDS=(hpcdash jobs state:r) COMP_CWORD=2; COMPREPLY=()\n"
         f'_hpcdash_completion {stub}; echo "$COMPREPLY"\n'
     )

@@ -1,4 +1,6 @@
-"""`hpcdash images` over a real sshd, where stand-ins of the runtimes note what they are called with."""
+"""`hpcdash images` over a real sshd, where stand-ins of the runtimes note what they are called
+with.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.support.program import Program, home_with
 from tests.support.sshd import Sshd, login_user, why_no_sshd
 
 PASSWORD = "s'ecret $(pw)"
-# Notes its words, the registry's user and how a file of its login is kept; makes what it is to make.
+# Notes its words, the registry's user and how a file of its login is kept; makes what it is to
+# make.
 _STAND_IN = """\
 #!/bin/bash
 {{
@@ -77,14 +80,17 @@ def node() -> Iterator[LoginNode]:
         known_hosts = folder / "known_hosts"
         known_hosts.write_text(f"[127.0.0.1]:{server.port} {server.host_key_line}\n")
         ssh_config = (
-            f"Host login1\n  HostName 127.0.0.1\n  Port {server.port}\n  User {user}\n  IdentityFile {server.key}\n"
-            f"  IdentitiesOnly yes\n  UserKnownHostsFile {known_hosts}\n  StrictHostKeyChecking yes\n"
+            f"Host login1\n  HostName 127.0.0.1\n  Port {server.port}\n  User {user}\n  "
+            f"IdentityFile {server.key}\n"
+            f"  IdentitiesOnly yes\n  UserKnownHostsFile {known_hosts}\n  StrictHostKeyChecking "
+            f"yes\n"
         )
         program_there = Program(home_with(folder / "home", ssh_config))
         program_there.config.parent.mkdir(parents=True)
         program_there.config.write_text(
             f'[clusters.juno]\nssh = "login1"\nbackend = "slurm"\npath = "{folder}/bin"\n'
-            f'[clusters.juno.launch]\nimage_root = "{folder}/images"\nstorage_root = "{folder}/launches"\n'
+            f'[clusters.juno.launch]\nimage_root = "{folder}/images"\nstorage_root = '
+            f'"{folder}/launches"\n'
         )
         yield LoginNode(folder, program_there)
     finally:
@@ -110,7 +116,9 @@ def test_an_image_is_fetched_once_where_launches_look_and_anew_by_force(node: Lo
     assert f"hpcdash: {file} already exists (--force replaces it)\n" in again.stderr
     assert node.calls() == []
     node.program("images", "pull", "nvidia/cuda:12", "--force")
-    assert node.calls() == [f"apptainer pull --force --disable-cache {file} docker://nvidia/cuda:12 [ ]"]
+    assert node.calls() == [
+        f"apptainer pull --force --disable-cache {file} docker://nvidia/cuda:12 [ ]"
+    ]
     assert node.program("images", "list").text == f"{file}\n"
 
 
@@ -122,7 +130,15 @@ def test_what_the_runtime_says_last_and_its_status_are_told(node: LoginNode) -> 
 
 
 def test_enroot_has_its_names_its_store_and_containers_only_if_wanted(node: LoginNode) -> None:
-    words = ("images", "pull", "nvcr.io/nvidia/cuda:12", "--runtime", "enroot", "--store", f"{node.folder}/images")
+    words = (
+        "images",
+        "pull",
+        "nvcr.io/nvidia/cuda:12",
+        "--runtime",
+        "enroot",
+        "--store",
+        f"{node.folder}/images",
+    )
     file = f"{node.folder}/images/nvcr.io+nvidia+cuda+12.sqsh"
     fetched = f"enroot import --output {file}.part -- docker://nvcr.io#nvidia/cuda:12 [ ]"
     assert node.program(*words, "--nocreate").status == 0
@@ -141,26 +157,43 @@ def test_an_archive_is_taken_in_under_its_reference(node: LoginNode) -> None:
     (node.folder / "a.tar").write_bytes(b"")
     done = node.program("images", "import", f"{node.folder}/a.tar", "a:1", "--runtime", "podman")
     assert (done.status, done.text.splitlines()[-1]) == (0, "4af7")
-    assert node.calls() == [f"podman pull --quiet docker-archive:{node.folder}/a.tar [ ]", "podman tag 4af7 a:1 [ ]"]
+    assert node.calls() == [
+        f"podman pull --quiet docker-archive:{node.folder}/a.tar [ ]",
+        "podman tag 4af7 a:1 [ ]",
+    ]
     node.program("images", "import", f"{node.folder}/a.tar", "a:1")
-    assert node.calls() == [f"apptainer build {node.folder}/images/a:1 docker-archive:{node.folder}/a.tar [ ]"]
+    assert node.calls() == [
+        f"apptainer build {node.folder}/images/a:1 docker-archive:{node.folder}/a.tar [ ]"
+    ]
 
 
 def test_a_login_is_kept_for_its_owner_alone_and_used_by_every_runtime(node: LoginNode) -> None:
     words = node.program.argv("images", "login", "ada", "--password-stdin")
     done = subprocess.run(
-        words, input=f"{PASSWORD}\n".encode(), env=node.program.environment, capture_output=True, check=True
+        words,
+        input=f"{PASSWORD}\n".encode(),
+        env=node.program.environment,
+        capture_output=True,
+        check=True,
     )
     file = node.folder / "launches" / "login"
     assert done.stdout.decode() == f"{file}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     sourced = subprocess.run(
-        ["bash", "-c", f'. {file}; printf %s "$SINGULARITY_DOCKER_PASSWORD"'], capture_output=True, check=True
+        ["bash", "-c", f'. {file}; printf %s "$SINGULARITY_DOCKER_PASSWORD"'],
+        capture_output=True,
+        check=True,
     )
     assert sourced.stdout.decode() == PASSWORD
     for runtime, user in (("apptainer", "ada "), ("podman", "ada 600"), ("enroot", "ada ")):
         pulled = node.program(
-            "images", "pull", "nvcr.io/a/b:1", "--runtime", runtime, "--store", f"{node.folder}/images"
+            "images",
+            "pull",
+            "nvcr.io/a/b:1",
+            "--runtime",
+            runtime,
+            "--store",
+            f"{node.folder}/images",
         )
         assert "on juno, with the registry's login: " in pulled.stderr
         assert any(call.endswith(f"[{user}]") for call in node.calls())
@@ -192,10 +225,15 @@ def test_the_password_is_asked_for_and_not_echoed(node: LoginNode) -> None:
     assert stdout.decode() == f"{node.folder}/launches/login\n"
     assert f"on juno: writes {node.folder}/launches/login, mode 0600\n" in stderr.decode()
     assert "s'ecret" not in (shown + stdout + stderr).decode()
-    assert "export APPTAINER_DOCKER_USERNAME=grace\n" in (node.folder / "launches" / "login").read_text()
+    assert (
+        "export APPTAINER_DOCKER_USERNAME=grace\n"
+        in (node.folder / "launches" / "login").read_text()
+    )
 
 
-def test_nothing_is_changed_where_it_is_not_to_be_nor_asked_where_nobody_can_answer(node: LoginNode) -> None:
+def test_nothing_is_changed_where_it_is_not_to_be_nor_asked_where_nobody_can_answer(
+    node: LoginNode,
+) -> None:
     assert "read-only" in node.program("images", "pull", "a:1", "--read-only").refused(2)
     assert "read-only" in node.program("images", "login", "ada", "--read-only").refused(2)
     assert "--password-stdin reads the password" in node.program("images", "login", "ada").stderr

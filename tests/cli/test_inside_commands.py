@@ -1,4 +1,6 @@
-"""`hpcdash exec`, `top` and `stacks` on the embedded queue: the job's own processes and no others."""
+"""`hpcdash exec`, `top` and `stacks` on the embedded queue: the job's own processes and no
+others.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def running(program: Program, *options: str, begin: str = "") -> str:
 def test_a_job_s_python_is_dumped_and_no_other_job_s(program: Program) -> None:
     spy = program.home / ".local" / "bin" / "py-spy"
     spy.parent.mkdir(parents=True)
-    spy.write_text('#!/bin/sh\necho "Thread $4 (idle): MainThread"\nprintf "    odd \\033[31m (a.py:1)\\n"\n')
+    spy.write_text(
+        '#!/bin/sh\necho "Thread $4 (idle): MainThread"\nprintf "    odd \\033[31m (a.py:1)\\n"\n'
+    )
     spy.chmod(0o755)
     running(program)
     job = running(program)
@@ -73,11 +77,14 @@ def test_without_py_spy_what_proc_tells_is_shown_and_how_to_get_it(program: Prog
 
 def test_where_py_spy_fails_its_words_and_what_proc_tells_are_shown(program: Program) -> None:
     begin = (
-        'mkdir -p bin; printf "#!/bin/sh\\necho Permission denied >&2; exit 1\\n" > bin/py-spy; chmod +x bin/py-spy\n'
+        'mkdir -p bin; printf "#!/bin/sh\\necho Permission denied >&2; exit 1\\n" > bin/py-spy; '
+        "chmod +x bin/py-spy\n"
         'export PATH="$PWD/bin:$PATH"\n'
     )
     lines = program("stacks", running(program, begin=begin)).text.splitlines()
-    assert any("py-spy ended with 1: Permission denied; what /proc tells:" in line for line in lines)
+    assert any(
+        "py-spy ended with 1: Permission denied; what /proc tells:" in line for line in lines
+    )
     assert any("State: S (sleeping)" in line for line in lines)
 
 
@@ -88,17 +95,34 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
     assert f"{job} is not running yet (held)" in program("stacks", job).refused(2)
 
 
-def test_a_command_runs_in_the_job_s_environment_and_folder_and_its_exit_status_is_told(program: Program) -> None:
+def test_a_command_runs_in_the_job_s_environment_and_folder_and_its_exit_status_is_told(
+    program: Program,
+) -> None:
     job = running(program, begin='export ODD="a\'b \\$(touch hit)"\nmkdir -p inner; cd inner\n')
-    ran = program("exec", job, "--", "sh", "-c", 'printf "%s|" "$ODD" "$@"; exit 3', "sh", "; touch hit", "$HOME")
+    ran = program(
+        "exec",
+        job,
+        "--",
+        "sh",
+        "-c",
+        'printf "%s|" "$ODD" "$@"; exit 3',
+        "sh",
+        "; touch hit",
+        "$HOME",
+    )
     assert (ran.status, ran.stdout) == (1, b"a'b $(touch hit)|; touch hit|$HOME|\n")
     assert ran.stderr.endswith(": exit 3\n")
     assert not list(program.home.rglob("hit"))
-    [node] = program("exec", job, "--format", "json", "--", "printenv", "HPCDASH_ATTEMPT").json["nodes"]
+    [node] = program("exec", job, "--format", "json", "--", "printenv", "HPCDASH_ATTEMPT").json[
+        "nodes"
+    ]
     assert (node["exit"], node["gpu"], node["problem"]) == (0, None, None)
     assert node["output"].startswith(f"{job}.")
     noted = program("journal", "--format", "json").json["actions"]
-    assert [(one["verb"], one["state"]) for one in noted[:2]] == [("exec", "done"), ("exec", "refused")]
+    assert [(one["verb"], one["state"]) for one in noted[:2]] == [
+        ("exec", "done"),
+        ("exec", "refused"),
+    ]
     assert "touch hit" not in str(noted)
     late = program("exec", job, "--timeout", "1s", "--", "sleep", "1000")
     assert (late.status, "time limit of 1 s" in late.stderr) == (1, True)
@@ -120,7 +144,9 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
         left = processes["left"]
         shown = program("exec", job, "--leftovers").text.splitlines()
         assert [line for line in shown if line.startswith("left by")] == [
-            line for line in shown if f"job 77, which has ended: {left.pid}/" in line and "sleep 1000" in line
+            line
+            for line in shown
+            if f"job 77, which has ended: {left.pid}/" in line and "sleep 1000" in line
         ]
         assert all(one.poll() is None for one in processes.values())
         assert f"ended: {left.pid}\n" in program("--yes", "exec", job, "--leftovers").text
@@ -156,14 +182,19 @@ def test_what_a_job_uses_is_told_once(program: Program) -> None:
     [node] = program("top", job, "--once", "--format", "json").json["nodes"]
     assert node["memory_bytes"] > 0
     assert node["cpu_cores"] is not None
-    assert any("time.sleep(100)" in one["command"] and one["memory_bytes"] for one in node["processes"])
+    assert any(
+        "time.sleep(100)" in one["command"] and one["memory_bytes"] for one in node["processes"]
+    )
     assert not any("every=$2" in one["command"] for one in node["processes"])
 
 
 def test_nothing_samples_a_job_once_its_reader_was_killed(program: Program) -> None:
     job = running(program)
     follower = subprocess.Popen(
-        program.argv("top", job, "--format", "json"), env=program.environment, cwd=program.home, stdout=subprocess.PIPE
+        program.argv("top", job, "--format", "json"),
+        env=program.environment,
+        cwd=program.home,
+        stdout=subprocess.PIPE,
     )
     assert follower.stdout is not None
     assert follower.stdout.readline().startswith(b"{")
@@ -180,6 +211,9 @@ def samplers(program: Program) -> list[int]:
     mark = f"HPCDASH_QUEUE={program.variables['HPCDASH_QUEUE']}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if b"every=$2" in (folder / "cmdline").read_bytes() and mark in (folder / "environ").read_bytes():
+            if (
+                b"every=$2" in (folder / "cmdline").read_bytes()
+                and mark in (folder / "environ").read_bytes()
+            ):
                 found.append(int(folder.name))
     return found

@@ -1,4 +1,6 @@
-"""`hpcdash launches list` and `prune` on the embedded queue: what is shown, what goes, and what stays."""
+"""`hpcdash launches list` and `prune` on the embedded queue: what is shown, what goes, and what
+stays.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def wait_for(program: Program, *jobs: str) -> None:
     wait_until(f"the end of {jobs}", have_ended)
 
 
-def test_what_completed_goes_once_agreed_to_and_all_else_stays(program: Program, tmp_path: Path) -> None:
+def test_what_completed_goes_once_agreed_to_and_all_else_stays(
+    program: Program, tmp_path: Path
+) -> None:
     plain, result, changed, failed, linked, named, theirs = (
         launch(program, name, "exit 3" if name == "failed" else "true")
         for name in ("plain", "result", "changed", "failed", "linked", "named", "theirs")
@@ -64,21 +68,35 @@ def test_what_completed_goes_once_agreed_to_and_all_else_stays(program: Program,
     # Submitted again, a job has the name of the one that it was.
     again, _ = launch(program, "named", "true", "--hold")
     assert "needs confirmation, but there is no terminal" in program("launches", "prune").refused(2)
-    listed = {row["name"]: row for row in program("launches", "list", "--format", "json").json["launches"]}
+    listed = {
+        row["name"]: row for row in program("launches", "list", "--format", "json").json["launches"]
+    }
     assert listed["plain"]["bytes"] > 0
     assert listed["plain"]["files"] == len(list(plain[1].iterdir())) + 1
     assert (listed["plain"]["state"], listed["failed"]["state"]) == ("completed", "ended")
     dry = program("launches", "prune", "--dry-run")
     assert str(plain[1]) in dry.text
     assert plain[1].exists()
-    assert program("launches", "prune", "--older-than", "1h", "--yes").text == "removed 0 folders: 0, 0 files\n"
+    assert (
+        program("launches", "prune", "--older-than", "1h", "--yes").text
+        == "removed 0 folders: 0, 0 files\n"
+    )
     pruned = program("launches", "prune", "--yes", "--format", "json").json
     assert [row["name"] for row in pruned["launches"] if row["removed"]] == ["plain"]
     assert not plain[1].exists()
-    for folder in (result[1], changed[1], failed[1], elsewhere, named[1], plain[1].with_name("in-flight")):
+    for folder in (
+        result[1],
+        changed[1],
+        failed[1],
+        elsewhere,
+        named[1],
+        plain[1].with_name("in-flight"),
+    ):
         assert (folder / "batch.sh").exists(), folder
     assert linked[1].is_symlink()
-    kept = {row["name"]: row["kept_because"] for row in pruned["launches"] if row["job_id"] != again}
+    kept = {
+        row["name"]: row["kept_because"] for row in pruned["launches"] if row["job_id"] != again
+    }
     assert kept["result"] == "it holds more than was staged: predictions.out"
     assert kept["changed"].startswith("it holds more than was staged: request.toml")
     assert kept["failed"] == "its job did not complete (--failed)"
@@ -97,7 +115,9 @@ def test_an_unknown_job_a_dependent_and_another_cluster_of_the_same_home_keep_a_
     launch(program, "waits", "true", "--after", waited)
     wait_for(program, job)
     inner = program.home / "inner.toml"
-    inner.write_text(f'name = "inner"\ncommand = "true"\nslots = 0\nwork_dir = "{folder}"\nhold = true\n')
+    inner.write_text(
+        f'name = "inner"\ncommand = "true"\nslots = 0\nwork_dir = "{folder}"\nhold = true\n'
+    )
     held = program("submit", str(inner), "--yes").text.strip()
     (tmp_path / "other").mkdir()
     other = program_of(program.home, tmp_path / "other")
@@ -125,7 +145,11 @@ def test_a_person_is_asked_on_a_terminal(program: Program) -> None:
     job, folder = launch(program, "asked")
     wait_for(program, job)
     for answer, exists in (("n", True), ("y", False)):
-        argv, home, environment = program.argv("launches", "prune"), program.home, program.environment
+        argv, home, environment = (
+            program.argv("launches", "prune"),
+            program.home,
+            program.environment,
+        )
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(home)

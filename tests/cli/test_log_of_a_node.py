@@ -32,7 +32,9 @@ class Gathered(io.BytesIO):
 class Command:
     """`hpcdash log` of a job that runs, with what it wrote."""
 
-    def __init__(self, session: ClusterSession, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, session: ClusterSession, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.store: ClusterStore = session.store
         self.session = session
         self.transport = transport
@@ -72,7 +74,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 @pytest.fixture
-async def command(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
+async def command(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Command]:
     for module in ("hpcdash.cli.log", "hpcdash.cli.log"):
         monkeypatch.setattr(f"{module}.next_look_seconds", lambda quiet_seconds: 0.01)
     monkeypatch.setattr("hpcdash.services.logs.file.UNREACHED_PAUSE_SECONDS", 0.05)
@@ -96,13 +100,16 @@ async def test_the_last_lines_come_from_the_node_which_is_said(
     assert f"read from cn01:{node.log}" in said
 
 
-async def test_a_node_that_refuses_is_an_error_in_its_own_words(node: Node, command: Command) -> None:
+async def test_a_node_that_refuses_is_an_error_in_its_own_words(
+    node: Node, command: Command
+) -> None:
     put(node.log, b"one\n")
     node.ssh_does(REFUSES)
     with pytest.raises(HpcdashError) as raised:
         await command.show()
     assert raised.value.message == (
-        f"stdout of job {RUNNING}: it is on cn01 ({node.log}) until the job ends, and ssh cn01 from the login node "
+        f"stdout of job {RUNNING}: it is on cn01 ({node.log}) until the job ends, and ssh cn01 "
+        f"from the login node "
         "does not work (maya@cn01: Permission denied (publickey,password).)."
     )
 
@@ -127,7 +134,9 @@ async def test_following_goes_on_where_the_log_is_once_the_job_has_ended(
     assert f"job {RUNNING} completed" in said
 
 
-async def test_a_log_that_comes_late_from_its_node_is_waited_for(node: Node, command: Command) -> None:
+async def test_a_log_that_comes_late_from_its_node_is_waited_for(
+    node: Node, command: Command
+) -> None:
     put(node.log, b"one\n")
     following = asyncio.ensure_future(command.show(follow=True))
     await command.until_written(b"one\n")
@@ -203,11 +212,16 @@ async def test_following_waits_for_the_end_where_the_node_refuses(
 
 
 def test_the_path_of_a_file_on_a_node_names_the_node(
-    node: Node, command: Command, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    node: Node,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     def with_session(common: object, work: object) -> None:
         asyncio.run(work(command.session))  # type: ignore[operator]
 
     monkeypatch.setattr(log_command, "with_session", with_session)
-    log_command.run_log(CommonOptions(), job=RUNNING, err=False, lines=10, follow=False, path_only=True)
+    log_command.run_log(
+        CommonOptions(), job=RUNNING, err=False, lines=10, follow=False, path_only=True
+    )
     assert capfdbinary.readouterr().out == f"cn01:{node.log}\n".encode()

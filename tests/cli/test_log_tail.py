@@ -1,4 +1,6 @@
-"""How a log gets to stdout: the last lines, what comes, and what is said when the file or the line fails."""
+"""How a log gets to stdout: the last lines, what comes, and what is said when the file or the line
+fails.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def never() -> bool:
 async def last_lines(path: Path, lines: int) -> bytes:
     out = Gathered()
     file = LogFile(LocalTransport(), str(path))
-    await LogFollower(file, RawOutput(out)).show_last(await file.read_end(log_tail.SMALL_BYTES), lines)
+    await LogFollower(file, RawOutput(out)).show_last(
+        await file.read_end(log_tail.SMALL_BYTES), lines
+    )
     return out.getvalue()
 
 
@@ -65,10 +69,21 @@ async def followed(path: Path, transport: Transport | None = None) -> AsyncItera
 
 async def test_the_last_lines_of_any_file_are_those_tail_prints(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    for content in (b"", b"\n", b"a", b"a\n", b"a\nb", b"\n\n\n", b"x" * 200_000, b"a\n" + b"y" * 200_000 + b"\nb\n"):
+    for content in (
+        b"",
+        b"\n",
+        b"a",
+        b"a\n",
+        b"a\nb",
+        b"\n\n\n",
+        b"x" * 200_000,
+        b"a\n" + b"y" * 200_000 + b"\nb\n",
+    ):
         path.write_bytes(content)
         for lines in (0, 1, 2, 3, 10):
-            tail = subprocess.run(["tail", "-n", str(lines), path], capture_output=True, check=True).stdout  # noqa: ASYNC221
+            tail = subprocess.run(  # noqa: ASYNC221
+                ["tail", "-n", str(lines), path], capture_output=True, check=True
+            ).stdout
             assert await last_lines(path, lines) == tail
 
 
@@ -84,7 +99,9 @@ async def test_lines_as_long_as_the_file_are_not_looked_for_to_its_start(
     shown = await last_lines(path, 3)
     assert shown.endswith(b"\0the end\n")
     assert 1 << 20 <= len(shown) <= 6 << 20
-    assert capsys.readouterr().err == "hpcdash: showing only the last 1 MiB: 3 lines would be more\n"
+    assert (
+        capsys.readouterr().err == "hpcdash: showing only the last 1 MiB: 3 lines would be more\n"
+    )
 
 
 async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_inode(
@@ -198,7 +215,9 @@ def test_letters_that_are_not_ours_to_write_are_replaced() -> None:
         ({}, None),
     ],
 )
-def test_as_many_colours_as_the_terminal_has(variables: dict[str, str], colours: ColorSystem | None) -> None:
+def test_as_many_colours_as_the_terminal_has(
+    variables: dict[str, str], colours: ColorSystem | None
+) -> None:
     assert colours_of(variables) is colours
 
 

@@ -1,4 +1,6 @@
-"""`hpcdash metrics` on an embedded queue: the chart and its words, JSON, CSV, Parquet, and what is refused."""
+"""`hpcdash metrics` on an embedded queue: the chart and its words, JSON, CSV, Parquet, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.errors import HpcdashError
 from tests.support.program import Program, home_with
 
-# 200 steps, of which one is no number and four are a spike; stderr has another metric at every tenth.
+# 200 steps, of which one is no number and four are a spike; stderr has another metric at every
+# tenth.
 LINE = '"step %d/1000 | train loss: %s | time per step (ms): 250\\n", s, l'
 TRAIN = f"""#!/bin/bash
 #SBATCH -J gpt -o out.log -e err.log -t 10
@@ -54,8 +57,12 @@ def trained(program: Program) -> str:
     return job
 
 
-def test_json_is_the_contracts_object_and_says_where_nan_and_inf_stood(program: Program, trained: str) -> None:
-    run = program("metrics", trained, "--format", "json", "--metric", "train loss", "--metric", "val_loss")
+def test_json_is_the_contracts_object_and_says_where_nan_and_inf_stood(
+    program: Program, trained: str
+) -> None:
+    run = program(
+        "metrics", trained, "--format", "json", "--metric", "train loss", "--metric", "val_loss"
+    )
     answer = run.json
     assert {key: answer[key] for key in ("schema", "cluster", "backend")} == {
         "schema": 1,
@@ -73,7 +80,9 @@ def test_json_is_the_contracts_object_and_says_where_nan_and_inf_stood(program: 
     assert b"NaN" not in run.stdout
 
 
-def test_csv_is_a_row_a_step_and_empty_where_a_metric_has_no_value(program: Program, trained: str) -> None:
+def test_csv_is_a_row_a_step_and_empty_where_a_metric_has_no_value(
+    program: Program, trained: str
+) -> None:
     lines = program("metrics", trained, "--format", "csv").text.splitlines()
     assert lines[0] == '"step","time per step (ms)","train loss","val_loss"'
     assert lines[1] == "1,250,9.001,"
@@ -120,7 +129,9 @@ def test_the_chart_fits_its_width_has_no_colours_in_a_pipe_and_says_what_it_mean
     assert "0.25 s/step, steady" in meaning
 
 
-def test_a_wide_chart_has_two_metrics_beside_each_other_and_a_log_scale_says_so(program: Program, trained: str) -> None:
+def test_a_wide_chart_has_two_metrics_beside_each_other_and_a_log_scale_says_so(
+    program: Program, trained: str
+) -> None:
     run = program("metrics", trained, "--log", COLUMNS="140")
     (titles,) = [line for line in run.text.splitlines() if "newest" in line]
     assert titles.startswith(" val_loss (log)  newest 2.1")
@@ -151,7 +162,9 @@ def test_what_has_no_metric_is_refused_with_a_next_step(program: Program) -> Non
     words = program("metrics", quiet, "-f").refused(1)
     assert f"no metric was found in {program.home}/quiet.log" in words
     assert "--file reads a metrics file" in words
-    held = submit(program, TRAIN.replace("out.log", "held.log").replace("err.log", "held.err"), "--hold")
+    held = submit(
+        program, TRAIN.replace("out.log", "held.log").replace("err.log", "held.err"), "--hold"
+    )
     words = program("metrics", held).refused(1)
     assert "held.log: there is no such file" in words
     assert "The job is held" in words
@@ -159,10 +172,14 @@ def test_what_has_no_metric_is_refused_with_a_next_step(program: Program) -> Non
     program("metrics", held, "--format", "yaml").refused(2)
 
 
-def test_a_metrics_file_and_expressions_of_the_configuration_are_read(program: Program, trained: str) -> None:
+def test_a_metrics_file_and_expressions_of_the_configuration_are_read(
+    program: Program, trained: str
+) -> None:
     (program.home / "own.txt").write_text("@1 energy -1.5\n@2 energy -2.5\n")
     program.config.parent.mkdir(parents=True, exist_ok=True)
-    program.config.write_text("[metrics]\npatterns = ['@(?P<step>[0-9]+) energy (?P<energy>[-0-9.]+)']\n")
+    program.config.write_text(
+        "[metrics]\npatterns = ['@(?P<step>[0-9]+) energy (?P<energy>[-0-9.]+)']\n"
+    )
     try:
         words = ("metrics", trained, "--file", "own.txt", "--format", "csv")
         assert program(*words).text == '"step","energy"\n1,-1.5\n2,-2.5\n'
@@ -176,8 +193,13 @@ def test_a_metrics_file_and_expressions_of_the_configuration_are_read(program: P
 
 def test_a_file_is_read_without_a_job(program: Program) -> None:
     # The last line has no end.
-    (program.home / "train.log").write_text("".join(f"step {n} loss 2.{n}\n" for n in range(1, 6)) + "step 6 loss 1.5")
-    assert program("metrics", "--file", "train.log", "--format", "csv").text.splitlines()[-2:] == ["5,2.5", "6,1.5"]
+    (program.home / "train.log").write_text(
+        "".join(f"step {n} loss 2.{n}\n" for n in range(1, 6)) + "step 6 loss 1.5"
+    )
+    assert program("metrics", "--file", "train.log", "--format", "csv").text.splitlines()[-2:] == [
+        "5,2.5",
+        "6,1.5",
+    ]
     (loss,) = program("metrics", "--file", "~/train.log", "--format", "json").json["series"]
     assert (loss["source"], loss["x"]) == (str(program.home / "train.log"), [1, 2, 3, 4, 5, 6])
     chart = program("metrics", "--file", "train.log")
@@ -198,23 +220,35 @@ def test_csv_is_written_as_it_comes(program: Program) -> None:
     job = submit(program, "\n".join(["#!/bin/sh", "#SBATCH -o live.log", *lines, held, *later, ""]))
     argv = program.argv("metrics", job, "-f", "--format", "csv")
     with subprocess.Popen(
-        argv, env=program.environment, cwd=program.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        argv,
+        env=program.environment,
+        cwd=program.home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert [process.stdout.readline() for _ in range(3)] == [b'"step","loss"\n', b"1,2.1\n", b"2,2.2\n"]
+        assert [process.stdout.readline() for _ in range(3)] == [
+            b'"step","loss"\n',
+            b"1,2.1\n",
+            b"2,2.2\n",
+        ]
         go.touch()
         assert process.stdout.read().splitlines() == [b"3,2.3", b"4,2.4", b"5,2.5"]
         assert b"val_loss appeared later and has no column" in process.stderr.read()
     assert process.returncode == 0
 
 
-def test_in_a_terminal_the_chart_has_colours_and_parquet_is_refused(program: Program, trained: str) -> None:
+def test_in_a_terminal_the_chart_has_colours_and_parquet_is_refused(
+    program: Program, trained: str
+) -> None:
     def seen(*words: str, **variables: str) -> tuple[int, bytes]:
         keyboard, screen = pty.openpty()
         environment = {**program.environment, "COLUMNS": "60", **variables}
         argv = program.argv("metrics", trained, *words)
-        process = subprocess.Popen(argv, env=environment, stdin=screen, stdout=screen, stderr=screen, cwd=program.home)
+        process = subprocess.Popen(
+            argv, env=environment, stdin=screen, stdout=screen, stderr=screen, cwd=program.home
+        )
         os.close(screen)
         shown = b""
         try:
@@ -243,7 +277,9 @@ def test_what_goes_wrong_within_hpcdash_ends_with_a_status_and_words(
     (tmp_path / "train.log").write_text("step 1 loss 2\n")
     monkeypatch.setenv("HPCDASH_QUEUE", str(tmp_path / "queue"))
     monkeypatch.setattr("hpcdash.services.metrics.reader.MetricReader.feed", fails)
-    with pytest.raises(HpcdashError, match="hpcdash could not read this: ValueError: of no sense") as raised:
+    with pytest.raises(
+        HpcdashError, match="hpcdash could not read this: ValueError: of no sense"
+    ) as raised:
         run_metrics(
             CommonOptions(local=True, backend="local"),
             job="",

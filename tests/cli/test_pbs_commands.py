@@ -1,4 +1,6 @@
-"""`hpcdash submit`, `script`, `cancel` and their like on a login node of a PBS: what is said, and what PBS is asked."""
+"""`hpcdash submit`, `script`, `cancel` and their like on a login node of a PBS: what is said, and
+what PBS is asked.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
 
 SCRIPT = b"#!/bin/bash\n#PBS -l walltime=60 -v A=1\nsleep 1 # \xff\n"
-LIVE_LOG = "its output stays on the execution host until it ends; with -k oed it is read while the job runs"
+LIVE_LOG = (
+    "its output stays on the execution host until it ends; with -k oed it is read while "
+    "the job runs"
+)
 
 
 @pytest.fixture
@@ -34,13 +39,18 @@ def script(tmp_path: Path) -> str:
 @pytest.fixture
 def request_file(tmp_path: Path) -> str:
     file = tmp_path / "train.toml"
-    file.write_text(f'command = "train"\nslots = 4\nqueue = "gpu"\nsite.storage_root = "{tmp_path}/launches"\n')
+    file.write_text(
+        f'command = "train"\nslots = 4\nqueue = "gpu"\nsite.storage_root = "{tmp_path}/launches"\n'
+    )
     return str(file)
 
 
 def marked(words: list[str]) -> list[str]:
     """qsub's words with our mark as the tests know it."""
-    return [f"HPCDASH_MARK=…{word[31:]}" if word.startswith("HPCDASH_MARK=hpcdash:") else word for word in words]
+    return [
+        f"HPCDASH_MARK=…{word[31:]}" if word.startswith("HPCDASH_MARK=hpcdash:") else word
+        for word in words
+    ]
 
 
 def test_the_id_is_printed_and_the_command_and_advice_are_said_beside_it(
@@ -52,7 +62,16 @@ def test_the_id_is_printed_and_the_command_and_advice_are_said_beside_it(
     assert "hpcdash: it is called run_a.sh, as PBS takes no other letters" in done.stderr
     assert "submit on local: qsub -f -q gpu -N run_a.sh -v HPCDASH_MARK=hpcdash:" in done.stderr
     [called] = stand_ins.calls("qsub")
-    assert marked(called) == ["qsub", "-f", "-q", "gpu", "-N", "run_a.sh", "-v", "HPCDASH_MARK=…,A=1"]
+    assert marked(called) == [
+        "qsub",
+        "-f",
+        "-q",
+        "gpu",
+        "-N",
+        "run_a.sh",
+        "-v",
+        "HPCDASH_MARK=…,A=1",
+    ]
 
 
 def test_an_array_has_its_id_in_full(program: Program, script: str) -> None:
@@ -60,9 +79,13 @@ def test_an_array_has_its_id_in_full(program: Program, script: str) -> None:
     assert program("script", "35[2]").stdout == SCRIPT
 
 
-def test_a_dry_run_submits_and_keeps_nothing(program: Program, stand_ins: StandIns, script: str) -> None:
+def test_a_dry_run_submits_and_keeps_nothing(
+    program: Program, stand_ins: StandIns, script: str
+) -> None:
     done = program("submit", script, "--dry-run", "--after", "12", "--hold")
-    assert done.text.startswith("qsub -f -W 'depend=afterany:12[].pbs01' -h -N run_a.sh -v HPCDASH_MARK=hpcdash:")
+    assert done.text.startswith(
+        "qsub -f -W 'depend=afterany:12[].pbs01' -h -N run_a.sh -v HPCDASH_MARK=hpcdash:"
+    )
     assert stand_ins.calls("qsub") == []
     assert not list(program.home.rglob("scripts"))
 
@@ -77,8 +100,12 @@ def test_a_dry_run_submits_and_keeps_nothing(program: Program, stand_ins: StandI
         ("999", "999"),
     ],
 )
-def test_a_job_to_wait_for_is_named_as_pbs_names_it(program: Program, script: str, typed: str, named: str) -> None:
-    """PBS takes 12 for a job it does not know where that is the array 12[], and ends what waits for it at once."""
+def test_a_job_to_wait_for_is_named_as_pbs_names_it(
+    program: Program, script: str, typed: str, named: str
+) -> None:
+    """PBS takes 12 for a job it does not know where that is the array 12[], and ends what waits for
+    it at once.
+    """
     told = program("submit", script, "--dry-run", "--after", typed).text
     assert f"depend=afterany:{named}" in told.replace("'", "").split()
 
@@ -101,7 +128,9 @@ def test_what_pbs_cannot_do_is_refused_before_it_is_asked(
 
 
 @pytest.mark.parametrize("asked", ["35", "35.pbs01"])
-def test_a_script_that_was_submitted_from_here_is_shown_byte_by_byte(program: Program, script: str, asked: str) -> None:
+def test_a_script_that_was_submitted_from_here_is_shown_byte_by_byte(
+    program: Program, script: str, asked: str
+) -> None:
     program("submit", script)
     shown = program("script", asked)
     assert (shown.status, shown.stdout, shown.stderr) == (0, SCRIPT, "")
@@ -129,7 +158,9 @@ def test_of_another_job_it_is_said_that_pbs_gives_no_script_back(program: Progra
     assert "submitted from /home/alice/work/sleep.sh" in refused
 
 
-def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(program: Program, script: str) -> None:
+def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(
+    program: Program, script: str
+) -> None:
     """Its folder cannot be made: a file is in the way."""
     state = program.home / "state" / "hpcdash"
     state.mkdir(parents=True)
@@ -147,7 +178,10 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     file.write_bytes(content)
     done = program("submit", str(file), "--", "-k", "oed")
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: line 1: its first line is no #!: your login shell will run it. Start it" in done.stderr
+    assert (
+        "hpcdash: line 1: its first line is no #!: your login shell will run it. Start it"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +217,9 @@ def test_a_server_that_is_down_is_no_refusal(
 TOLD = "has GPUs is not told"
 
 
-def with_attribute(stand_ins: StandIns, attribute: str, *, file: str = "queues", name: str = "gpu") -> None:
+def with_attribute(
+    stand_ins: StandIns, attribute: str, *, file: str = "queues", name: str = "gpu"
+) -> None:
     """Say more of a queue, or of the server."""
     listed = stand_ins.folder / "scene" / f"{file}.dsv"
     lines = listed.read_text().splitlines(keepends=True)
@@ -205,16 +241,32 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
 @pytest.mark.parametrize(
     ("attribute", "file", "select", "words"),
     [
-        ("default_chunk.ncpus=12", "queues", "4:ngpus=1", "queue gpu defaults to 12 CPUs per chunk"),
+        (
+            "default_chunk.ncpus=12",
+            "queues",
+            "4:ngpus=1",
+            "queue gpu defaults to 12 CPUs per chunk",
+        ),
         ("resources_max.ncpus=10", "queues", "4:ngpus=1:ncpus=2", "as many as queue gpu allows"),
-        ("resources_max.ncpus=7", "server", "4:ngpus=1:ncpus=1", "1 CPU per GPU, as many as queue gpu allows"),
+        (
+            "resources_max.ncpus=7",
+            "server",
+            "4:ngpus=1:ncpus=1",
+            "1 CPU per GPU, as many as queue gpu allows",
+        ),
         ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are asked for with the GPUs"),
         ("resources_max.ngpus=0", "queues", "4:ncpus=1", ""),
     ],
     ids=["given", "allowed", "allowed by the server", "less than one a GPU", "no GPUs"],
 )
 def test_what_the_queue_gives_and_allows_counts_over_the_node_s_share(
-    program: Program, stand_ins: StandIns, request_file: str, attribute: str, file: str, select: str, words: str
+    program: Program,
+    stand_ins: StandIns,
+    request_file: str,
+    attribute: str,
+    file: str,
+    select: str,
+    words: str,
 ) -> None:
     with_attribute(stand_ins, attribute, file=file)
     done = program("submit", request_file, "--dry-run")
@@ -228,13 +280,21 @@ def test_a_routing_queue_allows_what_the_queues_behind_it_do(
 ) -> None:
     with_attribute(stand_ins, "resources_max.ncpus=8", name="workq")
     Path(request_file).write_text(Path(request_file).read_text().replace('"gpu"', '"route"'))
-    assert "\n#PBS -l select=4:ngpus=1:ncpus=2\n" in program("submit", request_file, "--dry-run").text
+    assert (
+        "\n#PBS -l select=4:ngpus=1:ncpus=2\n" in program("submit", request_file, "--dry-run").text
+    )
 
 
-def test_where_no_node_has_gpus_slots_are_cpus(program: Program, stand_ins: StandIns, request_file: str) -> None:
+def test_where_no_node_has_gpus_slots_are_cpus(
+    program: Program, stand_ins: StandIns, request_file: str
+) -> None:
     for name in ("nodes", "vnodes"):
         listed = stand_ins.folder / "scene" / f"{name}.dsv"
-        listed.write_text("".join(line for line in listed.read_text().splitlines(keepends=True) if "ngpus" not in line))
+        listed.write_text(
+            "".join(
+                line for line in listed.read_text().splitlines(keepends=True) if "ngpus" not in line
+            )
+        )
     done = program("submit", request_file, "--dry-run")
     assert "\n#PBS -l select=4:ncpus=1\n" in done.text
     assert TOLD not in done.stderr
@@ -246,7 +306,10 @@ def test_tasks_that_ended_are_not_counted_among_those_that_are_cancelled(
 ) -> None:
     done = program("cancel", "--yes", typed)
     assert (done.status, done.text) == (0, "12[].pbs01  cancelled\n")
-    assert "cancel on local: 3 jobs of alice (3 running)\n  7 of the same ended already\n" in done.stderr
+    assert (
+        "cancel on local: 3 jobs of alice (3 running)\n  7 of the same ended already\n"
+        in done.stderr
+    )
     assert stand_ins.calls("qdel") == [["qdel", "12[].pbs01"]]
 
 
@@ -297,12 +360,16 @@ def test_what_was_named_is_what_is_touched(
     assert stand_ins.calls(asked[0]) == [asked]
 
 
-def test_a_signal_to_tasks_that_wait_is_answered_though_pbs_answers_for_no_range(program: Program) -> None:
+def test_a_signal_to_tasks_that_wait_is_answered_though_pbs_answers_for_no_range(
+    program: Program,
+) -> None:
     refused = program("signal", "USR1", "14[6-8]", "--yes")
     assert refused.status == 1
     assert refused.text == "14[6-8].pbs01  refused: 14[6].pbs01: Request invalid for state of job\n"
     refused = program("signal", "USR1", "14[5-6]", "--yes")
-    assert refused.text == "14[5-6].pbs01  refused: 14[6].pbs01: Request invalid for state of job; done for 1 of 2\n"
+    assert refused.text == (
+        "14[5-6].pbs01  refused: 14[6].pbs01: Request invalid for state of job; done for 1 of 2\n"
+    )
 
 
 @pytest.fixture
@@ -322,14 +389,19 @@ def test_a_job_on_a_node_that_is_down_is_marked(program: Program, lost: StandIns
     assert "(cn01, cn02 are down)" in program("jobs").text
     assert "cn01, cn02 are down" in program("show", "177").text
     assert ["pbsnodes", "-F", "dsv", "cn01", "cn02"] in [
-        [word for word in words if not word.startswith(("-D", "\x1e"))] for words in lost.calls("pbsnodes")
+        [word for word in words if not word.startswith(("-D", "\x1e"))]
+        for words in lost.calls("pbsnodes")
     ]
 
 
-def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program, lost: StandIns) -> None:
+def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(
+    program: Program, lost: StandIns
+) -> None:
     refused = program("cancel", "177", "--yes")
     assert refused.status == 1
-    assert refused.text.startswith("177.pbs01  refused: Server could not connect to MOM (its node does not respond; ")
+    assert refused.text.startswith(
+        "177.pbs01  refused: Server could not connect to MOM (its node does not respond; "
+    )
     assert "cancel --force removes it from the queue" in refused.text
     done = program("cancel", "177", "--yes", "--force")
     assert (done.status, done.text) == (0, "177.pbs01  cancelled\n")
@@ -337,13 +409,17 @@ def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program
     assert lost.calls("qdel") == [["qdel", "177.pbs01"], ["qdel", "-W", "force", "177.pbs01"]]
 
 
-def test_tasks_of_an_array_that_is_held_are_held_in_what_is_said_before(program: Program, stand_ins: StandIns) -> None:
+def test_tasks_of_an_array_that_is_held_are_held_in_what_is_said_before(
+    program: Program, stand_ins: StandIns
+) -> None:
     subjobs = stand_ins.folder / "scene" / "subjobs.dsv"
     subjobs.write_bytes(subjobs.read_bytes().replace(b"Hold_Types=n", b"Hold_Types=u"))
     assert "release on local: 1 job of alice (1 held)" in program("release", "14[6]").stderr
 
 
-def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Program, stand_ins: StandIns) -> None:
+def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(
+    program: Program, stand_ins: StandIns
+) -> None:
     stand_ins.play("history-off")
     refused = program("cancel", "99999", "--yes")
     assert (refused.status, refused.text) == (1, "99999  refused: Unknown Job Id\n")
@@ -353,7 +429,9 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Pro
     assert "its history cannot be queried: this PBS server keeps no history" in shown
 
 
-def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(program: Program, stand_ins: StandIns) -> None:
+def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(
+    program: Program, stand_ins: StandIns
+) -> None:
     refused = program("cancel", "--filter", "state:pending")
     assert (refused.status, stand_ins.calls("qdel")) == (2, [])
     assert "needs confirmation, but there is no terminal" in refused.stderr
@@ -367,7 +445,9 @@ def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(program: Prog
 
 
 @pytest.mark.parametrize("verb", ["hold", "release"])
-def test_other_verbs_ask_too_where_a_filter_chooses(program: Program, stand_ins: StandIns, verb: str) -> None:
+def test_other_verbs_ask_too_where_a_filter_chooses(
+    program: Program, stand_ins: StandIns, verb: str
+) -> None:
     assert program(verb, "--filter", "state:pending").status == 2
     assert stand_ins.calls("qhold") + stand_ins.calls("qrls") == []
 
@@ -375,7 +455,11 @@ def test_other_verbs_ask_too_where_a_filter_chooses(program: Program, stand_ins:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("cancel", "--filter", "name:nobody-has-it", "--yes"), 1, "none of your jobs in the queue matches"),
+        (
+            ("cancel", "--filter", "name:nobody-has-it", "--yes"),
+            1,
+            "none of your jobs in the queue matches",
+        ),
         (("cancel", "12", "--filter", "state:pending"), 2, "both jobs and --filter are given"),
         (("hold",), 2, "no job is named"),
         (("hold", "12", "--all"), 2, "--all goes with --filter"),
@@ -395,5 +479,7 @@ def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
 def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: StandIns) -> None:
     done = program("cancel", "24", "--yes")
     assert done.status == 1
-    assert "cancel: nothing was sent, as it ended already: 1 job of alice (1 cancelled)" in done.stderr
+    assert (
+        "cancel: nothing was sent, as it ended already: 1 job of alice (1 cancelled)" in done.stderr
+    )
     assert stand_ins.calls("qdel") == []

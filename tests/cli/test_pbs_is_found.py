@@ -32,7 +32,9 @@ _SLURM_CONF = "ClusterName=juno\nSlurmctldHost = ctl1(10.0.0.1)\n"
 
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Put:
-    """`put(squeue="…")` lays programs of this text on a PATH that has no others; no scheduler is configured."""
+    """`put(squeue="…")` lays programs of this text on a PATH that has no others; no scheduler is
+    configured.
+    """
     files_in(tmp_path, "slurm", ("slurm.conf", "slurmd"), monkeypatch)
     files_in(tmp_path, "pbs", ("pbs.conf", "server_name"), monkeypatch)
     for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT"):
@@ -69,7 +71,9 @@ def test_a_configuration_that_names_a_server_is_this_machines_scheduler(
 ) -> None:
     put(qstat="\x7fELF", squeue="")
     assert found_here() == {}
-    assert f"--backend {'slurm' if scheduler else ''} uses them anyway" in why_this(CommonOptions(), Settings())
+    assert f"--backend {'slurm' if scheduler else ''} uses them anyway" in why_this(
+        CommonOptions(), Settings()
+    )
     (tmp_path / file).write_text(text)
     assert found_here() == {scheduler: server}
     assert tried(_HERE) == [scheduler]
@@ -88,21 +92,27 @@ def test_a_configuration_that_names_a_server_is_this_machines_scheduler(
         ("slurmd", "# SLURMD_OPTIONS=--conf-server ctl3\n"),
     ],
 )
-def test_a_configuration_that_names_no_server_does_not_count(put: Put, tmp_path: Path, file: str, text: str) -> None:
+def test_a_configuration_that_names_no_server_does_not_count(
+    put: Put, tmp_path: Path, file: str, text: str
+) -> None:
     put(qstat="\x7fELF", squeue="")
     (tmp_path / file).write_text(text)
     assert found_here() == {}
     assert tried(_HERE) == ["local"]
 
 
-def test_a_slurm_conf_may_name_its_controller_in_a_file_that_it_includes(put: Put, tmp_path: Path) -> None:
+def test_a_slurm_conf_may_name_its_controller_in_a_file_that_it_includes(
+    put: Put, tmp_path: Path
+) -> None:
     (tmp_path / "slurm.conf").write_text("ClusterName=juno\nInclude site.conf\n")
     (tmp_path / "site.conf").write_text("SlurmctldHost=ctl1\n")
     assert found_here() == {"slurm": "ctl1"}
 
 
 @pytest.mark.parametrize("variable", ["PBS_SERVER", "PBS_DEFAULT"])
-def test_the_environment_may_name_the_server(put: Put, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_the_environment_may_name_the_server(
+    put: Put, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
     monkeypatch.setenv(variable, "pbs01")
     assert found_here() == {"pbs": "pbs01"}
 
@@ -137,7 +147,9 @@ def test_behind_ssh_slurm_is_tried_before_pbs_and_what_is_named_alone(put: Put) 
         tried(ClusterSettings("juno", "Juno", "ssh", _THERE.ssh, backend="lsf"))
 
 
-def test_finding_it_starts_no_process(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_it_starts_no_process(
+    put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(qstat="#!/bin/sh\n: > called\n")
     (tmp_path / "pbs.conf").write_text(_PBS_CONF)
     monkeypatch.chdir(tmp_path)
@@ -151,16 +163,37 @@ def pbs(tmp_path: Path) -> tuple[Program, StandIns]:
     stand_ins = StandIns.install(tmp_path / "pbs", "everyday")
     conf = tmp_path / "pbs.conf"
     conf.write_text(f"PBS_SERVER=pbs01\nPBS_EXEC={stand_ins.folder}\n")
-    variables = {"PATH": f"{stand_ins.path}:/usr/bin:/bin", "PBS_CONF_FILE": str(conf), "SLURM_CONF": "/dev/null"}
+    variables = {
+        "PATH": f"{stand_ins.path}:/usr/bin:/bin",
+        "PBS_CONF_FILE": str(conf),
+        "SLURM_CONF": "/dev/null",
+    }
     return Program(home_with(tmp_path / "home"), variables=variables), stand_ins
 
 
-_TOOLS = ("awk", "cat", "date", "dd", "env", "grep", "head", "id", "python3", "sed", "sh", "tail", "timeout", "tr")
+_TOOLS = (
+    "awk",
+    "cat",
+    "date",
+    "dd",
+    "env",
+    "grep",
+    "head",
+    "id",
+    "python3",
+    "sed",
+    "sh",
+    "tail",
+    "timeout",
+    "tr",
+)
 
 
 @pytest.fixture
 def bare_path(tmp_path: Path) -> str:
-    """A PATH as cron, sudo and commands over ssh have it: what POSIX has, and no scheduler's commands."""
+    """A PATH as cron, sudo and commands over ssh have it: what POSIX has, and no scheduler's
+    commands.
+    """
     folder = tmp_path / "bare"
     folder.mkdir()
     for name in _TOOLS:
@@ -193,7 +226,14 @@ def test_slurms_qstat_is_not_taken_for_the_one_of_a_pbs_that_is_configured(
 
 
 @pytest.mark.parametrize(
-    "words", [("jobs",), ("queues",), ("submit", "job.sh", "--yes"), ("watch", "--once"), ("cancel", "12", "--yes")]
+    "words",
+    [
+        ("jobs",),
+        ("queues",),
+        ("submit", "job.sh", "--yes"),
+        ("watch", "--once"),
+        ("cancel", "12", "--yes"),
+    ],
 )
 def test_without_its_commands_a_pbs_that_is_configured_is_refused_and_no_other_queue_taken(
     pbs: tuple[Program, StandIns], bare_path: str, tmp_path: Path, words: tuple[str, ...]
@@ -204,7 +244,10 @@ def test_without_its_commands_a_pbs_that_is_configured_is_refused_and_no_other_q
     conf.write_text("PBS_SERVER=pbs01\nPBS_EXEC=/nowhere\n")
     run = program(*words, PATH=bare_path, PBS_CONF_FILE=str(conf))
     assert run.status == 3
-    assert f"PBS is configured here, but qstat is not on the PATH: {conf} names the server pbs01" in run.stderr
+    assert (
+        f"PBS is configured here, but qstat is not on the PATH: {conf} names the server pbs01"
+        in run.stderr
+    )
     # The watchdogs say it in one line.
     assert words[0] == "watch" or "--backend local runs jobs on this machine" in run.stderr
     assert not (program.home / "state" / "hpcdash" / "queue").exists()
@@ -217,8 +260,13 @@ def test_without_its_commands_a_slurm_that_is_configured_is_refused(
     program, _ = pbs
     conf = tmp_path / "slurm.conf"
     conf.write_text(_SLURM_CONF)
-    said = program("queues", PATH=bare_path, SLURM_CONF=str(conf), PBS_CONF_FILE="/dev/null").refused(3)
-    assert f"Slurm is configured here, but squeue is not on the PATH: {conf} names the controller" in said
+    said = program(
+        "queues", PATH=bare_path, SLURM_CONF=str(conf), PBS_CONF_FILE="/dev/null"
+    ).refused(3)
+    assert (
+        f"Slurm is configured here, but squeue is not on the PATH: {conf} names the controller"
+        in said
+    )
     assert "--backend local runs jobs on this machine" in said
 
 
@@ -241,7 +289,9 @@ def test_this_machines_pbs_is_taken_without_a_word(pbs: tuple[Program, StandIns]
     assert answer["jobs"]
 
 
-def test_what_was_found_is_written_so_that_nobody_looks_for_it_again(pbs: tuple[Program, StandIns]) -> None:
+def test_what_was_found_is_written_so_that_nobody_looks_for_it_again(
+    pbs: tuple[Program, StandIns],
+) -> None:
     program, stand_ins = pbs
     added = program("clusters", "add", "here", "--local")
     assert (added.status, added.stderr) == (0, "")
@@ -249,7 +299,9 @@ def test_what_was_found_is_written_so_that_nobody_looks_for_it_again(pbs: tuple[
     assert program.config.read_text() == '[clusters.here]\ntransport = "local"\nbackend = "pbs"\n'
     stand_ins.called.write_text("")
     assert program("jobs").status == 0
-    assert [words for words in stand_ins.calls("qstat") if "--version" in words] == [["qstat", "--version"]]
+    assert [words for words in stand_ins.calls("qstat") if "--version" in words] == [
+        ["qstat", "--version"]
+    ]
 
 
 def doctors(program: Program) -> dict[str, dict[str, Any]]:
@@ -260,7 +312,10 @@ def doctors(program: Program) -> dict[str, dict[str, Any]]:
 def test_doctor_tells_kind_version_server_and_clock(pbs: tuple[Program, StandIns]) -> None:
     program, _ = pbs
     told = doctors(program)
-    assert told["scheduler"]["detail"] == "OpenPBS 23.06.06 (dialect openpbs), cluster pbs01, you are alice"
+    assert (
+        told["scheduler"]["detail"]
+        == "OpenPBS 23.06.06 (dialect openpbs), cluster pbs01, you are alice"
+    )
     assert told["commands"]["ok"]
     assert told["controller"]["detail"] == "answers"
     assert "differs by" in told["clock"]["detail"]
@@ -274,9 +329,12 @@ def test_nodes_that_cannot_be_had_are_told_at_once_though_the_jobs_beside_them_h
     qstat, pbsnodes = stand_ins.path / "qstat", stand_ins.path / "pbsnodes"
     qstat.rename(stand_ins.path / "answers")
     qstat.write_text(
-        f'#!/bin/sh\ncase "$*" in --version|-Bf*) exec {stand_ins.path}/answers "$@" ;; esac\nexec sleep 300\n'
+        f'#!/bin/sh\ncase "$*" in --version|-Bf*) exec {stand_ins.path}/answers "$@" ;; esac\nexec '
+        f"sleep 300\n"
     )
-    pbsnodes.write_text("#!/bin/sh\necho 'pbsnodes: cannot connect to server pbs01, error=15010' >&2\nexit 1\n")
+    pbsnodes.write_text(
+        "#!/bin/sh\necho 'pbsnodes: cannot connect to server pbs01, error=15010' >&2\nexit 1\n"
+    )
     qstat.chmod(0o755)
     # Before the 60 s that a list of jobs is given.
     assert "the PBS server does not respond" in program("nodes").refused(3)

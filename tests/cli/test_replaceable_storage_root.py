@@ -1,4 +1,6 @@
-"""A storage_root that others could replace: the site's is used with checked copies, the person's own is refused."""
+"""A storage_root that others could replace: the site's is used with checked copies, the person's
+own is refused.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ environment = { API_TOKEN = "t0ken" }
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root has a configuration that is the site's"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="only root has a configuration that is the site's"
+    ),
 ]
 
 
@@ -51,7 +55,18 @@ class Site(Struct):
         return file
 
     def run(self, config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = (sys.executable, "-P", "-m", "hpcdash", "--config", config, "--local", "--backend", "local", *words)
+        argv = (
+            sys.executable,
+            "-P",
+            "-m",
+            "hpcdash",
+            "--config",
+            config,
+            "--local",
+            "--backend",
+            "local",
+            *words,
+        )
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(self.home),
@@ -92,7 +107,10 @@ def site() -> Iterator[Site]:
         for pid in Path("/proc").glob("[0-9]*"):
             # The queue's supervisor is of this home alone.
             try:
-                if pid.stat().st_uid == uid and str(made.home).encode() in (pid / "cmdline").read_bytes():
+                if (
+                    pid.stat().st_uid == uid
+                    and str(made.home).encode() in (pid / "cmdline").read_bytes()
+                ):
                     os.kill(int(pid.name), 9)
             except OSError:
                 continue
@@ -103,7 +121,10 @@ def test_what_a_person_set_is_refused_in_the_configuration_and_in_a_request(site
     for words in (("submit", "request.toml"), ("submit", "request.toml", "--dry-run")):
         refused = site.run(own, *words)
         assert refused.returncode == 2, refused
-        assert f"members of group {GROUP} may write to {site.project}, and so others could replace" in refused.stderr
+        assert (
+            f"members of group {GROUP} may write to {site.project}, and so others could replace"
+            in refused.stderr
+        )
         assert "Set storage_root to a folder below your home there" in refused.stderr
     sites = site.home / "sites.toml"
     sites.write_text("")
@@ -144,4 +165,7 @@ def test_an_allocation_is_refused_there(site: Site) -> None:
     sites = site.configure(site.home.parent / "sites.toml", "root")
     refused = site.run(sites, "alloc", "--cpus", "1", "--time", "5m", "--keep")
     assert refused.returncode == 2, refused
-    assert "an allocation runs what comes into its folder, which others could replace" in refused.stderr
+    assert (
+        "an allocation runs what comes into its folder, which others could replace"
+        in refused.stderr
+    )

@@ -1,4 +1,6 @@
-"""What a cluster, a job or a file says cannot act on the terminal of a person who looks; pipes get it as it is."""
+"""What a cluster, a job or a file says cannot act on the terminal of a person who looks; pipes get
+it as it is.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,16 @@ from msgspec.structs import replace
 from tests.support.program import Program, home_with, together
 from tests.support.screen import dashboard
 
-# Writes the clipboard; sets the title; erases the screen; an eight-bit CSI; reversed, isolated and invisible letters.
+# Writes the clipboard; sets the title; erases the screen; an eight-bit CSI; reversed, isolated and
+# invisible letters.
 HOSTILE = (
-    "\x1b]52;c;cm0gLXJmIH4=\a\x1b]0;owned\x1b\\\x1b[2J\x9b2J\u202eevil\u202c\u2066x\u2069\u200b\u200f\u061c\ufeff."
+    "\x1b]52;c;cm0gLXJmIH4=\a\x1b]0;owned\x1b\\\x1b[2J\x9b2J"
+    "\u202eevil\u202c\u2066x\u2069\u200b\u200f\u061c\ufeff."
 )
-REQUEST = f"name = 'odd'\nslots = 1\nslot_type = 'cpu'\ntime = '5m'\ncommand = {json.dumps('echo ' + HOSTILE)}\n"
+REQUEST = (
+    f"name = 'odd'\nslots = 1\nslot_type = 'cpu'\ntime = '5m'\ncommand = "
+    f"{json.dumps('echo ' + HOSTILE)}\n"
+)
 # What hpcdash itself writes there: colours, and a line written once more.
 _OURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[K")
 _INVISIBLE = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -36,7 +43,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     made = Program(home_with(folder / "home"), ("--local", "--backend", "local"), variables)
     words = HOSTILE.replace("\x9b2J", "")
     log = made.home / f"log-{words.replace('/', '')}.out"
-    script = f"#!/bin/sh\n#SBATCH --job-name={words}\n# {HOSTILE}\nprintf 'step 1: loss 2.5\\n{words}\\n'\n"
+    script = (
+        f"#!/bin/sh\n#SBATCH --job-name={words}\n# {HOSTILE}\nprintf 'step 1: loss "
+        f"2.5\\n{words}\\n'\n"
+    )
     (made.home / "odd.sh").write_text(script)
     (made.home / "other.sh").write_text(script.replace("step 1", f"step 2 {HOSTILE}"))
     (made.home / "odd.toml").write_text(REQUEST)
@@ -94,7 +104,9 @@ _NOT_UTF8 = {
 
 
 @pytest.mark.parametrize("variables", _NOT_UTF8.values(), ids=_NOT_UTF8)
-def test_what_is_not_in_the_encoding_of_a_terminal_ends_no_command(program: Program, variables: dict[str, str]) -> None:
+def test_what_is_not_in_the_encoding_of_a_terminal_ends_no_command(
+    program: Program, variables: dict[str, str]
+) -> None:
     there = replace(program, variables={**program.variables, **variables})
     statuses = {
         ("jobs", "--help"): 0,
@@ -128,7 +140,14 @@ async def test_json_on_a_terminal_says_the_same_as_in_a_pipe(program: Program) -
 
 
 async def test_nothing_invisible_reaches_the_terminal_of_the_dashboard(program: Program) -> None:
-    shown = [("4", "‹202E›"), ("\r", "‹202E›"), ("b", "‹2066›"), ("q", "‹202E›"), ("l", "loss 2.5"), ("s", "stderr")]
+    shown = [
+        ("4", "‹202E›"),
+        ("\r", "‹202E›"),
+        ("b", "‹2066›"),
+        ("q", "‹202E›"),
+        ("l", "loss 2.5"),
+        ("s", "stderr"),
+    ]
     async with dashboard(program) as screen:
         await screen.until("1/6")
         for keys, words in (*shown, ("q", "‹202E›"), ("J", "‹202E›"), ("n", "train.py")):

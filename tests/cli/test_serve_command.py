@@ -1,4 +1,6 @@
-"""`hpcdash serve`: what it prints, whom it shows the dashboard to, and that all of it ends with it."""
+"""`hpcdash serve`: what it prints, whom it shows the dashboard to, and that all of it ends with
+it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def program(tmp_path: Path) -> Program:
 
 
 @asynccontextmanager
-async def serving(program: Program, *options: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def serving(
+    program: Program, *options: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """The program, and its lines up to the last one."""
     running = await asyncio.create_subprocess_exec(
         *program.argv("serve", *options),
@@ -64,7 +68,9 @@ async def serving(program: Program, *options: str) -> AsyncIterator[tuple[asynci
 
 
 @asynccontextmanager
-async def browser(link: str, socket: Path | None = None) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+async def browser(
+    link: str, socket: Path | None = None
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """Its dashboard, as a page of it opens it."""
     found = _LINK.search(link)
     assert found is not None
@@ -74,7 +80,9 @@ async def browser(link: str, socket: Path | None = None) -> AsyncIterator[aiohtt
     async with aiohttp.ClientSession(cookie_jar=jar, connector=connector) as session:
         async with session.get(found[0]) as answer:
             assert answer.status == 200
-        async with session.ws_connect(f"{answer.url}socket?width=120&height=45", origin=origin) as page:
+        async with session.ws_connect(
+            f"{answer.url}socket?width=120&height=45", origin=origin
+        ) as page:
             yield page
 
 
@@ -104,7 +112,9 @@ async def test_it_is_read_only_unless_asked(program: Program, options: tuple[str
         await shows(page, b"read-only")
 
 
-async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(program: Program) -> None:
+async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(
+    program: Program,
+) -> None:
     async with serving(program, "--allow-actions") as (_, said), browser(said) as page:
         await shows(page, b"connected")
         await page.send_json(["stdin", "n"])
@@ -123,7 +133,9 @@ async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-async def test_dashboards_end_with_it_however_it_ends(program: Program, number: signal.Signals) -> None:
+async def test_dashboards_end_with_it_however_it_ends(
+    program: Program, number: signal.Signals
+) -> None:
     async with serving(program) as (running, said), browser(said) as page:
         await shows(page, b"connected")
         shown = dashboards(running.pid)
@@ -197,14 +209,20 @@ def test_enter_prints_a_new_link(program: Program) -> None:
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr("hpcdash.cli.serve.find_spec", lambda name: None if name == "textual_serve" else found(name))
+    monkeypatch.setattr(
+        "hpcdash.cli.serve.find_spec", lambda name: None if name == "textual_serve" else found(name)
+    )
     with pytest.raises(UsageError, match=r"pip install 'hpcdash\[web\]'"):
         run_serve(CommonOptions(), port=None, socket_path=None, allow_actions=False)
 
 
-def test_what_contradicts_itself_or_cannot_be_is_refused_at_once(program: Program, tmp_path: Path) -> None:
+def test_what_contradicts_itself_or_cannot_be_is_refused_at_once(
+    program: Program, tmp_path: Path
+) -> None:
     assert "--port and --socket" in program("serve", "--port", "8080", "--socket", "x").refused(2)
-    assert "--read-only and --allow-actions" in program("serve", "--read-only", "--allow-actions").refused(2)
+    assert "--read-only and --allow-actions" in program(
+        "serve", "--read-only", "--allow-actions"
+    ).refused(2)
     assert "no such file" in program("serve", "--config", str(tmp_path / "none")).refused(2)
     assert "No such file" in program("serve", "--socket", str(tmp_path / "none" / "it")).refused(2)
 

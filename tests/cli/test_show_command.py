@@ -78,7 +78,9 @@ sys_path = ["{home}"]
 """
 
 
-def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_again(tmp_path: Path) -> None:
+def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_again(
+    tmp_path: Path,
+) -> None:
     home = home_with(tmp_path / "home")
     state = {"HPCDASH_QUEUE": str(tmp_path / "queue"), "HPCDASH_STATE": str(tmp_path / "state")}
     program = Program(home, ("--local", "--backend", "local"), state)
@@ -86,13 +88,22 @@ def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_agai
     (home / "a.toml").write_text(REQUEST.format(home=home))
     assert program("submit", str(home / "a.toml")).text == "1\n"
     (folder,) = (home / "hpcdash" / "launches").glob("[!.]*")
-    wait_until("the results", lambda: (folder / "result-1.pkl.error").exists() and (folder / "result-0.pkl").exists())
+    wait_until(
+        "the results",
+        lambda: (folder / "result-1.pkl.error").exists() and (folder / "result-0.pkl").exists(),
+    )
     wait_until("the end", lambda: not program.rows("jobs"))
 
     told = program("show", "1_1").text
     assert "  calls         nightpkg:main, item 1 of 2, from 0: {'rate': 0.2}\n" in told
-    assert f"  result        {folder}/result-1.pkl\n  or traceback  {folder}/result-1.pkl.error\n" in told
-    assert f"  checkpoints   {home}/saved/1\n  kill switch   {home}/KILL\n  folder        {folder}\n" in told
+    assert (
+        f"  result        {folder}/result-1.pkl\n  or traceback  {folder}/result-1.pkl.error\n"
+        in told
+    )
+    assert (
+        f"  checkpoints   {home}/saved/1\n  kill switch   {home}/KILL\n  folder        {folder}\n"
+        in told
+    )
     assert program("show", "1_0", "--format", "json").json["launch"] == {
         "folder": str(folder),
         "function": "nightpkg:main",

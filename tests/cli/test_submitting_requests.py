@@ -1,4 +1,6 @@
-"""`hpcdash submit REQUEST.toml` on the embedded queue and a stand-in PBS: what is printed, awaited, staged, removed."""
+"""`hpcdash submit REQUEST.toml` on the embedded queue and a stand-in PBS: what is printed, awaited,
+staged, removed.
+"""
 
 from __future__ import annotations
 
@@ -81,15 +83,21 @@ def request(program: Program, more: str = 'command = "echo ran"', name: str = "a
 
 def launches(program: Program) -> list[Path]:
     root = program.home / "hpcdash" / "launches"
-    return sorted(one for one in root.iterdir() if one.name != LIBRARY_FOLDER) if root.exists() else []
+    return (
+        sorted(one for one in root.iterdir() if one.name != LIBRARY_FOLDER) if root.exists() else []
+    )
 
 
 def size(folder: Path) -> str:
-    return format_memory(sum((folder / name).stat().st_size for name in ("batch.sh", "request.toml", LIBRARY_NAME)))
+    return format_memory(
+        sum((folder / name).stat().st_size for name in ("batch.sh", "request.toml", LIBRARY_NAME))
+    )
 
 
 def ended(program: Program, job: str) -> dict[str, Any]:
-    """A job of the embedded queue once it has ended; looking on read-only removes no folder of it."""
+    """A job of the embedded queue once it has ended; looking on read-only removes no folder of
+    it.
+    """
     for _ in range(200):
         found: dict[str, Any] = program("show", job, "--format", "json", "--read-only").json["job"]
         if found["state"] not in ("pending", "running", "completing"):
@@ -103,7 +111,11 @@ def test_a_request_is_staged_submitted_and_found_by_its_job(program: Program) ->
     assert (done.status, done.text) == (0, "1\n"), done
     job = ended(program, "1")
     (folder,) = launches(program)
-    assert (job["state"], job["name"], job["stdout_path"]) == ("completed", "try", f"{folder}/1.out")
+    assert (job["state"], job["name"], job["stdout_path"]) == (
+        "completed",
+        "try",
+        f"{folder}/1.out",
+    )
     assert program("log", "1").text == "ran\n"
     assert program("log", "1", "--logs").text == "rank-0  rank 0\n"
     assert program("log", "1", "--of", "0").text == "ran\n"
@@ -117,14 +129,20 @@ def test_a_request_is_staged_submitted_and_found_by_its_job(program: Program) ->
 
 
 def test_its_commands_are_said_before_they_run(program: Program) -> None:
-    said = [line for line in program("submit", request(program)).stderr.splitlines() if "submit on local: " in line]
+    said = [
+        line
+        for line in program("submit", request(program)).stderr.splitlines()
+        if "submit on local: " in line
+    ]
     (folder,) = launches(program)
     assert len(said) == 2
     assert said[0] == f"submit on local: stage 3 files ({size(folder)}) in {folder}"
     assert said[1] == f"submit on local: hpcdash submit {folder}/batch.sh"
 
 
-def test_a_dry_run_prints_a_script_with_the_commands_as_remarks_and_stages_nothing(program: Program) -> None:
+def test_a_dry_run_prints_a_script_with_the_commands_as_remarks_and_stages_nothing(
+    program: Program,
+) -> None:
     done = program("submit", request(program), "--dry-run")
     script, _, commands = done.text.rpartition("\n\n# stage 3 files (")
     assert script.startswith("#!/bin/bash\n")
@@ -153,7 +171,9 @@ def test_what_was_submitted_is_among_those_that_the_form_starts_from(program: Pr
     program("cancel", "1", "2", "3", "--yes")
 
 
-def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(program: Program) -> None:
+def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(
+    program: Program,
+) -> None:
     file = request(program, 'command = "true"\nqueue = "gone"')
     said = "hpcdash: queue: there is no queue 'gone'. There is: local\n"
     assert said in program("submit", file, "--dry-run").stderr
@@ -175,7 +195,18 @@ def test_what_the_command_line_says_beats_the_request_and_is_kept_with_it(progra
     first = program("submit", request(program, 'command = "true"\nhold = true')).text.strip()
     file = request(program, 'command = "true"\narray = "1-2"\nafter = ["99"]', "b.toml")
     answer = program(
-        *("submit", file, "--array", "3-5%1", "--after", first, "--hold", "--dry-run", "--format", "json"),
+        *(
+            "submit",
+            file,
+            "--array",
+            "3-5%1",
+            "--after",
+            first,
+            "--hold",
+            "--dry-run",
+            "--format",
+            "json",
+        ),
         *("--", "--nice=3", "--comment=my own"),
     ).json
     lines = answer["script"].splitlines()
@@ -188,7 +219,9 @@ def test_what_the_command_line_says_beats_the_request_and_is_kept_with_it(progra
     assert not {"#SBATCH --array=1-2", "#SBATCH --dependency=afterany:99"} & set(lines)
     assert [line for line in lines if "my own" in line]
     done = program("submit", file, "--array", "7", "--hold", "--after", first)
-    folder = next(folder for folder in launches(program) if "7" in (folder / "request.toml").read_text())
+    folder = next(
+        folder for folder in launches(program) if "7" in (folder / "request.toml").read_text()
+    )
     assert done.status == 0
     assert 'array = "7"' in (folder / "request.toml").read_text()
     program("cancel", first, done.text.strip(), "--yes")
@@ -208,12 +241,17 @@ def test_a_function_of_a_wheel_is_called_in_a_venv_of_its_own_and_its_result_is_
 ) -> None:
     code = "import sys\ndef where(tag, n, *, job):\n    return tag, n, job.output_dir, sys.prefix\n"
     wheel = tiny_wheel(program.home, code)
-    call = f'[call]\nfunction = "tiny:where"\nargs = ["a"]\nkwargs = {{ n = 2 }}\nwheel = "{wheel}"\n'
+    call = (
+        f'[call]\nfunction = "tiny:where"\nargs = ["a"]\nkwargs = {{ n = 2 }}\nwheel = "{wheel}"\n'
+    )
     file = program.home / "call.toml"
     file.write_text(f"{REQUEST}{call}")
     done = program("submit", str(file))
     (folder,) = launches(program)
-    assert f"the result of tiny:where will be in {folder}/result.pkl, or the traceback in" in done.stderr
+    assert (
+        f"the result of tiny:where will be in {folder}/result.pkl, or the traceback in"
+        in done.stderr
+    )
     assert ended(program, "1")["state"] == "completed", (folder / "1.err").read_text()
     *result, prefix = pickle.loads((folder / "result.pkl").read_bytes())
     assert result == ["a", 2, str(folder)]
@@ -223,7 +261,9 @@ def test_a_function_of_a_wheel_is_called_in_a_venv_of_its_own_and_its_result_is_
 
 def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program: Program) -> None:
     done = program("submit", request(program, 'script = "/no/such/run.sh"'), "--dry-run")
-    assert "hpcdash: /no/such/run.sh is not on this machine: using the cluster's file" in done.stderr
+    assert (
+        "hpcdash: /no/such/run.sh is not on this machine: using the cluster's file" in done.stderr
+    )
     assert "\nbash /no/such/run.sh\n" in done.text
 
 
@@ -268,7 +308,10 @@ def test_a_task_of_a_pool_is_no_chain_and_waits_for_a_coordinator(program: Progr
     file = request(program, 'command = "true"\nshare = "HIGH"')
     assert "--chain: a task of a shared pool" in program("submit", file, "--chain", "2").refused(2)
     done = program("submit", file)
-    assert (done.status, "held until a coordinator elsewhere starts it" in done.stderr) == (0, True), done
+    assert (done.status, "held until a coordinator elsewhere starts it" in done.stderr) == (
+        0,
+        True,
+    ), done
 
 
 def test_links_of_a_chain_without_a_name_have_the_same_one(program: Program) -> None:
@@ -280,7 +323,9 @@ def test_links_of_a_chain_without_a_name_have_the_same_one(program: Program) -> 
     program("cancel", "1", "2", "--yes")
 
 
-async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one_before_it() -> None:
+async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one_before_it() -> (
+    None
+):
     concluded: list[Any] = []
 
     class Breaking:
@@ -305,7 +350,9 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
             return ""
 
     backend = SimpleNamespace(submit=SubmitPart())
-    session = cast("Any", SimpleNamespace(launches=Breaking(), store=SimpleNamespace(backend=backend)))
+    session = cast(
+        "Any", SimpleNamespace(launches=Breaking(), store=SimpleNamespace(backend=backend))
+    )
     submitting = RequestSubmitting(Request(command="true"))
     await submitting.plan(session, ())
     await submitting.conclude(session, Outcome("one", True, "job 1"))
@@ -328,15 +375,21 @@ def test_a_dry_run_of_a_plain_script_is_told_for_machines(program: Program) -> N
     script.write_bytes(b"#!/bin/sh\n")
     answer = program("submit", str(script), "--dry-run", "--format", "json").json
     assert (answer["job_id"], answer["script"], len(answer["commands"])) == (None, "#!/bin/sh\n", 1)
-    shown = program("submit", str(script), "--array", "1-3", "--dry-run", "--", "--nice=3", "--", "a b").text
+    shown = program(
+        "submit", str(script), "--array", "1-3", "--dry-run", "--", "--nice=3", "--", "a b"
+    ).text
     assert shown == "hpcdash submit run.sh --array 1-3 -- --nice=3 -- 'a b'\n"
     assert program.rows("jobs") == []
 
 
 @pytest.mark.parametrize("more", [("--dry-run",), ()])
-def test_a_script_is_linted_before_it_is_submitted_and_not_kept_back(program: Program, more: tuple[str, ...]) -> None:
+def test_a_script_is_linted_before_it_is_submitted_and_not_kept_back(
+    program: Program, more: tuple[str, ...]
+) -> None:
     script = program.home / "run.sh"
-    script.write_text("#!/bin/bash\nset -euo pipefail\n#SBATCH --gres=gpu:1\n# SBATCH --hold\necho ran\n")
+    script.write_text(
+        "#!/bin/bash\nset -euo pipefail\n#SBATCH --gres=gpu:1\n# SBATCH --hold\necho ran\n"
+    )
     done = program("submit", str(script), *more)
     assert done.status == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("hpcdash: ")]
@@ -357,11 +410,16 @@ def test_a_script_of_pbs_s_directives_is_linted_as_one(program: Program) -> None
 def test_directives_in_a_request_s_script_are_warned_of(program: Program) -> None:
     (program.home / "run.sh").write_text("#!/bin/bash\n\n#SBATCH --gres=gpu:1\necho ran\n")
     said = program("submit", request(program, 'script = "run.sh"'), "--dry-run").stderr
-    words = "script: its #SBATCH lines, from line 3 on, are not read: the keys of the request take their place"
+    words = (
+        "script: its #SBATCH lines, from line 3 on, are not read: the keys of the request "
+        "take their place"
+    )
     assert f"hpcdash: {words}\n" in said
 
 
-def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are_kept(program: Program) -> None:
+def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are_kept(
+    program: Program,
+) -> None:
     configured(program, 'keep = "failed"')
     bad = program("submit", request(program, 'command = "exit 3"', "b.toml")).text.strip()
     # A submission removes what has completed too.
@@ -380,7 +438,9 @@ def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are
     assert program("jobs").stderr == ""
 
 
-def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(on_pbs: Program, stand_ins: StandIns) -> None:
+def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(
+    on_pbs: Program, stand_ins: StandIns
+) -> None:
     done = on_pbs("submit", request(on_pbs), "--after", "12")
     assert (done.status, done.text) == (0, "35.pbs01\n"), done
     (folder,) = (one for one in (on_pbs.home / "jobs").iterdir() if one.name != LIBRARY_FOLDER)
@@ -412,7 +472,9 @@ def test_for_root_a_storage_root_has_to_be_set(on_pbs: Program, stand_ins: Stand
 
 
 def test_what_the_scheduler_does_not_take_is_told_with_file_line_and_key(program: Program) -> None:
-    done = program("submit", request(program, 'command = "true"\nextra_args = ["--nodes=3"]'), "--dry-run")
+    done = program(
+        "submit", request(program, 'command = "true"\nextra_args = ["--nodes=3"]'), "--dry-run"
+    )
     assert done.status == 2
     assert "a.toml:2: extra_args: --nodes is not for extra_args" in done.stderr
     done = program("submit", request(program), "--dry-run", "--", "--nodes=3")
@@ -429,7 +491,10 @@ def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program
 
 
 def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
-    assert "the first of a chain of 3" in program("submit", request(program), "--chain", "3", "--dry-run").stderr
+    assert (
+        "the first of a chain of 3"
+        in program("submit", request(program), "--chain", "3", "--dry-run").stderr
+    )
 
 
 def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program: Program) -> None:
@@ -445,13 +510,18 @@ def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program:
     )
     noted.path.write_bytes(noted.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
     done = program("submit", request(program, 'command = "true"'), "--dry-run")
-    assert "the outcome of submitting night is unknown; hpcdash journal --settle looks for it" in done.stderr
+    assert (
+        "the outcome of submitting night is unknown; hpcdash journal --settle looks for it"
+        in done.stderr
+    )
 
 
 def store(backend: Any, asked: list[str]) -> Any:
     async def ask(query: Query[Any]) -> Any:
         asked.append(query.argv[-1])
-        return SimpleNamespace(table=table_of(job_row("12[3].pbs01", _number=12) | {"array_id": "12[].pbs01"}))
+        return SimpleNamespace(
+            table=table_of(job_row("12[3].pbs01", _number=12) | {"array_id": "12[].pbs01"})
+        )
 
     return cast("Any", SimpleNamespace(backend=backend, ask=ask))
 
@@ -465,6 +535,8 @@ async def test_where_an_id_is_whole_as_it_is_written_nobody_is_asked(backend: An
 
 async def test_where_it_may_be_an_array_s_the_queue_tells() -> None:
     asked: list[str] = []
-    found = await after_in_full(store(pbs_backend(Dialect.OPENPBS), asked), ("12", "afterok:12", "afterok:7"))
+    found = await after_in_full(
+        store(pbs_backend(Dialect.OPENPBS), asked), ("12", "afterok:12", "afterok:7")
+    )
     assert found == ("afterany:12[].pbs01", "afterok:12[].pbs01", "afterok:7")
     assert len(asked) == 1

@@ -38,9 +38,14 @@ def configured(program: Program) -> Program:
     return program
 
 
-def test_a_configured_cluster_says_it_all_but_who_it_is_for_is_told(configured: Program, tmp_path: Path) -> None:
+def test_a_configured_cluster_says_it_all_but_who_it_is_for_is_told(
+    configured: Program, tmp_path: Path
+) -> None:
     done = configured("sudoers", "--group", "hpcusers")
-    assert (done.status, done.stderr) == (0, "hpcdash: using the account launcher (--account changes it)\n")
+    assert (done.status, done.stderr) == (
+        0,
+        "hpcdash: using the account launcher (--account changes it)\n",
+    )
     assert "\nlauncher ALL = (%hpcusers, !root, !#0) NOPASSWD: \\\n" in done.text
     assert "/opt/slurm/bin/sbatch" in done.text
     assert "/opt/site/hpcdash-launch\n" in done.text
@@ -49,11 +54,15 @@ def test_a_configured_cluster_says_it_all_but_who_it_is_for_is_told(configured: 
     if shutil.which("visudo"):
         file = tmp_path / "rules"
         file.write_bytes(done.stdout)
-        checked = subprocess.run(["visudo", "-c", "-f", file], capture_output=True, text=True, check=False)
+        checked = subprocess.run(
+            ["visudo", "-c", "-f", file], capture_output=True, text=True, check=False
+        )
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_program_has_the_storage_root_in_it_and_names_no_account(configured: Program, tmp_path: Path) -> None:
+def test_the_program_has_the_storage_root_in_it_and_names_no_account(
+    configured: Program, tmp_path: Path
+) -> None:
     done = configured("sudoers", "--program")
     assert (done.status, done.stderr) == (0, "")
     assert done.text.startswith("#!/bin/sh\n")
@@ -81,20 +90,43 @@ def test_what_rules_cannot_be_made_of_is_refused_with_the_option_to_write(progra
     words = ("sudoers", "--for", "slurm", "--bin", "/usr/bin", "--group", "hpcusers")
     assert "Write --storage-root DIR" in program(*words, "--ssh", "me@juno.example.org").refused(2)
     assert "Write --storage-root DIR" in program("sudoers", "--program").refused(2)
-    assert "Write --group GROUP" in program(*words[:-2], "--account", "me", "--storage-root", "/jobs").refused(2)
-    assert "--account launcher" in program(*words, "--account", "root", "--storage-root", "/jobs").refused(2)
-    assert "--group hpcusers" in program(*words[:-1], "a,b", "--account", "me", "--storage-root", "/jobs").refused(2)
-    assert "--storage-root: write" in program(*words, "--account", "me", "--storage-root", "a b").stderr
+    assert "Write --group GROUP" in program(
+        *words[:-2], "--account", "me", "--storage-root", "/jobs"
+    ).refused(2)
+    assert "--account launcher" in program(
+        *words, "--account", "root", "--storage-root", "/jobs"
+    ).refused(2)
+    assert "--group hpcusers" in program(
+        *words[:-1], "a,b", "--account", "me", "--storage-root", "/jobs"
+    ).refused(2)
+    assert (
+        "--storage-root: write"
+        in program(*words, "--account", "me", "--storage-root", "a b").stderr
+    )
 
 
-def test_a_root_that_the_account_could_swap_for_a_link_is_refused(program: Program, tmp_path: Path) -> None:
+def test_a_root_that_the_account_could_swap_for_a_link_is_refused(
+    program: Program, tmp_path: Path
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives folders away")
-    words = ("sudoers", "--local", "--for", "slurm", "--account", "launcher", "--group", "users", "--storage-root")
+    words = (
+        "sudoers",
+        "--local",
+        "--for",
+        "slurm",
+        "--account",
+        "launcher",
+        "--group",
+        "users",
+        "--storage-root",
+    )
     home = tmp_path / "launcher"
     home.mkdir()
     shutil.chown(home, 65534)
-    assert f"{home} can be changed by users other than root" in program(*words, f"{home}/launches").refused(2)
+    assert f"{home} can be changed by users other than root" in program(
+        *words, f"{home}/launches"
+    ).refused(2)
     (tmp_path / "link").symlink_to("/srv")
     assert f"{tmp_path}/link is a link" in program(*words, f"{tmp_path}/link/launches").refused(2)
 
@@ -102,7 +134,16 @@ def test_a_root_that_the_account_could_swap_for_a_link_is_refused(program: Progr
 def test_system_accounts_among_the_members_are_named(program: Program) -> None:
     if reason := why_no_sudo():
         pytest.skip(reason)
-    words = ("sudoers", "--local", "--for", "slurm", "--account", "launcher", "--storage-root", "/work/jobs")
+    words = (
+        "sudoers",
+        "--local",
+        "--for",
+        "slurm",
+        "--account",
+        "launcher",
+        "--storage-root",
+        "/work/jobs",
+    )
     with sudo_site() as site:
         uid = pwd.getpwnam(site.system).pw_uid
         done = program(*words, "--group", site.group)

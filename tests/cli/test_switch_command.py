@@ -1,4 +1,6 @@
-"""`hpcdash kill-switch` and `save-switch` on the embedded queue: what is cleared, remembered and said."""
+"""`hpcdash kill-switch` and `save-switch` on the embedded queue: what is cleared, remembered and
+said.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def job(queue: QueueLab) -> str:
     return number
 
 
-def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(program: Program, queue: QueueLab, job: str) -> None:
+def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(
+    program: Program, queue: QueueLab, job: str
+) -> None:
     notes = queue.work / "notes.txt"
     notes.write_text("my only notes")
     said = program("kill-switch", job, "--clear", "--path", str(notes)).refused(1)
@@ -42,7 +46,9 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(program: Progr
     link = queue.work / "KILL"
     link.symlink_to("/nowhere/x")
     assert "the link itself is removed" in program("kill-switch", job, "--clear").refused(1)
-    assert program("kill-switch", job, "--clear", "--yes").text.startswith(f"{job}  removed {link}, created by ")
+    assert program("kill-switch", job, "--clear", "--yes").text.startswith(
+        f"{job}  removed {link}, created by "
+    )
     assert not link.is_symlink()
     link.touch()
     cleared = program("kill-switch", job, "--clear")
@@ -50,19 +56,27 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(program: Progr
     queue.run("cancel", job)
 
 
-def test_a_path_is_remembered_only_where_the_drop_was_done(program: Program, queue: QueueLab) -> None:
+def test_a_path_is_remembered_only_where_the_drop_was_done(
+    program: Program, queue: QueueLab
+) -> None:
     job = queue.submit("sleep 300", "--job-name=plain")
-    assert "its folder does not exist" in program("save-switch", job, "--path", f"{queue.work}/none/SAVE").refused(1)
+    assert "its folder does not exist" in program(
+        "save-switch", job, "--path", f"{queue.work}/none/SAVE"
+    ).refused(1)
     unknown = "no save switch is set"
     assert unknown in program("save-switch", job, "--status").refused(2)
     assert program("save-switch", job, "--path", f"{queue.work}/SAVE").status == 0
     assert program("save-switch", job, "--forget").text == f"{job}  forgotten: {queue.work}/SAVE\n"
     assert unknown in program("save-switch", job, "--status").refused(2)
-    assert "--forget cannot be combined" in program("save-switch", job, "--forget", "--clear").refused(2)
+    assert "--forget cannot be combined" in program(
+        "save-switch", job, "--forget", "--clear"
+    ).refused(2)
     queue.run("cancel", job)
 
 
-def test_of_several_jobs_those_whose_switch_is_known_are_served(program: Program, queue: QueueLab, job: str) -> None:
+def test_of_several_jobs_those_whose_switch_is_known_are_served(
+    program: Program, queue: QueueLab, job: str
+) -> None:
     plain = queue.submit("sleep 300", "--job-name=plain")
     done = program("save-switch", plain, job)
     assert done.status == 1
@@ -81,10 +95,15 @@ def test_a_kill_switch_that_is_there_still_is_told_before_a_request_is_submitted
 ) -> None:
     switch = queue.work / "KILL"
     file = program.home / "a.toml"
-    file.write_text(f'command = "true"\nname = "x"\nwork_dir = "{queue.work}"\nkill_switch = "KILL"\n')
+    file.write_text(
+        f'command = "true"\nname = "x"\nwork_dir = "{queue.work}"\nkill_switch = "KILL"\n'
+    )
     assert "is still set" not in program("submit", str(file), "--dry-run").stderr
     switch.touch()
-    said = f"hpcdash: the kill switch {switch} is still set: the job would stop at once. Clear it first: rm "
+    said = (
+        f"hpcdash: the kill switch {switch} is still set: the job would stop at once. Clear it "
+        f"first: rm "
+    )
     for words in (("--dry-run",), ("--chain", "2")):
         told = program("submit", str(file), *words)
         assert told.status == 0

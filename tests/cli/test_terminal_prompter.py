@@ -19,7 +19,9 @@ from tests.support.program import Program
 from tests.support.sshd import login_user
 
 
-def test_what_a_host_says_goes_to_stderr_and_moves_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_host_says_goes_to_stderr_and_moves_nothing_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     TerminalPrompter().show("maya@gate", "Maintenance\non \x1b[31mMonday\r\n\n")
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -34,7 +36,9 @@ def test_a_command_of_cron_rings_no_phone(tmp_path: Path) -> None:
         server.start_pushing("AuthenticationMethods keyboard-interactive\n")
         try:
             (tmp_path / ".ssh").mkdir(mode=0o700)
-            (tmp_path / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.host_key_line}\n")
+            (tmp_path / ".ssh" / "known_hosts").write_text(
+                f"[127.0.0.1]:{server.port} {server.host_key_line}\n"
+            )
             # Without a terminal, as cron runs it.
             hpcdash = Program(tmp_path, ("--ssh", f"{user}@127.0.0.1:{server.port}"))
             done = hpcdash("watch", "--once")
@@ -45,7 +49,9 @@ def test_a_command_of_cron_rings_no_phone(tmp_path: Path) -> None:
     assert server.pushes == 0
 
 
-async def test_what_is_typed_as_soon_as_it_is_asked_for_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_typed_as_soon_as_it_is_asked_for_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ours, theirs = os.openpty()
     set_attributes = termios.tcsetattr
     shown = b""

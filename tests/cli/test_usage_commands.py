@@ -1,4 +1,6 @@
-"""`hpcdash efficiency` and `hpcdash report` on an embedded queue: every format, hostile names, and what is refused."""
+"""`hpcdash efficiency` and `hpcdash report` on an embedded queue: every format, hostile names, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     program = Program(
         home_with(folder / "home"),
         ("--local", "--backend", "local"),
-        {"HPCDASH_QUEUE": str(folder / "queue"), "HPCDASH_STATE": str(folder / "state"), "TZ": "UTC"},
+        {
+            "HPCDASH_QUEUE": str(folder / "queue"),
+            "HPCDASH_STATE": str(folder / "state"),
+            "TZ": "UTC",
+        },
     )
     file = program.home / "job.sh"
     for name, status in (("train", 0), (HOSTILE, 3)):
@@ -45,7 +51,9 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     }
     assert (answer["total"]["jobs"], answer["total"]["failed"]) == (2, 1)
     assert answer["notes"] == ["Your own jobs"]
-    assert sum(row["cpu_seconds"] for row in answer["by_day"]) == answer["total"]["cpu_seconds"] >= 4
+    assert (
+        sum(row["cpu_seconds"] for row in answer["by_day"]) == answer["total"]["cpu_seconds"] >= 4
+    )
     by_name = {row["key"]: row for row in answer["by_name"]}
     assert by_name.keys() == {"train", HOSTILE}
 
@@ -53,15 +61,22 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     rows = list(csv.DictReader(io.StringIO(written)))
     assert {row["key"] for row in rows} == {"train", HOSTILE}
     assert {int(row["failed"]) for row in rows} == {0, 1}
-    assert program("report", "--by", "name", "--format", "csv", "--out", "/dev/stdout").text == written
+    assert (
+        program("report", "--by", "name", "--format", "csv", "--out", "/dev/stdout").text == written
+    )
     file = tmp_path / "usage.csv"
     assert program("report", "--by", "name", "--format", "csv", "--out", str(file)).status == 0
     # A spreadsheet would compute what begins with a sign.
-    assert {row["key"] for row in csv.DictReader(io.StringIO(file.read_text()))} == {"train", f"'{HOSTILE}"}
+    assert {row["key"] for row in csv.DictReader(io.StringIO(file.read_text()))} == {
+        "train",
+        f"'{HOSTILE}",
+    }
 
     file = tmp_path / "usage.parquet"
     assert program("report", "--by", "name", "--format", "parquet", "--out", str(file)).status == 0
-    assert pyarrow.parquet.read_table(file)["failed"].to_pylist() == [by_name[key]["failed"] for key in by_name]
+    assert pyarrow.parquet.read_table(file)["failed"].to_pylist() == [
+        by_name[key]["failed"] for key in by_name
+    ]
 
     failed = program("report", "--by", "name", "--format", "json", "--filter", "state:failed").json
     assert [(row["jobs"], row["failed"]) for row in failed["by_name"]] == [(1, 1)]
@@ -85,7 +100,10 @@ def test_a_page_is_written_whole_and_a_bad_place_is_named(program: Program, tmp_
     # A link that somebody planted is replaced.
     precious = tmp_path / ".bash_aliases"
     precious.write_text("precious")
-    for name, words in (("a.html", ("--html",)), ("a.csv", ("--by", "name", "--format", "csv", "--out"))):
+    for name, words in (
+        ("a.html", ("--html",)),
+        ("a.csv", ("--by", "name", "--format", "csv", "--out")),
+    ):
         (tmp_path / name).symlink_to(precious)
         assert program("report", *words, str(tmp_path / name)).status == 0
         assert not (tmp_path / name).is_symlink()
@@ -115,11 +133,16 @@ def test_efficiency_of_jobs_and_of_a_span(program: Program) -> None:
 def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program) -> None:
     run = program("history", "--filter", "name:train", "--format", "json").json["jobs"][0]
     began = datetime.fromisoformat(run["started_at"]).timestamp()
-    watched = "INSERT INTO watched (cluster, job_id, started_at, seconds, gpu_percent) VALUES (?, ?, ?, ?, ?)"
+    watched = (
+        "INSERT INTO watched (cluster, job_id, started_at, seconds, gpu_percent) VALUES (?, "
+        "?, ?, ?, ?)"
+    )
     database = StateDatabase(Path(program.variables["HPCDASH_STATE"]))
     database.write((watched, ("local", run["id"], began, 30.0, 4.0)))
     try:
-        found = {row["id"]: row for row in program("efficiency", "--format", "json").json["efficiency"]}
+        found = {
+            row["id"]: row for row in program("efficiency", "--format", "json").json["efficiency"]
+        }
         watched = found.pop(run["id"])
         assert watched["gpu_use"] == pytest.approx(0.04)
         assert watched["usage_source"] in ("watched", "accounting+watched")
@@ -147,6 +170,14 @@ def test_what_cannot_be_reported_is_refused_in_words(
 
 
 def test_a_span_in_which_nothing_ran_is_a_report_of_nothing(program: Program) -> None:
-    answer = program("report", "--since", "2026-01-01", "--until", "2026-01-02", "--format", "json").json
-    assert (answer["total"]["jobs"], [row["key"] for row in answer["by_day"]]) == (0, ["2026-01-01", "2026-01-02"])
-    assert "Nothing ran in this span." in program("report", "--since", "2026-01-01", "--until", "2026-01-02").text
+    answer = program(
+        "report", "--since", "2026-01-01", "--until", "2026-01-02", "--format", "json"
+    ).json
+    assert (answer["total"]["jobs"], [row["key"] for row in answer["by_day"]]) == (
+        0,
+        ["2026-01-01", "2026-01-02"],
+    )
+    assert (
+        "Nothing ran in this span."
+        in program("report", "--since", "2026-01-01", "--until", "2026-01-02").text
+    )

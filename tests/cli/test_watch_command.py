@@ -1,4 +1,6 @@
-"""`hpcdash watch` and `hpcdash cron` as a person or cron runs them: what they say, how they end, what they leave."""
+"""`hpcdash watch` and `hpcdash cron` as a person or cron runs them: what they say, how they end,
+what they leave.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,16 @@ def test_once_tells_writes_the_pulse_and_ends_well_whatever_it_finds(person: Pro
     assert json.loads(told.read_text())["alerts"][0]["rule"] == "is-running"
     lines = main_log.read_text().splitlines()
     assert lines[0] == "step 1"
-    assert [line.partition("] ")[2] for line in lines[1:]] == ["PULSE: train is neither running nor pending"] * 2
+    assert [line.partition("] ")[2] for line in lines[1:]] == [
+        "PULSE: train is neither running nor pending"
+    ] * 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links to somebody else")
 @pytest.mark.parametrize(("owner", "is_written"), [(0, True), (65534, False)])
-def test_the_pulse_goes_through_no_link_of_somebody_else(person: Program, owner: int, is_written: bool) -> None:
+def test_the_pulse_goes_through_no_link_of_somebody_else(
+    person: Program, owner: int, is_written: bool
+) -> None:
     configure(person, '[watch]\npulse_file = "~/log"\n[[watch.running]]\nname = "t"\n')
     precious = person.home / "precious"
     precious.write_text("")
@@ -116,7 +122,9 @@ def test_a_notifier_that_fails_says_so_and_cron_sees_it_until_it_was_told(person
     assert [person("watch", "--once").status for _ in range(2)] == [0, 0]
 
 
-def test_a_cluster_that_cannot_be_reached_ends_with_3_and_the_others_are_watched(person: Program) -> None:
+def test_a_cluster_that_cannot_be_reached_ends_with_3_and_the_others_are_watched(
+    person: Program,
+) -> None:
     configure(
         person,
         """
@@ -162,7 +170,9 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(sessions[1].store, "fetch", tear)
-    rounds = _Watch(sessions, replace(settings.watch, every_seconds=0.01), [], dry_run=False, debug=False)
+    rounds = _Watch(
+        sessions, replace(settings.watch, every_seconds=0.01), [], dry_run=False, debug=False
+    )
     watched = asyncio.create_task(rounds.run(once=False))
     said = ""
     while said.count("here: 0 jobs") < 2 or said.count("torn: this round failed") < 2:
@@ -171,8 +181,13 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
         said += out + err
     watched.cancel()
     await asyncio.wait([watched])
-    assert "went wrong in hpcdash itself: OSError: [Errno 5] Input/output error; run it with --debug" in said
-    assert await _Watch(sessions, settings.watch, [], dry_run=False, debug=False).run(once=True) == 1
+    assert (
+        "went wrong in hpcdash itself: OSError: [Errno 5] Input/output error; run it with --debug"
+        in said
+    )
+    assert (
+        await _Watch(sessions, settings.watch, [], dry_run=False, debug=False).run(once=True) == 1
+    )
 
 
 def test_a_trial_reaches_everyone_or_says_who_was_not_reached(person: Program) -> None:
@@ -186,7 +201,9 @@ def test_a_trial_reaches_everyone_or_says_who_was_not_reached(person: Program) -
     assert "no alerts are sent" in person("watch", "--trial").refused(2)
 
 
-def test_who_lacks_a_secret_is_named_the_rest_goes_on_and_it_is_told_once_that_is_there(person: Program) -> None:
+def test_who_lacks_a_secret_is_named_the_rest_goes_on_and_it_is_told_once_that_is_there(
+    person: Program,
+) -> None:
     told = person.home / "told"
     secret = person.home / "url"
     configure(
@@ -231,7 +248,10 @@ def test_a_watch_that_tells_nobody_says_so(person: Program) -> None:
     assert (run.status, "raised critical: no job t" in run.text) == (0, True)
     assert "hpcdash: no alerts are sent. Add a recipient: [[watch.mail]]" in run.stderr
     configure(person, '[[watch.running]]\nname = "t"\n[watch.terminal]')
-    assert "[watch.terminal] rings in the foreground and in the dashboard alone" in person("watch", "--once").stderr
+    assert (
+        "[watch.terminal] rings in the foreground and in the dashboard alone"
+        in person("watch", "--once").stderr
+    )
     configure(person, '[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl_env = "HOOK"')
     installed = person("cron", "--install", "--watch", "--every", "1d")
     assert installed.status == 0
@@ -273,7 +293,9 @@ def test_cron_is_printed_and_nothing_is_done(person: Program) -> None:
     assert person("cron", "--status").text.startswith("not installed in ")
 
 
-def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(person: Program) -> None:
+def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(
+    person: Program,
+) -> None:
     configure(person, '[[watch.running]]\nname = "t"')
     folder = person.home / "hpcdash" / "cron"
     run = person("cron", "--install", "--watch", "--every", "1m")
@@ -294,11 +316,15 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert "/removed" in person("cron", "--remove", "--yes").text
     wait_until("its end", lambda: person("cron", "--status").text.startswith("not installed"))
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
-    assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is neither installed in ")
+    assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith(
+        "hpcdash-1m is neither installed in "
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to a group")
-def test_cron_is_not_installed_where_others_could_replace_its_scripts(person: Program, tmp_path: Path) -> None:
+def test_cron_is_not_installed_where_others_could_replace_its_scripts(
+    person: Program, tmp_path: Path
+) -> None:
     project = tmp_path / "project"
     project.mkdir()
     shutil.chown(project, group="mail")
@@ -307,7 +333,10 @@ def test_cron_is_not_installed_where_others_could_replace_its_scripts(person: Pr
     for words in (("--install",), ("--install", "--watch")):
         run = person("cron", *words, "--every", "1d", "--folder", folder)
         assert run.status == 2
-        assert f"members of group mail may write to {project}, and so others could replace" in run.stderr
+        assert (
+            f"members of group mail may write to {project}, and so others could replace"
+            in run.stderr
+        )
         assert "Leave --folder out to use ~/hpcdash/cron" in run.stderr
     assert list(project.iterdir()) == []
     assert person("cron", "--status", "--folder", folder).text.startswith("not installed in ")
@@ -329,7 +358,9 @@ def test_cron_comes_no_more_often_than_a_minute(person: Program) -> None:
         assert "The minimum is 1m" in person("cron", *words, "--every", "1s").refused(2)
     assert not (person.home / "hpcdash").exists()
     # One that was installed before can be taken out.
-    assert person("cron", "--remove", "--every", "1s", "--yes").text.startswith("hpcdash-1s is neither installed in ")
+    assert person("cron", "--remove", "--every", "1s", "--yes").text.startswith(
+        "hpcdash-1s is neither installed in "
+    )
 
 
 def test_read_only_installs_nothing(person: Program) -> None:

@@ -64,9 +64,16 @@ def where(job: hpcdash.JobContext) -> tuple[str | None, str, str]:
 
 
 @hpcdash.task(time="00:05:00", ntasks=4, mem="100M")
-def inspect_allocation(params: list[str] | None = None, *, job: hpcdash.JobContext) -> dict[str, Any]:
+def inspect_allocation(
+    params: list[str] | None = None, *, job: hpcdash.JobContext
+) -> dict[str, Any]:
     os.environ.update(job.torch_distributed_env())
-    return {"params": params, "rank": os.environ["RANK"], "world_size": job.world_size, "hosts": job.hostnames}
+    return {
+        "params": params,
+        "rank": os.environ["RANK"],
+        "world_size": job.world_size,
+        "hosts": job.hostnames,
+    }
 
 
 @hpcdash.task(time="10m")

@@ -1,4 +1,6 @@
-"""Functions that run as jobs of an embedded queue: results, failures, chains, maps, callbacks, and a killed program."""
+"""Functions that run as jobs of an embedded queue: results, failures, chains, maps, callbacks, and
+a killed program.
+"""
 
 from __future__ import annotations
 
@@ -66,15 +68,26 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
         pickle.dumps(first)
 
     # Another program finds them by their numbers.
-    text = f"import hpcdash; c = hpcdash.connect('local'); a = c.attach('{odd.id}'); j = c.attach('{odd.id}_0')"
-    text += "; print(len(a), a[2].result(60), j.result(60), c.attach('" + described.id + "').result(60)['python'])"
-    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    text = (
+        f"import hpcdash; c = hpcdash.connect('local'); a = c.attach('{odd.id}'); j = "
+        f"c.attach('{odd.id}_0')"
+    )
+    text += (
+        "; print(len(a), a[2].result(60), j.result(60), c.attach('"
+        + described.id
+        + "').result(60)['python'])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False
+    )
     assert found.stdout == "3 3 1 3\n", found.stderr
     assert set(queue.history("1d")["id"]) >= {first.id, context.id}
     assert list(queue.jobs("state=pending")["name"]) == ["add"]
 
 
-def test_what_a_request_cannot_have_is_logged_once(queue: hpcdash.Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_request_cannot_have_is_logged_once(
+    queue: hpcdash.Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     request = hpcdash.Request(command="true", place="excl", slots=0)
     for job in (queue.submit(request), queue.submit(request)):
         job.wait()
@@ -105,9 +118,13 @@ def test_results_come_before_their_jobs_end(queue: hpcdash.Cluster, calls: Modul
     executor.shutdown(cancel_futures=True)
 
 
-def test_a_training_is_charted_and_told_to_end(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
+def test_a_training_is_charted_and_told_to_end(
+    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path
+) -> None:
     job = calls.train.with_options(kill_switch=str(tmp_path / "KILL")).submit()
-    array = queue.submit(hpcdash.Request(command="exit $SLURM_ARRAY_TASK_ID", slots=1, array=parse_tasks("0,3-4")))
+    array = queue.submit(
+        hpcdash.Request(command="exit $SLURM_ARRAY_TASK_ID", slots=1, array=parse_tasks("0,3-4"))
+    )
     with pytest.raises(UsageError, match="kill_switch"):
         calls.add.with_options(begin="+1h").submit(1).kill_switch()
     lines = job.logs(follow=True)
@@ -154,10 +171,18 @@ class Planted:
 
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_a_pickle_that_was_not_asked_for_is_never_read(
-    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+    queue: hpcdash.Cluster,
+    calls: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_recorded: bool,
 ) -> None:
     monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
-    job, array, described = calls.add.submit(1), calls.odd_alone.map([1, 3]), calls.described.submit()
+    job, array, described = (
+        calls.add.submit(1),
+        calls.odd_alone.map([1, 3]),
+        calls.described.submit(),
+    )
     for one in (job, array, described):
         one.wait()
     marker = tmp_path / "ran"
@@ -167,7 +192,9 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
         monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
     with hpcdash.connect("local", result_format="json") as cluster:
         for one in (cluster.attach(job.id), cluster.attach(array.id)[1]):
-            with pytest.raises(UsageError, match="left its result as pickle, and json was asked for"):
+            with pytest.raises(
+                UsageError, match="left its result as pickle, and json was asked for"
+            ):
                 one.result(SECONDS)
         assert cluster.attach(described.id).result(SECONDS)["python"] == 3
     assert not marker.exists()
@@ -187,17 +214,23 @@ def test_results_of_another_programs_launch_are_read_as_asked_for(
             cluster.attach(described.id).result(SECONDS)
 
 
-def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
+def test_callbacks_there_and_here(
+    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path
+) -> None:
     notes = tmp_path / "notes"
     job = calls.odd_alone.with_options(callbacks=[calls.Notes(str(notes))]).submit(2)
     assert type(job.exception(SECONDS)) is ValueError
     expected = [f"begin {job.id}", "end failure ValueError"]
     expected += [f"completed {where} failure {job.id}" for where in ("runner", "client")]
-    found = wait_until("all that is told", lambda: len(notes.read_text().splitlines()) == 4 and notes.read_text())
+    found = wait_until(
+        "all that is told", lambda: len(notes.read_text().splitlines()) == 4 and notes.read_text()
+    )
     assert found.splitlines() == expected
 
 
-async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
+async def test_in_an_event_loop_and_as_an_executor(
+    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path
+) -> None:
     (tmp_path / "site.toml").write_text('time = "5m"\nmemory = "1G"\n')
     job = await calls.add.asubmit(2)
     assert await job == 3
@@ -275,7 +308,8 @@ def test_what_a_killed_program_submitted_is_not_submitted_twice(
         assert cluster.attach("1").result() == 7
 
 
-# A job imports the program that its function is of, but for what stands below `if __name__ == "__main__":`.
+# A job imports the program that its function is of, but for what stands below `if __name__ ==
+# "__main__":`.
 PROGRAM = """\
 import hpcdash
 @hpcdash.task
@@ -287,9 +321,12 @@ def two():
         return one.submit().result(60) + 1
 """
 SUBMITTING = {
-    'if __name__ == "__main__":\n    hpcdash.connect("local")\n    print(two.submit().result(60))\n': "2",
-    'hpcdash.connect("local")\none.submit()\n': "submits one as careful.py is imported, which the job does too",
-    'if True:\n    hpcdash.connect("local")\n    print(one.submit().exception(60))\n': "submits one as careful.py",
+    'if __name__ == "__main__":\n    hpcdash.connect("local")\n    '
+    "print(two.submit().result(60))\n": "2",
+    'hpcdash.connect("local")\none.submit()\n': "submits one as careful.py is imported, which the "
+    "job does too",
+    'if True:\n    hpcdash.connect("local")\n    print(one.submit().exception(60))\n': "submits "
+    "one as careful.py",
 }
 
 
@@ -300,15 +337,21 @@ def test_a_program_that_its_jobs_would_submit_again_is_told_so(person: Program) 
         file.parent.mkdir()
         file.write_text(PROGRAM + submitting)
         running.append(
-            subprocess.Popen([sys.executable, file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                [sys.executable, file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
         )
     said = [process.communicate()[0] for process in running]
-    assert [expected in text for expected, text in zip(SUBMITTING.values(), said, strict=True)] == [True] * 3, said
+    assert [expected in text for expected, text in zip(SUBMITTING.values(), said, strict=True)] == [
+        True
+    ] * 3, said
     # The first submits two, the last one.
     assert len([*person.rows("jobs"), *person.rows("history")]) == 3
 
 
-def test_what_cannot_be_submitted_is_refused_before_anything_is(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+def test_what_cannot_be_submitted_is_refused_before_anything_is(
+    queue: hpcdash.Cluster, calls: ModuleType
+) -> None:
     with pytest.raises(HpcdashError, match="memroy"):
         calls.add.with_options(memroy="4G").submit(1)
     with pytest.raises(UsageError, match="cannot be sent"):
@@ -321,14 +364,22 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is(queue: hpcdash.C
 
 
 @pytest.mark.long
-def test_a_map_of_a_thousand_with_thirty_failures(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+def test_a_map_of_a_thousand_with_thirty_failures(
+    queue: hpcdash.Cluster, calls: ModuleType
+) -> None:
     numbers = [2 * at if at % 34 == 0 else 2 * at + 1 for at in range(1000)]
     jobs = calls.odd_alone.map(numbers)
     found = jobs.results(return_exceptions=True)
     failed = [number for number in numbers if number % 2 == 0]
     assert len(failed) == 30
-    assert [number for number, result in zip(numbers, found, strict=True) if isinstance(result, ValueError)] == failed
-    assert [result for result in found if isinstance(result, int)] == [number for number in numbers if number % 2]
+    assert [
+        number
+        for number, result in zip(numbers, found, strict=True)
+        if isinstance(result, ValueError)
+    ] == failed
+    assert [result for result in found if isinstance(result, int)] == [
+        number for number in numbers if number % 2
+    ]
 
 
 # Runs a notebook's cells as a kernel does: a cell may await, and its last expression is shown.
@@ -360,8 +411,12 @@ def test_the_examples_run(person: Program, tmp_path: Path) -> None:
         ("-c", NOTEBOOK, str(folder / "notebook.ipynb")): ", 0.0, ",
     }
     running = {
-        words: subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder)
+        words: subprocess.Popen(
+            [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder
+        )
         for words in expected
     }
     said = {words: process.communicate()[0] for words, process in running.items()}
-    assert {words: expected[words] in text for words, text in said.items()} == dict.fromkeys(expected, True), said
+    assert {words: expected[words] in text for words, text in said.items()} == dict.fromkeys(
+        expected, True
+    ), said

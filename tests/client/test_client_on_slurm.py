@@ -1,4 +1,6 @@
-"""Functions on a real Slurm over ssh, as alice: results for her alone, and a line that is cut while she waits."""
+"""Functions on a real Slurm over ssh, as alice: results for her alone, and a line that is cut while
+she waits.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ async def juno(
     config = ssh_config_through(text, slurm_lab.ssh_port, line.port, tmp_path)
     program = Program(home_with(tmp_path / "home", config.read_text()))
     program.config.parent.mkdir(parents=True)
-    program.config.write_text('[clusters.juno]\nssh = "lab-alice"\n[poll]\ncommands_per_minute = 600\n')
+    program.config.write_text(
+        '[clusters.juno]\nssh = "lab-alice"\n[poll]\ncommands_per_minute = 600\n'
+    )
     for name, value in program.environment.items():
         monkeypatch.setenv(name, value)
     cluster = await asyncio.to_thread(hpcdash.connect, "juno", time="5m")

@@ -1,4 +1,6 @@
-"""What a function's settings and arguments become: a request and files, and how lists of jobs are read."""
+"""What a function's settings and arguments become: a request and files, and how lists of jobs are
+read.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,18 @@ def test_what_a_function_asks_for_is_on_one_node_unless_it_says_how_many(
 
 
 def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleType) -> None:
-    target = CallTarget({"container": {"binds": ["/data"], "runtime": "podman"}}, is_here=True, python="/here/python")
+    target = CallTarget(
+        {"container": {"binds": ["/data"], "runtime": "podman"}},
+        is_here=True,
+        python="/here/python",
+    )
     request = request_of(calls, target, image="py:1")
     assert request.container is not None
     assert (request.container.image, request.container.binds) == ("py:1", ("/data",))
-    assert (request.container.runtime, request.call and request.call.python) == (Runtime.PODMAN, "python3")
+    assert (request.container.runtime, request.call and request.call.python) == (
+        Runtime.PODMAN,
+        "python3",
+    )
 
 
 @for_each(
@@ -93,7 +102,9 @@ def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleTy
         ({"time": "soon"}, "time"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(calls: ModuleType, options: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_be_are_refused(
+    calls: ModuleType, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(HpcdashError, match=said):
         request_of(calls, CallTarget(), **options)
 
@@ -109,7 +120,9 @@ def test_where_results_come_back_in_logs_they_are_json(calls: ModuleType) -> Non
 
 def test_where_the_code_is_from(calls: ModuleType) -> None:
     folder = str(calls.__file__).rpartition("/")[0]
-    assert find_code(calls.square, "auto", is_here=True) == Code("client_calls", "square", sys_path=(folder,))
+    assert find_code(calls.square, "auto", is_here=True) == Code(
+        "client_calls", "square", sys_path=(folder,)
+    )
     there = find_code(calls.square, "auto", is_here=False)
     assert (str(there.folder), there.sys_path, there.main) == (folder, (), "")
     assert find_code(calls.square, "none", is_here=False).folder is None
@@ -119,7 +132,9 @@ def test_where_the_code_is_from(calls: ModuleType) -> None:
         find_code(calls.square, "wheel", is_here=False)
 
 
-def test_a_job_without_hpcdash_has_its_names(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_hpcdash_has_its_names(
+    calls: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "hpcdash.client", None)
     with pytest.raises(RuntimeError, match=r"hpcdash\.connect is not here"):
         find("hpcdash", "connect")("juno")
@@ -137,7 +152,12 @@ def row(job_id: str, state: str, tasks: str | None = None) -> dict[str, Any]:
 
 def test_tasks_end_by_their_own_rows_and_those_that_are_left_by_the_array_s() -> None:
     array = TrackedJob("7", range(4))
-    assert array.see([row("7_0", "completed", "0"), row("7_[1-9%2]", "pending", "1-9%2")]) == {0, 1, 2, 3}
+    assert array.see([row("7_0", "completed", "0"), row("7_[1-9%2]", "pending", "1-9%2")]) == {
+        0,
+        1,
+        2,
+        3,
+    }
     assert (array.state(0), array.state(3), array.ended) == ("completed", "pending", {0})
     # An end stands, whatever a late answer says.
     array.see([row("7_0", "running", "0"), row("7_1", "failed", "1")])

@@ -89,7 +89,12 @@ def only_problem_of(text: str, **known: object) -> tuple[int | None, str, str]:
 
 def test_every_key_is_read() -> None:
     read = settings_from_text(FULL, FILE)
-    assert (read.default_cluster, read.theme, read.read_only, read.file) == ("juno", "night", True, FILE)
+    assert (read.default_cluster, read.theme, read.read_only, read.file) == (
+        "juno",
+        "night",
+        True,
+        FILE,
+    )
     assert read.poll == PollSettings(mine_seconds=5.0, controller_share=0.05)
     assert read.keys == {"cancel": "x,ctrl+x", "help": "?"}
     assert read.aliases == {"gpu": "jobs queue:gpu"}
@@ -100,11 +105,21 @@ def test_every_key_is_read() -> None:
     assert (juno.path, juno.user) == ("/opt/slurm/bin:/opt/bin", "lovelace")
     assert juno.poll == PollSettings(mine_seconds=30.0, controller_share=0.05)
     here = read.clusters["here"]
-    assert (here.title, here.transport, here.ssh, here.backend, here.user) == ("here", "local", None, None, None)
+    assert (here.title, here.transport, here.ssh, here.backend, here.user) == (
+        "here",
+        "local",
+        None,
+        None,
+        None,
+    )
     old = read.clusters["old"]
     assert (old.transport, old.ssh) == ("openssh", SshDestination("old", None, 22))
     assert read.ui.columns == {"jobs": ("id", "name")}
-    assert (read.ui.sort, read.ui.fold_arrays, read.ui.clock) == ({"jobs": "-priority"}, False, "utc")
+    assert (read.ui.sort, read.ui.fold_arrays, read.ui.clock) == (
+        {"jobs": "-priority"},
+        False,
+        "utc",
+    )
 
 
 def test_an_empty_file_gives_the_defaults() -> None:
@@ -117,10 +132,16 @@ def test_the_example_as_it_is_changes_nothing() -> None:
 
 def test_the_example_states_the_true_defaults_and_every_key() -> None:
     lines = default_config_text().splitlines()
-    opened = "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
+    opened = "\n".join(
+        line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines
+    )
     read = settings_from_text(opened, FILE)
     default = Settings()
-    assert (read.poll, read.theme, read.read_only) == (default.poll, default.theme, default.read_only)
+    assert (read.poll, read.theme, read.read_only) == (
+        default.poll,
+        default.theme,
+        default.read_only,
+    )
     assert (read.ui.fold_arrays, read.ui.clock) == (default.ui.fold_arrays, default.ui.clock)
     assert tomllib.loads(opened)["poll"].keys() == set(PollSettings.__struct_fields__)
     assert tomllib.loads(opened)["embedded"].keys() == set(EmbeddedSettings.__struct_fields__)
@@ -153,7 +174,9 @@ def test_the_environment_names_a_file_and_the_argument_goes_before_it(
     assert load_settings(argued).theme == "argued"
 
 
-def test_a_file_asked_for_by_name_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_asked_for_by_name_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="there is no such file") as raised:
         load_settings(tmp_path / "missing.toml")
     assert (raised.value.file, raised.value.exit_status) == (str(tmp_path / "missing.toml"), 2)
@@ -193,7 +216,9 @@ def test_a_file_without_permission_is_said_in_words() -> None:
         ('theme = "a"'.encode("utf-16"), 1, "this is UTF-16; TOML is UTF-8: save it as UTF-8"),
     ],
 )
-def test_a_file_in_another_encoding_is_named_as_such(tmp_path: Path, raw: bytes, line: int, words: str) -> None:
+def test_a_file_in_another_encoding_is_named_as_such(
+    tmp_path: Path, raw: bytes, line: int, words: str
+) -> None:
     file = tmp_path / "config.toml"
     file.write_bytes(raw)
     with pytest.raises(ConfigError) as raised:
@@ -219,7 +244,10 @@ def test_an_unknown_key_is_named_with_file_line_and_the_likely_one() -> None:
         settings_from_text('theme = "a"\n\n[clusters.juno]\nssh = "juno"\nprot = 22\n', FILE)
     error = raised.value
     assert (error.file, error.line, error.key) == ("config.toml", 5, "clusters.juno.prot")
-    assert str(error).splitlines()[0] == 'config.toml:5: clusters.juno.prot: unknown key; did you mean "port"?'
+    assert (
+        str(error).splitlines()[0]
+        == 'config.toml:5: clusters.juno.prot: unknown key; did you mean "port"?'
+    )
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
@@ -229,7 +257,8 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     assert str(raised.value).splitlines()[:3] == [
         'config.toml:1: read_only: expected true or false, not "yes"',
         'config.toml:3: ui.clock: expected "local", "utc", not "gmt"',
-        "config.toml:5: poll.mine_seconds: expected 3 to 86400 seconds (schedulers must not be asked more often),"
+        "config.toml:5: poll.mine_seconds: expected 3 to 86400 seconds (schedulers must not be "
+        "asked more often),"
         " not 1",
     ]
 
@@ -267,7 +296,11 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('poll.mine_seconds = "15"', "poll.mine_seconds", 'expected a number of seconds, not "15"'),
         ("poll.mine_seconds = true", "poll.mine_seconds", "not true"),
         ("poll.mine_seconds = nan", "poll.mine_seconds", "not nan"),
-        ("poll.mine_seconds = 0xffffffffffffffffffffffffffff", "poll.mine_seconds", "not a very large number"),
+        (
+            "poll.mine_seconds = 0xffffffffffffffffffffffffffff",
+            "poll.mine_seconds",
+            "not a very large number",
+        ),
         ("poll.commands_per_minute = 2.5", "poll.commands_per_minute", "whole number"),
         ("poll.controller_share = 0.5", "poll.controller_share", "0.001 to 0.1"),
         ("poll.unfocused_factor = 0.5", "poll.unfocused_factor", "1 to 1000"),
@@ -281,14 +314,30 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('clusters.a = {ssh = "h:22", port = 23}', "clusters.a.port", "stands in ssh"),
         ("clusters.a.port = 23", "clusters.a.port", "needs a destination"),
         ('clusters.a.transport = "ssh"', "clusters.a", "needs a destination"),
-        ('clusters.a = {ssh = "h", transport = "local"}', "clusters.a.ssh", "has no ssh destination"),
+        (
+            'clusters.a = {ssh = "h", transport = "local"}',
+            "clusters.a.ssh",
+            "has no ssh destination",
+        ),
         ('clusters.a.transport = "shh"', "clusters.a.transport", 'did you mean "ssh"?'),
         ('clusters.a.path = "bin"', "clusters.a.path", "from the root"),
         ('clusters.a.ray = "head:8265"', "clusters.a.ray", "write one such as http://"),
         ('clusters.a.ray = "http://me:secret@head"', "clusters.a.ray", "use token_file"),
-        ('clusters.a = {ray = "http://h", backend = "slurm"}', "clusters.a.backend", "says which scheduler it is"),
-        ('clusters.a = {ray = "http://h", transport = "openssh"}', "clusters.a.transport", "ssh = ... may lead there"),
-        ('clusters.a.token_file = "~/t"', "clusters.a.token_file", "only a cluster with a URL has one"),
+        (
+            'clusters.a = {ray = "http://h", backend = "slurm"}',
+            "clusters.a.backend",
+            "says which scheduler it is",
+        ),
+        (
+            'clusters.a = {ray = "http://h", transport = "openssh"}',
+            "clusters.a.transport",
+            "ssh = ... may lead there",
+        ),
+        (
+            'clusters.a.token_file = "~/t"',
+            "clusters.a.token_file",
+            "only a cluster with a URL has one",
+        ),
         ('clusters.a.user = "-u"', "clusters.a.user", "not a user name"),
         ('[clusters."../x"]', 'clusters."../x"', "a cluster's name is"),
         ("clusters.a.mine_seconds = 9", "clusters.a.mine_seconds", "it belongs in [poll]"),
@@ -299,7 +348,11 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('keys.cancel = "x,"', "keys.cancel", 'called "comma"'),
         ('aliases."a b" = "jobs"', 'aliases."a b"', "one word"),
         ('aliases.a = ":"', "aliases.a", "expected a command"),
-        ('ui.columns.jobs = ["id", "queu"]', "ui.columns.jobs", '"queu" is not a column; did you mean "queue"?'),
+        (
+            'ui.columns.jobs = ["id", "queu"]',
+            "ui.columns.jobs",
+            '"queu" is not a column; did you mean "queue"?',
+        ),
         ('ui.columns.jobs = ["id", "id"]', "ui.columns.jobs", "stands twice"),
         ("ui.columns.nodes = []", "ui.columns.nodes", "empty"),
         ("ui.columns.jobs = [[1]]", "ui.columns.jobs", "an array is not a column"),
@@ -326,7 +379,9 @@ def test_action_names_are_checked_when_they_are_known() -> None:
 
 def test_an_error_shows_no_control_character_of_the_file() -> None:
     with pytest.raises(ConfigError) as raised:
-        settings_from_text('"\\u001b[2J\\u202e" = 1\ntheme = ["\\u0007"]\nui."\\n" = "\\u009b"\n', FILE)
+        settings_from_text(
+            '"\\u001b[2J\\u202e" = 1\ntheme = ["\\u0007"]\nui."\\n" = "\\u009b"\n', FILE
+        )
     assert all(line.isprintable() for line in str(raised.value).splitlines())
 
 
@@ -352,7 +407,9 @@ def test_a_hundred_problems_are_not_all_listed() -> None:
         ("my cluster", SshDestination("my cluster")),
     ],
 )
-def test_destinations_read_as_ssh_reads_them_and_print_as_written(text: str, destination: SshDestination) -> None:
+def test_destinations_read_as_ssh_reads_them_and_print_as_written(
+    text: str, destination: SshDestination
+) -> None:
     assert parse_ssh_destination(text) == destination
     assert str(destination) == text
 
@@ -362,7 +419,9 @@ def test_a_destination_may_be_a_uri(text: str) -> None:
     assert parse_ssh_destination(text) == SshDestination("juno", "ada", 22)
 
 
-@for_each("text", ["ssh://", "ssh:///", "ssh://juno/home", "juno/", " juno", "juno ", "my  cluster"])
+@for_each(
+    "text", ["ssh://", "ssh:///", "ssh://juno/home", "juno/", " juno", "juno ", "my  cluster"]
+)
 def test_what_ssh_does_not_take_for_a_destination_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host"):
         parse_ssh_destination(text)
@@ -445,7 +504,9 @@ def test_a_key_is_found_on_its_line(path: tuple[str | int, ...], line: int | Non
 def test_dots_in_strings_and_comments_are_no_parts_of_a_key() -> None:
     dots = "a." * 100
     key = "a." * 31 + "a"
-    text = f'{key} = "{dots}" # {dots}\n"{dots}" = \'{dots}\'\nb = """\n{dots} = 1\n\\"""{dots}"""\n'
+    text = (
+        f'{key} = "{dots}" # {dots}\n"{dots}" = \'{dots}\'\nb = """\n{dots} = 1\n\\"""{dots}"""\n'
+    )
     assert parse_document(text, "config.toml")["b"] == f'{dots} = 1\n"""{dots}'
 
 
@@ -456,8 +517,12 @@ HOSTILE_TEXTS = {
     "a dotted key of an inline table": "x = {" + "a." * 50_000 + "a = 1}",
     "a dotted key in quotes": '"". ' * 25_000 + "a = 1",
     "a dotted key of escapes": '"\\n".' * 20_000 + "a = 1",
-    "dotted keys by the thousand": "".join("a." * 31 + f"a{number} = 1\n" for number in range(1500)),
-    "dotted headers by the thousand": "".join("[" + "a." * 31 + f"a{number}]\n" for number in range(1500)),
+    "dotted keys by the thousand": "".join(
+        "a." * 31 + f"a{number} = 1\n" for number in range(1500)
+    ),
+    "dotted headers by the thousand": "".join(
+        "[" + "a." * 31 + f"a{number}]\n" for number in range(1500)
+    ),
     "tables": "[[a]]\n" * 16_000,
     "open arrays": "x = " + "[" * 100_000,
     "an array": "x = [" + "1," * 50_000 + "]",
@@ -498,7 +563,9 @@ VALUES = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(lambda items: "[ # ]\n" + ",\n".join(items) + "\n]"),
         st.dictionaries(KEYS, inner, max_size=2).map(
-            lambda pairs: "{" + ", ".join(f"{basic(key)} = {value}" for key, value in pairs.items()) + "}"
+            lambda pairs: (
+                "{" + ", ".join(f"{basic(key)} = {value}" for key, value in pairs.items()) + "}"
+            )
         ),
     ),
     max_leaves=5,
@@ -517,12 +584,20 @@ def test_every_key_is_found_where_it_was_written(tables: dict[str, dict[str, str
             text += f"  {basic(key)} = {value} # z = '\n"
     document = tomllib.loads(text)
     found = key_lines(text)
-    assert {path: line for path, line in found.items() if len(path) <= 2 and isinstance(path[-1], str)} == lines
+    assert {
+        path: line for path, line in found.items() if len(path) <= 2 and isinstance(path[-1], str)
+    } == lines
     assert set(found) == set(paths_of(document, ()))
 
 
 def paths_of(value: object, path: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     found: list[tuple[str | int, ...]] = []
     for key, inner in pairs:
         if len(path) < 6:
@@ -540,10 +615,56 @@ def test_the_lines_of_any_text_are_looked_for_without_failing(text: str) -> None
 WORDS = st.sampled_from(
     [
         *string.punctuation,
-        *("\n", "\r\n", " ", "[poll]\n", "[clusters.a]\n", "[ui]\n", "[keys]\n", "[aliases]\n", "[[clusters]]\n"),
-        *("theme", "default_cluster", "mine_seconds", "ssh", "port", "columns.jobs", "sort", "clock", "poll", "keys"),
-        *("clusters", "clusters.a.poll", "aliases", "ui", "transport", "title", " = ", "true", "3", "-1.5e9", "nan"),
-        *('"x"', "'utc'", '"""', "'''", "1979-05-27", "[1, 2]", "{}", '["id"]', '"a"', "\\u001b", "\x00", "é"),
+        *(
+            "\n",
+            "\r\n",
+            " ",
+            "[poll]\n",
+            "[clusters.a]\n",
+            "[ui]\n",
+            "[keys]\n",
+            "[aliases]\n",
+            "[[clusters]]\n",
+        ),
+        *(
+            "theme",
+            "default_cluster",
+            "mine_seconds",
+            "ssh",
+            "port",
+            "columns.jobs",
+            "sort",
+            "clock",
+            "poll",
+            "keys",
+        ),
+        *(
+            "clusters",
+            "clusters.a.poll",
+            "aliases",
+            "ui",
+            "transport",
+            "title",
+            " = ",
+            "true",
+            "3",
+            "-1.5e9",
+            "nan",
+        ),
+        *(
+            '"x"',
+            "'utc'",
+            '"""',
+            "'''",
+            "1979-05-27",
+            "[1, 2]",
+            "{}",
+            '["id"]',
+            '"a"',
+            "\\u001b",
+            "\x00",
+            "é",
+        ),
     ]
 )
 
@@ -558,10 +679,38 @@ def test_any_text_gives_settings_or_a_config_error(text: str) -> None:
 
 PLACES = st.sampled_from(
     [
-        *("theme", "default_cluster", "read_only", "poll", "keys", "aliases", "clusters", "ui", "zz"),
-        *("poll.mine_seconds", "poll.commands_per_minute", "poll.controller_share", "keys.cancel", "aliases.a"),
-        *("clusters.a", "clusters.a.ssh", "clusters.a.port", "clusters.a.poll", "clusters.a.poll.mine_seconds"),
-        *("clusters.a.transport", "clusters.a.backend", "clusters.a.path", "clusters.a.user", "clusters.a.zz"),
+        *(
+            "theme",
+            "default_cluster",
+            "read_only",
+            "poll",
+            "keys",
+            "aliases",
+            "clusters",
+            "ui",
+            "zz",
+        ),
+        *(
+            "poll.mine_seconds",
+            "poll.commands_per_minute",
+            "poll.controller_share",
+            "keys.cancel",
+            "aliases.a",
+        ),
+        *(
+            "clusters.a",
+            "clusters.a.ssh",
+            "clusters.a.port",
+            "clusters.a.poll",
+            "clusters.a.poll.mine_seconds",
+        ),
+        *(
+            "clusters.a.transport",
+            "clusters.a.backend",
+            "clusters.a.path",
+            "clusters.a.user",
+            "clusters.a.zz",
+        ),
         *("ui.columns", "ui.columns.jobs", "ui.sort", "ui.sort.jobs", "ui.fold_arrays", "ui.clock"),
     ]
 )
@@ -575,7 +724,9 @@ def test_any_value_anywhere_is_accepted_or_blamed_on_its_line(pairs: dict[str, s
 
 
 @given(raw=st.binary(max_size=60))
-def test_any_bytes_give_settings_or_a_config_error(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_bytes_give_settings_or_a_config_error(
+    raw: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_bytes(raw)
     with contextlib.suppress(ConfigError):
@@ -590,7 +741,9 @@ def test_a_cluster_is_added_and_every_other_byte_stays(tmp_path: Path) -> None:
     before = b"# mine\r\ntheme   =  'a' # odd\r\n[clusters.here]\r\ntitle = 'H'"
     file.write_bytes(before)
     file.chmod(0o640)
-    read = write_cluster(file, "juno", {"ssh": "ada@juno", "path": None, "poll": {"mine_seconds": 30}})
+    read = write_cluster(
+        file, "juno", {"ssh": "ada@juno", "path": None, "poll": {"mine_seconds": 30}}
+    )
     assert file.read_bytes() == before + (
         b'\r\n\r\n[clusters.juno]\r\nssh = "ada@juno"\r\npoll = {mine_seconds = 30}\r\n'
     )
@@ -602,7 +755,9 @@ def test_a_cluster_is_added_and_every_other_byte_stays(tmp_path: Path) -> None:
 
 def test_a_cluster_joins_those_that_are_written_on_one_line(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_bytes(b"\xef\xbb\xbf# mine\r\nclusters = {a = {title='A'}} # odd\r\nread_only  = true\r\n")
+    file.write_bytes(
+        b"\xef\xbb\xbf# mine\r\nclusters = {a = {title='A'}} # odd\r\nread_only  = true\r\n"
+    )
     read = write_cluster(file, "b.c", {"ssh": "ada@juno", "poll": {"mine_seconds": 30}})
     assert file.read_bytes() == (
         b"\xef\xbb\xbf# mine\r\nclusters = {a = {title='A'}, "

@@ -110,39 +110,72 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
 @for_each(
     ("text", "words"),
     [
-        ("[launch]\ngres_suported = true", '2: launch.gres_suported: unknown key; did you mean "gres_supported"?'),
+        (
+            "[launch]\ngres_suported = true",
+            '2: launch.gres_suported: unknown key; did you mean "gres_supported"?',
+        ),
         (
             '[launch]\nkeep = "allways"',
             '2: launch.keep: expected "always", "failed", "nothing", not "allways"; did you mean',
         ),
-        ('[launch]\nstorage_root = "launches"', "2: launch.storage_root: expected a folder from the root"),
+        (
+            '[launch]\nstorage_root = "launches"',
+            "2: launch.storage_root: expected a folder from the root",
+        ),
         ('[launch]\nstorage_root = "/a b"', '2: launch.storage_root: "/a b" cannot hold launches'),
-        ('[launch]\nimage_root = "images"', "2: launch.image_root: expected a folder from the root"),
+        (
+            '[launch]\nimage_root = "images"',
+            "2: launch.image_root: expected a folder from the root",
+        ),
         (
             '[launch]\nimage_root = "/a"\nsingularity_image_root = "/b"',
             "3: launch.singularity_image_root: image_root is set too",
         ),
-        ('[launch]\nlaunch_program = "bin/x"', '2: launch.launch_program: "bin/x" is not a program\'s path'),
-        ('[launch]\nlaunch_program = "/opt/../x"', '2: launch.launch_program: "/opt/../x" is not a program\'s path'),
+        (
+            '[launch]\nlaunch_program = "bin/x"',
+            '2: launch.launch_program: "bin/x" is not a program\'s path',
+        ),
+        (
+            '[launch]\nlaunch_program = "/opt/../x"',
+            '2: launch.launch_program: "/opt/../x" is not a program\'s path',
+        ),
         ('[launch]\nrun_as = "root"', "2: launch.run_as: jobs are submitted as anyone but root"),
         ('[launch]\nrun_as = "A B"', '2: launch.run_as: "A B" is not a login name'),
-        ('[launch]\nstorage_root = "/a/../b"', '2: launch.storage_root: "/a/../b" cannot hold launches'),
-        ('[clusters.a.launch]\nrun_as = "user"', '2: clusters.a.launch.run_as: "user" means the cluster\'s user'),
-        ('[launch]\njob_project_source = "lable"', "2: launch.job_project_source: expected project, workspace"),
+        (
+            '[launch]\nstorage_root = "/a/../b"',
+            '2: launch.storage_root: "/a/../b" cannot hold launches',
+        ),
+        (
+            '[clusters.a.launch]\nrun_as = "user"',
+            '2: clusters.a.launch.run_as: "user" means the cluster\'s user',
+        ),
+        (
+            '[launch]\njob_project_source = "lable"',
+            "2: launch.job_project_source: expected project, workspace",
+        ),
         ('[launch.queues.gpu]\nqueue = "gpu"', "2: launch.queues.gpu.queue: unknown key"),
         ('[launch.queues.""]\nslots_per_node = 8', '1: launch.queues."": a queue has a name'),
-        ("[launch.queues.gpu]\nslots_per_nod = 8", '2: launch.queues.gpu.slots_per_nod: unknown key; did you mean "sl'),
+        (
+            "[launch.queues.gpu]\nslots_per_nod = 8",
+            '2: launch.queues.gpu.slots_per_nod: unknown key; did you mean "sl',
+        ),
         ('[launch.queues.gpu]\ntime = "90"', '2: launch.queues.gpu.time: "90" has no unit'),
         (
             "[launch.queues.gpu]\n[launch.queues.GPU]",
             "2: launch.queues.GPU: the same queue as gpu: upper and lower case are alike",
         ),
-        ("[clusters.a.launch]\nkepe = 1", '2: clusters.a.launch.kepe: unknown key; did you mean "keep"?'),
+        (
+            "[clusters.a.launch]\nkepe = 1",
+            '2: clusters.a.launch.kepe: unknown key; did you mean "keep"?',
+        ),
         ('storage_root = "/a"', "1: storage_root: unknown key; it belongs in [launch]"),
         ("launch = 3", "1: launch: expected a table, not 3"),
         ("[launch]\nqueues = 3", "2: launch.queues: expected a table, not 3"),
         ("[launch.queues]\ngpu = 3", "2: launch.queues.gpu: expected a table, not 3"),
-        ("[launch.queues.gpu.environment]\nA = true", "2: launch.queues.gpu.environment.A: expected text in quotes"),
+        (
+            "[launch.queues.gpu.environment]\nA = true",
+            "2: launch.queues.gpu.environment.A: expected text in quotes",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_file_line_and_key(text: str, words: str) -> None:
@@ -152,7 +185,10 @@ def test_what_is_wrong_is_told_with_file_line_and_key(text: str, words: str) -> 
 def test_the_example_shows_every_key_and_the_defaults_of_those_that_have_one() -> None:
     lines = default_config_text().splitlines()
     settings = read(
-        "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
+        "\n".join(
+            line[1:] if line.startswith("#") and not line.startswith("# ") else line
+            for line in lines
+        )
     )
     shown, default = settings.launch.site, Site()
     assert all(key in default_config_text() for key in (*SITE_KEYS, *QUEUE_KEYS))
@@ -164,7 +200,10 @@ def test_the_example_shows_every_key_and_the_defaults_of_those_that_have_one() -
 
 
 def test_a_queue_s_probe_counts_in_place_of_the_site_s_and_a_request_s_own_over_both() -> None:
-    probes = '[launch]\nnode_probe = "true"\n[launch.queues.gpu]\nnode_probe = """\nnvidia-smi &&\n  true\n"""\n'
+    probes = (
+        '[launch]\nnode_probe = "true"\n[launch.queues.gpu]\nnode_probe = """\nnvidia-smi '
+        '&&\n  true\n"""\n'
+    )
     launch = read(f"{probes}[clusters.a]\n").clusters["a"].launch
     assert launch.site.node_probe == "true"
 

@@ -23,17 +23,24 @@ def problems(text: str) -> list[tuple[int | None, str, str]]:
 
 def test_patterns_are_kept_in_their_order() -> None:
     assert Settings().metrics == MetricsSettings(())
-    text = "[metrics]\npatterns = ['it (?P<step>[0-9]+) (?P<loss>[0-9.]+)', 'e=(?P<error>[0-9]+)']\n"
+    text = (
+        "[metrics]\npatterns = ['it (?P<step>[0-9]+) (?P<loss>[0-9.]+)', 'e=(?P<error>[0-9]+)']\n"
+    )
     found = settings_from_text(text, FILE).metrics.patterns
     assert found == ("it (?P<step>[0-9]+) (?P<loss>[0-9.]+)", "e=(?P<error>[0-9]+)")
 
 
 def test_each_bad_pattern_is_named_with_its_place() -> None:
     text = (
-        "[metrics]\npatterns = [\n  'loss=(?P<loss>[0-9.]+)',\n  'loss=(?P<loss>[0-9',\n  'loss=([0-9.]+)',\n  7,\n]\n"
+        "[metrics]\npatterns = [\n  'loss=(?P<loss>[0-9.]+)',\n  'loss=(?P<loss>[0-9',\n  "
+        "'loss=([0-9.]+)',\n  7,\n]\n"
     )
     found = problems(text)
-    assert [key for _, key, _ in found] == ["metrics.patterns[1]", "metrics.patterns[2]", "metrics.patterns[3]"]
+    assert [key for _, key, _ in found] == [
+        "metrics.patterns[1]",
+        "metrics.patterns[2]",
+        "metrics.patterns[3]",
+    ]
     assert "is not a regular expression" in found[0][2]
     assert "names no metric; Give it a named group" in found[1][2]
     assert found[2][2] == "expected text in quotes, not 7"
@@ -44,7 +51,9 @@ def test_what_is_no_list_or_no_key_is_said() -> None:
     assert problems('[metrics]\npatterns = "loss"\n') == [
         (2, "metrics.patterns", 'expected an array of regular expressions, not "loss"')
     ]
-    assert problems("[metrics]\npattern = []\n") == [(2, "metrics.pattern", 'unknown key; did you mean "patterns"?')]
+    assert problems("[metrics]\npattern = []\n") == [
+        (2, "metrics.pattern", 'unknown key; did you mean "patterns"?')
+    ]
 
 
 def test_the_example_of_a_pattern_is_a_good_one() -> None:

@@ -1,4 +1,6 @@
-"""[[plugins]], [filters] and keys of aliases: what they say, where they are wrong, and who may write the file."""
+"""[[plugins]], [filters] and keys of aliases: what they say, where they are wrong, and who may
+write the file.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ def problems_of(text: str) -> list[tuple[int | None, str, str]]:
 
 
 def plugin_with(line: str) -> str:
-    return f'[[plugins]]\nname = "mine"\n{line}\n' + ("" if "command" in line else 'command = ["true"]\n')
+    return f'[[plugins]]\nname = "mine"\n{line}\n' + (
+        "" if "command" in line else 'command = ["true"]\n'
+    )
 
 
 def test_a_plugin_says_what_is_run_where_and_how() -> None:
     text = LOGIN + (
-        'key = "f7"\nviews = ["jobs", "nodes"]\ndescription = "log in"\ndangerous = true\noutput = "terminal"\n'
+        'key = "f7"\nviews = ["jobs", "nodes"]\ndescription = "log in"\ndangerous = true\noutput = '
+        '"terminal"\n'
         'limit_seconds = "1h"\nsecrets = ["LAB_TOKEN"]\n'
     )
     (plugin,) = settings_from_text(text, FILE).plugins
@@ -50,11 +55,17 @@ def test_a_plugin_says_what_is_run_where_and_how() -> None:
 
 def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> None:
     lines = default_config_text().splitlines()
-    opened = "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
+    opened = "\n".join(
+        line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines
+    )
     settings = settings_from_text(opened, FILE, action_names=ACTION_NAMES, check=key_problems)
     (plugin,) = settings.plugins
     default = Plugin("x", ("x",))
-    assert (plugin.output, plugin.dangerous, plugin.where) == (default.output, default.dangerous, default.where)
+    assert (plugin.output, plugin.dangerous, plugin.where) == (
+        default.output,
+        default.dangerous,
+        default.where,
+    )
     assert plugin.limit_seconds == default.limit_seconds
     assert {"gpus", "gpu"} <= {action.name for action in configured(settings)}
 
@@ -68,7 +79,11 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
         ('command = ["-x"]', "command", "is not a program"),
         ('command = ["./tool"]', "command", "a path from the root"),
         ('command = ["sh", "-c", "echo {name}"]', "command", 'in the text that "sh" runs'),
-        ('command = ["ssh", "{node}", "bash", "-lc", "cd {work_dir}"]', "command", "a field in the text"),
+        (
+            'command = ["ssh", "{node}", "bash", "-lc", "cd {work_dir}"]',
+            "command",
+            "a field in the text",
+        ),
         ('command = ["python3.11", "-c", "print({id})"]', "command", "a field in the text"),
         ('command = ["sh", "-c", "--", "{name}"]', "command", "a field in the text"),
         ('command = ["perl", "-eprint {id}"]', "command", "a field in the text"),
@@ -76,9 +91,17 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
         ('command = ["julia", "-e", "f({name})"]', "command", "a field in the text"),
         ('command = ["env", "-S", "prog {name}"]', "command", "a field in the text"),
         ('command = ["mine", "--eval=f({name})"]', "command", "a field in the text"),
-        ('command = ["x", "{nmae}"]', "command[1]", 'rows of "jobs" have no field "nmae"; did you mean "name"?'),
+        (
+            'command = ["x", "{nmae}"]',
+            "command[1]",
+            'rows of "jobs" have no field "nmae"; did you mean "name"?',
+        ),
         ('views = ["jos"]', "views", 'did you mean "jobs"?'),
-        ('command = ["x", "{work_dir}"]\nviews = ["jobs", "nodes"]', "command[1]", 'rows of "nodes" have no field'),
+        (
+            'command = ["x", "{work_dir}"]\nviews = ["jobs", "nodes"]',
+            "command[1]",
+            'rows of "nodes" have no field',
+        ),
         ('output = "pan"', "output", 'did you mean "pane"?'),
         ('output = "terminal"\nwhere = "cluster"', "output", "the login node has no terminal here"),
         ('keey = "x"', "keey", 'unknown key; did you mean "key"?'),
@@ -88,7 +111,9 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
 )
 def test_what_is_wrong_with_a_plugin_is_told_with_its_line(line: str, at: str, words: str) -> None:
     problems = problems_of(plugin_with(line))
-    assert any(key == f"plugins[0].{at}" and words in message for _, key, message in problems), problems
+    assert any(key == f"plugins[0].{at}" and words in message for _, key, message in problems), (
+        problems
+    )
     assert all(number in (3, 4) for number, _, _ in problems)
 
 
@@ -99,7 +124,11 @@ def test_a_shell_s_own_arguments_may_be_fields() -> None:
 
 def test_a_plugin_s_key_that_is_taken_in_its_view_is_told_with_its_line() -> None:
     (problem,) = problems_of(LOGIN + 'key = "x"\n')
-    assert problem == (4, "plugins[0].key", "'x' already means 'cancel (asks)' there. Remap cancel too.")
+    assert problem == (
+        4,
+        "plugins[0].key",
+        "'x' already means 'cancel (asks)' there. Remap cancel too.",
+    )
     # Elsewhere it is free.
     free = LOGIN + 'key = "x"\nviews = ["nodes"]\n'
     assert settings_from_text(free, FILE, action_names=ACTION_NAMES, check=key_problems).plugins
@@ -116,8 +145,15 @@ def test_a_plugin_s_name_is_no_other_s(name: str) -> None:
 
 def test_an_alias_has_a_key_by_its_name_and_a_clash_is_told_with_its_line() -> None:
     text = '[aliases]\ngpu = "jobs queue:gpu"\n[keys]\ngpu = "f6"\n'
-    action = configured(settings_from_text(text, FILE, action_names=ACTION_NAMES, check=key_problems))[-1]
-    assert (action.name, action.key, action.line, action.views) == ("gpu", "f6", "jobs queue:gpu", None)
+    action = configured(
+        settings_from_text(text, FILE, action_names=ACTION_NAMES, check=key_problems)
+    )[-1]
+    assert (action.name, action.key, action.line, action.views) == (
+        "gpu",
+        "f6",
+        "jobs queue:gpu",
+        None,
+    )
     assert problems_of(text.replace("f6", "m"))[0][:2] == (4, "keys.gpu")
     assert problems_of('[keys]\ngpu = "f6"\n')[0][2].startswith("unknown action")
 
@@ -128,7 +164,10 @@ def test_two_actions_on_one_key_are_told_with_file_and_line() -> None:
 
 def test_a_saved_filter_that_is_none_is_told_with_its_line() -> None:
     assert (
-        settings_from_text('[filters]\nbad = "state:failed"\nfree = "gpus>0"\n', FILE).filters["bad"] == "state:failed"
+        settings_from_text('[filters]\nbad = "state:failed"\nfree = "gpus>0"\n', FILE).filters[
+            "bad"
+        ]
+        == "state:failed"
     )
     (line, key, message), *_ = problems_of('[filters]\nok = "state:failed"\nbad = "state:"\n')
     assert (line, key) == (3, "filters.bad")
@@ -157,7 +196,9 @@ def test_a_configuration_that_others_can_write_is_refused_and_says_chmod(file: P
     assert (raised.value.next_step, raised.value.file) == (f"Run: chmod go-w {file}", str(file))
 
 
-def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_theirs(file: Path) -> None:
+def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_theirs(
+    file: Path,
+) -> None:
     file.parent.chmod(0o777)
     with pytest.raises(ConfigError, match=f"others can write {file.parent}"):
         load_settings(file)
@@ -167,7 +208,9 @@ def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_the
 
 def test_a_folder_further_up_that_others_can_write_is_refused(file: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(ConfigError, match=f"others may write to {tmp_path}, and so others could replace it"):
+    with pytest.raises(
+        ConfigError, match=f"others may write to {tmp_path}, and so others could replace it"
+    ):
         load_settings(file)
     tmp_path.chmod(0o1777)
     assert load_settings(file).theme == "a"
@@ -184,7 +227,9 @@ def test_a_link_to_what_others_can_write_is_refused(file: Path, tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize(("owner", "group", "mode"), [(12345, 0, 0o600), (0, 12345, 0o660)])
-def test_a_file_of_somebody_else_s_or_of_a_group_is_refused(file: Path, owner: int, group: int, mode: int) -> None:
+def test_a_file_of_somebody_else_s_or_of_a_group_is_refused(
+    file: Path, owner: int, group: int, mode: int
+) -> None:
     os.chown(file, owner, group)
     file.chmod(mode)
     with pytest.raises(ConfigError, match=r"decides? what hpcdash runs"):

@@ -1,4 +1,6 @@
-"""[watch] of a configuration: what it becomes, and where it is wrong, by line and key and without a secret."""
+"""[watch] of a configuration: what it becomes, and where it is wrong, by line and key and without a
+secret.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def problems(text: str) -> list[tuple[int | None, str, str]]:
 
 def test_without_a_watch_table_only_jobs_that_never_start_are_looked_for() -> None:
     assert watch("") == WatchSettings()
-    assert (watch("").is_configured, watch("[watch]").is_configured, watch("").never_starts) == (False, True, True)
+    assert (watch("").is_configured, watch("[watch]").is_configured, watch("").never_starts) == (
+        False,
+        True,
+        True,
+    )
 
 
 def test_times_and_sizes_are_numbers_or_text_with_a_unit() -> None:
@@ -57,17 +63,24 @@ def test_times_and_sizes_are_numbers_or_text_with_a_unit() -> None:
         """
     )
     assert (found.every_seconds, found.alerts.remind_seconds) == (300.0, None)
-    assert found.alerts.quiet == QuietHours(time(22), time(7, 30), "Europe/Paris", Severity.CRITICAL)
+    assert found.alerts.quiet == QuietHours(
+        time(22), time(7, 30), "Europe/Paris", Severity.CRITICAL
+    )
     assert found.snoozed == {"storage/": 1796083200.0}
     (rule,) = found.storage
-    assert (rule.watch.limit_bytes, rule.watch.floor_bytes, rule.watch.forecast_seconds) == (2 << 40, 500 << 30, None)
+    assert (rule.watch.limit_bytes, rule.watch.floor_bytes, rule.watch.forecast_seconds) == (
+        2 << 40,
+        500 << 30,
+        None,
+    )
     assert (rule.counts_by_du, rule.quota_of) == (True, "group:lab")
 
 
 def test_losses_are_read_only_where_that_is_asked_for_and_as_metrics_are() -> None:
     assert watch("[watch]").losses == ()
     found = watch(
-        "[metrics]\npatterns = ['step (?P<step>[0-9]+) l=(?P<value>[0-9.]+)']\n[[watch.losses]]\nkinds = ['nan']"
+        "[metrics]\npatterns = ['step (?P<step>[0-9]+) "
+        "l=(?P<value>[0-9.]+)']\n[[watch.losses]]\nkinds = ['nan']"
     )
     assert found.losses[0].watch.kinds == ("nan",)
     assert found.metric_patterns == ("step (?P<step>[0-9]+) l=(?P<value>[0-9.]+)",)
@@ -85,25 +98,79 @@ def test_a_rule_may_be_one_table_or_several() -> None:
         ("[watch]\nevery_seconds = 5", 2, "watch.every_seconds", "expected 60 to 86400"),
         ('[watch]\nleast = "grave"', 2, "watch.least", "expected"),
         ("[[watch.running]]\nusers = ['a']", 1, "watch.running[0]", "name = … is missing"),
-        ("[[watch.hanging]]\nlimit_seconds = 'soon'", 2, "watch.hanging[0].limit_seconds", "expected seconds, or text"),
+        (
+            "[[watch.hanging]]\nlimit_seconds = 'soon'",
+            2,
+            "watch.hanging[0].limit_seconds",
+            "expected seconds, or text",
+        ),
         ("[[watch.losses]]\nkinds = ['spice']", 2, "watch.losses[0].kinds", "did you mean"),
-        ("[[watch.losses]]\nkinds = []", 2, "watch.losses[0].kinds", "expected an array of nan, inf"),
-        ("[[watch.storage]]\npath = 'here'", 2, "watch.storage[0].path", "expected a path from the root"),
+        (
+            "[[watch.losses]]\nkinds = []",
+            2,
+            "watch.losses[0].kinds",
+            "expected an array of nan, inf",
+        ),
+        (
+            "[[watch.storage]]\npath = 'here'",
+            2,
+            "watch.storage[0].path",
+            "expected a path from the root",
+        ),
         ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85 %"),
-        ("[[watch.storage]]\npath = '/a'\nquota_of = 'group'", 3, "watch.storage[0].quota_of", "group:NAME"),
-        ("[[watch.saves]]\nsave_seconds = 9", 1, "watch.saves[0]", "interval_seconds = … is missing"),
+        (
+            "[[watch.storage]]\npath = '/a'\nquota_of = 'group'",
+            3,
+            "watch.storage[0].quota_of",
+            "group:NAME",
+        ),
+        (
+            "[[watch.saves]]\nsave_seconds = 9",
+            1,
+            "watch.saves[0]",
+            "interval_seconds = … is missing",
+        ),
         ("[watch.quiet]\nzone = 'Mars/X'", 2, "watch.quiet.zone", "is not a time zone"),
         ("[watch]\nrunning = 3", 2, "watch.running", "expected tables: [[watch.running]]"),
-        (f"[[watch.mail]]\npassword = '{SECRET}'", 2, "watch.mail[0].password", "password_file or password_env"),
-        (f"[[watch.webhook]]\nurl_env = 'https://x.org/{SECRET}'", 2, "watch.webhook[0].url_env", "not its value"),
-        ("[[watch.webhook]]\nform = 'slack'", 1, "watch.webhook[0]", "url_file, url_env or url is missing"),
-        (f"[[watch.webhook]]\nurl = '{SECRET}'\nurl_env = 'U'", 3, "watch.webhook[0].url_env", "says it already"),
+        (
+            f"[[watch.mail]]\npassword = '{SECRET}'",
+            2,
+            "watch.mail[0].password",
+            "password_file or password_env",
+        ),
+        (
+            f"[[watch.webhook]]\nurl_env = 'https://x.org/{SECRET}'",
+            2,
+            "watch.webhook[0].url_env",
+            "not its value",
+        ),
+        (
+            "[[watch.webhook]]\nform = 'slack'",
+            1,
+            "watch.webhook[0]",
+            "url_file, url_env or url is missing",
+        ),
+        (
+            f"[[watch.webhook]]\nurl = '{SECRET}'\nurl_env = 'U'",
+            3,
+            "watch.webhook[0].url_env",
+            "says it already",
+        ),
         (f"[[watch.webhook]]\nurl = ['{SECRET}']", 2, "watch.webhook[0].url", "expected text"),
-        ("[watch.snoozed]\n'storage/' = 'soon'", 2, 'watch.snoozed."storage/"', "expected a date and time"),
+        (
+            "[watch.snoozed]\n'storage/' = 'soon'",
+            2,
+            'watch.snoozed."storage/"',
+            "expected a date and time",
+        ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_key(text: str, line: int, key: str, words: str) -> None:
-    assert any((at, where) == (line, key) and words in said for at, where, said in problems(text)), problems(text)
+def test_what_is_wrong_is_said_with_its_line_and_key(
+    text: str, line: int, key: str, words: str
+) -> None:
+    assert any(
+        (at, where) == (line, key) and words in said for at, where, said in problems(text)
+    ), problems(text)
 
 
 def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
@@ -114,7 +181,9 @@ def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
     assert problems(f"{clusters}{rule}clusters = ['mars']")[0][2] == "there is no [clusters.mars]"
 
 
-def test_a_secret_comes_from_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_comes_from_a_file_or_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = tmp_path / "password"
     kept.write_text(f"{SECRET}\n")
     kept.chmod(0o640)
@@ -152,7 +221,9 @@ def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(
 ) -> None:
     monkeypatch.setenv("PW", SECRET)
     found = watch(f'[[watch.mail]]\nrecipients = ["a@b.org"]\nsender = "c@d.org"\n{line}')
-    found = replace(found, notices=(*found.notices, *watch('[[watch.command]]\nargv = ["/bin/true"]').notices))
+    found = replace(
+        found, notices=(*found.notices, *watch('[[watch.command]]\nargv = ["/bin/true"]').notices)
+    )
     notifiers, _ = notifiers_of(found.notices, "config.toml")
     (one,) = unready(notifiers)
     assert (notifiers[0], notifiers[1].name) == (one, "command /bin/true")
@@ -163,16 +234,33 @@ def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(
 
 def test_the_example_opened_is_good_and_states_the_defaults() -> None:
     lines = default_config_text().splitlines()
-    opened = "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
+    opened = "\n".join(
+        line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines
+    )
     found, default = watch(opened), WatchSettings()
-    assert (found.every_seconds, found.unreachable_rounds, found.never_starts, found.snooze_seconds) == (
+    assert (
+        found.every_seconds,
+        found.unreachable_rounds,
+        found.never_starts,
+        found.snooze_seconds,
+    ) == (
         default.every_seconds,
         default.unreachable_rounds,
         default.never_starts,
         default.snooze_seconds,
     )
     assert found.alerts.remind_seconds == default.alerts.remind_seconds
-    for rules in ("running", "hanging", "storage", "nodes", "chains", "saves", "failures", "pools", "notices"):
+    for rules in (
+        "running",
+        "hanging",
+        "storage",
+        "nodes",
+        "chains",
+        "saves",
+        "failures",
+        "pools",
+        "notices",
+    ):
         assert getattr(found, rules), rules
     assert len(found.notices) == 4
     assert found.terminal is not None

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.config.queue_defaults import DefaultPools, Pool, default_pools, overridden, with_queue_defaults
+from hpcdash.config.queue_defaults import (
+    DefaultPools,
+    Pool,
+    default_pools,
+    overridden,
+    with_queue_defaults,
+)
 from hpcdash.domain.request import Request, Site, SlotType
 from tests.support.records import for_each
 
@@ -26,7 +32,9 @@ GPU, GPU_DEFAULT, MORE = (
         pytest.param([], None, None, id="there is none"),
     ],
 )
-def test_a_request_without_a_queue_goes_to_one(pools: list[Pool], compute: str | None, aux: str | None) -> None:
+def test_a_request_without_a_queue_goes_to_one(
+    pools: list[Pool], compute: str | None, aux: str | None
+) -> None:
     assert default_pools(pools) == DefaultPools(compute, aux)
 
 
@@ -46,7 +54,10 @@ def test_the_site_s_default_queues_are_for_gpus_and_for_all_else(pools: list[Poo
 
 def test_of_a_queue_its_own_values_count_and_its_lists_are_added() -> None:
     common = {"slot_type": "cuda", "extra_args": ["--nice=3"], "binds": ["/data"]}
-    of_queues = {"GPU": {"slot_type": "rocm", "extra_args": ["--constraint=mi250"]}, "cpu": {"slot_type": "cpu"}}
+    of_queues = {
+        "GPU": {"slot_type": "rocm", "extra_args": ["--constraint=mi250"]},
+        "cpu": {"slot_type": "cpu"},
+    }
     assert overridden(common, of_queues, "gpu") == {
         "slot_type": "rocm",
         "extra_args": ["--nice=3", "--constraint=mi250"],

@@ -23,7 +23,9 @@ GPU = {"GPU": {"account": "llm", "slots_per_node": 8, "slots": 3, "tres_supporte
         pytest.param('queue = "long"', "long", id="it names its own"),
     ],
 )
-def test_a_request_that_names_no_queue_goes_where_what_it_asks_for_is(text: str, queue: str) -> None:
+def test_a_request_that_names_no_queue_goes_where_what_it_asks_for_is(
+    text: str, queue: str
+) -> None:
     request = read_request(f'command = "a"\n{text}')
     assert with_queue_defaults(request, {}, POOLS).queue == queue
     assert with_queue_defaults(request, {}, ()).queue == request.queue
@@ -38,7 +40,9 @@ def test_where_the_site_s_slots_are_cpus_a_request_that_does_not_say_goes_to_no_
 
 
 def test_what_a_queue_says_counts_where_the_request_does_not_say_it() -> None:
-    filled = with_queue_defaults(read_request('command = "a"\nqueue = "gpu"\naccount = "mine"'), GPU, ())
+    filled = with_queue_defaults(
+        read_request('command = "a"\nqueue = "gpu"\naccount = "mine"'), GPU, ()
+    )
     assert (filled.account, filled.slots_per_node, filled.site.tres_supported) == ("mine", 8, False)
 
 
@@ -49,15 +53,30 @@ def test_what_the_default_queue_says_counts_too() -> None:
 
 def test_a_default_that_was_written_down_is_what_the_person_wants() -> None:
     queues = {"gpu": {"launcher": Launcher.SRUN, "requeue": True, "tres_supported": False}}
-    text = 'command = "a"\nqueue = "gpu"\nlauncher = "plain"\nrequeue = false\n[site]\ntres_supported = true'
+    text = (
+        'command = "a"\nqueue = "gpu"\nlauncher = "plain"\nrequeue = '
+        "false\n[site]\ntres_supported = true"
+    )
     filled = with_queue_defaults(read_request(text), queues, ())
-    assert (filled.launcher, filled.requeue, filled.site.tres_supported) == (Launcher.PLAIN, False, True)
+    assert (filled.launcher, filled.requeue, filled.site.tres_supported) == (
+        Launcher.PLAIN,
+        False,
+        True,
+    )
 
 
 def test_lists_of_a_queue_go_before_the_request_s_own_and_its_variables_below_them() -> None:
-    queues = {"gpu": {"extra_args": ("--constraint=a100", "--nice=3"), "environment": {"A": "queue", "B": "queue"}}}
+    queues = {
+        "gpu": {
+            "extra_args": ("--constraint=a100", "--nice=3"),
+            "environment": {"A": "queue", "B": "queue"},
+        }
+    }
     request = Request(
-        command="a", queue="GPU", extra_args=("--nice=3", "--mail-type=END"), environment={"A": "own", "C": "own"}
+        command="a",
+        queue="GPU",
+        extra_args=("--nice=3", "--mail-type=END"),
+        environment={"A": "own", "C": "own"},
     )
     filled = with_queue_defaults(request, queues, ())
     assert filled.extra_args == ("--constraint=a100", "--nice=3", "--mail-type=END")

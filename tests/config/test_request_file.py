@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 from hpcdash.errors import ConfigError
 from tests.support.records import for_each
 
@@ -107,7 +115,17 @@ def test_every_field_of_a_full_file_is_read() -> None:
             ("/scratch", "/data:/mnt/data:ro"),
             force_pull=True,
         ),
-        site=Site(False, False, "label:cost:", "/work/jobs", "llm", "/work/images", "failed", "grace", SlotType.CUDA),
+        site=Site(
+            False,
+            False,
+            "label:cost:",
+            "/work/jobs",
+            "llm",
+            "/work/images",
+            "failed",
+            "grace",
+            SlotType.CUDA,
+        ),
     )
 
 
@@ -122,14 +140,20 @@ def test_what_the_file_does_not_say_of_the_site_is_as_the_cluster_says() -> None
 
 
 def test_what_a_person_wrote_is_told_from_what_is_by_default() -> None:
-    read = read_request('command = "a"\ntime = "1h"\nhold = false\n[site]\nsingularity_image_root = "/images"')
+    read = read_request(
+        'command = "a"\ntime = "1h"\nhold = false\n[site]\nsingularity_image_root = "/images"'
+    )
     assert read.said == {"command", "limit_seconds", "hold", "site.image_root"}
 
 
 def test_the_folder_of_images_has_one_name_at_a_time() -> None:
     with pytest.raises(ConfigError) as raised:
-        read_request('command = "a"\n[site]\napptainer_image_root = "/a"\nimage_root = "/b"', "R.toml")
-    assert str(raised.value).startswith("R.toml:4: site.image_root: apptainer_image_root is set too")
+        read_request(
+            'command = "a"\n[site]\napptainer_image_root = "/a"\nimage_root = "/b"', "R.toml"
+        )
+    assert str(raised.value).startswith(
+        "R.toml:4: site.image_root: apptainer_image_root is set too"
+    )
 
 
 def test_run_as_user_is_the_cluster_s_user() -> None:
@@ -158,10 +182,18 @@ def test_run_as_user_is_the_cluster_s_user() -> None:
             ("afterok:12", "afterok:13_2", "14", "afternotok:15"),
         ),
         ("extra_args = []", "extra_args", ()),
-        ('array = "1,3,5-7%2"', "array", ArrayTasks((range(1, 2), range(3, 4), range(5, 8)), throttle=2)),
+        (
+            'array = "1,3,5-7%2"',
+            "array",
+            ArrayTasks((range(1, 2), range(3, 4), range(5, 8)), throttle=2),
+        ),
         ('array = "0-15:4"', "array", ArrayTasks((range(0, 16, 4),))),
         ('container = {runtime = "none"}', "container", Container(Runtime.NONE)),
-        ('environment = {A = "x\\n\\ty", B = " ", C = -1}', "environment", {"A": "x\n\ty", "B": " ", "C": "-1"}),
+        (
+            'environment = {A = "x\\n\\ty", B = " ", C = -1}',
+            "environment",
+            {"A": "x\n\ty", "B": " ", "C": "-1"},
+        ),
         ('container = {image = "a"}', "container", Container(image="a")),
     ],
 )
@@ -212,7 +244,12 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('time = "5m"\nsignal = "USR1@300"', 3, "signal", "not within the time, 300 s"),
         ('after = ["12", "job"]', 2, "after", "item 2: 'job' is not a job ID"),
         ('after = ","', 2, "after", "not a job ID"),
-        ('after = ["aftr:12"]', 2, "after", "item 1: 'aftr:12': 'aftr' is none of afterany, afterok"),
+        (
+            'after = ["aftr:12"]',
+            2,
+            "after",
+            "item 1: 'aftr:12': 'aftr' is none of afterany, afterok",
+        ),
         ("after = [-3]", 2, "after", "not a job ID"),
         ('exclude_nodes = ["n[3"]', 2, "exclude_nodes", "item 1"),
         ('exclude_nodes = ["n1 n2"]', 2, "exclude_nodes", "names no nodes"),
@@ -252,7 +289,9 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ("slots = ", 2, "", "not TOML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_key(lines: str, line: int, key: str, words: str) -> None:
+def test_what_is_wrong_is_told_with_its_line_and_key(
+    lines: str, line: int, key: str, words: str
+) -> None:
     with pytest.raises(RequestProblems) as caught:
         read_request(f'command = "a"\n{lines}\n', "my/REQUEST.toml")
     (problem,) = caught.value.problems
@@ -300,7 +339,9 @@ _KEYS = st.sampled_from(
     [line.split(" = ")[0] for line in FULL.splitlines() if " = " in line and line[0].isalpha()]
     + ["script", "environment", "container", "site", '"a b"', "x"]
 )
-_SCALARS = st.sampled_from(['"1-10%1"', '"x"', "''", "1", "-1", "1.5", "inf", "nan", "true", "20:00:00", '"USR1@600"'])
+_SCALARS = st.sampled_from(
+    ['"1-10%1"', '"x"', "''", "1", "-1", "1.5", "inf", "nan", "true", "20:00:00", '"USR1@600"']
+)
 _TEXTS = st.text(st.characters(exclude_characters="'\r\n", exclude_categories=["Cc", "Cs"])).map(
     lambda text: f"'{text}'"
 )
@@ -336,7 +377,13 @@ def _is_request_or_told(text: str) -> None:
         assert error.line is None or 1 <= error.line <= text.count("\n") + 1
 
 
-@given(st.lists(st.tuples(_KEYS, _VALUES).map(" = ".join), max_size=6, unique_by=lambda line: line.split(" ")[0]))
+@given(
+    st.lists(
+        st.tuples(_KEYS, _VALUES).map(" = ".join),
+        max_size=6,
+        unique_by=lambda line: line.split(" ")[0],
+    )
+)
 def test_any_toml_is_a_request_or_an_error_of_it(lines: list[str]) -> None:
     _is_request_or_told("\n".join(lines))
 

@@ -13,13 +13,31 @@ from hpcdash.backends.script.body import secrets_file
 from hpcdash.config.request import read_request, request_text
 from hpcdash.config.toml_text import without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import NOT_KEPT, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    NOT_KEPT,
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 from hpcdash.errors import UsageError
 from tests.support.records import for_each
 
-PRINTED = st.text(st.characters(min_codepoint=32, exclude_categories=("C", "Zl", "Zp", "Zs")), min_size=1, max_size=12)
-LINE = st.one_of(PRINTED, st.sampled_from(['a "b" \\c', "'''", '"""', "#x", "é–漢", "a = [1]", "$HOME/`x`", "\\"]))
-TEXT = st.lists(st.one_of(LINE, st.just(""), st.just('"'), st.just("\tx")), min_size=1, max_size=4).map("\n".join)
+PRINTED = st.text(
+    st.characters(min_codepoint=32, exclude_categories=("C", "Zl", "Zp", "Zs")),
+    min_size=1,
+    max_size=12,
+)
+LINE = st.one_of(
+    PRINTED,
+    st.sampled_from(['a "b" \\c', "'''", '"""', "#x", "é–漢", "a = [1]", "$HOME/`x`", "\\"]),
+)
+TEXT = st.lists(
+    st.one_of(LINE, st.just(""), st.just('"'), st.just("\tx")), min_size=1, max_size=4
+).map("\n".join)
 COMMAND = TEXT.filter(lambda text: bool(text.strip()))
 WORD = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
 CONTAINERS = st.one_of(
@@ -64,7 +82,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "array": st.sampled_from(["1-10%1", "3", "0-30:5", "1,4,9%2"]).map(parse_tasks),
     "after": st.sampled_from([("12",), ("12_3", "14.server")]),
     "hold": st.booleans(),
-    "signal": st.builds(EarlySignal, st.sampled_from(["USR1", "TERM"]), st.integers(1, 65_535), st.booleans()),
+    "signal": st.builds(
+        EarlySignal, st.sampled_from(["USR1", "TERM"]), st.integers(1, 65_535), st.booleans()
+    ),
     "requeue": st.booleans(),
     "kill_switch": LINE,
     "save_switch": LINE,
@@ -155,9 +175,14 @@ def test_memory_keeps_every_byte(amount: int) -> None:
 
 @pytest.mark.parametrize(
     "environment",
-    ['[environment]\nHF_TOKEN = """\nhunter2"""\nA = "1"', 'environment = {HF_TOKEN = "hunter2", A = "1"}'],
+    [
+        '[environment]\nHF_TOKEN = """\nhunter2"""\nA = "1"',
+        'environment = {HF_TOKEN = "hunter2", A = "1"}',
+    ],
 )
-def test_of_a_secret_the_name_alone_is_remembered_and_it_is_not_submitted_so(environment: str) -> None:
+def test_of_a_secret_the_name_alone_is_remembered_and_it_is_not_submitted_so(
+    environment: str,
+) -> None:
     text = f'command = "echo {{}}"\n{environment}\n'
     kept = without_secrets(text)
     assert "hunter2" not in kept

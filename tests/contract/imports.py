@@ -1,4 +1,6 @@
-"""Prints the modules of hpcdash that `jobs` on the embedded queue, or the first screen, has loaded."""
+"""Prints the modules of hpcdash that `jobs` on the embedded queue, or the first screen, has
+loaded.
+"""
 
 from __future__ import annotations
 

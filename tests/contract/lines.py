@@ -1,4 +1,6 @@
-"""The command lines of the recordings: what is read, acted on, rendered and submitted on recorded clusters."""
+"""The command lines of the recordings: what is read, acted on, rendered and submitted on recorded
+clusters.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,30 @@ def recordings() -> tuple[Recording, ...]:
         Recording("slurm-arrays-reading", SLURM_ARRAYS, (("jobs", "--all", "--format", "table"),)),
         Recording("pbs-reading", PBS, _tables()),
         Recording("torque-reading", TORQUE, _tables()),
-        Recording("slurm-limits-reading", SLURM_LIMITS, (*_rules("shares", "limits", "reservations"), ("show", "49"))),
-        Recording("pbs-limits-reading", PBS_LIMITS, (*_rules("limits", "reservations"), ("shares",))),
+        Recording(
+            "slurm-limits-reading",
+            SLURM_LIMITS,
+            (*_rules("shares", "limits", "reservations"), ("show", "49")),
+        ),
+        Recording(
+            "pbs-limits-reading", PBS_LIMITS, (*_rules("limits", "reservations"), ("shares",))
+        ),
         Recording("ray-slices-reading", RAY_SLICES, _slices()),
         Recording(
             "slurm-actions",
             SLURM,
-            _actions("6", "57", "61", "13", "13_[10-24]", "20_12", "20_[15-17]", "57,62", "4711", "x y"),
+            _actions(
+                "6", "57", "61", "13", "13_[10-24]", "20_12", "20_[15-17]", "57,62", "4711", "x y"
+            ),
         ),
-        Recording("slurm-array-actions", SLURM_ARRAYS, _actions("3", "6_[1-2,4]", "5_64", "13+1", "2_1")),
-        Recording("pbs-actions", PBS, _actions("2", "4", "6", "12[]", "12[3]", "14[6-8]", "23", "2,4", "4711", "x y")),
+        Recording(
+            "slurm-array-actions", SLURM_ARRAYS, _actions("3", "6_[1-2,4]", "5_64", "13+1", "2_1")
+        ),
+        Recording(
+            "pbs-actions",
+            PBS,
+            _actions("2", "4", "6", "12[]", "12[3]", "14[6-8]", "23", "2,4", "4711", "x y"),
+        ),
         Recording("torque-actions", TORQUE, _actions("1", "2[]", "2[3]")),
         Recording(
             "slurm-submit",
@@ -54,7 +70,13 @@ def recordings() -> tuple[Recording, ...]:
         ),
         Recording("pbs-submit", PBS, _submissions("-q", "gpu"), SCRIPTS),
         Recording("render", "", _renders(_features()), _files(_features())),
-        Recording("render-resources", "", _renders(_resources()), _files(_resources()), only="^#(SBATCH|PBS)"),
+        Recording(
+            "render-resources",
+            "",
+            _renders(_resources()),
+            _files(_resources()),
+            only="^#(SBATCH|PBS)",
+        ),
         Recording("render-refused", "", _refused_renders(), tuple(_REFUSED.items())),
         Recording("words", "", _words(), SCRIPTS),
         Recording("help", "", _helps()),
@@ -75,7 +97,13 @@ def recordings() -> tuple[Recording, ...]:
 
 def _tables() -> tuple[tuple[str, ...], ...]:
     formats = itertools.product(TABLES, ("--all", "--mine"), ("json", "csv", "table"))
-    filters = ("state:pending", "gpus>=1 state:running", "name~^m !debug", "limit>2h or user:maya", "memory_bytes>16G")
+    filters = (
+        "state:pending",
+        "gpus>=1 state:running",
+        "name~^m !debug",
+        "limit>2h or user:maya",
+        "memory_bytes>16G",
+    )
     return (
         *((name, whose, "--format", form) for name, whose, form in formats),
         *(("jobs", "--all", "--filter", wanted, "--format", "csv") for wanted in filters),
@@ -137,7 +165,10 @@ def _actions(*jobs: str) -> tuple[tuple[str, ...], ...]:
         *(("cancel", job) for job in jobs[:1]),
         *(("cancel", job, "--yes", "--format", "json") for job in jobs[:2]),
         *(("signal", "USR1", job, "--yes") for job in jobs),
-        *(("signal", "USR1", jobs[0], "--to", whom, "--yes") for whom in ("batch", "full", "0", "nobody")),
+        *(
+            ("signal", "USR1", jobs[0], "--to", whom, "--yes")
+            for whom in ("batch", "full", "0", "nobody")
+        ),
         ("signal", "NOSUCH", jobs[0], "--yes"),
         *(("alter", job, *change, "--yes") for job in jobs[:4] for change in changes),
         ("cancel", jobs[0], "--read-only"),
@@ -147,7 +178,11 @@ def _actions(*jobs: str) -> tuple[tuple[str, ...], ...]:
 def _commands_on(running: str, chained: str) -> tuple[tuple[str, ...], ...]:
     """Command lines of which the tables, actions and submissions have none."""
     return (
-        *((*line, *form) for line in (("chain", chained), ("launches", "list")) for form in ((), ("--format", "json"))),
+        *(
+            (*line, *form)
+            for line in (("chain", chained), ("launches", "list"))
+            for form in ((), ("--format", "json"))
+        ),
         *((f"{kind}-switch", running, "--status") for kind in ("kill", "save")),
         ("alloc", "--list"),
         ("alloc", "--gpus", "2", "--nodes", "1", "--dry-run"),
@@ -176,14 +211,17 @@ SCRIPTS = (
     ("config/hpcdash/config.toml", '[launch]\nstorage_root = "/work/ada/launches"\n'),
     (
         "train.sh",
-        "#!/bin/bash\n#SBATCH --job-name=train --time=2:00:00\n#PBS -N train -l walltime=2:00:00\npython train.py\n",
+        "#!/bin/bash\n#SBATCH --job-name=train --time=2:00:00\n#PBS -N train -l "
+        "walltime=2:00:00\npython train.py\n",
     ),
     ("plain.sh", "#!/bin/sh\nhostname\n"),
     ("request.toml", 'name = "llm"\ncommand = "python train.py"\nslots = 2\ntime = "2h"\n'),
     (
         "sweep.toml",
-        'name = "sweep"\ncommand = "python train.py"\nslots = 8\nslots_per_node = 4\narray = "1-4%2"\nhold = true\n'
-        'after = ["57"]\nsignal = "USR1@600"\nkill_switch = "/work/ada/stop"\n[environment]\nOMP_NUM_THREADS = 8\n',
+        'name = "sweep"\ncommand = "python train.py"\nslots = 8\nslots_per_node = 4\narray = '
+        '"1-4%2"\nhold = true\n'
+        'after = ["57"]\nsignal = "USR1@600"\nkill_switch = '
+        '"/work/ada/stop"\n[environment]\nOMP_NUM_THREADS = 8\n',
     ),
 )
 
@@ -192,7 +230,16 @@ def _submissions(*options: str) -> tuple[tuple[str, ...], ...]:
     return (
         ("submit", "train.sh", "--dry-run"),
         ("submit", "train.sh", "--dry-run", "--format", "json"),
-        ("submit", "plain.sh", "--array", "1-10%2", "--after", "57,afterok:62", "--hold", "--dry-run"),
+        (
+            "submit",
+            "plain.sh",
+            "--array",
+            "1-10%2",
+            "--after",
+            "57,afterok:62",
+            "--hold",
+            "--dry-run",
+        ),
         ("submit", "plain.sh", "--dry-run", "--", *options),
         ("submit", "plain.sh", "--dry-run", "--", *options, "--", "one", "two words"),
         ("submit", "plain.sh", "--array", "1-10:0", "--dry-run"),
@@ -217,7 +264,9 @@ def _renders(requests: dict[str, str]) -> tuple[tuple[str, ...], ...]:
 
 
 def _resources() -> dict[str, str]:
-    """Requests by name: slots, slots per node, type and what the site supports, in every combination."""
+    """Requests by name: slots, slots per node, type and what the site supports, in every
+    combination.
+    """
     found = {}
     for kind, slots, per_node, tres, gres in itertools.product(
         ("cuda", "rocm", "cpu"), (0, 1, 8, 100), (None, 4, 32), (True, False), (True, False)
@@ -226,16 +275,22 @@ def _resources() -> dict[str, str]:
             continue
         lines = ['command = "python train.py"', f'slot_type = "{kind}"', f"slots = {slots}"]
         lines += [f"slots_per_node = {per_node}"] if per_node else []
-        lines += ["[site]", f"tres_supported = {json.dumps(tres)}", f"gres_supported = {json.dumps(gres)}"]
-        found[f"{kind}-{slots}-by-{per_node or 1}-{'tres' if tres else 'notres'}-{'gres' if gres else 'nogres'}"] = (
-            _lines(*lines)
-        )
+        lines += [
+            "[site]",
+            f"tres_supported = {json.dumps(tres)}",
+            f"gres_supported = {json.dumps(gres)}",
+        ]
+        found[
+            f"{kind}-{slots}-by-{per_node or 1}-{'tres' if tres else 'notres'}-{'gres' if gres else 'nogres'}"
+        ] = _lines(*lines)
     return found
 
 
 def _features() -> dict[str, str]:
     """Requests by name: each feature by itself, and some together."""
-    given = {name: _lines('command = "python train.py"', *lines) for name, lines in _FEATURES.items()}
+    given = {
+        name: _lines('command = "python train.py"', *lines) for name, lines in _FEATURES.items()
+    }
     return {**given, **{name: _lines(*lines) for name, lines in _WHOLE.items()}}
 
 
@@ -246,7 +301,13 @@ def _lines(*lines: str) -> str:
 _NODES = ("slots = 8", "slots_per_node = 4")
 _FEATURES: dict[str, tuple[str, ...]] = {
     "names": ('name = "a name, with $(odd) letters"', 'kind = "exp-2-trial-2"'),
-    "limits": ('time = "1-02:00:00"', 'memory = "64G"', 'queue = "gpu"', 'account = "ml"', 'qos = "high"'),
+    "limits": (
+        'time = "1-02:00:00"',
+        'memory = "64G"',
+        'queue = "gpu"',
+        'account = "ml"',
+        'qos = "high"',
+    ),
     "gpu-type": ("slots = 8", "slots_per_node = 4", 'gpu_type = "a100"', 'slot_type = "cuda"'),
     "array": ('array = "1-10%2"',),
     "array-stepped": ('array = "0-30:5"', "requeue = true"),
@@ -266,11 +327,21 @@ _FEATURES: dict[str, tuple[str, ...]] = {
     "accelerate": (*_NODES, 'launcher = "accelerate"', 'slot_type = "cuda"'),
     "srun": (*_NODES, 'launcher = "srun"', 'slot_type = "cuda"'),
     "plain-nodes": (*_NODES, 'launcher = "plain"'),
-    "environment": ("[environment]", "OMP_NUM_THREADS = 8", 'ODD = "a \\"b\\" $c `d`"', 'EMPTY = ""'),
+    "environment": (
+        "[environment]",
+        "OMP_NUM_THREADS = 8",
+        'ODD = "a \\"b\\" $c `d`"',
+        'EMPTY = ""',
+    ),
     "project": ('project = "p1"', 'workspace = "w1"', 'labels = ["a:b", "c"]'),
     "project-workspace": ('workspace = "w/1"', "[site]", 'job_project_source = "workspace"'),
     "project-labels": ('labels = ["x:b", "x:a", "c"]', "[site]", 'job_project_source = "label:x:"'),
-    "apptainer": (*_NODES, "[container]", 'runtime = "apptainer"', 'image = "nvcr.io/nvidia/pytorch:24.05-py3"'),
+    "apptainer": (
+        *_NODES,
+        "[container]",
+        'runtime = "apptainer"',
+        'image = "nvcr.io/nvidia/pytorch:24.05-py3"',
+    ),
     "apptainer-binds": (
         'slot_type = "rocm"',
         "[container]",
@@ -280,8 +351,20 @@ _FEATURES: dict[str, tuple[str, ...]] = {
         "[site]",
         'image_root = "/work/images"',
     ),
-    "podman": (*_NODES, "[container]", 'runtime = "podman"', 'image = "ubuntu:24.04"', "[environment]", 'A = "1"'),
-    "enroot": ("[container]", 'runtime = "enroot"', 'image = "nvcr.io/nvidia/pytorch:24.05-py3"', "force_pull = true"),
+    "podman": (
+        *_NODES,
+        "[container]",
+        'runtime = "podman"',
+        'image = "ubuntu:24.04"',
+        "[environment]",
+        'A = "1"',
+    ),
+    "enroot": (
+        "[container]",
+        'runtime = "enroot"',
+        'image = "nvcr.io/nvidia/pytorch:24.05-py3"',
+        "force_pull = true",
+    ),
     "probe": (*_NODES, "[site]", 'node_probe = "nvidia-smi -L > /dev/null"'),
     "everything": (
         'name = "llm"',
@@ -317,13 +400,18 @@ _WHOLE: dict[str, tuple[str, ...]] = {
         'python = "/opt/env/bin/python"',
         'callbacks = ["train:Notes"]',
     ),
-    "call-wheel": ("[call]", 'function = "train:main"', 'wheel = "/home/ada/dist/x-1-py3-none-any.whl"'),
+    "call-wheel": (
+        "[call]",
+        'function = "train:main"',
+        'wheel = "/home/ada/dist/x-1-py3-none-any.whl"',
+    ),
     "call-source": ("[call]", 'function = "train:main"', 'source = "/home/ada/project"'),
 }
 # Requests in which something is wrong.
 _REFUSED = {
     "unknown-key.toml": 'comand = "x"\nslots = 2\n',
-    "several.toml": 'command = "x"\nslots = "two"\ntime = 90\nmemory = "lots"\nlauncher = "mpirun"\n',
+    "several.toml": 'command = "x"\nslots = "two"\ntime = 90\nmemory = "lots"\nlauncher = '
+    '"mpirun"\n',
     "none.toml": "slots = 2\n",
     "both.toml": 'command = "x"\nscript = "y.sh"\n',
     "not-toml.toml": "command = \n",
@@ -357,17 +445,33 @@ _EXAMPLES = _examples()
 def _example_renders() -> tuple[tuple[str, ...], ...]:
     """The script of each request in the documentation."""
     root = ("--storage-root", "/work/ada/launches")
-    return tuple(("render", name, "--for", kind, *root) for name, _ in _EXAMPLES for kind in ("slurm", "pbs"))
+    return tuple(
+        ("render", name, "--for", kind, *root) for name, _ in _EXAMPLES for kind in ("slurm", "pbs")
+    )
 
 
 def _refused_renders() -> tuple[tuple[str, ...], ...]:
-    return tuple(("render", name, "--for", scheduler) for name in _REFUSED for scheduler in ("slurm", "pbs"))
+    return tuple(
+        ("render", name, "--for", scheduler) for name in _REFUSED for scheduler in ("slurm", "pbs")
+    )
 
 
 def _words() -> tuple[tuple[str, ...], ...]:
     return (
         ("checkpoints", "--days", "90", "--every", "3h", "--save", "40s", "--tb", "2.3"),
-        ("checkpoints", "--days", "90", "--every", "3h", "--save", "40s", "--tb", "2.3", "--format", "json"),
+        (
+            "checkpoints",
+            "--days",
+            "90",
+            "--every",
+            "3h",
+            "--save",
+            "40s",
+            "--tb",
+            "2.3",
+            "--format",
+            "json",
+        ),
         ("stub", "train.sh"),
         ("journal",),
         ("journal", "--format", "json"),
@@ -408,16 +512,23 @@ def _commands(group: click.Group) -> Iterator[tuple[str, ...]]:
 
 # Configurations as people have them; all that is wrong in one is named at once.
 _CONFIGURATIONS = {
-    "good.toml": 'default_cluster = "juno"\n[poll]\nmine_seconds = 30\n[clusters.juno]\nssh = "ada@juno:2222"\n'
+    "good.toml": 'default_cluster = "juno"\n[poll]\nmine_seconds = 30\n[clusters.juno]\nssh = '
+    '"ada@juno:2222"\n'
     'backend = "slurm"\npath = "/opt/slurm/bin"\n[clusters.juno.launch]\ngres_supported = false\n'
-    '[clusters.here]\ntransport = "local"\nbackend = "pbs"\n[launch]\nstorage_root = "/work/ada/launches"\n'
+    '[clusters.here]\ntransport = "local"\nbackend = "pbs"\n[launch]\nstorage_root = '
+    '"/work/ada/launches"\n'
     '[watch]\nevery_seconds = "10m"\n[[watch.running]]\nname = "train-7b"\n',
-    "wrong.toml": 'themes = "x"\nread_only = "yes"\ndefault_cluster = "jupiter"\n[pol]\n[poll]\nmine_seconds = 1\n'
-    'evryone_seconds = 60\ncontroller_share = 0.5\n[keys]\nnothing = "x"\n[aliases]\nbad = 3\n[clusters.juno]\n'
+    "wrong.toml": 'themes = "x"\nread_only = "yes"\ndefault_cluster = '
+    '"jupiter"\n[pol]\n[poll]\nmine_seconds = 1\n'
+    'evryone_seconds = 60\ncontroller_share = 0.5\n[keys]\nnothing = "x"\n[aliases]\nbad = '
+    "3\n[clusters.juno]\n"
     'ssh = "a b"\ntransport = "telnet"\nbackend = "lsf"\n[clusters.two]\ncolour = "red"\n[launch]\n'
-    'keep = "never"\nslot_type = "tpu"\ntres_suported = true\n[launch.queues.gpu]\ntime = "soon"\n[embedded]\n'
-    'cpus = -1\n[metrics]\npatterns = ["(", "no group"]\n[watch]\nevery_seconds = "often"\nleast = "grave"\n'
-    '[[watch.running]]\nnam = "x"\n[[watch.hanging]]\nlimit_seconds = "x"\n[watch.quiet]\nstart = "25:00"\n',
+    'keep = "never"\nslot_type = "tpu"\ntres_suported = true\n[launch.queues.gpu]\ntime = '
+    '"soon"\n[embedded]\n'
+    'cpus = -1\n[metrics]\npatterns = ["(", "no group"]\n[watch]\nevery_seconds = "often"\nleast = '
+    '"grave"\n'
+    '[[watch.running]]\nnam = "x"\n[[watch.hanging]]\nlimit_seconds = "x"\n[watch.quiet]\nstart = '
+    '"25:00"\n',
     "not-toml.toml": "[poll\nmine_seconds = 30\n",
     "empty.toml": "",
 }
@@ -447,4 +558,9 @@ JOURNAL = (("journal",), ("journal", "--format", "json"))
 
 
 def _readings_of_state(job: str) -> tuple[tuple[str, ...], ...]:
-    return (*JOURNAL, ("script", job), ("show", job, "--format", "json"), ("kill-switch", job, "--status"))
+    return (
+        *JOURNAL,
+        ("script", job),
+        ("show", job, "--format", "json"),
+        ("kill-switch", job, "--status"),
+    )

@@ -1,8 +1,10 @@
-"""Records what the command line prints and runs on recorded clusters: what no change of the code's structure may alter.
+"""Records what the command line prints and runs on recorded clusters: what no change of the code's
+structure may alter.
 
-`python -m tests.contract.record` writes the recordings anew; look at their diff and list each intended change in the
-commit. Of hpcdash it imports, beside `cli.main`: `cli.build`, `errors`, `recorded`, `backends.tokens`, `stores.clock`,
-`transport.base`, `.local`, `.pool` and `.replay`; and it replaces `cli.oneshot.connection_pool`.
+`python -m tests.contract.record` writes the recordings anew; look at their diff and list each
+intended change in the commit. Of hpcdash it imports, beside `cli.main`: `cli.build`, `errors`,
+`recorded`, `backends.tokens`, `stores.clock`, `transport.base`, `.local`, `.pool` and `.replay`;
+and it replaces `cli.oneshot.connection_pool`.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ _RANDOM_KEYS = ("id", "at", "host", "pid", "pid_started_ticks")
 class Recording:
     """Command lines, each with its files, that are run on one recorded cluster ('' for none).
 
-    `only` is what the lines of stdout that are recorded match. With `program`, the lines are arguments of this module.
+    `only` is what the lines of stdout that are recorded match. With `program`, the lines are
+    arguments of this module.
     """
 
     name: str
@@ -79,7 +82,8 @@ class RecordedClock(FrozenClock):
 class RecordedCluster(ReplayTransport):
     """A recorded case that also takes commands it holds no answer to.
 
-    What is written in sh, without the separator of a poll, runs here; all else is noted, prints nothing, ends with 0.
+    What is written in sh, without the separator of a poll, runs here; all else is noted, prints
+    nothing, ends with 0.
     """
 
     def __init__(self, case: Path) -> None:
@@ -96,7 +100,9 @@ class RecordedCluster(ReplayTransport):
         said: Said | None = None,
     ) -> CommandResult:
         try:
-            return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+            return await super().run(
+                argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes
+            )
         except NotRecorded:
             if normalised_argv(argv)[:2] == ("sh", "-c") and {"named", "whole"} & set(argv):
                 # A query by ID: the recorded answer for all jobs holds these.
@@ -106,7 +112,8 @@ class RecordedCluster(ReplayTransport):
                     if held[:2] == ("sh", "-c") and held[3:] == (*wanted, "recent", "3600", "*"):
                         token = token_of(argv) or ""
                         return await super().run(
-                            tuple(word.replace(RECORDED_TOKEN, token) for word in held), limit_seconds=limit_seconds
+                            tuple(word.replace(RECORDED_TOKEN, token) for word in held),
+                            limit_seconds=limit_seconds,
                         )
             if argv[0] == "sh" and token_of(argv) is None:
                 return await run_process(argv, stdin=stdin, limit_seconds=limit_seconds)
@@ -188,15 +195,24 @@ def _journal_lines(file: Path) -> list[str]:
     if not file.exists():
         return []
     entries = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    return [json.dumps({key: value for key, value in entry.items() if key not in _RANDOM_KEYS}) for entry in entries]
+    return [
+        json.dumps({key: value for key, value in entry.items() if key not in _RANDOM_KEYS})
+        for entry in entries
+    ]
 
 
 def _indented(title: str, text: str) -> str:
-    return f"{title}:\n" + "\n".join(f"  {line}".rstrip() for line in text.splitlines()) if text else ""
+    return (
+        f"{title}:\n" + "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+        if text
+        else ""
+    )
 
 
 def record(recording: Recording) -> str:
-    """All that a recording's command lines did, in their order; each starts from its own empty state folder."""
+    """All that a recording's command lines did, in their order; each starts from its own empty
+    state folder.
+    """
     parts = []
     for words in recording.lines:
         with tempfile.TemporaryDirectory(prefix="hpcdash-recording-") as named:
@@ -216,22 +232,32 @@ def record(recording: Recording) -> str:
             with mock.patch.dict(os.environ, places):
                 time.tzset()
                 if recording.program:
-                    parts.append(f"$ {shlex.join(words)}\n" + run_module(recording.program, *words).rstrip())
+                    parts.append(
+                        f"$ {shlex.join(words)}\n" + run_module(recording.program, *words).rstrip()
+                    )
                     continue
                 parts.append(run_line(recording.case, words, folder, recording.only))
     return "\n\n".join(parts) + "\n"
 
 
 def recorded_apart(name: str) -> str:
-    """What `record` gives of the recording of this name, in a process of its own: nothing that ran before counts."""
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("HPCDASH_", "SLURM_", "PBS_"))}
+    """What `record` gives of the recording of this name, in a process of its own: nothing that ran
+    before counts.
+    """
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HPCDASH_", "SLURM_", "PBS_"))
+    }
     return run_module("tests.contract.record", name, env=outside)
 
 
 def run_module(*argv: str, env: Mapping[str, str] | None = None) -> str:
     """Return the stdout of `python -m ARGV` in the project's folder."""
     child = (sys.executable, "-m", *argv)
-    return subprocess.run(child, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+    return subprocess.run(
+        child, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, encoding="utf-8"
+    ).stdout
 
 
 if __name__ == "__main__":

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.arrays import FOLD_CHILD, FOLD_COLUMNS, FOLD_FOLDED, FOLD_PLAIN, FOLD_UNFOLDED, fold
+from hpcdash.domain.arrays import (
+    FOLD_CHILD,
+    FOLD_COLUMNS,
+    FOLD_FOLDED,
+    FOLD_PLAIN,
+    FOLD_UNFOLDED,
+    fold,
+)
 from hpcdash.domain.columns import sort_rows
 from hpcdash.domain.schema import JOBS
 from tests.support.job_rows import job_row, table_of, task_row
@@ -31,7 +38,10 @@ from tests.support.records import for_each
         ("1-3,…", ArrayTasks((range(1, 4),), None, True)),
         ("[1-3,...", ArrayTasks((range(1, 4),), None, True)),
         ("[4-10%", ArrayTasks((), None, True)),
-        ("[12,14-16,136,14", ArrayTasks((range(12, 13), range(14, 17), range(136, 137)), None, True)),
+        (
+            "[12,14-16,136,14",
+            ArrayTasks((range(12, 13), range(14, 17), range(136, 137)), None, True),
+        ),
         ("1-5,3-7", ArrayTasks((range(1, 8),))),
         ("5,1-3", ArrayTasks((range(5, 6), range(1, 4)))),
         ("0-10:5,4-6", ArrayTasks((range(1), range(4, 7), range(10, 11)))),
@@ -104,10 +114,19 @@ def job(number: int, state: str = "running", **more: Any) -> dict[str, Any]:
     return job_row(str(number), state, **{"user": None, "name": None, **more})
 
 
-PENDING = {"id": "12_[3-10]", "array_id": "12", "array_task": "3-10", "state": "pending", "_task": 3, "_tasks": 8}
+PENDING = {
+    "id": "12_[3-10]",
+    "array_id": "12",
+    "array_task": "3-10",
+    "state": "pending",
+    "_task": 3,
+    "_tasks": 8,
+}
 
 
-def folded(table: pa.Table, *names: str, unfolded: frozenset[str] | None = frozenset()) -> list[tuple[Any, ...]]:
+def folded(
+    table: pa.Table, *names: str, unfolded: frozenset[str] | None = frozenset()
+) -> list[tuple[Any, ...]]:
     result = fold(table, unfolded)
     result.validate(full=True)
     assert result.column_names == JOBS.names + [name for name, _ in FOLD_COLUMNS]
@@ -142,14 +161,59 @@ def test_an_unfolded_array_is_followed_by_its_rows(unfolded: frozenset[str] | No
 
 def test_a_summary_adds_up_what_runs_and_keeps_what_all_rows_share() -> None:
     rows = table_of(
-        PENDING | {"cpus": 4, "memory_bytes": 9, "user": "ada", "name": "a", "queue": "gpu,cpu", "reason": "Resources"},
-        task("12", 1, cpus=4, gpus=1, user="ada", name="a", queue="gpu", submitted_at=100, started_at=300, qos="high"),
-        task("12", 2, cpus=8, user="ada", name="b", queue="gpu", submitted_at=90, started_at=200, qos="high"),
+        PENDING
+        | {
+            "cpus": 4,
+            "memory_bytes": 9,
+            "user": "ada",
+            "name": "a",
+            "queue": "gpu,cpu",
+            "reason": "Resources",
+        },
+        task(
+            "12",
+            1,
+            cpus=4,
+            gpus=1,
+            user="ada",
+            name="a",
+            queue="gpu",
+            submitted_at=100,
+            started_at=300,
+            qos="high",
+        ),
+        task(
+            "12",
+            2,
+            cpus=8,
+            user="ada",
+            name="b",
+            queue="gpu",
+            submitted_at=90,
+            started_at=200,
+            qos="high",
+        ),
     )
-    names = ("state", "_tasks", "cpus", "gpus", "memory_bytes", "user", "name", "queue", "reason", "qos", "_task")
-    assert folded(rows, *names) == [("running", 10, 12, 1, None, "ada", "a", None, "Resources", "high", 1)]
+    names = (
+        "state",
+        "_tasks",
+        "cpus",
+        "gpus",
+        "memory_bytes",
+        "user",
+        "name",
+        "queue",
+        "reason",
+        "qos",
+        "_task",
+    )
+    assert folded(rows, *names) == [
+        ("running", 10, 12, 1, None, "ada", "a", None, "Resources", "high", 1)
+    ]
     summary = fold(rows)
-    assert [summary[name].to_pylist()[0].timestamp() for name in ("submitted_at", "started_at")] == [90, 200]
+    assert [
+        summary[name].to_pylist()[0].timestamp() for name in ("submitted_at", "started_at")
+    ] == [90, 200]
 
 
 def test_a_summary_has_run_as_long_as_the_active_task_that_ends_last() -> None:
@@ -202,13 +266,19 @@ def test_an_array_of_pbs_keeps_its_own_id() -> None:
 
 
 def test_nothing_is_folded_where_there_is_nothing_to_fold() -> None:
-    assert folded(table_of(job(5), PENDING), "_row_id", "_fold") == [("5", FOLD_PLAIN), ("12_[3-10]", FOLD_PLAIN)]
+    assert folded(table_of(job(5), PENDING), "_row_id", "_fold") == [
+        ("5", FOLD_PLAIN),
+        ("12_[3-10]", FOLD_PLAIN),
+    ]
     assert folded(table_of(), "_row_id") == []
     assert folded(JOBS.empty_table(), "_row_id", unfolded=None) == []
 
 
 ROWS = st.lists(
-    st.tuples(st.sampled_from([None, "1", "2", "3"]), st.sampled_from(["running", "pending", "failed", None])),
+    st.tuples(
+        st.sampled_from([None, "1", "2", "3"]),
+        st.sampled_from(["running", "pending", "failed", None]),
+    ),
     max_size=12,
 )
 
@@ -217,7 +287,9 @@ ROWS = st.lists(
 def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
     shapes: list[tuple[str | None, str | None]], unfolded: set[str], cut: int
 ) -> None:
-    rows = [job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)]
+    rows = [
+        job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)
+    ]
     whole = table_of(*rows)
     table = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
     arrays = [array for array, _ in shapes]
@@ -229,21 +301,30 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
             expected.append(f"{array}[]")
             if array in unfolded:
                 expected += [str(place) for place, other in enumerate(arrays) if other == array]
-    assert [row_id for (row_id,) in folded(table, "_row_id", unfolded=frozenset(unfolded))] == expected
-    assert sum(tasks for tasks, kind in folded(table, "_tasks", "_fold") if kind != FOLD_CHILD) == len(rows)
+    assert [
+        row_id for (row_id,) in folded(table, "_row_id", unfolded=frozenset(unfolded))
+    ] == expected
+    assert sum(
+        tasks for tasks, kind in folded(table, "_tasks", "_fold") if kind != FOLD_CHILD
+    ) == len(rows)
 
 
 @given(ROWS, st.sets(st.sampled_from(["1", "2", "3", "9"])), st.booleans())
 def test_arrays_are_sorted_by_what_their_rows_show_and_their_tasks_among_themselves(
     shapes: list[tuple[str | None, str | None]], unfolded: set[str], descending: bool
 ) -> None:
-    table = table_of(*(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)))
+    table = table_of(
+        *(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes))
+    )
     for opened in (frozenset(unfolded), None):
         result = fold(table, opened, ("state", descending))
         tops = result.filter(pc.not_equal(result["_fold"], FOLD_CHILD))
         unsorted = fold(table)
         assert sorted(tops["_row_id"].to_pylist()) == sorted(unsorted["_row_id"].to_pylist())
-        assert tops["state"].to_pylist() == sort_rows(unsorted, "state", descending)["state"].to_pylist()
+        assert (
+            tops["state"].to_pylist()
+            == sort_rows(unsorted, "state", descending)["state"].to_pylist()
+        )
         for array in unfolded:
             children = result.filter(pc.equal(result["_fold"], FOLD_CHILD))
             own = children.filter(pc.equal(children["array_id"], array))
@@ -257,7 +338,11 @@ def test_an_array_stands_by_the_elapsed_time_that_its_row_shows() -> None:
         job(13, elapsed_seconds=300, cpus=3),
         job(14, elapsed_seconds=600, cpus=8),
     )
-    assert fold(rows, frozenset(), ("elapsed_seconds", True))["_row_id"].to_pylist() == ["14", "12[]", "13"]
+    assert fold(rows, frozenset(), ("elapsed_seconds", True))["_row_id"].to_pylist() == [
+        "14",
+        "12[]",
+        "13",
+    ]
     assert fold(rows, frozenset(), ("cpus", False))["_row_id"].to_pylist() == ["13", "12[]", "14"]
     opened = fold(rows, None, ("elapsed_seconds", True))["_row_id"].to_pylist()
     assert opened == ["14", "12[]", "12_2", "12_1", "13"]

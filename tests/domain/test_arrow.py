@@ -23,5 +23,7 @@ rows = pa.table({{"id": ["1"]}}).to_pylist()
 print("table")
 import pandas
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert ended.stdout.split() == ["table", "imported"]

@@ -1,4 +1,6 @@
-"""A train in one line however long it is, what its elements wait for, and when it would end at the latest."""
+"""A train in one line however long it is, what its elements wait for, and when it would end at the
+latest.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,11 @@ def test_a_very_mixed_long_train_is_counts_alone() -> None:
 
 
 def test_what_each_waits_for_is_said_in_words() -> None:
-    rows = [*CHAIN, job_row("13", dependency="after:12+5"), job_row("14", dependency="afternotok:13?afterok:12")]
+    rows = [
+        *CHAIN,
+        job_row("13", dependency="after:12+5"),
+        job_row("14", dependency="afternotok:13?afterok:12"),
+    ]
     train = find_chain("10", rows)
     assert [format_wait(unit, train) for unit in train.units] == [
         "",
@@ -106,7 +112,9 @@ def test_it_ends_when_each_took_its_limit_after_the_one_before() -> None:
 
 
 def test_so_many_tasks_at_once_end_sooner() -> None:
-    assert latest_end(find_chain("20", [task_row("20", "3-10%4", limit_seconds=600)]), at(0)) == at(20)
+    assert latest_end(find_chain("20", [task_row("20", "3-10%4", limit_seconds=600)]), at(0)) == at(
+        20
+    )
 
 
 def test_branches_end_with_the_longest() -> None:
@@ -128,8 +136,15 @@ def test_a_train_that_ended_has_no_end_ahead() -> None:
 
 
 def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
-    rows = [job_row("1", eligible_at=at(0)), job_row("2"), job_row("3", "running", eligible_at=at(0))]
-    assert format_hold(rows, at(135)) == "a hold may start the age anew of 1 that waited up to 2 h 15 min for a turn"
+    rows = [
+        job_row("1", eligible_at=at(0)),
+        job_row("2"),
+        job_row("3", "running", eligible_at=at(0)),
+    ]
+    assert (
+        format_hold(rows, at(135))
+        == "a hold may start the age anew of 1 that waited up to 2 h 15 min for a turn"
+    )
     assert format_hold(rows[1:], at(135)) == ""
     assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""
 
@@ -146,7 +161,9 @@ def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
         (" 0-4:2%1  x.sh ", False, AppendWish(array="0-4:2%1", path="x.sh")),
     ],
 )
-def test_how_many_or_which_tasks_and_a_script_are_typed(typed: str, is_array: bool, wish: AppendWish) -> None:
+def test_how_many_or_which_tasks_and_a_script_are_typed(
+    typed: str, is_array: bool, wish: AppendWish
+) -> None:
     assert read_append(typed, is_array=is_array) == wish
 
 

@@ -31,9 +31,12 @@ def test_three_months_every_three_hours_at_forty_seconds() -> None:
 
 def test_what_it_costs_in_a_sentence() -> None:
     assert (
-        CheckpointPlan(90, 3 * HOUR, 40).words == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
+        CheckpointPlan(90, 3 * HOUR, 40).words
+        == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
     )
-    assert CheckpointPlan(1, 13 * HOUR, 90).words.endswith(": 1 save, 1.5 min lost, 0.10 % of its time")
+    assert CheckpointPlan(1, 13 * HOUR, 90).words.endswith(
+        ": 1 save, 1.5 min lost, 0.10 % of its time"
+    )
     assert CheckpointPlan(0.1, 3 * HOUR, 40).words == "a save every 3 h for 40 s: none in its 2.4 h"
 
 
@@ -61,7 +64,9 @@ def test_without_a_size_nothing_is_said_of_the_disk() -> None:
         (1, 60, 1, -2),
     ],
 )
-def test_what_is_no_plan_is_refused(days: float, interval: float, save: float, tb: float | None) -> None:
+def test_what_is_no_plan_is_refused(
+    days: float, interval: float, save: float, tb: float | None
+) -> None:
     with pytest.raises(UsageError):
         CheckpointPlan(days, interval, save, tb)
 
@@ -80,7 +85,9 @@ def test_the_command_prints_the_golden_figures(command: Callable[..., Run]) -> N
 
 
 @pytest.mark.system
-def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds(command: Callable[..., Run]) -> None:
+def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds(
+    command: Callable[..., Run],
+) -> None:
     ended = command("--days", "90", "--every", "3", "--save", "40", "--format", "json")
     answer = ended.json
     assert (answer["schema"], answer["interval_seconds"], answer["save_seconds"]) == (1, 10_800, 40)
@@ -88,14 +95,20 @@ def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds(command: Callab
 
 
 @pytest.mark.system
-def test_a_training_that_is_over_before_its_first_save_is_warned_of(command: Callable[..., Run]) -> None:
+def test_a_training_that_is_over_before_its_first_save_is_warned_of(
+    command: Callable[..., Run],
+) -> None:
     ended = command("--days", "1", "--every", "3d", "--save", "40s")
     assert (ended.status, ended.text.split()[:2]) == (0, ["saves", "0"])
-    assert "--days 1 ends before the first save (--every 3d): nothing would be saved" in ended.stderr
+    assert (
+        "--days 1 ends before the first save (--every 3d): nothing would be saved" in ended.stderr
+    )
 
 
 @pytest.mark.system
-def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2(command: Callable[..., Run]) -> None:
+def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2(
+    command: Callable[..., Run],
+) -> None:
     ended = command("--days", "90", "--every", "soon", "--save", "40s")
     assert ended.status == 2
     assert "--every: 'soon' is not a duration" in ended.stderr

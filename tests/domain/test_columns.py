@@ -13,8 +13,12 @@ from hpcdash.domain.schema import JOBS, NODES, WORD
 from hpcdash.domain.states import ACTIVE, JobState, NodeState
 
 
-def places(column: list[Any], key: str, descending: bool = False, schema: pa.Schema = JOBS) -> list[int]:
-    table = pa.table({key: pa.array(column, schema.field(key).type), "place": row_numbers(len(column))})
+def places(
+    column: list[Any], key: str, descending: bool = False, schema: pa.Schema = JOBS
+) -> list[int]:
+    table = pa.table(
+        {key: pa.array(column, schema.field(key).type), "place": row_numbers(len(column))}
+    )
     found: list[int] = sort_rows(table, key, descending)["place"].to_pylist()
     return found
 
@@ -39,9 +43,17 @@ def test_names_go_by_their_numbers_and_without_regard_to_case() -> None:
 def test_ids_go_by_job_and_task_number() -> None:
     ids = ["100", "99_10", "99_9", "99_[11-20]", "odd"]
     columns = {"id": ids, "_number": [100, 99, 99, 99, None], "_task": [None, 10, 9, 11, None]}
-    table = pa.table({name: pa.array(values, JOBS.field(name).type) for name, values in columns.items()})
+    table = pa.table(
+        {name: pa.array(values, JOBS.field(name).type) for name, values in columns.items()}
+    )
     assert sort_rows(table, "id")["id"].to_pylist() == ["99_9", "99_10", "99_[11-20]", "100", "odd"]
-    assert sort_rows(table, "id", descending=True)["id"].to_pylist() == ["100", "99_[11-20]", "99_10", "99_9", "odd"]
+    assert sort_rows(table, "id", descending=True)["id"].to_pylist() == [
+        "100",
+        "99_[11-20]",
+        "99_10",
+        "99_9",
+        "odd",
+    ]
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -78,7 +90,9 @@ def test_words_are_judged_once_each_and_null_is_false() -> None:
     column = pa.array(["a", "b", None, "a"]).dictionary_encode().cast(WORD)
     assert match_text(column, is_a).to_pylist() == [True, False, False, True]
     assert seen == [["a", "b"]]
-    assert match_text(pa.chunked_array([column.slice(1, 2), column.slice(3)]), is_a).to_pylist() == [
+    assert match_text(
+        pa.chunked_array([column.slice(1, 2), column.slice(3)]), is_a
+    ).to_pylist() == [
         False,
         False,
         True,
@@ -87,8 +101,17 @@ def test_words_are_judged_once_each_and_null_is_false() -> None:
 
 def test_one_element_of_a_list_is_enough() -> None:
     column = pa.array([["b", "a", "a"], [], None, ["b"], ["a"]], pa.list_(pa.string()))
-    assert match_text(column, lambda values: pc.equal(values, "a")).to_pylist() == [True, False, False, False, True]
-    assert match_text(column.slice(3), lambda values: pc.equal(values, "a")).to_pylist() == [False, True]
+    assert match_text(column, lambda values: pc.equal(values, "a")).to_pylist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert match_text(column.slice(3), lambda values: pc.equal(values, "a")).to_pylist() == [
+        False,
+        True,
+    ]
 
 
 def test_every_kind_of_column_has_a_text() -> None:

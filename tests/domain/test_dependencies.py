@@ -48,15 +48,26 @@ def test_a_dependency_is_read(text: str | None, conditions: list[Condition]) -> 
 
 
 def test_commas_mean_all_and_question_marks_any() -> None:
-    every, some = parse_dependency("afterok:1,afterany:2"), parse_dependency("afterok:1?afternotok:3")
+    every, some = (
+        parse_dependency("afterok:1,afterany:2"),
+        parse_dependency("afterok:1?afternotok:3"),
+    )
     assert (every.is_any, every.job_ids) == (False, ("1", "2"))
     assert (some.is_any, some.job_ids) == (True, ("1", "3"))
 
 
 def test_each_condition_is_told_with_the_other_job_s_state() -> None:
-    known = [job_row("1", "running", name="prep"), job_row("6_1", "completed"), job_row("6_[2-9]", _tasks=8)]
+    known = [
+        job_row("1", "running", name="prep"),
+        job_row("6_1", "completed"),
+        job_row("6_[2-9]", _tasks=8),
+    ]
     first, second, third = waits_for(parse_dependency("afterok:1,afterany:6_*,after:77+5"), known)
-    assert (first.name, dict(first.states), first.words) == ("prep", {"running": 1}, "after success")
+    assert (first.name, dict(first.states), first.words) == (
+        "prep",
+        {"running": 1},
+        "after success",
+    )
     assert (dict(second.states), second.words) == (
         {"pending": 8, "completed": 1},
         "after all its tasks end",
@@ -77,7 +88,9 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
         ("afterany:1", "failed", False),
     ],
 )
-def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(dependency: str, state: str, hopeless: bool) -> None:
+def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(
+    dependency: str, state: str, hopeless: bool
+) -> None:
     parsed = parse_dependency(dependency)
     said = format_never(waits_for(parsed, [job_row("1", state)]), parsed.is_any)
     assert bool(said) is hopeless

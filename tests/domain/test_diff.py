@@ -17,9 +17,16 @@ Row = tuple[Any, ...]
 def queue(*rows: Row) -> pa.Table:
     """Rows of id and state; of an array: id, state, array and tasks."""
     wide = [(*row, None, None)[:4] for row in rows]
-    columns = dict(zip(("id", "state", "array_id", "array_task"), zip(*wide, strict=True), strict=True)) if wide else {}
+    columns = (
+        dict(zip(("id", "state", "array_id", "array_task"), zip(*wide, strict=True), strict=True))
+        if wide
+        else {}
+    )
     return pa.table(
-        {name: pa.array(columns.get(name, [None] * len(rows)), JOBS.field(name).type) for name in JOBS.names}
+        {
+            name: pa.array(columns.get(name, [None] * len(rows)), JOBS.field(name).type)
+            for name in JOBS.names
+        }
     )
 
 
@@ -29,7 +36,9 @@ def told(before: pa.Table, after: pa.Table) -> dict[str, list[tuple[str, str | N
     tables = {kind: getattr(found, kind) for kind in kinds}
     assert found.is_empty == (not any(rows.num_rows for rows in tables.values()))
     return {
-        kind: list(zip(*(rows[name].to_pylist() for name in ("id", OLD_STATE, "state")), strict=True))
+        kind: list(
+            zip(*(rows[name].to_pylist() for name in ("id", OLD_STATE, "state")), strict=True)
+        )
         for kind, rows in tables.items()
         if rows.num_rows
     }
@@ -52,11 +61,16 @@ def told(before: pa.Table, after: pa.Table) -> dict[str, list[tuple[str, str | N
     ],
 )
 def test_a_job_whose_state_changed_is_told_once(old: str, new: str, kind: str) -> None:
-    assert told(queue(("1", old), ("2", "running")), queue(("2", "running"), ("1", new))) == {kind: [("1", old, new)]}
+    assert told(queue(("1", old), ("2", "running")), queue(("2", "running"), ("1", new))) == {
+        kind: [("1", old, new)]
+    }
 
 
 def test_the_same_queue_in_another_order_is_no_news() -> None:
-    assert told(queue(("1", "running"), ("2", "pending")), queue(("2", "pending"), ("1", "running"))) == {}
+    assert (
+        told(queue(("1", "running"), ("2", "pending")), queue(("2", "pending"), ("1", "running")))
+        == {}
+    )
     assert told(queue(("1", "running")), queue(("1", "running"))) == {}
     assert told(queue(), queue()) == {}
 
@@ -87,37 +101,51 @@ def test_a_task_that_ran_and_ended_between_two_looks_ended() -> None:
 
 def test_a_record_that_is_held_as_it_shrinks_changed() -> None:
     before = queue(("88_[3-10]", "pending", "88", "3-10"))
-    assert told(before, queue(("88_[4-10]", "held", "88", "4-10"))) == {"changed": [("88_[4-10]", "pending", "held")]}
+    assert told(before, queue(("88_[4-10]", "held", "88", "4-10"))) == {
+        "changed": [("88_[4-10]", "pending", "held")]
+    }
 
 
 def test_a_record_of_which_no_task_is_left_vanished() -> None:
     before = queue(("88_[9-10]", "pending", "88", "9-10"), ("88_8", "running", "88", "8"))
-    assert told(before, queue(("88_8", "running", "88", "8"))) == {"vanished": [("88_[9-10]", "pending", "pending")]}
+    assert told(before, queue(("88_8", "running", "88", "8"))) == {
+        "vanished": [("88_[9-10]", "pending", "pending")]
+    }
 
 
 def test_a_running_task_vanishes_though_its_array_still_waits() -> None:
     before = queue(("88_3", "running", "88", "3"), ("88_[4-10]", "pending", "88", "4-10"))
-    assert told(before, queue(("88_[4-10]", "pending", "88", "4-10"))) == {"vanished": [("88_3", "running", "running")]}
+    assert told(before, queue(("88_[4-10]", "pending", "88", "4-10"))) == {
+        "vanished": [("88_3", "running", "running")]
+    }
 
 
 def test_a_running_task_that_is_back_in_the_record_was_requeued() -> None:
     before = queue(("88_3", "running", "88", "3"), ("88_[4-10]", "pending", "88", "4-10"))
-    assert told(before, queue(("88_[3-10]", "pending", "88", "3-10"))) == {"changed": [("88_3", "running", "pending")]}
+    assert told(before, queue(("88_[3-10]", "pending", "88", "3-10"))) == {
+        "changed": [("88_3", "running", "pending")]
+    }
 
 
 def test_a_list_of_tasks_cut_short_may_hold_any_task() -> None:
     before = queue(("88_[1,3,...]", "pending", "88", "1,3,..."))
-    assert told(before, queue(("88_77", "running", "88", "77"))) == {"started": [("88_77", "pending", "running")]}
+    assert told(before, queue(("88_77", "running", "88", "77"))) == {
+        "started": [("88_77", "pending", "running")]
+    }
 
 
 def test_a_row_for_a_whole_running_array_hides_no_task() -> None:
     whole = ("12[].srv", "running", "12[].srv", None)
     task = ("12[3].srv", "running", "12[].srv", "3")
-    assert told(queue(whole, task), queue(whole)) == {"vanished": [("12[3].srv", "running", "running")]}
+    assert told(queue(whole, task), queue(whole)) == {
+        "vanished": [("12[3].srv", "running", "running")]
+    }
     assert told(queue(whole), queue(whole, task)) == {"appeared": [("12[3].srv", None, "running")]}
 
 
-QUEUES = st.dictionaries(st.integers(1, 8).map(str), st.sampled_from([state.value for state in JobState]))
+QUEUES = st.dictionaries(
+    st.integers(1, 8).map(str), st.sampled_from([state.value for state in JobState])
+)
 
 
 @given(QUEUES, QUEUES)

@@ -12,7 +12,11 @@ from tests.support.records import for_each
 GIB = 1 << 30
 # An hour on 64 cores with 256 GiB, of which 12.4 cores and 41 GiB were used.
 HOUR = Usage(
-    cpu_seconds=12.4 * 3600, cpus=64, elapsed_seconds=3600, memory_peak_bytes=41 * GIB, memory_asked_bytes=256 * GIB
+    cpu_seconds=12.4 * 3600,
+    cpus=64,
+    elapsed_seconds=3600,
+    memory_peak_bytes=41 * GIB,
+    memory_asked_bytes=256 * GIB,
 )
 
 
@@ -57,7 +61,9 @@ def test_a_job_that_did_not_end_by_itself_might_have_used_more(state: str) -> No
 
 
 def test_a_little_memory_is_not_worth_a_word() -> None:
-    little = replace(HOUR, cpu_seconds=60.0 * 3600, memory_peak_bytes=GIB // 10, memory_asked_bytes=2 * GIB)
+    little = replace(
+        HOUR, cpu_seconds=60.0 * 3600, memory_peak_bytes=GIB // 10, memory_asked_bytes=2 * GIB
+    )
     assert advice(little, "completed") == ""
 
 
@@ -75,5 +81,7 @@ def test_a_job_out_of_memory_is_told_to_ask_for_more_however_young() -> None:
 
 
 def test_gpus_that_did_nothing_come_first() -> None:
-    assert "its 4 GPUs did next to nothing" in advice(replace(HOUR, gpus=4, gpu_percent=0.5), "running")
+    assert "its 4 GPUs did next to nothing" in advice(
+        replace(HOUR, gpus=4, gpu_percent=0.5), "running"
+    )
     assert "GPU" not in advice(replace(HOUR, gpus=4, gpu_percent=None), "running")

@@ -9,7 +9,13 @@ from tests.support.records import for_each
 @for_each(
     ("state", "code", "signal", "words"),
     [
-        ("failed", 137, 0, "exit 137: a command of it was ended by signal 9 (KILL): killed outright, often for using"),
+        (
+            "failed",
+            137,
+            0,
+            "exit 137: a command of it was ended by signal 9 (KILL): killed outright, often for "
+            "using",
+        ),
         ("failed", 143, 0, "signal 15 (TERM): asked to end"),
         ("failed", 139, 0, "segmentation fault"),
         ("failed", 126, 0, "could not be executed"),
@@ -26,7 +32,9 @@ from tests.support.records import for_each
         ("gone", None, None, "not found in the queue or in accounting"),
     ],
 )
-def test_an_end_is_said_in_words(state: str, code: int | None, signal: int | None, words: str) -> None:
+def test_an_end_is_said_in_words(
+    state: str, code: int | None, signal: int | None, words: str
+) -> None:
     assert words in format_exit(state, code, signal)
 
 

@@ -39,7 +39,11 @@ def test_an_array_with_ended_tasks_is_cancelled_by_its_number() -> None:
     [
         ("signal", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
         ("suspend", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
-        ("hold", ("12_[3-8%1]",), {"1 ended already: left out", "1 running, which a hold does not stop: left out"}),
+        (
+            "hold",
+            ("12_[3-8%1]",),
+            {"1 ended already: left out", "1 running, which a hold does not stop: left out"},
+        ),
         ("requeue", ("12_1", "12_2"), {"6 waiting already: left out"}),
     ],
 )
@@ -50,7 +54,9 @@ def test_of_an_array_only_the_tasks_a_verb_makes_sense_for_are_named(
     assert (choice.verb, choice.job_ids, set(choice.left_out)) == (verb, ids, left_out)
 
 
-def test_an_array_is_never_requeued_by_its_number_as_tasks_that_ended_well_may_be_in_no_list() -> None:
+def test_an_array_is_never_requeued_by_its_number_as_tasks_that_ended_well_may_be_in_no_list() -> (
+    None
+):
     rows = (row("12_7", "running"), row("12_8", "running"))
     assert choose("requeue", ("12",), rows).job_ids == ("12_7", "12_8")
     assert choose("suspend", ("12",), rows).job_ids == ("12",)
@@ -67,7 +73,11 @@ def test_a_hold_of_what_is_held_releases_it() -> None:
 
 def test_among_held_and_waiting_jobs_the_waiting_are_held() -> None:
     choice = choose("hold", ("1", "2"), (row("1", "held"), row("2", "pending")))
-    assert (choice.verb, choice.job_ids, choice.left_out) == ("hold", ("2",), ("1 held already: left out",))
+    assert (choice.verb, choice.job_ids, choice.left_out) == (
+        "hold",
+        ("2",),
+        ("1 held already: left out",),
+    )
 
 
 def test_ended_jobs_do_not_keep_held_ones_from_being_released() -> None:
@@ -77,20 +87,30 @@ def test_ended_jobs_do_not_keep_held_ones_from_being_released() -> None:
 
 def test_of_an_array_that_partly_runs_the_held_tasks_are_released() -> None:
     choice = choose("hold", ("12",), (row("12_1", "running"), row("12_[2-9]", "held", _tasks=8)))
-    assert (choice.verb, choice.job_ids, choice.left_out) == ("release", ("12_[2-9]",), ("1 running: left out",))
+    assert (choice.verb, choice.job_ids, choice.left_out) == (
+        "release",
+        ("12_[2-9]",),
+        ("1 running: left out",),
+    )
 
 
 def test_jobs_that_all_run_can_be_held_and_it_says_that_they_go_on() -> None:
     choice = choose("hold", ("1",), (row("1", "running"),))
     assert (choice.verb, choice.job_ids) == ("hold", ("1",))
-    assert describe_impact("hold", choice.rows) == ("1 running keeps running: the hold takes effect if requeued",)
+    assert describe_impact("hold", choice.rows) == (
+        "1 running keeps running: the hold takes effect if requeued",
+    )
 
 
 def test_a_suspend_of_what_is_suspended_resumes_it() -> None:
     choice = choose("suspend", ("1",), (row("1", "suspended"),))
     assert (choice.verb, choice.job_ids) == ("resume", ("1",))
     mixed = choose("suspend", ("1", "2"), (row("1", "suspended"), row("2", "running")))
-    assert (mixed.verb, mixed.job_ids, mixed.left_out) == ("suspend", ("2",), ("1 suspended already: left out",))
+    assert (mixed.verb, mixed.job_ids, mixed.left_out) == (
+        "suspend",
+        ("2",),
+        ("1 suspended already: left out",),
+    )
 
 
 def test_a_verb_that_fits_no_job_chooses_none_and_says_why() -> None:
@@ -106,9 +126,15 @@ def test_a_state_that_nobody_knows_is_left_to_the_scheduler() -> None:
 
 
 def test_what_running_jobs_took_is_told_in_hours_of_what_is_scarce() -> None:
-    gpu_jobs = (row("1", "running", elapsed_seconds=51_600, gpus=8), row("2", "running", elapsed_seconds=0, gpus=8))
+    gpu_jobs = (
+        row("1", "running", elapsed_seconds=51_600, gpus=8),
+        row("2", "running", elapsed_seconds=0, gpus=8),
+    )
     assert format_spent(gpu_jobs) == "14 h 20 min of run time, 115 GPU-hours"
-    assert format_spent((row("1", "running", elapsed_seconds=3600),)) == "1 h of run time, 8.0 CPU-hours"
+    assert (
+        format_spent((row("1", "running", elapsed_seconds=3600),))
+        == "1 h of run time, 8.0 CPU-hours"
+    )
     assert format_spent((row("1", "running", elapsed_seconds=12),)) == "12 s of run time"
     assert format_spent((row("1", "running"),)) == ""
 
@@ -120,13 +146,16 @@ def test_cancelling_tells_what_is_lost() -> None:
         row("3_[1-10]", "pending", _tasks=10),
     )
     assert describe_impact("cancel", rows) == (
-        "2 running: 14 h 20 min of run time, 115 GPU-hours will be lost unless they save checkpoints",
+        "2 running: 14 h 20 min of run time, 115 GPU-hours will be lost unless they save "
+        "checkpoints",
         "10 waiting lose their place in the queue",
     )
 
 
 def test_requeueing_starts_over() -> None:
-    words = describe_impact("requeue", (row("1", "running", elapsed_seconds=7200), row("2", "failed")))
+    words = describe_impact(
+        "requeue", (row("1", "running", elapsed_seconds=7200), row("2", "failed"))
+    )
     assert words == (
         "1 running: 2 h of run time, 16 CPU-hours will be lost unless it resumes from a checkpoint",
         "1 starts its script from the beginning",
@@ -135,7 +164,12 @@ def test_requeueing_starts_over() -> None:
 
 
 def test_requeueing_goes_on_from_checkpoints_where_jobs_have_them() -> None:
-    rows = (row("1", "running", elapsed_seconds=7200), row("2_1", "failed"), row("2_2", "failed"), row("3", "running"))
+    rows = (
+        row("1", "running", elapsed_seconds=7200),
+        row("2_1", "failed"),
+        row("2_2", "failed"),
+        row("3", "running"),
+    )
     assert describe_impact("requeue", rows, {"1": "/c/a", "2_1": "/c/%a", "2_2": "/c/%a"}) == (
         "1 resumes from the newest complete checkpoint in /c/a; work since then is lost",
         "2 ended jobs run again under the same IDs, from the newest complete checkpoint in /c/%a",
@@ -145,7 +179,11 @@ def test_requeueing_goes_on_from_checkpoints_where_jobs_have_them() -> None:
 
 
 def test_owners_and_states_are_counted_in_jobs() -> None:
-    rows = (row("1", "pending", user="bob"), row("3_[1-10]", "pending", _tasks=10), row("4", "running"))
+    rows = (
+        row("1", "pending", user="bob"),
+        row("3_[1-10]", "pending", _tasks=10),
+        row("4", "running"),
+    )
     assert owners(rows) == {"alice": 11, "bob": 1}
     assert list(state_counts(rows).items()) == [("running", 1), ("pending", 11)]
 

@@ -111,12 +111,19 @@ def test_a_list_is_split_at_commas_outside_of_brackets() -> None:
         ("12 abc", ["12 abc"]),
     ],
 )
-def test_a_list_is_of_ids_that_a_scheduler_made_and_any_other_text_is_one_id(text: str, ids: list[str]) -> None:
+def test_a_list_is_of_ids_that_a_scheduler_made_and_any_other_text_is_one_id(
+    text: str, ids: list[str]
+) -> None:
     assert named_ids(text) == ids
 
 
 def test_digits_that_no_scheduler_counts_to_are_no_number() -> None:
-    assert [number_of(text) for text in ("12_3", "999999999999.srv", "9" * 5000, "x")] == ["12", "9" * 12, "", ""]
+    assert [number_of(text) for text in ("12_3", "999999999999.srv", "9" * 5000, "x")] == [
+        "12",
+        "9" * 12,
+        "",
+        "",
+    ]
 
 
 @for_each("text", [",", " , ", "1,", "1, ", ",2", "1,,2", "1, ,2", "88_[3,4],"])
@@ -156,7 +163,9 @@ def test_an_arrays_number_covers_its_tasks(one: str, other: str, does: bool) -> 
         ("x", "x", "", False, ""),
     ],
 )
-def test_a_rows_id_tells_its_array_and_tasks(job_id: str, array_id: str, task: str, many: bool, number: str) -> None:
+def test_a_rows_id_tells_its_array_and_tasks(
+    job_id: str, array_id: str, task: str, many: bool, number: str
+) -> None:
     assert array_of(job_id) == array_id
     assert task_of(job_id) == task
     assert holds_many(job_id) is many
@@ -173,7 +182,9 @@ def test_a_rows_id_tells_its_array_and_tasks(job_id: str, array_id: str, task: s
         ("12[]", "1,3", "12[1,3]"),
     ],
 )
-def test_tasks_of_an_array_are_named_in_the_arrays_manner(array_id: str, tasks: str, job_id: str) -> None:
+def test_tasks_of_an_array_are_named_in_the_arrays_manner(
+    array_id: str, tasks: str, job_id: str
+) -> None:
     assert with_tasks(array_id, parse_tasks(tasks)) == job_id
 
 

@@ -69,12 +69,36 @@ def test_names_of_one_width_come_back_in_order(numbers: set[int]) -> None:
 
 
 EXPRESSIONS = st.lists(
-    st.sampled_from(["n[1-3]", "n[08-11,2]", "rack[1-2]n[01-12]", "n1[0-1]", "a[1-2][3-12]", "b[1-12]0", "G5", "n[1"]),
+    st.sampled_from(
+        [
+            "n[1-3]",
+            "n[08-11,2]",
+            "rack[1-2]n[01-12]",
+            "n1[0-1]",
+            "a[1-2][3-12]",
+            "b[1-12]0",
+            "G5",
+            "n[1",
+        ]
+    ),
     min_size=1,
 ).map(",".join)
 WANTED = st.sampled_from(
     [
-        *("n1", "n2", "N3", "n02", "n08", "n11", "n10", "rack1n07", "rack2n7", "a13", "a112", "a23"),
+        *(
+            "n1",
+            "n2",
+            "N3",
+            "n02",
+            "n08",
+            "n11",
+            "n10",
+            "rack1n07",
+            "rack2n7",
+            "a13",
+            "a112",
+            "a23",
+        ),
         *("b10", "b110", "g5", "n", "n[1", "x"),
     ]
 )

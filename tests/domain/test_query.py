@@ -35,7 +35,11 @@ def jobs() -> pa.Table:
         "_number": [101, 102, 88, 88, 205],
     }
     return pa.table(
-        {name: pa.array(columns.get(name, [None] * 5), JOBS.field(name).type) for name in JOBS.names}, schema=JOBS
+        {
+            name: pa.array(columns.get(name, [None] * 5), JOBS.field(name).type)
+            for name in JOBS.names
+        },
+        schema=JOBS,
     )
 
 
@@ -43,7 +47,12 @@ def test_a_job_that_asked_for_several_queues_is_in_each_of_them() -> None:
     table = jobs().slice(0, 2)
     queues = pa.array(["gpu,cpu-long", "cpu"], JOBS.field("queue").type)
     table = table.set_column(table.column_names.index("queue"), JOBS.field("queue"), queues)
-    expected = {"queue:gpu": ["101"], "queue:CPU-long": ["101"], "queue:cpu": ["102"], "queue!:gpu": ["102"]}
+    expected = {
+        "queue:gpu": ["101"],
+        "queue:CPU-long": ["101"],
+        "queue:cpu": ["102"],
+        "queue!:gpu": ["102"],
+    }
     assert {expression: matched_jobs(expression, table) for expression in expected} == expected
 
 
@@ -66,12 +75,18 @@ def nodes() -> pa.Table:
         "load": [0.5, None, 31.25],
     }
     return pa.table(
-        {name: pa.array(columns.get(name, [None] * 3), NODES.field(name).type) for name in NODES.names}, schema=NODES
+        {
+            name: pa.array(columns.get(name, [None] * 3), NODES.field(name).type)
+            for name in NODES.names
+        },
+        schema=NODES,
     )
 
 
 def matched_jobs(expression: str, table: pa.Table | None = None) -> list[str]:
-    found: list[str] = apply(jobs() if table is None else table, parse(expression, JOBS), NOW)["id"].to_pylist()
+    found: list[str] = apply(jobs() if table is None else table, parse(expression, JOBS), NOW)[
+        "id"
+    ].to_pylist()
     return found
 
 
@@ -192,7 +207,12 @@ def test_a_filter_on_nodes_matches(expression: str, expected: list[str]) -> None
 )
 def test_a_filter_on_queues_matches(expression: str, expected: list[str]) -> None:
     columns = {"name": ["a", "b", "c"], "default": [True, False, None]}
-    queues = pa.table({name: pa.array(columns.get(name, [None] * 3), QUEUES.field(name).type) for name in QUEUES.names})
+    queues = pa.table(
+        {
+            name: pa.array(columns.get(name, [None] * 3), QUEUES.field(name).type)
+            for name in QUEUES.names
+        }
+    )
     assert apply(queues, parse(expression, QUEUES), NOW)["name"].to_pylist() == expected
 
 
@@ -250,7 +270,19 @@ def test_a_filter_too_long_to_be_one_is_refused() -> None:
 FRAGMENTS = st.sampled_from(
     [
         *'*()![]:,\\"\0\ud800',
-        *("ada", "train", "not", "or", "and", "none", "state:running", "name~", "^a.*b$", "2h", "ago"),
+        *(
+            "ada",
+            "train",
+            "not",
+            "or",
+            "and",
+            "none",
+            "state:running",
+            "name~",
+            "^a.*b$",
+            "2h",
+            "ago",
+        ),
         *("limit>2h", "gpus>=", "1,2", "submitted<", "node:n[1-3]", "key:v"),
     ]
 )
@@ -283,11 +315,23 @@ def test_not_is_the_complement(text: str) -> None:
     except QueryError:
         return
     table = jobs()
-    assert [not hit for hit in wanted.mask(table, NOW).to_pylist()] == opposite.mask(table, NOW).to_pylist()
+    assert [not hit for hit in wanted.mask(table, NOW).to_pylist()] == opposite.mask(
+        table, NOW
+    ).to_pylist()
 
 
 @for_each(
-    "expression", ["ada", "state:running", "node:n03", "limit>2h", "name~e", "started:today", "queue:none", "!gpu"]
+    "expression",
+    [
+        "ada",
+        "state:running",
+        "node:n03",
+        "limit>2h",
+        "name~e",
+        "started:today",
+        "queue:none",
+        "!gpu",
+    ],
 )
 def test_a_table_in_pieces_or_empty_is_filtered_alike(expression: str) -> None:
     table = jobs()
@@ -295,7 +339,9 @@ def test_a_table_in_pieces_or_empty_is_filtered_alike(expression: str) -> None:
     assert matched_jobs(expression, pieces) == matched_jobs(expression)
     assert matched_jobs(expression, table.slice(0, 0)) == []
     assert matched_jobs(expression, JOBS.empty_table()) == []
-    assert matched_jobs(expression, table.slice(1, 3)) == [job for job in matched_jobs(expression) if job in ALL[1:4]]
+    assert matched_jobs(expression, table.slice(1, 3)) == [
+        job for job in matched_jobs(expression) if job in ALL[1:4]
+    ]
 
 
 @for_each(
@@ -316,8 +362,13 @@ def test_an_id_without_a_server_is_that_of_any(expression: str, expected: list[s
     ids = ["6.pbs01", "60.pbs01", "14[].pbs01", "14[3].pbs01"]
     arrays = [None, None, "14[].pbs01", "14[].pbs01"]
     known = {"id": ids, "array_id": arrays}
-    columns = {name: pa.array(known.get(name, [None] * 4), JOBS.field(name).type) for name in JOBS.names}
-    assert apply(pa.table(columns, schema=JOBS), parse(expression, JOBS), NOW)["id"].to_pylist() == expected
+    columns = {
+        name: pa.array(known.get(name, [None] * 4), JOBS.field(name).type) for name in JOBS.names
+    }
+    assert (
+        apply(pa.table(columns, schema=JOBS), parse(expression, JOBS), NOW)["id"].to_pylist()
+        == expected
+    )
 
 
 def test_a_column_the_table_lacks_is_null() -> None:

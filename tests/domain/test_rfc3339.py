@@ -17,7 +17,10 @@ NOW = 1_795_239_255
 def test_a_time_is_written_in_utc_to_the_second() -> None:
     assert format_utc(NOW) == "2026-11-21T05:34:15Z"
     assert format_utc(NOW + 0.9) == "2026-11-21T05:34:15Z"
-    assert format_utc(datetime(2026, 11, 21, 7, 34, 15, 999, timezone(timedelta(hours=2)))) == "2026-11-21T05:34:15Z"
+    assert (
+        format_utc(datetime(2026, 11, 21, 7, 34, 15, 999, timezone(timedelta(hours=2))))
+        == "2026-11-21T05:34:15Z"
+    )
     assert format_utc(datetime(2026, 11, 21, 5, 34, 15)) == "2026-11-21T05:34:15Z"
 
 
@@ -36,12 +39,23 @@ def test_a_time_with_any_offset_is_read() -> None:
 def test_a_written_time_is_read_back_and_columns_are_written_alike(epoch: int) -> None:
     assert parse_utc(format_utc(epoch)) == epoch
     column = pa.array([epoch, None], pa.timestamp("s", tz="UTC"))
-    assert table_to_json_rows(pa.table({"at": column}), ["at"]) == [{"at": format_utc(epoch)}, {"at": None}]
+    assert table_to_json_rows(pa.table({"at": column}), ["at"]) == [
+        {"at": format_utc(epoch)},
+        {"at": None},
+    ]
 
 
 def test_rows_of_the_schema_become_what_json_holds() -> None:
-    one = {"id": "7", "user": "ada", "cpus": 4, "submitted_at": datetime.fromtimestamp(NOW, UTC), "_number": 7}
-    jobs = pa.table({name: pa.array([one.get(name)], JOBS.field(name).type) for name in JOBS.names}, schema=JOBS)
+    one = {
+        "id": "7",
+        "user": "ada",
+        "cpus": 4,
+        "submitted_at": datetime.fromtimestamp(NOW, UTC),
+        "_number": 7,
+    }
+    jobs = pa.table(
+        {name: pa.array([one.get(name)], JOBS.field(name).type) for name in JOBS.names}, schema=JOBS
+    )
     (row,) = table_to_json_rows(pa.concat_tables([jobs.slice(0, 0), jobs]), public_names(JOBS))
     assert list(row) == public_names(JOBS)
     assert {name: value for name, value in row.items() if value is not None} == {

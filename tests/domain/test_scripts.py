@@ -1,4 +1,6 @@
-"""A script's lines are safe to show, explained where directives are read, and compared line by line."""
+"""A script's lines are safe to show, explained where directives are read, and compared line by
+line.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ def test_a_very_long_line_is_cut_and_says_so() -> None:
 
 @for_each(
     ("text", "words"),
-    [("a\nb\n", ""), ("a\r\nb\r\n", "lines end in CRLF"), ("a\r\nb\n", "1 of its lines end in CRLF"), ("", "")],
+    [
+        ("a\nb\n", ""),
+        ("a\r\nb\r\n", "lines end in CRLF"),
+        ("a\r\nb\n", "1 of its lines end in CRLF"),
+        ("", ""),
+    ],
 )
 def test_the_line_ends_of_dos_are_named(text: str, words: str) -> None:
     assert line_ends(text) == words
@@ -61,7 +68,15 @@ def test_the_line_ends_of_dos_are_named(text: str, words: str) -> None:
 
 def test_two_scripts_differ_line_by_line() -> None:
     difference = unified("#!/bin/sh\na\nb\n", "#!/bin/sh\na\nc\n", NAMES)
-    assert difference == ["--- job 1", "+++ job 2", "@@ -1,3 +1,3 @@", " #!/bin/sh", " a", "-b", "+c"]
+    assert difference == [
+        "--- job 1",
+        "+++ job 2",
+        "@@ -1,3 +1,3 @@",
+        " #!/bin/sh",
+        " a",
+        "-b",
+        "+c",
+    ]
     kinds = [line.kind for line in difference_lines(difference)]
     assert kinds == ["file", "file", "place", "plain", "plain", "removed", "added"]
 
@@ -82,5 +97,8 @@ def test_a_line_that_differs_by_its_end_alone_says_so() -> None:
 
 def test_huge_scripts_are_compared_from_both_ends() -> None:
     body = [f"line {number % 7}" for number in range(MOST_DIFFED_LINES)]
-    before, after = "\n".join(["a", *body, "z"]), "\n".join(["a", *body[:50], "new", *body[50:], "z"])
+    before, after = (
+        "\n".join(["a", *body, "z"]),
+        "\n".join(["a", *body[:50], "new", *body[50:], "z"]),
+    )
     assert unified(before, after, NAMES)[2:] == ["@@ -51,0 +52,1 @@", "+new"]

@@ -35,7 +35,9 @@ def at(*when: int, zone: tzinfo = UTC) -> int:
         ("2026-10-01", "2027-01-01", (at(2026, 10, 1), NOW)),
     ],
 )
-def test_a_span_is_from_a_time_to_before_another(since: str, until: str, expected: tuple[int, int]) -> None:
+def test_a_span_is_from_a_time_to_before_another(
+    since: str, until: str, expected: tuple[int, int]
+) -> None:
     span = parse_span(since, until, now_epoch=NOW)
     assert (span.since, span.until) == expected
     assert span == Span(*expected)

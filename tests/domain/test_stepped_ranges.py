@@ -42,7 +42,9 @@ def fewest(tasks: tuple[int, ...]) -> int:
     for count in range(1, len(rest) + 1):
         for others in combinations(rest, count):
             whole = (first, *others)
-            if {after - before for before, after in zip(whole, others, strict=False)} == {others[0] - first}:
+            if {after - before for before, after in zip(whole, others, strict=False)} == {
+                others[0] - first
+            }:
                 found = min(found, 1 + fewest(tuple(task for task in rest if task not in others)))
     return found
 

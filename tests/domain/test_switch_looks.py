@@ -27,8 +27,12 @@ from hpcdash.domain.switches import SwitchKind
 from tests.support.records import for_each
 
 FOLDER = PathEntry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
-FREE = SwitchLook("/project/KILL", "/project", "", FOLDER, may_write=True, user="alice", uid=1001, now=1000.0)
-DROPPED = replace(FREE, thing=Thing.FILE, file=PathEntry("-rw-rw-r--", 1002, 2000, "bob", "physics", 0, 988.0))
+FREE = SwitchLook(
+    "/project/KILL", "/project", "", FOLDER, may_write=True, user="alice", uid=1001, now=1000.0
+)
+DROPPED = replace(
+    FREE, thing=Thing.FILE, file=PathEntry("-rw-rw-r--", 1002, 2000, "bob", "physics", 0, 988.0)
+)
 
 
 def test_a_group_s_name_may_hold_blanks() -> None:
@@ -56,9 +60,14 @@ def test_an_age_is_between_two_times_of_one_clock_and_never_negative() -> None:
 
 def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> None:
     ahead = replace(DROPPED, uid=1002, file=replace(DROPPED.file, changed_at=2200.0))
-    assert format_dropped(ahead) == "set by bob: its file server's clock is ahead, so when is not known"
+    assert (
+        format_dropped(ahead)
+        == "set by bob: its file server's clock is ahead, so when is not known"
+    )
     assert format_dropped(in_time(ahead, 30.0)) == "set 30 s ago by bob"
-    assert format_dropped(in_time(replace(ahead, uid=1001), 30.0)) == format_dropped(ahead), "it is somebody else's"
+    assert format_dropped(in_time(replace(ahead, uid=1001), 30.0)) == format_dropped(ahead), (
+        "it is somebody else's"
+    )
     assert (dropped_at(ahead, 30.0), dropped_at(ahead, None)) == (970.0, 1000.0)
     later = replace(ahead, now=3000.0)
     assert dropped_at(later, 2030.0) == 970.0, "once that time is past, too"
@@ -70,16 +79,28 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
 @for_each(
     ("mode", "thing", "words"),
     [
-        ("l", Thing.LINK, "a link of mallory's to /home/alice/.ssh/rc has its name: trainings take it for the switch"),
+        (
+            "l",
+            Thing.LINK,
+            "a link of mallory's to /home/alice/.ssh/rc has its name: trainings take it for the "
+            "switch",
+        ),
         ("p", Thing.SPECIAL, "a FIFO of mallory's has its name: trainings take it for the switch"),
-        ("s", Thing.SPECIAL, "a socket of mallory's has its name: trainings take it for the switch"),
+        (
+            "s",
+            Thing.SPECIAL,
+            "a socket of mallory's has its name: trainings take it for the switch",
+        ),
     ],
 )
 def test_what_trainings_take_for_the_switch_is_told_as_that_and_cleared_once_one_agrees(
     mode: str, thing: Thing, words: str
 ) -> None:
     look = replace(
-        FREE, thing=thing, link_to="/home/alice/.ssh/rc", file=PathEntry(f"{mode}rwxrwxrwx", owner="mallory", size=0)
+        FREE,
+        thing=thing,
+        link_to="/home/alice/.ssh/rc",
+        file=PathEntry(f"{mode}rwxrwxrwx", owner="mallory", size=0),
     )
     assert refusal(look) == words
     assert look.is_dropped
@@ -89,10 +110,16 @@ def test_what_trainings_take_for_the_switch_is_told_as_that_and_cleared_once_one
 
 def test_a_folder_and_a_device_stay() -> None:
     folder = replace(FREE, thing=Thing.FOLDER)
-    assert clear_refusal(folder) == refusal(folder) == "a folder has its name: trainings do not take it for a switch"
+    assert (
+        clear_refusal(folder)
+        == refusal(folder)
+        == "a folder has its name: trainings do not take it for a switch"
+    )
     assert not folder.is_dropped
     device = replace(FREE, thing=Thing.SPECIAL, file=PathEntry("crw-rw-rw-", owner="root"))
-    assert clear_refusal(device) == "a device of root's has its name, and stays: look at it yourself"
+    assert (
+        clear_refusal(device) == "a device of root's has its name, and stays: look at it yourself"
+    )
 
 
 def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> None:
@@ -102,11 +129,15 @@ def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> Non
     said = "it holds 41 bytes, and it was not created from here: it may not be a switch"
     assert clear_doubt(full, is_dropped_here=False) == said
     assert clear_doubt(replace(full, file=replace(full.file, size=None)), is_dropped_here=False)
-    assert "2000000 bytes" in clear_refusal(replace(DROPPED, file=replace(DROPPED.file, size=2_000_000)))
+    assert "2000000 bytes" in clear_refusal(
+        replace(DROPPED, file=replace(DROPPED.file, size=2_000_000))
+    )
 
 
 def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
-    stranger = replace(FREE, folder=replace(FOLDER, uid=1666, owner="mallory"), gids=frozenset({3000}))
+    stranger = replace(
+        FREE, folder=replace(FOLDER, uid=1666, owner="mallory"), gids=frozenset({3000})
+    )
     assert "mallory's" in refusal(stranger)
     assert refusal(replace(stranger, owner_uid=1666)) == ""
     assert refusal(replace(stranger, gids=frozenset({2000}))) == ""
@@ -115,7 +146,9 @@ def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
 
 def test_a_folder_that_the_group_may_not_write_is_told_calmly_whoever_is_in_the_group() -> None:
     closed = replace(FREE, folder=replace(FOLDER, mode="drwxr-xr-x"))
-    assert warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
+    assert (
+        warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
+    )
     assert format_group(closed) == "members of the group physics cannot create or clear it there"
     assert "an ACL" in format_group(replace(closed, folder=replace(FOLDER, mode="drwxr-xr-x+")))
     assert format_group(FREE) == format_group(replace(FREE, there="")) == ""
@@ -124,7 +157,10 @@ def test_a_folder_that_the_group_may_not_write_is_told_calmly_whoever_is_in_the_
 
 
 def test_where_the_file_really_is_is_told() -> None:
-    assert "leads to /gpfs/p1" in warnings(replace(FREE, there="/gpfs/p1"), SwitchKind.KILL, "alice")[0]
+    assert (
+        "leads to /gpfs/p1"
+        in warnings(replace(FREE, there="/gpfs/p1"), SwitchKind.KILL, "alice")[0]
+    )
 
 
 def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> None:
@@ -165,18 +201,35 @@ def test_what_came_of_a_save_switch() -> None:
 
     assert said(DROPPED) == "set 12 s ago by bob; not seen yet"
     unseen = SwitchProgress(0, 1, 1, "", "50")
-    assert format_progress(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
+    assert format_progress(SwitchKind.SAVE, DROPPED, unseen).endswith(
+        "; not seen: job 50 ended cleanly"
+    )
     gone = "set from here 1 min ago, and gone since; "
     assert said(FREE, here=70) == f"{gone}its log may tell of a save"
-    assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "") == f"{gone}the log names no save"
-    assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
+    assert (
+        format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "")
+        == f"{gone}the log names no save"
+    )
+    assert (
+        format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8")
+        == f"{gone}its log says: saved 8"
+    )
     assert said(FREE) == "not set"
-    assert said(replace(FREE, there="", problem="its folder does not exist")) == "its folder does not exist"
+    assert (
+        said(replace(FREE, there="", problem="its folder does not exist"))
+        == "its folder does not exist"
+    )
 
 
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
-    assert format_unseen(SwitchKind.SAVE, SwitchProgress(1)) == "no job had taken it: none is known to have saved"
-    assert format_unseen(SwitchKind.KILL, SwitchProgress(2)) == "none had ended: what has not seen it goes on"
+    assert (
+        format_unseen(SwitchKind.SAVE, SwitchProgress(1))
+        == "no job had taken it: none is known to have saved"
+    )
+    assert (
+        format_unseen(SwitchKind.KILL, SwitchProgress(2))
+        == "none had ended: what has not seen it goes on"
+    )
     assert (
         format_unseen(SwitchKind.KILL, SwitchProgress(2, 1, 1))
         == format_unseen(SwitchKind.SAVE, SwitchProgress())

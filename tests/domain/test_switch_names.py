@@ -65,7 +65,14 @@ def test_ways_to_name_it(line: str, path: str) -> None:
 
 
 @for_each(
-    "line", ["# KILL_SWITCH=/a/KILL", "MY_KILL_SWITCHES=/a", "python train.py --kill-switch --x", "KILL_SWITCH=", ""]
+    "line",
+    [
+        "# KILL_SWITCH=/a/KILL",
+        "MY_KILL_SWITCHES=/a",
+        "python train.py --kill-switch --x",
+        "KILL_SWITCH=",
+        "",
+    ],
 )
 def test_what_names_none(line: str) -> None:
     assert switch_in_script(KILL, f"#!/bin/bash\n{line}\n", {}) is None
@@ -86,14 +93,19 @@ def test_a_save_switch_is_no_kill_switch() -> None:
         ("KILL_SWITCH=~/KILL", ("HOME",)),
     ],
 )
-def test_what_is_not_known_of_a_path_is_said_and_never_guessed(line: str, unknown: tuple[str, ...]) -> None:
+def test_what_is_not_known_of_a_path_is_said_and_never_guessed(
+    line: str, unknown: tuple[str, ...]
+) -> None:
     found = named(line)
     assert found.unknown == unknown
     assert unknown[0] in format_unknown(found)
 
 
 def test_values_that_are_known_are_put_in() -> None:
-    assert named("KILL_SWITCH=~/k-$SLURM_JOB_ID", HOME="/home/alice", SLURM_JOB_ID="7").path == "/home/alice/k-7"
+    assert (
+        named("KILL_SWITCH=~/k-$SLURM_JOB_ID", HOME="/home/alice", SLURM_JOB_ID="7").path
+        == "/home/alice/k-7"
+    )
 
 
 @for_each(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpcdash.domain.switch_text import Deeds, PathEntry, SwitchLook, SwitchProgress, Thing, story_lines, telling_line
+from hpcdash.domain.switch_text import (
+    Deeds,
+    PathEntry,
+    SwitchLook,
+    SwitchProgress,
+    Thing,
+    story_lines,
+    telling_line,
+)
 from hpcdash.domain.switches import SwitchKind
 from tests.support.records import for_each
 
@@ -33,7 +41,8 @@ LIVES = SwitchProgress(1)
             FREE,
             Deeds("18:54:34", "18:54:51"),
             LIVES,
-            "set 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has ended",
+            "set 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has "
+            "ended",
         ),
         (
             KILL,
@@ -48,7 +57,8 @@ LIVES = SwitchProgress(1)
             FREE,
             Deeds("18:54:34", "18:54:51", is_log_read=True),
             LIVES,
-            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no save",
+            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no "
+            "save",
         ),
         (
             SAVE,
@@ -74,10 +84,13 @@ LIVES = SwitchProgress(1)
         ),
         (
             KILL,
-            replace(FREE, thing=Thing.LINK, link_to="/x", file=PathEntry(owner="bob", changed_at=988.0)),
+            replace(
+                FREE, thing=Thing.LINK, link_to="/x", file=PathEntry(owner="bob", changed_at=988.0)
+            ),
             Deeds(),
             LIVES,
-            "there a link of bob's to /x has its name: trainings take it for the switch | seen not yet",
+            "there a link of bob's to /x has its name: trainings take it for the switch | seen "
+            "not yet",
         ),
         (
             SAVE,
@@ -91,17 +104,24 @@ LIVES = SwitchProgress(1)
 def test_a_switch_s_story_goes_on_to_its_end(
     kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: SwitchProgress, told: str
 ) -> None:
-    assert " | ".join(f"{label} {words}" for label, words in story_lines(kind, look, deeds, progress)) == told
+    assert (
+        " | ".join(f"{label} {words}" for label, words in story_lines(kind, look, deeds, progress))
+        == told
+    )
 
 
 def test_the_line_that_names_the_switch_and_what_was_saved_tells_best() -> None:
     log = (
-        "loss 2.1\nsaved checkpoint at iteration 640\nsave switch seen: checkpoint saved at step 640\n"
+        "loss 2.1\nsaved checkpoint at iteration 640\nsave switch seen: checkpoint saved at step "
+        "640\n"
         "saved checkpoint at iteration 1000\nsave switch seen: checkpoint saved at step 1100\n"
     )
     assert telling_line(SAVE, log) == "save switch seen: checkpoint saved at step 640"
     assert telling_line(KILL, log) == "save switch seen: checkpoint saved at step 1100"
-    assert telling_line(KILL, "kill switch: saved, ending\nbye\n", "saving") == "kill switch: saved, ending"
+    assert (
+        telling_line(KILL, "kill switch: saved, ending\nbye\n", "saving")
+        == "kill switch: saved, ending"
+    )
     assert telling_line(SAVE, "loss 2.0\nlr 1e-4\n") == ""
     assert telling_line(SAVE, "loss 2.0\n", "saved 3") == "saved 3"
 

@@ -10,7 +10,9 @@ SIGNS = {"completed": "+", "failed": "x", "running": ">", "pending": "."}
 
 
 def rows(*tasks: tuple[str, str]) -> pa.Table:
-    return pa.table({"array_task": [task for task, _ in tasks], "state": [state for _, state in tasks]})
+    return pa.table(
+        {"array_task": [task for task, _ in tasks], "state": [state for _, state in tasks]}
+    )
 
 
 def test_a_record_of_pending_tasks_stands_for_each_of_them() -> None:
@@ -33,7 +35,10 @@ def test_runs_are_named_by_their_ends_and_too_many_are_none() -> None:
 
 def test_the_tasks_of_a_state_are_a_list_that_is_cut() -> None:
     states = TaskStates({task: "failed" if task % 2 else "completed" for task in range(1, 200)})
-    assert TaskStates({1: "failed", 2: "failed", 5: "failed", 6: "running"}).of_state("failed") == "1-2,5"
+    assert (
+        TaskStates({1: "failed", 2: "failed", 5: "failed", 6: "running"}).of_state("failed")
+        == "1-2,5"
+    )
     assert states.of_state("failed", room=10).endswith(",…")
     assert len(states.of_state("failed", room=10)) < 15
     assert states.of_state("running") == ""

@@ -5,7 +5,15 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.text import MAX_MARKS_IN_A_ROW, clip, clip_path, decode, visible, visible_text, width_of
+from hpcdash.domain.text import (
+    MAX_MARKS_IN_A_ROW,
+    clip,
+    clip_path,
+    decode,
+    visible,
+    visible_text,
+    width_of,
+)
 from tests.support.records import for_each
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))

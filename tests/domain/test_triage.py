@@ -17,8 +17,16 @@ torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
   (GPU 0; 23.70 GiB total)"""
 
 
-def task(number: int | str, line: str | None = "boom", *, node: str = "g1", code: int = 1, **rest: object) -> EndedTask:
-    fields = {"state": JobState.FAILED, "exit_code": code, "exit_signal": 0, "nodes": (node,), **rest}
+def task(
+    number: int | str, line: str | None = "boom", *, node: str = "g1", code: int = 1, **rest: object
+) -> EndedTask:
+    fields = {
+        "state": JobState.FAILED,
+        "exit_code": code,
+        "exit_signal": 0,
+        "nodes": (node,),
+        **rest,
+    }
     return EndedTask(f"88_{number}", parse_tasks(str(number)), line=line, **fields)  # type: ignore[arg-type]
 
 
@@ -43,7 +51,10 @@ def test_tasks_with_the_same_last_words_are_one_group_whatever_the_numbers_in_th
     [
         ("at 0x7f2218f1fb50", "at 0xdeadbeef"),
         ("2026-11-21T10:07:23.123Z lost g1", "2025-01-01 00:00:00 lost g2"),
-        ("run 1f0e5d3c-aaaa-4bbb-8ccc-0123456789ab died", "run 00000000-1111-2222-3333-444444444444 died"),
+        (
+            "run 1f0e5d3c-aaaa-4bbb-8ccc-0123456789ab died",
+            "run 00000000-1111-2222-3333-444444444444 died",
+        ),
         ("lr=1e-4 diverged", "lr=0.003 diverged"),
         ("commit 3fe5a01c9 is gone", "commit aa00bb11c is gone"),
     ],
@@ -57,8 +68,14 @@ def test_words_do_count() -> None:
 
 
 def test_failures_come_before_what_ended_well_and_the_largest_first() -> None:
-    groups = groups_of([completed(1), completed(2), completed(4), task(3, "a"), task(5, "b"), task(6, "b")])
-    assert [(str(group.tasks), group.failed) for group in groups] == [("5-6", True), ("3", True), ("1-2,4", False)]
+    groups = groups_of(
+        [completed(1), completed(2), completed(4), task(3, "a"), task(5, "b"), task(6, "b")]
+    )
+    assert [(str(group.tasks), group.failed) for group in groups] == [
+        ("5-6", True),
+        ("3", True),
+        ("1-2,4", False),
+    ]
 
 
 def test_an_exit_code_that_accounting_cut_is_the_same_end_and_the_whole_one_is_told() -> None:
@@ -67,7 +84,10 @@ def test_an_exit_code_that_accounting_cut_is_the_same_end_and_the_whole_one_is_t
 
 
 def test_where_the_scheduler_ended_a_task_its_exit_code_does_not_count() -> None:
-    timeouts = [task(1, exit_signal=15, code=0, state=JobState.TIMEOUT), task(2, code=0, state=JobState.TIMEOUT)]
+    timeouts = [
+        task(1, exit_signal=15, code=0, state=JobState.TIMEOUT),
+        task(2, code=0, state=JobState.TIMEOUT),
+    ]
     assert len(groups_of(timeouts)) == 1
 
 
@@ -114,7 +134,9 @@ CANCELLED = "slurmstepd: error: *** JOB 8 ON g1 CANCELLED AT 2026 DUE TO TIME LI
 OF_A_RANK = """[rank0]: Traceback (most recent call last):
 [rank0]:   File "train.py"
 [rank0]: ValueError: nan"""
-CAUGHT = "Traceback (most recent call last):\n  x\nValueError: caught\n" + "go on\n" * 30 + "Killed\n"
+CAUGHT = (
+    "Traceback (most recent call last):\n  x\nValueError: caught\n" + "go on\n" * 30 + "Killed\n"
+)
 
 
 @for_each(
@@ -126,9 +148,15 @@ CAUGHT = "Traceback (most recent call last):\n  x\nValueError: caught\n" + "go o
         ("    x = f(y)\nKeyError: 'lr'\n", "KeyError: 'lr'"),
         (CAUGHT, "Killed"),
         ("Segmentation fault (core dumped)\n", "Segmentation fault (core dumped)"),
-        ("no space left\nsrun: error: g1: task 3: Exited with exit code 1\n-----\n", "no space left"),
+        (
+            "no space left\nsrun: error: g1: task 3: Exited with exit code 1\n-----\n",
+            "no space left",
+        ),
         (CANCELLED, CANCELLED),
-        ("/var/spool/slurmd/job00012/slurm_script: line 4: foo:   command not found", "line 4: foo: command not found"),
+        (
+            "/var/spool/slurmd/job00012/slurm_script: line 4: foo:   command not found",
+            "line 4: foo: command not found",
+        ),
         ("\n  \n", ""),
         ("", ""),
     ],

@@ -49,7 +49,9 @@ NOW = int(datetime(2026, 11, 21, 5, 34, 15, tzinfo=UTC).timestamp())
         ("UNLIMITED", None),
     ],
 )
-def test_a_duration_is_read_as_people_and_schedulers_write_it(text: str, seconds: int | None) -> None:
+def test_a_duration_is_read_as_people_and_schedulers_write_it(
+    text: str, seconds: int | None
+) -> None:
     assert parse_duration(text) == seconds
 
 
@@ -58,7 +60,24 @@ def test_a_bare_number_counts_in_the_unit_asked_for() -> None:
     assert parse_memory("4000", bare_unit_bytes=1024**2) == 4000 * 1024**2
 
 
-@for_each("text", ["", " ", "2x", "h", "1:2:3:4", "-5", "1d12", "2h-", "٣h", "9" * 30, "999999999999999w", "1-", "NaN"])
+@for_each(
+    "text",
+    [
+        "",
+        " ",
+        "2x",
+        "h",
+        "1:2:3:4",
+        "-5",
+        "1d12",
+        "2h-",
+        "٣h",
+        "9" * 30,
+        "999999999999999w",
+        "1-",
+        "NaN",
+    ],
+)
 def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|too large") as refused:
         parse_duration(text)
@@ -142,7 +161,9 @@ def test_shown_memory_is_read_back_within_a_twentieth(amount: int) -> None:
     assert abs(parse_memory(format_memory(amount)) - amount) <= amount / 19
 
 
-@for_each(("text", "count"), [("12", 12), ("1.5K", 1500), ("2M", 2_000_000), ("0", 0), ("3k", 3000)])
+@for_each(
+    ("text", "count"), [("12", 12), ("1.5K", 1500), ("2M", 2_000_000), ("0", 0), ("3k", 3000)]
+)
 def test_a_count_is_read(text: str, count: int) -> None:
     assert parse_count(text) == count
 
@@ -198,7 +219,14 @@ def test_an_amount_is_shown_by_three_digits(amount: float, shown: str) -> None:
 
 @for_each(
     ("seconds", "shown"),
-    [(-3, "0 s"), (12.9, "12 s"), (60, "1 min"), (299, "4 min"), (3 * 3600, "3 h"), (2.5 * DAY, "2 d")],
+    [
+        (-3, "0 s"),
+        (12.9, "12 s"),
+        (60, "1 min"),
+        (299, "4 min"),
+        (3 * 3600, "3 h"),
+        (2.5 * DAY, "2 d"),
+    ],
 )
 def test_an_age_is_one_number_and_its_unit(seconds: float, shown: str) -> None:
     assert format_age(seconds) == shown
@@ -236,7 +264,18 @@ def test_days_and_times_of_day_are_those_of_the_zone() -> None:
 
 @for_each(
     "text",
-    ["", "2h", "2026-13-01", "2026-02-30", "25:00", "2026-11-20 foo", "ago", "infinite ago", "-", "9999999w ago"],
+    [
+        "",
+        "2h",
+        "2026-13-01",
+        "2026-02-30",
+        "25:00",
+        "2026-11-20 foo",
+        "ago",
+        "infinite ago",
+        "-",
+        "9999999w ago",
+    ],
 )
 def test_what_is_no_instant_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time") as refused:
@@ -245,8 +284,12 @@ def test_what_is_no_instant_is_refused_by_name(text: str) -> None:
 
 
 @given(st.text() | st.text("0123456789-:+. agodhmswinTZ@"))
-@pytest.mark.parametrize("parse", [parse_duration, parse_memory, parse_count, lambda text: parse_instant(text, NOW)])
-def test_every_text_is_read_or_refused_with_a_value_error(parse: Callable[[str], object], text: str) -> None:
+@pytest.mark.parametrize(
+    "parse", [parse_duration, parse_memory, parse_count, lambda text: parse_instant(text, NOW)]
+)
+def test_every_text_is_read_or_refused_with_a_value_error(
+    parse: Callable[[str], object], text: str
+) -> None:
     refusal = ""
     try:
         parse(text)

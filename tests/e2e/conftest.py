@@ -1,4 +1,6 @@
-"""Fixtures: the program in a home of its own, over ssh as alice and locally as root, and a lab with an ordinary day."""
+"""Fixtures: the program in a home of its own, over ssh as alice and locally as root, and a lab with
+an ordinary day.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 
 
 def clear(lab: SlurmLab, *drained: str) -> None:
-    """End all jobs and give drained nodes back. Unlike reset(), it does not wait for these to answer a ping."""
+    """End all jobs and give drained nodes back.
+
+    Unlike reset(), it does not wait for these to answer a ping.
+    """
     lab.admin("scancel", "--quiet", "--state=PENDING", check=False)
     lab.admin("scancel", "--quiet", "--full", "--signal=KILL", "--state=RUNNING", check=False)
     lab.admin("scancel", "--quiet", "--state=RUNNING", check=False)
@@ -82,7 +87,9 @@ def stage(slurm_lab: SlurmLab) -> Iterator[list[Scene]]:
 
 @pytest.fixture(scope="module")
 def scene(slurm_lab: SlurmLab, stage: list[Scene]) -> Scene:
-    """An ordinary day, which no test changes: the one of the module before where it still stands."""
+    """An ordinary day, which no test changes: the one of the module before where it still
+    stands.
+    """
     if not (stage and stage[-1].stands()):
         clear(slurm_lab)
         stage.append(play(slurm_lab))
@@ -90,7 +97,8 @@ def scene(slurm_lab: SlurmLab, stage: list[Scene]) -> Scene:
 
 
 def _small_lab(*, empty: bool = False, min_job_age: int = 2) -> Iterator[SlurmLab]:
-    # pytest's own temporary folders are closed to the lab's users. A command gives an absent controller up sooner here.
+    # pytest's own temporary folders are closed to the lab's users. A command gives an absent
+    # controller up sooner here.
     folder = tempfile.mkdtemp(prefix="hpcdash-slurm-")
     lab = SlurmLab(
         folder,
@@ -110,13 +118,17 @@ def _small_lab(*, empty: bool = False, min_job_age: int = 2) -> Iterator[SlurmLa
 
 @pytest.fixture(scope="session")
 def small_lab(slurm_lab: SlurmLab) -> Iterator[SlurmLab]:
-    """A Slurm that keeps no history, forgets jobs soon, and whose commands wait two seconds for the controller."""
+    """A Slurm that keeps no history, forgets jobs soon, and whose commands wait two seconds for the
+    controller.
+    """
     yield from _small_lab()
 
 
 @dataclass(frozen=True, slots=True)
 class LeftRunning:
-    """A job of alice's that hpcdash saw running, as `cache` remembers, and that then ran out of its time."""
+    """A job of alice's that hpcdash saw running, as `cache` remembers, and that then ran out of its
+    time.
+    """
 
     lab: SlurmLab
     cache: SnapshotCache
@@ -124,8 +136,12 @@ class LeftRunning:
 
 
 @pytest.fixture(scope="session")
-def left_running(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftRunning]:
-    """Made early and looked at late: a controller looks for jobs over their time only twice a minute."""
+def left_running(
+    slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LeftRunning]:
+    """Made early and looked at late: a controller looks for jobs over their time only twice a
+    minute.
+    """
     cache = SnapshotCache(tmp_path_factory.mktemp("cache"), "lab")
 
     async def look(lab: SlurmLab) -> None:
@@ -166,12 +182,16 @@ class PbsPerson:
 
 @pytest.fixture
 def pbs_cluster(pbs_login_node: PbsCluster, tmp_path: Path) -> Callable[[str], PbsPerson]:
-    """`pbs_cluster(scene)`: the cluster as it is in a scene, and hpcdash that reaches it over ssh."""
+    """`pbs_cluster(scene)`: the cluster as it is in a scene, and hpcdash that reaches it over
+    ssh.
+    """
 
     def at(scene: str) -> PbsPerson:
         pbs_login_node.stand_ins.play(scene)
         pbs_login_node.stand_ins.called.write_text("")
         home = tmp_path / scene
-        return PbsPerson(Program(home_with(home, pbs_login_node.ssh_config), ("--ssh", HOST)), pbs_login_node)
+        return PbsPerson(
+            Program(home_with(home, pbs_login_node.ssh_config), ("--ssh", HOST)), pbs_login_node
+        )
 
     return at

@@ -1,4 +1,6 @@
-"""A ClusterStore in this process on a lab, over its sshd or on the spot, and bounded waits on it."""
+"""A ClusterStore in this process on a lab, over its sshd or on the spot, and bounded waits on
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,21 @@ async def store_on(
     cache: SnapshotCache | None = None,
     backends: Sequence[Backend] = (BACKEND,),
 ) -> AsyncIterator[ClusterStore]:
-    """The store of a person who is `user` there, over the lab's sshd; `backends` are tried in order."""
+    """The store of a person who is `user` there, over the lab's sshd; `backends` are tried in
+    order.
+    """
     transport = SshTransport(
-        host or f"lab-{user}", person or Person(), config_path=config or lab.ssh_config, known_hosts=known_hosts
+        host or f"lab-{user}",
+        person or Person(),
+        config_path=config or lab.ssh_config,
+        known_hosts=known_hosts,
     )
     budget = CommandBudget(commands_per_minute)
-    store = ClusterStore("lab", transport, backends, clock=SystemClock(), budget=budget, cache=cache)
-    # What ended in the very second of the first look is shown: jobs of the test before are not to be.
+    store = ClusterStore(
+        "lab", transport, backends, clock=SystemClock(), budget=budget, cache=cache
+    )
+    # What ended in the very second of the first look is shown: jobs of the test before are not to
+    # be.
     await asyncio.sleep(1 - time.time() % 1)
     try:
         yield store
@@ -82,7 +92,10 @@ async def until(store: ClusterStore, what: str, holds: Callable[[], bool]) -> No
 
 def told(store: ClusterStore) -> str:
     """What the store has told so far, for a failing test."""
-    return f"events {list(store.events)}, connection {store.connection_error!r}, errors {store.errors!r}"
+    return (
+        f"events {list(store.events)}, connection {store.connection_error!r}, errors "
+        f"{store.errors!r}"
+    )
 
 
 def states(store: ClusterStore, kind: Kind = Kind.MINE) -> Mapping[str, str]:
@@ -90,7 +103,9 @@ def states(store: ClusterStore, kind: Kind = Kind.MINE) -> Mapping[str, str]:
     table = store.table(kind)
     if table is None:
         return {}
-    return dict(zip(table["id"].to_pylist(), table["state"].cast("string").to_pylist(), strict=True))
+    return dict(
+        zip(table["id"].to_pylist(), table["state"].cast("string").to_pylist(), strict=True)
+    )
 
 
 def happened(store: ClusterStore, job_id: str) -> list[tuple[str, str]]:

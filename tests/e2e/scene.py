@@ -1,4 +1,7 @@
-"""An ordinary day on the lab: jobs of two people that wait, run and have ended, and a drained node. Asserts nothing."""
+"""An ordinary day on the lab: jobs of two people that wait, run and have ended, and a drained node.
+
+Asserts nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,14 @@ class Scene:
 
     def stands(self) -> bool:
         """Whether the jobs that it left waiting and running are the whole queue."""
-        left = {self.training, self.gpus_held, self.array, self.irregular, self.held, self.held_by_root}
+        left = {
+            self.training,
+            self.gpus_held,
+            self.array,
+            self.irregular,
+            self.held,
+            self.held_by_root,
+        }
         left |= {self.dependent, self.bobs, self.bobs_pending}
         return {line.partition("_")[0] for line in self.squeue("-o", "%i")} == left
 
@@ -52,13 +62,36 @@ def play(lab: SlurmLab) -> Scene:
     jobs = {
         "training": submit(
             "alice",
-            *("-J", "train lr=1e-3", "-p", "gpu", "-w", "g1", "--gres=gpu:a100:2", "-c4", "--mem=4G", "-t", "2:00:00"),
+            *(
+                "-J",
+                "train lr=1e-3",
+                "-p",
+                "gpu",
+                "-w",
+                "g1",
+                "--gres=gpu:a100:2",
+                "-c4",
+                "--mem=4G",
+                "-t",
+                "2:00:00",
+            ),
             *("--comment=best so far", "-o", "train.%j.out"),
             script=_WAITING,
         ),
-        "array": submit("alice", "-J", "sweep", "--array=1-10%1", "-o", "sweep_%A_%a.out", "-e", "sweep_%A_%a.err"),
+        "array": submit(
+            "alice",
+            "-J",
+            "sweep",
+            "--array=1-10%1",
+            "-o",
+            "sweep_%A_%a.out",
+            "-e",
+            "sweep_%A_%a.err",
+        ),
         "bobs": submit("bob", "-J", "mpi", "-N1", "-n2"),
-        "failed": submit("alice", "-J", "broken import", script="#!/bin/sh\necho boom >&2\nexit 3\n"),
+        "failed": submit(
+            "alice", "-J", "broken import", script="#!/bin/sh\necho boom >&2\nexit 3\n"
+        ),
         "completed": submit("alice", "-J", "eval", script="#!/bin/sh\ntrue\n"),
         "signalled": submit("alice", "-J", "segv", script="#!/bin/sh\nkill -SEGV $$\n"),
         "cancelled": submit("alice", "-J", "not needed"),
@@ -73,7 +106,9 @@ def play(lab: SlurmLab) -> Scene:
         "bobs_pending": submit("bob", "-J", "tomorrow", "--begin=now+1day"),
     }
     lab.admin("scontrol", "hold", jobs["held_by_root"])
-    lab.admin("scontrol", "update", f"nodename={DRAINED_NODE}", "state=drain", f"reason={DRAIN_REASON}")
+    lab.admin(
+        "scontrol", "update", f"nodename={DRAINED_NODE}", "state=drain", f"reason={DRAIN_REASON}"
+    )
     for label in ("training", "cancelled", "bobs"):
         lab.wait_state(jobs[label], "RUNNING")
     for label in ("cancelled", "cancelled_waiting"):
@@ -90,5 +125,9 @@ def play(lab: SlurmLab) -> Scene:
 
 def _ended_in_accounting(lab: SlurmLab) -> set[str]:
     # Asked up to now, sacct leaves out what happened within this second.
-    lines = lab.admin("sacct", "-anX", "-P", "-o", "jobid,end", "-S", "now-1hour").stdout.decode().splitlines()
+    lines = (
+        lab.admin("sacct", "-anX", "-P", "-o", "jobid,end", "-S", "now-1hour")
+        .stdout.decode()
+        .splitlines()
+    )
     return {line.partition("|")[0] for line in lines if not line.endswith("|Unknown")}

@@ -68,9 +68,13 @@ def state_of(program: Program, job: str) -> str:
 
 
 def two_runs(program: Program, job: str, folder: Path) -> None:
-    """A script that fails and a request that goes well, one after another; each has its log and its row."""
+    """A script that fails and a request that goes well, one after another; each has its log and its
+    row.
+    """
     script, request = folder / "first.sh", folder / "second.toml"
-    script.write_text("#!/bin/bash\necho first in $SLURM_JOB_ID; echo its error >&2; sleep 1; exit 3\n")
+    script.write_text(
+        "#!/bin/bash\necho first in $SLURM_JOB_ID; echo its error >&2; sleep 1; exit 3\n"
+    )
     (folder / "part").mkdir()
     (folder / "part" / "said").write_text("as sent\n")
     command = "echo second in $SLURM_JOB_ID $(cat part/said)"
@@ -79,14 +83,20 @@ def two_runs(program: Program, job: str, folder: Path) -> None:
     assert done(program("submit", str(request), "--in", job)) == "2"
     first, second = ended_runs(program, job, 2)
     assert (first["title"], first["state"], first["exit_code"]) == ("first.sh", "failed", 3)
-    assert (second["title"], second["state"], second["exit_code"]) == ("second.toml", "completed", 0)
+    assert (second["title"], second["state"], second["exit_code"]) == (
+        "second.toml",
+        "completed",
+        0,
+    )
     # One after another.
     assert second["started_at"] >= first["ended_at"]
     assert done(program("log", job, "--run", "1")) == f"first in {job}"
     assert done(program("log", job, "--run", "1", "--err")) == "its error"
     assert f"second in {job} as sent" in done(program("log", job, "--run", "2"))
     assert f"job {job} has no run 3" in program("log", job, "--run", "3").refused(2)
-    assert "run 000" not in program("log", job).text.replace(first["stdout_path"].split("/")[-2], "")
+    assert "run 000" not in program("log", job).text.replace(
+        first["stdout_path"].split("/")[-2], ""
+    )
 
 
 async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
@@ -136,7 +146,9 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
 
     assert on_queue("cancel", job, "--yes").status == 0
     queue.wait(job, "cancelled")
-    assert "has ended (cancelled)" in on_queue("submit", str(tmp_path / "first.sh"), "--in", job).refused(2)
+    assert "has ended (cancelled)" in on_queue(
+        "submit", str(tmp_path / "first.sh"), "--in", job
+    ).refused(2)
     assert on_queue("alloc", "--list", "--format", "json").json["allocations"] == []
 
 
@@ -166,7 +178,9 @@ def holding(folder: Path) -> tuple[Path, Path]:
 async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     queue: QueueLab, on_queue: Program, tmp_path: Path
 ) -> None:
-    job = done(on_queue("alloc", "--cpus", "1", "--time", "1h", "--keep", "--idle-limit", "4s", "--hold"))
+    job = done(
+        on_queue("alloc", "--cpus", "1", "--time", "1h", "--keep", "--idle-limit", "4s", "--hold")
+    )
     script, go = holding(tmp_path)
     handed = on_queue("submit", str(script), "--in", job)
     assert done(handed) == "1"
@@ -187,21 +201,26 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     assert "nothing was run in it for 4 s" in on_queue("log", job).text
 
 
-def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(queue: QueueLab, on_queue: Program, tmp_path: Path) -> None:
+def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(
+    queue: QueueLab, on_queue: Program, tmp_path: Path
+) -> None:
     tool, use = tmp_path / "bin" / "nvidia-smi", tmp_path / "use"
     tool.parent.mkdir()
     tool.write_text(f"#!/bin/sh\ncat {use}; echo asked >> {tmp_path}/asked\n")
     tool.chmod(0o755)
     queue.set_slots(cpus=2, gpus=1, grace_seconds=1)
     path = f"{tool.parent}:{on_queue.environment['PATH']}"
-    job = done(on_queue("alloc", "--gpus", "1", "--time", "1h", "--keep", "--idle-limit", "2s", PATH=path))
+    job = done(
+        on_queue("alloc", "--gpus", "1", "--time", "1h", "--keep", "--idle-limit", "2s", PATH=path)
+    )
     queue.wait(job, "running")
     asked = tmp_path / "asked"
 
     def asks_more(times: int) -> None:
         before = len(asked.read_text().splitlines()) if asked.exists() else 0
         wait_until(
-            "its GPUs to be asked", lambda: asked.exists() and len(asked.read_text().splitlines()) >= before + times
+            "its GPUs to be asked",
+            lambda: asked.exists() and len(asked.read_text().splitlines()) >= before + times,
         )
         assert queue.job(job).state == "running"
 
@@ -215,7 +234,9 @@ def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(queue: QueueLab, on_
     assert queue.ended(job).state == "completed"
 
 
-async def test_without_keep_it_ends_with_the_command_that_made_it(queue: QueueLab, on_queue: Program) -> None:
+async def test_without_keep_it_ends_with_the_command_that_made_it(
+    queue: QueueLab, on_queue: Program
+) -> None:
     async with dashboard(on_queue, "alloc", "--cpus", "1", "--time", "1h") as screen:
         before = screen.attributes
         await screen.until("is running on")
@@ -251,7 +272,8 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
     began, go, waits = tmp_path / "began", tmp_path / "go", tmp_path / "bin" / "mkdir"
     waits.parent.mkdir()
     waits.write_text(
-        f'#!/bin/sh\n: > {began}; until [ -e {go} ]; do sleep 0.1; done; exec {shutil.which("mkdir")} "$@"\n'
+        f"#!/bin/sh\n: > {began}; until [ -e {go} ]; do sleep 0.1; done; exec "
+        f'{shutil.which("mkdir")} "$@"\n'
     )
     waits.chmod(0o755)
     path = f"{waits.parent}:{on_queue.environment['PATH']}"
@@ -266,28 +288,45 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
     assert queue.ended("1").state == "cancelled"
 
 
-def test_an_allocation_of_a_real_slurm(slurm_lab: SlurmLab, over_ssh: Program, tmp_path: Path) -> None:
+def test_an_allocation_of_a_real_slurm(
+    slurm_lab: SlurmLab, over_ssh: Program, tmp_path: Path
+) -> None:
     job = done(over_ssh("alloc", "--cpus", "2", "--nodes", "2", "--time", "1h", "--keep"))
     folder = slurm_lab.work_dir("alice")
     script, go = holding(folder)
     local = tmp_path / "hold.sh"
     local.write_text(script.read_text())
-    idle = done(over_ssh("alloc", "--cpus", "1", "--time", "1h", "--keep", "--idle-limit", "4s", "--hold"))
+    idle = done(
+        over_ssh("alloc", "--cpus", "1", "--time", "1h", "--keep", "--idle-limit", "4s", "--hold")
+    )
     assert done(over_ssh("submit", str(local), "--in", idle)) == "1"
     slurm_lab.admin("scontrol", "release", idle)
     try:
         slurm_lab.wait_state(job, "RUNNING")
         slurm_lab.wait_state(idle, "RUNNING")
         # A step in it, as connect and exec make one, is use.
-        step = ["srun", f"--jobid={idle}", "--overlap", "--ntasks=1", "--nodes=1", "sh", "-c", "sleep 12; exit 0"]
+        step = [
+            "srun",
+            f"--jobid={idle}",
+            "--overlap",
+            "--ntasks=1",
+            "--nodes=1",
+            "sh",
+            "-c",
+            "sleep 12; exit 0",
+        ]
         with ThreadPoolExecutor() as pool:
             used = pool.submit(slurm_lab.as_user, "alice", *step)
             steps = ["squeue", "-h", "-s", "-j", idle, "-o", "%i"]
             wait_until("the step", lambda: f"{idle}.0".encode() in slurm_lab.admin(*steps).stdout)
             go.touch()
             two_runs(over_ssh, job, tmp_path)
-            bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
-            assert f"is {slurm_lab.alice}'s" in bob("submit", str(tmp_path / "first.sh"), "--in", job).refused(2)
+            bob = Program(
+                home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob")
+            )
+            assert f"is {slurm_lab.alice}'s" in bob(
+                "submit", str(tmp_path / "first.sh"), "--in", job
+            ).refused(2)
             used.result()
         slurm_lab.wait_state(idle, "COMPLETED")
         assert "nothing was run in it for 4 s" in over_ssh("log", idle).text

@@ -1,4 +1,6 @@
-"""A shell inside a running job, in a terminal: on the embedded queue, and on a real Slurm over ssh."""
+"""A shell inside a running job, in a terminal: on the embedded queue, and on a real Slurm over
+ssh.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ async def ended(screen: Screen, status: int) -> str:
 
 async def is_back(screen: Screen) -> str:
     """The dashboard, once it has its own screen again and has drawn it."""
-    return await screen.until(lambda text: "?1049h" in screen.modes_left and "second" in text and "shell>" not in text)
+    return await screen.until(
+        lambda text: "?1049h" in screen.modes_left and "second" in text and "shell>" not in text
+    )
 
 
 @asynccontextmanager
@@ -88,22 +92,33 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
 ) -> None:
     folder = queue.work / ODD
     folder.mkdir()
-    job = queue.submit("sleep 600", "--cpus-per-task=2", env={"SEED": "a  b\n\x1bc", "TOKEN": SECRET}, cwd=folder)
+    job = queue.submit(
+        "sleep 600", "--cpus-per-task=2", env={"SEED": "a  b\n\x1bc", "TOKEN": SECRET}, cwd=folder
+    )
     queue.wait(job, "running")
     with seen_command_lines(SECRET, "sleep 0.55") as seen:
         async with connected(on_queue, job) as screen:
             await screen.until("shell>")
-            screen.type('[ "$SEED" = "$(printf "a  b\\n\\033c")" ] && echo seed of job $SLURM_JOB_ID; ls -N ..\r')
+            screen.type(
+                '[ "$SEED" = "$(printf "a  b\\n\\033c")" ] && echo seed of job $SLURM_JOB_ID; ls '
+                "-N ..\r"
+            )
             screen.type("echo secret of ${#TOKEN}; sleep 0.55; exit 3\r")
             text = await ended(screen, 3)
-        answer = await asyncio.to_thread(on_queue, "exec", job, "--", "sh", "-c", "echo ${#TOKEN}; sleep 0.55")
+        answer = await asyncio.to_thread(
+            on_queue, "exec", job, "--", "sh", "-c", "echo ${#TOKEN}; sleep 0.55"
+        )
     assert f"seed of job {job}" in text
     assert f"secret of {len(SECRET)}" in text
     assert answer.text == f"{len(SECRET)}\n"
     # The job's environment comes along, and is nowhere to be seen.
     assert [line for line in seen if "sleep 0.55" in line]
     assert not [line for line in seen if SECRET in line]
-    assert not [path for path in on_queue.home.parent.glob("state/*") if SECRET.encode() in path.read_bytes()]
+    assert not [
+        path
+        for path in on_queue.home.parent.glob("state/*")
+        if SECRET.encode() in path.read_bytes()
+    ]
     assert ODD in text
     assert not (folder / "x").exists()
 
@@ -122,16 +137,21 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     assert (run.status, run.stdout, run.stderr) == (3, b"out\xff\n", "err\n")
 
 
-# As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and another root. The
-# shell that starts it has the namespaces, and the root of the machine.
-MOUNTED = "set -e; mkdir root; mount -t tmpfs none root; cd root; mkdir usr proc bin mnt; mount --rbind /proc proc\n"
+# As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and
+# another root. The shell that starts it has the namespaces, and the root of the machine.
+MOUNTED = (
+    "set -e; mkdir root; mount -t tmpfs none root; cd root; mkdir usr proc bin mnt; mount "
+    "--rbind /proc proc\n"
+)
 WHOLE = (
-    f"{MOUNTED}mount --rbind /usr usr; rmdir bin; for one in bin lib lib64; do ln -s usr/$one $one; done\n"
+    f"{MOUNTED}mount --rbind /usr usr; rmdir bin; for one in bin lib lib64; do ln -s usr/$one "
+    f"$one; done\n"
     'touch mnt/inside; export IN_IMAGE="it\'s in"; chroot . sleep 600.5; true\n'
 )
 # As of an image from scratch: a shell, and what the command needs.
 BARE = (
-    f"{MOUNTED}mkdir usr/lib usr/lib64; mount --rbind /usr/lib usr/lib; mount --rbind /usr/lib64 usr/lib64\n"
+    f"{MOUNTED}mkdir usr/lib usr/lib64; mount --rbind /usr/lib usr/lib; mount --rbind /usr/lib64 "
+    f"usr/lib64\n"
     "for one in lib lib64; do ln -s usr/$one $one; done\n"
     "for one in sleep sh; do touch bin/$one; mount --bind /usr/bin/$one bin/$one; done\n"
     "export IN_IMAGE=bare PATH=/bin; /usr/sbin/chroot . sleep 600.25; true\n"
@@ -144,19 +164,32 @@ async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_una
     queue.set_slots(cpus=3, gpus=0, grace_seconds=1)
     records = LaunchRecords(tmp_path / "state", "local")
 
-    def launched(name: str, script: str, how: str = "exec unshare --user --map-root-user --mount sh") -> str:
+    def launched(
+        name: str, script: str, how: str = "exec unshare --user --map-root-user --mount sh"
+    ) -> str:
         folder = queue.work / name
         folder.mkdir()
         (folder / "inside").write_text(script)
-        job = queue.submit(f"{how} {folder}/inside", f"--job-name={name}", env={"TOKEN": SECRET}, cwd=folder)
+        job = queue.submit(
+            f"{how} {folder}/inside", f"--job-name={name}", env={"TOKEN": SECRET}, cwd=folder
+        )
         request = 'command = "true"\n[container]\nimage = "/image.sif"\n'
-        records.launched(LaunchRecord(f"/launch/{name}", "", job, name, "always", "", 1, 1.0, request))
+        records.launched(
+            LaunchRecord(f"/launch/{name}", "", job, name, "always", "", 1, 1.0, request)
+        )
         queue.wait(job, "running")
         return job
 
-    contained, bare, absent = launched("a", WHOLE), launched("b", BARE), launched("c", "sleep 600", "sh")
+    contained, bare, absent = (
+        launched("a", WHOLE),
+        launched("b", BARE),
+        launched("c", "sleep 600", "sh"),
+    )
     for seconds in ("600.5", "600.25"):
-        await until(lambda seconds=seconds: f"sleep {seconds} " in queue.processes().values(), "the container")
+        await until(
+            lambda seconds=seconds: f"sleep {seconds} " in queue.processes().values(),
+            "the container",
+        )
 
     async def said(status: int, *words: str) -> str:
         async with connected(on_queue, *words) as screen:
@@ -171,7 +204,9 @@ async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_una
             await ended(screen, 5)
 
     with seen_command_lines(SECRET) as seen:
-        within = await said(3, contained, "--", "sh", "-c", "ls /mnt; echo $IN_IMAGE ${#TOKEN}; sleep 0.5; exit 3")
+        within = await said(
+            3, contained, "--", "sh", "-c", "ls /mnt; echo $IN_IMAGE ${#TOKEN}; sleep 0.5; exit 3"
+        )
     program, refused, outside, _ = await asyncio.gather(
         said(0, bare, "--", "sh", "-c", "type true cat; echo image $IN_IMAGE"),
         said(126, absent, "--", "sh", "-c", "echo r''an"),
@@ -243,7 +278,9 @@ async def test_read_only_opens_no_shell(queue: QueueLab, on_queue: Program) -> N
 def gpu_job(slurm_lab: SlurmLab) -> Iterator[str]:
     """On two nodes, with both GPUs of each, as a request asks for them."""
     asked = ("-N2", "--gpus=4", "--tasks-per-node=1", "--gpus-per-task=2")
-    job = slurm_lab.submit("alice", "-J", ODD, "-p", "gpu", *asked, script="#!/bin/sh\nsrun sleep 3600\n")
+    job = slurm_lab.submit(
+        "alice", "-J", ODD, "-p", "gpu", *asked, script="#!/bin/sh\nsrun sleep 3600\n"
+    )
     slurm_lab.wait_state(job, "RUNNING")
     yield job
     slurm_lab.admin("scancel", "--quiet", job, check=False)
@@ -254,11 +291,15 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
 ) -> None:
     async with connected(over_ssh, gpu_job, "--node", "1") as screen:
         await screen.until("$")
-        screen.type("echo at=$SLURMD_NODENAME job=$SLURM_JOB_ID gpus=$CUDA_VISIBLE_DEVICES; stty size\r")
+        screen.type(
+            "echo at=$SLURMD_NODENAME job=$SLURM_JOB_ID gpus=$CUDA_VISIBLE_DEVICES; stty size\r"
+        )
         await screen.until(f"at=g2 job={gpu_job} gpus=0,1")
         await screen.until("36 130")
         screen.resize(100, 30)
-        screen.type("clear; until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo re''sized\r")
+        screen.type(
+            "clear; until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo re''sized\r"
+        )
         await screen.until("resized")
         screen.type("(echo beg''un; exec sleep 3599); echo went''on\r")
         await screen.until("begun")
@@ -270,10 +311,14 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
         await ended(screen, 3)
     assert await until_gone("sleep 3599") == []
 
-    bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
+    bob = Program(
+        home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob")
+    )
     said = await said_by(bob, gpu_job)
     assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner can get inside" in said
-    assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(over_ssh, gpu_job, "--node", "2")
+    assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(
+        over_ssh, gpu_job, "--node", "2"
+    )
 
     run = await asyncio.to_thread(over_ssh, "connect", gpu_job, "--node", "1", "--", *IN_PIPES)
     assert (run.status, run.stdout) == (3, b"out\xff\n"), run
@@ -286,8 +331,12 @@ async def test_a_job_that_ends_under_it_and_a_line_that_is_cut_give_the_terminal
     line = CutLine(slurm_lab.ssh_port)
     await line.start()
     try:
-        config = ssh_config_through(slurm_lab.ssh_config.read_text(), slurm_lab.ssh_port, line.port, tmp_path / "cut")
-        program = Program(home_with(tmp_path / "through", config.read_text()), ("--ssh", "lab-alice"))
+        config = ssh_config_through(
+            slurm_lab.ssh_config.read_text(), slurm_lab.ssh_port, line.port, tmp_path / "cut"
+        )
+        program = Program(
+            home_with(tmp_path / "through", config.read_text()), ("--ssh", "lab-alice")
+        )
         async with connected(
             program, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3598"
         ) as screen:
@@ -299,7 +348,9 @@ async def test_a_job_that_ends_under_it_and_a_line_that_is_cut_give_the_terminal
         await line.stop()
     assert await until_gone("sleep 3598") == []
 
-    async with connected(over_ssh, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3597") as screen:
+    async with connected(
+        over_ssh, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3597"
+    ) as screen:
         await screen.until("ready")
         slurm_lab.admin("scancel", gpu_job)
         assert await screen.ended() > 128

@@ -1,4 +1,6 @@
-"""The demonstration in a terminal: a full screen soon, and nothing of it left however a person leaves."""
+"""The demonstration in a terminal: a full screen soon, and nothing of it left however a person
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _CHECKOUT = Path(__file__).parents[2]
 
 
 def demonstration(tmp_path: Path) -> Program:
-    """hpcdash of a person with an empty home, whose temporary files are in a folder of their own."""
+    """hpcdash of a person with an empty home, whose temporary files are in a folder of their
+    own.
+    """
     (tmp_path / "tmp").mkdir()
     return Program(home_with(tmp_path / "home"), variables={"TMPDIR": str(tmp_path / "tmp")})
 
@@ -32,7 +36,9 @@ def left_behind(folder: Path) -> list[str]:
     found = [str(path) for path in (folder / "tmp").iterdir()]
     for process in psutil.process_iter():
         try:
-            if process.cwd().startswith(str(folder)) or str(folder / "tmp") in " ".join(process.cmdline()):
+            if process.cwd().startswith(str(folder)) or str(folder / "tmp") in " ".join(
+                process.cmdline()
+            ):
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
@@ -52,7 +58,16 @@ async def test_it_shows_a_full_screen_and_a_log(tmp_path: Path) -> None:
     async with dashboard(demonstration(tmp_path), "demo", is_cold=True) as screen:
         await screen.until(is_full)
         text = await screen.until("timed out")
-        for words in ("train-7b", "10]", "Dependency", "BeginTime", "held", "2 failed", "exit 1", "$(rm -rf ~)"):
+        for words in (
+            "train-7b",
+            "10]",
+            "Dependency",
+            "BeginTime",
+            "held",
+            "2 failed",
+            "exit 1",
+            "$(rm -rf ~)",
+        ):
             assert words in text
         assert "1/6 enter open job" in text
         screen.type("\r")
@@ -106,7 +121,9 @@ async def test_who_leaves_as_it_starts_is_told_of_no_error(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-async def test_nothing_is_left_when_it_ends_before_it_is_there(tmp_path: Path, number: signal.Signals) -> None:
+async def test_nothing_is_left_when_it_ends_before_it_is_there(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     async with dashboard(demonstration(tmp_path), "demo", is_cold=True) as screen:
         await until(lambda: any((tmp_path / "tmp").glob("hpcdash-demo-*/queue")), "its queue")
         screen.process.send_signal(number)
@@ -118,7 +135,9 @@ async def test_what_a_killed_one_leaves_is_gone_with_the_next(tmp_path: Path) ->
     async with dashboard(demonstration(tmp_path), "demo") as screen:
         await screen.until(is_full)
         (undertaker,) = (
-            one for one in psutil.Process(screen.process.pid).children() if "hpcdash.embedded.demo" in one.cmdline()
+            one
+            for one in psutil.Process(screen.process.pid).children()
+            if "hpcdash.embedded.demo" in one.cmdline()
         )
         undertaker.kill()
         screen.process.kill()
@@ -145,7 +164,8 @@ class MakeDemo(Program, frozen=True):
     checkout: Path = Path()
 
     def argv(self, *words: str) -> tuple[str, ...]:
-        # Python and its packages are those the tests run with; all that is the project's own comes from the folder.
+        # Python and its packages are those the tests run with; all that is the project's own comes
+        # from the folder.
         return ("make", "-C", str(self.checkout), "demo", f"BIN={Path(sys.executable).parent}")
 
 
@@ -162,9 +182,13 @@ async def test_a_fresh_copy_of_the_project_has_a_demonstration(tmp_path: Path) -
     (copy / ".venv" / ".program").touch()
     plain = demonstration(tmp_path)
     variables = {**plain.variables, "PYTHONPATH": str(copy)}
-    async with dashboard(MakeDemo(plain.home, variables=variables, checkout=copy), columns=80, lines=24) as screen:
+    async with dashboard(
+        MakeDemo(plain.home, variables=variables, checkout=copy), columns=80, lines=24
+    ) as screen:
         await screen.until(is_full)
-        assert str(copy / "hpcdash" / "embedded" / "demo" / "train.py") in " ".join(left_behind(tmp_path))
+        assert str(copy / "hpcdash" / "embedded" / "demo" / "train.py") in " ".join(
+            left_behind(tmp_path)
+        )
         screen.type("q")
         assert await screen.ended() == 0
     await nothing_is_left(tmp_path)

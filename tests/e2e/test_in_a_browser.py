@@ -1,4 +1,6 @@
-"""`hpcdash serve` in a real Chromium: the jobs, a log and a chart of a training, as a person sees them."""
+"""`hpcdash serve` in a real Chromium: the jobs, a log and a chart of a training, as a person sees
+them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def program(tmp_path: Path) -> Program:
     return Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"), state)
 
 
-async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(program: Program, tmp_path: Path) -> None:
+async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(
+    program: Program, tmp_path: Path
+) -> None:
     script = program.home / "job.sh"
     script.write_text(_TRAIN)
     assert program("submit", str(script)).text == "1\n"
@@ -42,7 +46,9 @@ async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(program: Program, tm
         link = re.search(r"http://\S+", said)
         assert link is not None
         await tab.open(link[0])
-        text = await tab.until(lambda text: "gpt" in text and "▸ running" in text and "connected" in text)
+        text = await tab.until(
+            lambda text: "gpt" in text and "▸ running" in text and "connected" in text
+        )
         assert "read-only" in text
         pictures = [await tab.screenshot(tmp_path / "jobs.png")]
 
@@ -54,7 +60,9 @@ async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(program: Program, tm
         await tab.press("q")
         await tab.until("▸ running")
         await tab.press("g")
-        text = await tab.until(lambda text: all(part in text for part in ("newest 0.2012", "⠉⠉⠉", "└──", "1 000")))
+        text = await tab.until(
+            lambda text: all(part in text for part in ("newest 0.2012", "⠉⠉⠉", "└──", "1 000"))
+        )
         pictures.append(await tab.screenshot(tmp_path / "chart.png"))
 
         columns, rows = max(map(len, text.split("\n"))), len(text.split("\n"))
@@ -73,7 +81,9 @@ async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(program: Program, tm
             assert await tab.colours(picture) > 30
 
         own = link[0].partition("/?")[0].removeprefix("http")
-        assert [one for one in tab.requests if not re.match(rf"(?:http|ws){re.escape(own)}/|data:", one)] == []
+        assert [
+            one for one in tab.requests if not re.match(rf"(?:http|ws){re.escape(own)}/|data:", one)
+        ] == []
         assert tab.complaints == []
         assert "token" not in "".join(await tab.history())
         assert await tab.evaluate("document.cookie") == ""

@@ -1,4 +1,6 @@
-"""Acting on jobs of a real Slurm, as those who may and those who may not; what became of them is read from Slurm."""
+"""Acting on jobs of a real Slurm, as those who may and those who may not; what became of them is
+read from Slurm.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Person:
     def __init__(self, actions: Actions) -> None:
         self.actions = actions
 
-    async def does(self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str) -> Fate:
+    async def does(
+        self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str
+    ) -> Fate:
         plan = self.actions.plan(ActionRequest(Verb(verb), job_ids, signal, to, changes))
         report = await self.actions.run(plan)
         assert report.journal_problem == ""
@@ -76,7 +80,9 @@ async def bob(lab: SlurmLab, tmp_path: Path) -> AsyncIterator[Person]:
 
 def states(lab: SlurmLab, *job_ids: str) -> dict[str, str]:
     """`STATE/REASON` of each job or task, ended ones too, by Slurm's own word."""
-    told = lab.admin("squeue", "-h", "-r", "-t", "all", "-o", "%i %T/%r", "-j", ",".join(job_ids)).stdout.decode()
+    told = lab.admin(
+        "squeue", "-h", "-r", "-t", "all", "-o", "%i %T/%r", "-j", ",".join(job_ids)
+    ).stdout.decode()
     return dict(line.split(" ", 1) for line in told.splitlines())
 
 
@@ -100,7 +106,9 @@ async def test_own_jobs_are_cancelled_and_others_refuse(lab: SlurmLab, alice: Pe
     lab.wait_state(running, "CANCELLED")
     lab.wait_state(held, "CANCELLED")
     assert states(lab, other)[other].startswith("PENDING")
-    assert await alice.does("cancel", held) == {held: (False, "Job/step already completing or completed")}
+    assert await alice.does("cancel", held) == {
+        held: (False, "Job/step already completing or completed")
+    }
 
 
 @pytest.mark.journey
@@ -112,13 +120,16 @@ async def test_tasks_and_whole_arrays_are_cancelled(lab: SlurmLab, alice: Person
     }
     left = {task for task, state in states(lab, array).items() if state.startswith("PENDING")}
     assert left == {f"{array}_{task}" for task in (0, 1, 2, 6, 7, 9)}
-    # What a row of the queue calls those that are left, and some of them have ended: Slurm does not say which.
+    # What a row of the queue calls those that are left, and some of them have ended: Slurm does not
+    # say which.
     assert (await alice.does("cancel", f"{array}_[5-7%2]"))[f"{array}_[5-7%2]"][0] is None
     assert await alice.does("cancel", array) == {array: (True, "")}
     lab.wait_state(array, "CANCELLED")
 
 
-async def test_jobs_and_tasks_are_held_and_released(lab: SlurmLab, alice: Person, bob: Person) -> None:
+async def test_jobs_and_tasks_are_held_and_released(
+    lab: SlurmLab, alice: Person, bob: Person
+) -> None:
     array = lab.submit("alice", "--array=0-5", "--begin=now+3600")
     job, other = lab.submit("alice", "--begin=now+3600"), lab.submit("bob", "-H")
     tasks = f"{array}_[3-4]"
@@ -129,7 +140,11 @@ async def test_jobs_and_tasks_are_held_and_released(lab: SlurmLab, alice: Person
         "99999999": (False, "Invalid job id specified"),
     }
     told = states(lab, array, job)
-    assert {known for known, state in told.items() if "JobHeldUser" in state} == {f"{array}_3", f"{array}_4", job}
+    assert {known for known, state in told.items() if "JobHeldUser" in state} == {
+        f"{array}_3",
+        f"{array}_4",
+        job,
+    }
     assert await alice.does("release", f"{array}_3", f"{array}_4", job) == dict.fromkeys(
         (f"{array}_3", f"{array}_4", job), (True, "")
     )
@@ -145,12 +160,18 @@ async def test_running_jobs_are_requeued(lab: SlurmLab, alice: Person) -> None:
     running, held = lab.submit("alice"), lab.submit("alice", "-H")
     array = lab.submit("alice", "--array=0-3%1")
     lab.wait_state(running, "RUNNING")
-    wait_until("a task to run", lambda: states(lab, array).get(f"{array}_0", "").startswith("RUNNING"))
+    wait_until(
+        "a task to run", lambda: states(lab, array).get(f"{array}_0", "").startswith("RUNNING")
+    )
     fate = await alice.does("requeue", held, running, f"{array}_[0-2]")
     assert fate[held] == (False, "Job is pending execution")
     assert fate[running] == (True, "")
     done, words = fate[f"{array}_[0-2]"]
-    assert (done, "Job is pending execution" in words, f"done: {array}_0" in words) == (False, True, True)
+    assert (done, "Job is pending execution" in words, f"done: {array}_0" in words) == (
+        False,
+        True,
+        True,
+    )
     assert field(lab, running, "Restarts") == "1"
     lab.admin("scancel", running, held, array)
 
@@ -177,18 +198,27 @@ async def test_an_array_over_the_limits_of_the_cluster_is_refused_before_it_is_s
     script = locally.home / "a.sh"
     script.write_text("#!/bin/sh\n")
     for tasks, limit in (("1-300000", "MaxArraySize"), ("1-200000", "MaxJobCount")):
-        said = (await asyncio.to_thread(locally, "submit", "--hold", "--array", tasks, str(script))).refused(2)
+        said = (
+            await asyncio.to_thread(locally, "submit", "--hold", "--array", tasks, str(script))
+        ).refused(2)
         assert limit in said
         assert "submit on" not in said
 
 
-async def test_a_script_for_a_queue_that_is_down_is_warned_of_as_a_request_is(lab: SlurmLab, locally: Program) -> None:
+async def test_a_script_for_a_queue_that_is_down_is_warned_of_as_a_request_is(
+    lab: SlurmLab, locally: Program
+) -> None:
     script = locally.home / "closed.sh"
     script.write_text("#!/bin/sh\n#SBATCH --partition=closed\n#SBATCH --time=9-0\n")
     done = await asyncio.to_thread(locally, "submit", "--dry-run", str(script))
-    assert "line 2: queue closed starts no jobs now. It waits there until the queue is opened" in done.stderr
+    assert (
+        "line 2: queue closed starts no jobs now. It waits there until the queue is opened"
+        in done.stderr
+    )
     assert "line 3: 9-00:00:00 is over the limit of queue closed" in done.stderr
-    over = await asyncio.to_thread(locally, "submit", "--dry-run", str(script), "--", "-p", "main", "-t", "5")
+    over = await asyncio.to_thread(
+        locally, "submit", "--dry-run", str(script), "--", "-p", "main", "-t", "5"
+    )
     assert (over.status, over.stderr) == (0, "")
 
 
@@ -206,12 +236,17 @@ async def test_suspending_is_for_operators(lab: SlurmLab, alice: Person, locally
     lab.admin("scancel", job)
 
 
-async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: SlurmLab, alice: Person) -> None:
+async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(
+    lab: SlurmLab, alice: Person
+) -> None:
     job = lab.submit("alice", script=TRAPPING)
-    # Of this array a task runs and others wait: Slurm calls that a transition, and its scancel would signal again.
+    # Of this array a task runs and others wait: Slurm calls that a transition, and its scancel
+    # would signal again.
     array = lab.submit("alice", "--array=0-3%1", script=TRAPPING)
     folder = lab.work_dir("alice")
-    of_job = next(iter(folder.glob(f"signals-{job}_*.out")), folder / f"signals-{job}_4294967294.out")
+    of_job = next(
+        iter(folder.glob(f"signals-{job}_*.out")), folder / f"signals-{job}_4294967294.out"
+    )
     of_task = folder / f"signals-{array}_0.out"
 
     def said(file: Path, words: str) -> int:
@@ -231,7 +266,9 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: Slu
     assert said(of_job, "batch USR1") == 1
     steps = said(of_job, "step USR1")
     assert await alice.does("signal", job, signal="10", to="full") == {job: (True, "")}
-    wait_until("both words", lambda: said(of_job, "step USR1") > steps and said(of_job, "batch USR1") > 1)
+    wait_until(
+        "both words", lambda: said(of_job, "step USR1") > steps and said(of_job, "batch USR1") > 1
+    )
     fate = await alice.does("signal", array, f"{array}_3", signal="USR1", to="batch")
     assert fate[array][0] is True
     assert fate[f"{array}_3"] == (False, "not sent: the job is not running")
@@ -239,7 +276,9 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: Slu
     lab.admin("scancel", job, held, array)
 
 
-async def test_each_field_is_altered_or_refused_in_slurms_words(lab: SlurmLab, alice: Person) -> None:
+async def test_each_field_is_altered_or_refused_in_slurms_words(
+    lab: SlurmLab, alice: Person
+) -> None:
     job, array = lab.submit("alice", "-H", "-t", "60"), lab.submit("alice", "-H", "--array=0-5%3")
     other = lab.submit("bob", "-H")
     for changes, name, value in (
@@ -252,12 +291,17 @@ async def test_each_field_is_altered_or_refused_in_slurms_words(lab: SlurmLab, a
     ):
         assert await alice.does("alter", job, **changes) == {job: (True, "")}
         assert field(lab, job, name) == value
-    assert await alice.does("alter", f"{array}_[0-5%3]", throttle="2") == {f"{array}_[0-5%3]": (True, "")}
+    assert await alice.does("alter", f"{array}_[0-5%3]", throttle="2") == {
+        f"{array}_[0-5%3]": (True, "")
+    }
     assert field(lab, array, "ArrayTaskThrottle") == "2"
     assert await alice.does("alter", f"{array}_[2-3]", time="10") == {f"{array}_[2-3]": (True, "")}
     assert field(lab, f"{array}_3", "TimeLimit") == "00:10:00"
     assert field(lab, array, "TimeLimit") != "00:10:00"
-    assert await alice.does("alter", job, other, time="5") == {job: (True, ""), other: (False, "Invalid user id")}
+    assert await alice.does("alter", job, other, time="5") == {
+        job: (True, ""),
+        other: (False, "Invalid user id"),
+    }
     assert field(lab, job, "TimeLimit") == "00:05:00"
     for changes, words in (
         ({"queue": "nowhere"}, "Invalid partition name specified"),
@@ -269,18 +313,26 @@ async def test_each_field_is_altered_or_refused_in_slurms_words(lab: SlurmLab, a
         assert (done, words in said) == (False, True), said
     running = lab.submit("alice", "-t", "10")
     lab.wait_state(running, "RUNNING")
-    assert await alice.does("alter", running, time="2-00:00:00") == {running: (False, "Access/permission denied")}
-    assert await alice.does("alter", running, queue="debug") == {running: (False, "Job is no longer pending execution")}
+    assert await alice.does("alter", running, time="2-00:00:00") == {
+        running: (False, "Access/permission denied")
+    }
+    assert await alice.does("alter", running, queue="debug") == {
+        running: (False, "Job is no longer pending execution")
+    }
     lab.admin("scancel", job, array, other, running)
 
 
-async def test_a_controller_that_is_down_leaves_no_doubt_about_a_cancel(small_lab: SlurmLab, tmp_path: Path) -> None:
+async def test_a_controller_that_is_down_leaves_no_doubt_about_a_cancel(
+    small_lab: SlurmLab, tmp_path: Path
+) -> None:
     job = small_lab.submit("alice", "-H")
     async with somebody(small_lab, "alice", tmp_path) as alice:
         await alice.actions.store.open()
         program = program_over_ssh(small_lab, tmp_path / "home")
         with small_lab.controller_down():
-            fate, run = await asyncio.gather(alice.does("cancel", job), asyncio.to_thread(program, "hold", job))
+            fate, run = await asyncio.gather(
+                alice.does("cancel", job), asyncio.to_thread(program, "hold", job)
+            )
         assert "does not respond" in run.refused(3)
         done, words = fate[job]
         assert (done, "Unable to contact slurm controller" in words) == (False, True), words
@@ -288,7 +340,9 @@ async def test_a_controller_that_is_down_leaves_no_doubt_about_a_cancel(small_la
         small_lab.admin("scancel", job)
 
 
-async def test_a_controller_that_hangs_leaves_it_unknown(small_lab: SlurmLab, tmp_path: Path) -> None:
+async def test_a_controller_that_hangs_leaves_it_unknown(
+    small_lab: SlurmLab, tmp_path: Path
+) -> None:
     job = small_lab.submit("alice", "-H")
     async with somebody(small_lab, "alice", tmp_path) as alice:
         await alice.actions.store.open()
@@ -306,7 +360,11 @@ def test_a_part_that_is_refused_ends_with_status_1(lab: SlurmLab, over_ssh: Prog
     own, other = lab.submit("alice", "-H"), lab.submit("bob", "-H")
     run = over_ssh("cancel", f"{own},{other}", "--yes")
     assert run.status == 1
-    assert run.text.split("\n") == [f"{own}  cancelled", f"{other}  refused: Access/permission denied", ""]
+    assert run.text.split("\n") == [
+        f"{own}  cancelled",
+        f"{other}  refused: Access/permission denied",
+        "",
+    ]
     assert f"1 job of {lab.alice}, 1 of {lab.bob} (2 held)" in run.stderr
     assert f"scancel -v {own} {other}" in run.stderr
     answer = json.loads(over_ssh("journal", "--format", "json").stdout)
@@ -316,11 +374,15 @@ def test_a_part_that_is_refused_ends_with_status_1(lab: SlurmLab, over_ssh: Prog
     lab.admin("scancel", other)
 
 
-def test_what_destroys_wants_a_yes_and_read_only_wants_nothing(lab: SlurmLab, over_ssh: Program) -> None:
+def test_what_destroys_wants_a_yes_and_read_only_wants_nothing(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     job = lab.submit("alice", "-H")
     destroying = (("cancel", job), ("requeue", job), ("signal", "USR1", job))
     assert all("--yes" in run.refused(2) for run in together(over_ssh, *destroying))
-    refused = together(over_ssh, ("--read-only", "cancel", job, "--yes"), ("hold", job, "--read-only"))
+    refused = together(
+        over_ssh, ("--read-only", "cancel", job, "--yes"), ("hold", job, "--read-only")
+    )
     assert all("read-only" in run.refused(2) for run in refused)
     over_ssh.config.parent.mkdir(parents=True)
     over_ssh.config.write_text("read_only = true\n")
@@ -341,7 +403,9 @@ def test_a_malformed_id_is_status_2_with_its_place(over_ssh: Program, word: str)
 
 
 @pytest.mark.parametrize(("typed", "status"), [(b"y\n", 0), (b"\n", 1)])
-def test_a_person_at_a_terminal_is_asked(lab: SlurmLab, over_ssh: Program, typed: bytes, status: int) -> None:
+def test_a_person_at_a_terminal_is_asked(
+    lab: SlurmLab, over_ssh: Program, typed: bytes, status: int
+) -> None:
     job = lab.submit("alice", "-H")
     ours, theirs = pty.openpty()
     asked = subprocess.Popen(
@@ -395,7 +459,9 @@ sleep 600
 """
 
 
-def test_a_component_has_its_leader_s_log_and_no_other_id_acts_on_it(lab: SlurmLab, over_ssh: Program) -> None:
+def test_a_component_has_its_leader_s_log_and_no_other_id_acts_on_it(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     job = lab.submit("alice", script=HETEROGENEOUS)
     number = int(job) + 1
 
@@ -412,7 +478,9 @@ def test_a_component_has_its_leader_s_log_and_no_other_id_acts_on_it(lab: SlurmL
     assert over_ssh("log", f"{job}+1").text.startswith("from the component\n")
 
 
-def test_a_program_killed_on_the_way_leaves_an_unknown_outcome(lab: SlurmLab, over_ssh: Program) -> None:
+def test_a_program_killed_on_the_way_leaves_an_unknown_outcome(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     job = lab.submit("alice", "-H")
     file = over_ssh.home / "state" / "hpcdash" / "journal.jsonl"
     acting = subprocess.Popen(
@@ -427,7 +495,9 @@ def test_a_program_killed_on_the_way_leaves_an_unknown_outcome(lab: SlurmLab, ov
     with lab.controller_hung():
         acting.stdin.write(b"go\n")
         acting.stdin.flush()
-        wait_until("the journal's first line", lambda: file.exists() and file.read_bytes().endswith(b"\n"))
+        wait_until(
+            "the journal's first line", lambda: file.exists() and file.read_bytes().endswith(b"\n")
+        )
         running = over_ssh("journal").text
         acting.kill()
         acting.communicate()

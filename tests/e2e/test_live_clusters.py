@@ -18,7 +18,9 @@ SLEEPER = "#!/bin/sh\nsleep 600\n"
 def lab(clean_slurm: SlurmLab) -> Iterator[SlurmLab]:
     clean_slurm.start_other_cluster()
     yield clean_slurm
-    clean_slurm.admin("scancel", "-M", "lab2", "--full", "--signal=KILL", "--state=RUNNING", check=False)
+    clean_slurm.admin(
+        "scancel", "-M", "lab2", "--full", "--signal=KILL", "--state=RUNNING", check=False
+    )
     clean_slurm.admin("scancel", "-M", "lab2", "--state=RUNNING", check=False)
 
 
@@ -31,10 +33,16 @@ def script(tmp_path: Path) -> str:
 
 
 def state_there(lab: SlurmLab, number: str) -> str:
-    return lab.admin("squeue", "-h", "-M", "lab2", "-t", "all", "-o", "%T", "-j", number).stdout.decode().strip()
+    return (
+        lab.admin("squeue", "-h", "-M", "lab2", "-t", "all", "-o", "%T", "-j", number)
+        .stdout.decode()
+        .strip()
+    )
 
 
-def test_a_job_that_goes_to_another_cluster_is_named_with_it(lab: SlurmLab, over_ssh: Program, script: str) -> None:
+def test_a_job_that_goes_to_another_cluster_is_named_with_it(
+    lab: SlurmLab, over_ssh: Program, script: str
+) -> None:
     plain = over_ssh("submit", script)
     assert plain.status == 0
     job_id = plain.text.strip()
@@ -51,7 +59,9 @@ def test_a_job_that_goes_to_another_cluster_is_named_with_it(lab: SlurmLab, over
     assert state_there(lab, number) in ("CANCELLED", "COMPLETING")
 
 
-def test_a_bare_number_never_ends_the_job_of_this_cluster(lab: SlurmLab, over_ssh: Program, script: str) -> None:
+def test_a_bare_number_never_ends_the_job_of_this_cluster(
+    lab: SlurmLab, over_ssh: Program, script: str
+) -> None:
     there = over_ssh("submit", script).text.strip()
     number = there.partition("@")[0]
     refused = over_ssh("--yes", "cancel", number)
@@ -61,7 +71,9 @@ def test_a_bare_number_never_ends_the_job_of_this_cluster(lab: SlurmLab, over_ss
     assert f"{number}@lab " in refused.stderr
 
 
-def test_the_default_cluster_s_own_jobs_have_no_cluster(lab: SlurmLab, over_ssh: Program, tmp_path: Path) -> None:
+def test_the_default_cluster_s_own_jobs_have_no_cluster(
+    lab: SlurmLab, over_ssh: Program, tmp_path: Path
+) -> None:
     file = tmp_path / "here.sh"
     file.write_text(SLEEPER)
     assert over_ssh("submit", str(file)).text.strip().isdigit()
@@ -71,12 +83,24 @@ def test_the_default_cluster_s_own_jobs_have_no_cluster(lab: SlurmLab, over_ssh:
 def local(lab: SlurmLab, home: Path, clusters: str) -> Program:
     from tests.support.program import program_on_the_spot
 
-    lab.admin("sacctmgr", "-i", "-Q", "add", "user", "root", "cluster=lab2", "account=physics", check=False)
+    lab.admin(
+        "sacctmgr",
+        "-i",
+        "-Q",
+        "add",
+        "user",
+        "root",
+        "cluster=lab2",
+        "account=physics",
+        check=False,
+    )
     program = program_on_the_spot(lab, home)
     return Program(program.home, program.before, {**program.variables, "SLURM_CLUSTERS": clusters})
 
 
-def test_one_cluster_of_the_environment_is_asked_by_name(lab: SlurmLab, tmp_path: Path, script: str) -> None:
+def test_one_cluster_of_the_environment_is_asked_by_name(
+    lab: SlurmLab, tmp_path: Path, script: str
+) -> None:
     program = local(lab, tmp_path / "root", "lab2")
     file = tmp_path / "any.sh"
     file.write_text(SLEEPER)
@@ -96,7 +120,11 @@ def test_one_cluster_of_the_environment_is_asked_by_name(lab: SlurmLab, tmp_path
 def test_of_several_clusters_reads_ask_each_and_an_action_names_one(
     lab: SlurmLab, tmp_path: Path, script: str, clusters: str
 ) -> None:
-    here = lab.admin("sbatch", "--parsable", "-o", "/dev/null", stdin=SLEEPER.encode()).stdout.decode().strip()
+    here = (
+        lab.admin("sbatch", "--parsable", "-o", "/dev/null", stdin=SLEEPER.encode())
+        .stdout.decode()
+        .strip()
+    )
     there = local(lab, tmp_path / "one", "lab2")("submit", script).text.strip()
     program = local(lab, tmp_path / "root", clusters)
     assert {f"{here}@lab", there} <= {row["id"] for row in program.rows("jobs")}

@@ -1,4 +1,6 @@
-"""A request's `files` on the real Slurm, over ssh as another account: sent once, whole or not at all."""
+"""A request's `files` on the real Slurm, over ssh as another account: sent once, whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def project(folder: Path, data: bytes = b"") -> Path:
     (folder / "$(id)\nx").write_bytes(data)
     (folder / "out").symlink_to("/etc/shadow")
     (folder / "r.toml").write_text(REQUEST)
-    for words in (["init", "-q", "-b", "trunk"], ["add", "."], [*AUTHOR, "commit", "-q", "-m", "first"]):
+    for words in (
+        ["init", "-q", "-b", "trunk"],
+        ["add", "."],
+        [*AUTHOR, "commit", "-q", "-m", "first"],
+    ):
         subprocess.run(["git", "-C", folder, *words], check=True)
     (folder / "-rf").write_text("dash\n")
     return folder / "r.toml"
@@ -60,7 +66,9 @@ def sent(run: Run) -> str:
     return line
 
 
-def test_a_folder_is_sent_once_and_a_job_starts_in_it(over_ssh: Program, root: Path, tmp_path: Path) -> None:
+def test_a_folder_is_sent_once_and_a_job_starts_in_it(
+    over_ssh: Program, root: Path, tmp_path: Path
+) -> None:
     over_ssh.config.parent.mkdir(parents=True, exist_ok=True)
     over_ssh.config.write_text(f'[launch]\nstorage_root = "{root}"\n')
     request = project(tmp_path / "project")
@@ -83,10 +91,22 @@ def test_a_folder_is_sent_once_and_a_job_starts_in_it(over_ssh: Program, root: P
     assert code.startswith("trunk ")
     assert ", changed since (diff " in code
     assert f"# code: {code}" in over_ssh("script", job).text.splitlines()
-    seen = [over_ssh("script", job).text, over_ssh("journal", "--format", "json").text, first.stderr]
+    seen = [
+        over_ssh("script", job).text,
+        over_ssh("journal", "--format", "json").text,
+        first.stderr,
+    ]
     assert not [text for text in seen if "hunter2" in text]
-    assert not [path for path in over_ssh.home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
-    assert [path.name for path in sorted(folder.iterdir()) if path.is_file() and b"hunter2" in path.read_bytes()] == [
+    assert not [
+        path
+        for path in over_ssh.home.rglob("*")
+        if path.is_file() and b"hunter2" in path.read_bytes()
+    ]
+    assert [
+        path.name
+        for path in sorted(folder.iterdir())
+        if path.is_file() and b"hunter2" in path.read_bytes()
+    ] == [
         "request.toml",
         "secrets.sh",
     ]
@@ -105,10 +125,14 @@ async def test_of_a_line_cut_half_way_nothing_is_used_and_the_rest_is_sent(
     line = CutLine(slurm_lab.ssh_port)
     await line.start()
     try:
-        config = ssh_config_through(slurm_lab.ssh_config.read_text(), slurm_lab.ssh_port, line.port, tmp_path / "ssh")
+        config = ssh_config_through(
+            slurm_lab.ssh_config.read_text(), slurm_lab.ssh_port, line.port, tmp_path / "ssh"
+        )
         program = Program(home_with(tmp_path / "home", config.read_text()), ("--cluster", "lab"))
         program.config.parent.mkdir(parents=True)
-        program.config.write_text(f'[clusters.lab]\nssh = "lab-alice"\nlaunch.storage_root = "{root}"\n')
+        program.config.write_text(
+            f'[clusters.lab]\nssh = "lab-alice"\nlaunch.storage_root = "{root}"\n'
+        )
         line.cut_after("up", 3 << 20)
         cut = await asyncio.to_thread(program, "submit", "--hold", str(request))
         assert (cut.status, cut.stdout) == (1, b""), cut

@@ -19,7 +19,9 @@ from tests.support.sshd import TwoFactorServer, make_key
 
 
 @pytest.mark.journey
-async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(over_ssh: Program, scene: Scene) -> None:
+async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(
+    over_ssh: Program, scene: Scene
+) -> None:
     async with dashboard(over_ssh) as screen:
         text = await screen.until("JobHeldAdmin")
         lines = text.splitlines()
@@ -29,7 +31,11 @@ async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(over_ssh: Progr
         assert " g1" in training
         assert "mpi" not in text, "bob's job is not alice's"
         await screen.until(
-            lambda text: f"{scene.lab.alice}@lab-alice" in text and "connected" in text and "commands/min" in text
+            lambda text: (
+                f"{scene.lab.alice}@lab-alice" in text
+                and "connected" in text
+                and "commands/min" in text
+            )
         )
         screen.type("m")
         await screen.until(lambda text: "mpi" in text and scene.bobs in text)
@@ -81,9 +87,13 @@ async def test_it_says_what_is_wrong_while_the_controller_is_away_and_recovers(
     small_lab.reset()
 
 
-async def test_what_the_last_run_knew_is_shown_before_anything_answers(small_lab: SlurmLab, tmp_path: Path) -> None:
+async def test_what_the_last_run_knew_is_shown_before_anything_answers(
+    small_lab: SlurmLab, tmp_path: Path
+) -> None:
     small_lab.submit("alice", "--hold", "-J", "remembered")
-    program = Program(home_with(tmp_path / "home", small_lab.ssh_config.read_text()), ("--ssh", "lab-alice"))
+    program = Program(
+        home_with(tmp_path / "home", small_lab.ssh_config.read_text()), ("--ssh", "lab-alice")
+    )
     async with dashboard(program) as screen:
         await screen.until("remembered")
         screen.type("q")
@@ -99,7 +109,9 @@ async def test_what_the_last_run_knew_is_shown_before_anything_answers(small_lab
 
 
 def asking_config(lab: SlurmLab, known_hosts: Path) -> str:
-    """The lab's ssh configuration, which asks for unknown keys and remembers them in a file of the test's."""
+    """The lab's ssh configuration, which asks for unknown keys and remembers them in a file of the
+    test's.
+    """
     config = lab.ssh_config.read_text().replace(str(lab.ssh_known_hosts), str(known_hosts))
     return config.replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask")
 
@@ -109,7 +121,9 @@ async def test_an_unknown_host_key_is_asked_for_remembered_and_not_asked_again(
 ) -> None:
     small_lab.submit("alice", "--hold", "-J", "behind the key")
     known = tmp_path / "known_hosts"
-    program = Program(home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice"))
+    program = Program(
+        home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice")
+    )
     shown = key_fingerprint(small_lab.run_dir / "ssh" / "host_ed25519.pub")
     async with dashboard(program) as screen:
         text = await screen.until(lambda text: "Unknown host" in text and shown in text)
@@ -132,18 +146,26 @@ async def test_an_unknown_host_key_is_asked_for_remembered_and_not_asked_again(
     small_lab.reset()
 
 
-async def test_a_changed_host_key_is_refused_without_a_question(small_lab: SlurmLab, tmp_path: Path) -> None:
+async def test_a_changed_host_key_is_refused_without_a_question(
+    small_lab: SlurmLab, tmp_path: Path
+) -> None:
     known = tmp_path / "known_hosts"
     other = " ".join((small_lab.run_dir / "ssh" / "id_ed25519.pub").read_text().split()[:2])
     known.write_text(f"[127.0.0.1]:{small_lab.ssh_port} {other}\n")
     before = known.read_bytes()
-    program = Program(home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice"))
+    program = Program(
+        home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice")
+    )
     async with dashboard(program) as screen:
         text = await screen.until("has changed")
         assert "Unknown host" not in text
         screen.type("!")
-        text = await screen.until(lambda text: "what went wrong" in text and "ssh-keygen -R" in text)
-        assert key_fingerprint(small_lab.run_dir / "ssh" / "host_ed25519.pub") in text.replace("\n", "")
+        text = await screen.until(
+            lambda text: "what went wrong" in text and "ssh-keygen -R" in text
+        )
+        assert key_fingerprint(small_lab.run_dir / "ssh" / "host_ed25519.pub") in text.replace(
+            "\n", ""
+        )
         screen.type("\x1b")
         await screen.until(lambda text: "what went wrong" not in text)
         screen.type("q")
@@ -162,22 +184,32 @@ def key_fingerprint(public_key: Path) -> str:
 
 
 @asynccontextmanager
-async def two_hops(lab: SlurmLab, folder: Path) -> AsyncIterator[tuple[TwoFactorServer, TwoFactorServer, str]]:
-    """A jump host and a login node behind it that both ask for a password and a code, and the way there."""
+async def two_hops(
+    lab: SlurmLab, folder: Path
+) -> AsyncIterator[tuple[TwoFactorServer, TwoFactorServer, str]]:
+    """A jump host and a login node behind it that both ask for a password and a code, and the way
+    there.
+    """
     servers = []
     for name in ("gate", "cluster"):
         make_key(folder / f"{name}_key")
-        server = TwoFactorServer(name, folder / f"{name}_key", password=f"{name} secret", code=f"{name} 123456")
+        server = TwoFactorServer(
+            name, folder / f"{name}_key", password=f"{name} secret", code=f"{name} 123456"
+        )
         await server.start()
         servers.append(server)
     gate, cluster = servers
     (folder / "known_hosts").write_text(
-        "".join(f"[127.0.0.1]:{one.port} {one.host_key.with_suffix('.pub').read_text()}" for one in servers)
+        "".join(
+            f"[127.0.0.1]:{one.port} {one.host_key.with_suffix('.pub').read_text()}"
+            for one in servers
+        )
     )
     config = (
         f"Host gate\n HostName 127.0.0.1\n Port {gate.port}\n User alice\n"
         f"Host cluster\n HostName 127.0.0.1\n Port {cluster.port}\n User root\n ProxyJump gate\n"
-        f"Host *\n IdentityFile none\n IdentityAgent none\n UserKnownHostsFile {folder / 'known_hosts'}\n"
+        f"Host *\n IdentityFile none\n IdentityAgent none\n UserKnownHostsFile "
+        f"{folder / 'known_hosts'}\n"
     )
     try:
         yield gate, cluster, config
@@ -187,18 +219,24 @@ async def two_hops(lab: SlurmLab, folder: Path) -> AsyncIterator[tuple[TwoFactor
 
 
 @pytest.mark.journey
-async def test_two_factors_at_a_jump_host_and_behind_it_are_typed_into_the_app(scene: Scene, tmp_path: Path) -> None:
+async def test_two_factors_at_a_jump_host_and_behind_it_are_typed_into_the_app(
+    scene: Scene, tmp_path: Path
+) -> None:
     folder = tmp_path / "servers"
     folder.mkdir()
     wrapper = folder / "slurm"
     wrapper.mkdir()
     for name in ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel"):
-        (wrapper / name).write_text(f'#!/bin/sh\nSLURM_CONF={scene.lab.conf} exec /usr/bin/{name} "$@"\n')
+        (wrapper / name).write_text(
+            f'#!/bin/sh\nSLURM_CONF={scene.lab.conf} exec /usr/bin/{name} "$@"\n'
+        )
         (wrapper / name).chmod(0o755)
     async with two_hops(scene.lab, folder) as (gate, cluster, config):
         program = Program(home_with(tmp_path / "home", config))
         program.config.parent.mkdir(parents=True)
-        program.config.write_text(f'[clusters.juno]\nssh = "cluster"\npath = "{wrapper}"\nuser = "{scene.lab.alice}"\n')
+        program.config.write_text(
+            f'[clusters.juno]\nssh = "cluster"\npath = "{wrapper}"\nuser = "{scene.lab.alice}"\n'
+        )
         async with dashboard(program) as screen:
             for hop, who in ((gate, "alice"), (cluster, "root")):
                 welcome = partial(has_all, f"Welcome to {hop.name}", "Password")
@@ -220,7 +258,9 @@ async def test_two_factors_at_a_jump_host_and_behind_it_are_typed_into_the_app(s
             assert await screen.ended() == 0
 
 
-async def test_who_gives_a_prompt_up_is_told_so_and_may_try_again(scene: Scene, tmp_path: Path) -> None:
+async def test_who_gives_a_prompt_up_is_told_so_and_may_try_again(
+    scene: Scene, tmp_path: Path
+) -> None:
     folder = tmp_path / "servers"
     folder.mkdir()
     async with two_hops(scene.lab, folder) as (gate, _cluster, config):

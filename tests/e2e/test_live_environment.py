@@ -1,4 +1,6 @@
-"""What a person set for their own squeue and sinfo, or prints from their shell's rc file, changes nothing here."""
+"""What a person set for their own squeue and sinfo, or prints from their shell's rc file, changes
+nothing here.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,13 @@ def still(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 @pytest.mark.usefixtures("left_running")
 @pytest.mark.parametrize("kind", ["jobs", "nodes", "queues", "history"])
-def test_the_persons_own_output_settings_change_nothing(locally: Program, scene: Scene, kind: str) -> None:
+def test_the_persons_own_output_settings_change_nothing(
+    locally: Program, scene: Scene, kind: str
+) -> None:
     plain = locally.rows(kind, "--all")
-    trapped = Program(locally.home, locally.before, {**locally.variables, **TRAPS}).rows(kind, "--all")
+    trapped = Program(locally.home, locally.before, {**locally.variables, **TRAPS}).rows(
+        kind, "--all"
+    )
     assert plain
     # History grows as the accounting hears of older ends.
     known = {row.get("id", row["name"]) for row in plain}
@@ -76,7 +82,9 @@ def test_details_are_the_same_among_traps(locally: Program, scene: Scene) -> Non
 
 @pytest.fixture(scope="module", params=["bash", "tcsh"])
 def noisy(request: pytest.FixtureRequest, slurm_lab: SlurmLab) -> str:
-    """A user whose login shell prints, sets traps and has a squeue of its own, in whatever file it reads."""
+    """A user whose login shell prints, sets traps and has a squeue of its own, in whatever file it
+    reads.
+    """
     shell = Path("/bin") / str(request.param)
     if not shell.exists():
         pytest.skip(f"{shell} is not installed")
@@ -86,7 +94,9 @@ def noisy(request: pytest.FixtureRequest, slurm_lab: SlurmLab) -> str:
         for rc_file in (".bashrc", ".bash_profile", ".profile"):
             (home / rc_file).write_text(NOISE)
     else:
-        (home / ".tcshrc").write_text("echo welcome\nsetenv SQUEUE_FORMAT '%i|trap'\nalias squeue 'echo an alias'\n")
+        (home / ".tcshrc").write_text(
+            "echo welcome\nsetenv SQUEUE_FORMAT '%i|trap'\nalias squeue 'echo an alias'\n"
+        )
     return name
 
 
@@ -98,7 +108,9 @@ def test_an_rc_file_that_prints_and_sets_traps_changes_nothing(
     )
     program = Program(home_with(tmp_path / "noisy", config), ("--ssh", "lab-noisy"))
     words = [(kind, "--all", "--format", "json") for kind in ("jobs", "nodes")]
-    for kind, there, here in zip(("jobs", "nodes"), together(program, *words), together(over_ssh, *words), strict=True):
+    for kind, there, here in zip(
+        ("jobs", "nodes"), together(program, *words), together(over_ssh, *words), strict=True
+    ):
         assert still(there.json[kind]) == still(here.json[kind])
     assert row_of(program.rows("history", "--all"), scene.failed)["exit_code"] == 3
     # Who has no jobs is told so, by an empty list.
@@ -106,5 +118,7 @@ def test_an_rc_file_that_prints_and_sets_traps_changes_nothing(
     assert program.rows("history") == []
     shown = program("show", scene.training, "--format", "json").json["job"]
     assert shown["name"] == "train lr=1e-3"
-    (scheduler,) = [c for c in program("doctor", "--format", "json").json["checks"] if c["name"] == "scheduler"]
+    (scheduler,) = [
+        c for c in program("doctor", "--format", "json").json["checks"] if c["name"] == "scheduler"
+    ]
     assert f"you are {noisy}" in scheduler["detail"]

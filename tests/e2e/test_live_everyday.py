@@ -1,4 +1,6 @@
-"""What jobs, nodes, queues, history and show print of an ordinary day on a real Slurm, over ssh and on the spot."""
+"""What jobs, nodes, queues, history and show print of an ordinary day on a real Slurm, over ssh and
+on the spot.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,20 @@ pytestmark = pytest.mark.slurm_releases
 
 # ruff: noqa: SIM905
 JOB_KEYS = (
-    "id array_id array_task name user account queue qos state native_state reason priority nodes cpus gpus "
-    "memory_bytes elapsed_seconds limit_seconds submitted_at eligible_at started_at ends_at node_list work_dir "
+    "id array_id array_task name user account queue qos state native_state reason priority nodes "
+    "cpus gpus "
+    "memory_bytes elapsed_seconds limit_seconds submitted_at eligible_at started_at ends_at "
+    "node_list work_dir "
     "stdout_path stderr_path dependency comment exit_code exit_signal"
 ).split()
 NODE_KEYS = (
-    "name state native_state flags reason reason_by reason_since queues cpus cpus_used gpus gpus_used gpu_type "
+    "name state native_state flags reason reason_by reason_since queues cpus cpus_used gpus "
+    "gpus_used gpu_type "
     "memory_bytes memory_used_bytes load features jobs"
 ).split()
 QUEUE_KEYS = (
-    "name available default limit_seconds nodes nodes_idle nodes_down cpus cpus_used gpus gpus_used jobs_running "
+    "name available default limit_seconds nodes nodes_idle nodes_down cpus cpus_used gpus "
+    "gpus_used jobs_running "
     "jobs_pending"
 ).split()
 JOB_COUNTS = {"priority", "nodes", "cpus", "gpus", "memory_bytes", "exit_code", "exit_signal"}
@@ -102,13 +108,21 @@ def in_csv(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-def test_ones_own_jobs_are_the_default_and_all_are_everyones(over_ssh: Program, scene: Scene) -> None:
+def test_ones_own_jobs_are_the_default_and_all_are_everyones(
+    over_ssh: Program, scene: Scene
+) -> None:
     whole_queue = scene.squeue("-o", "%i|%u")
     own = over_ssh.rows("jobs")
-    assert sorted(job["id"] for job in own) == sorted(scene.squeue("--me", "-o", "%i", user="alice"))
+    assert sorted(job["id"] for job in own) == sorted(
+        scene.squeue("--me", "-o", "%i", user="alice")
+    )
     assert {job["user"] for job in own} == {scene.lab.alice}
-    assert sorted(f"{job['id']}|{job['user']}" for job in over_ssh.rows("jobs", "--all")) == sorted(whole_queue)
-    assert over_ssh.rows("jobs", "--mine") == own or len(over_ssh.rows("jobs", "--mine")) == len(own)
+    assert sorted(f"{job['id']}|{job['user']}" for job in over_ssh.rows("jobs", "--all")) == sorted(
+        whole_queue
+    )
+    assert over_ssh.rows("jobs", "--mine") == own or len(over_ssh.rows("jobs", "--mine")) == len(
+        own
+    )
 
 
 def test_root_has_no_jobs_of_its_own_but_sees_those_of_all(locally: Program, scene: Scene) -> None:
@@ -117,12 +131,22 @@ def test_root_has_no_jobs_of_its_own_but_sees_those_of_all(locally: Program, sce
     assert sorted(job["id"] for job in everyones) == sorted(scene.squeue("-o", "%i"))
 
 
-def test_what_waits_of_an_array_is_one_row_however_irregular(over_ssh: Program, scene: Scene) -> None:
+def test_what_waits_of_an_array_is_one_row_however_irregular(
+    over_ssh: Program, scene: Scene
+) -> None:
     jobs = over_ssh.rows("jobs")
     waiting = row_of(jobs, f"{scene.array}_[2-10%1]")
-    assert (waiting["array_id"], waiting["array_task"], waiting["state"]) == (scene.array, "2-10%1", "pending")
+    assert (waiting["array_id"], waiting["array_task"], waiting["state"]) == (
+        scene.array,
+        "2-10%1",
+        "pending",
+    )
     running = row_of(jobs, f"{scene.array}_1")
-    assert (running["array_id"], running["array_task"], running["state"]) == (scene.array, "1", "running")
+    assert (running["array_id"], running["array_task"], running["state"]) == (
+        scene.array,
+        "1",
+        "running",
+    )
     (irregular,) = [job for job in jobs if job["array_id"] == scene.irregular]
     assert irregular["id"] == scene.squeue("-j", scene.irregular, "-o", "%i")[0]
     assert "..." not in irregular["id"]
@@ -139,21 +163,31 @@ def tasks_of(text: str) -> set[int]:
     return tasks
 
 
-def test_a_running_training_has_its_gpus_memory_times_and_node(program: Program, scene: Scene) -> None:
+def test_a_running_training_has_its_gpus_memory_times_and_node(
+    program: Program, scene: Scene
+) -> None:
     job = row_of(program.rows("jobs", "--all"), scene.training)
-    started, ends, submitted, priority = scene.squeue("-j", scene.training, "-o", "%S %e %V %Q")[0].split()
+    started, ends, submitted, priority = scene.squeue("-j", scene.training, "-o", "%S %e %V %Q")[
+        0
+    ].split()
     assert (job["state"], job["native_state"], job["reason"]) == ("running", "RUNNING", None)
     assert (job["name"], job["user"], job["account"], job["queue"], job["qos"]) == (
         *("train lr=1e-3", scene.lab.alice, "physics", "gpu", "normal"),
     )
     assert (job["nodes"], job["cpus"], job["gpus"], job["memory_bytes"]) == (1, 4, 2, 4 << 30)
     assert (job["limit_seconds"], job["node_list"], job["comment"]) == (7200, "g1", "best so far")
-    assert (job["started_at"], job["ends_at"], job["submitted_at"]) == (utc(started), utc(ends), utc(submitted))
+    assert (job["started_at"], job["ends_at"], job["submitted_at"]) == (
+        utc(started),
+        utc(ends),
+        utc(submitted),
+    )
     assert int(ends) - int(started) == 7200
     assert 0 <= job["elapsed_seconds"] < 600
     assert abs(job["priority"] - int(priority)) < 1000
     assert job["work_dir"] == str(scene.lab.work_dir("alice"))
-    assert (job["stdout_path"], job["stderr_path"], job["exit_code"], job["exit_signal"]) == (None,) * 4
+    assert (job["stdout_path"], job["stderr_path"], job["exit_code"], job["exit_signal"]) == (
+        None,
+    ) * 4
     assert (job["array_id"], job["array_task"], job["dependency"]) == (None, None, None)
 
 
@@ -162,7 +196,11 @@ def test_waiting_jobs_say_whether_they_are_held_what_for_and_with_how_many_gpus(
 ) -> None:
     jobs = over_ssh.rows("jobs")
     held = row_of(jobs, scene.held)
-    assert (held["state"], held["native_state"], held["reason"]) == ("held", "PENDING", "JobHeldUser")
+    assert (held["state"], held["native_state"], held["reason"]) == (
+        "held",
+        "PENDING",
+        "JobHeldUser",
+    )
     assert (held["limit_seconds"], held["node_list"]) == (86400, None)
     assert (held["started_at"], held["ends_at"], held["elapsed_seconds"]) == (None, None, 0)
     by_root = row_of(jobs, scene.held_by_root)
@@ -174,25 +212,43 @@ def test_waiting_jobs_say_whether_they_are_held_what_for_and_with_how_many_gpus(
 
 
 def test_a_drained_node_says_why_by_whom_and_since_when(program: Program, scene: Scene) -> None:
-    shown = scene.lab.admin("env", "SLURM_TIME_FORMAT=%s", "sinfo", "-hNn", "n3", "-p", "long", "-o", "%H").stdout
+    shown = scene.lab.admin(
+        "env", "SLURM_TIME_FORMAT=%s", "sinfo", "-hNn", "n3", "-p", "long", "-o", "%H"
+    ).stdout
     nodes = {node["name"]: node for node in program.rows("nodes")}
     assert list(nodes) == ["g1", "g2", "n1", "n2", "n3", "x1"]
     drained = nodes["n3"]
-    assert (drained["state"], drained["reason"], drained["reason_by"]) == ("drained", DRAIN_REASON, "root")
+    assert (drained["state"], drained["reason"], drained["reason_by"]) == (
+        "drained",
+        DRAIN_REASON,
+        "root",
+    )
     assert drained["reason_since"] == utc(shown.decode().split()[0])
     assert drained["flags"] == ["drain"] or drained["flags"] == []
     assert nodes["x1"]["state"] == "down"
     training = nodes["g1"]
     assert (training["state"], training["cpus"], training["cpus_used"]) == ("mixed", 8, 4)
-    assert (training["gpus"], training["gpus_used"], training["gpu_type"], training["jobs"]) == (4, 2, "a100", 1)
+    assert (training["gpus"], training["gpus_used"], training["gpu_type"], training["jobs"]) == (
+        4,
+        2,
+        "a100",
+        1,
+    )
     assert (training["memory_bytes"], training["memory_used_bytes"]) == (16000 << 20, 4 << 30)
     assert training["features"] == ["gpu", "a100"]
     assert sorted(training["queues"]) == ["gpu", "staff"]
     idle = nodes["g2"]
-    assert (idle["state"], idle["reason"], idle["reason_by"], idle["reason_since"]) == ("idle", None, None, None)
+    assert (idle["state"], idle["reason"], idle["reason_by"], idle["reason_since"]) == (
+        "idle",
+        None,
+        None,
+        None,
+    )
 
 
-def test_the_queues_of_a_node_stand_in_the_same_order_at_each_poll(locally: Program, scene: Scene) -> None:
+def test_the_queues_of_a_node_stand_in_the_same_order_at_each_poll(
+    locally: Program, scene: Scene
+) -> None:
     # sinfo itself changes it from call to call.
     seen = [[node["queues"] for node in locally.rows("nodes")] for _ in range(4)]
     assert seen[1:] == seen[:-1]
@@ -204,15 +260,36 @@ def test_queues_have_their_limits_and_their_load(program: Program, scene: Scene)
     assert [name for name, queue in queues.items() if queue["default"]] == ["main"]
     assert [name for name, queue in queues.items() if not queue["available"]] == ["closed"]
     limits = {name: queue["limit_seconds"] for name, queue in queues.items()}
-    assert limits == {"main": 604800, "debug": 1800, "gpu": 172800, "long": None, "closed": 86400, "staff": 86400}
+    assert limits == {
+        "main": 604800,
+        "debug": 1800,
+        "gpu": 172800,
+        "long": None,
+        "closed": 86400,
+        "staff": 86400,
+    }
     gpu = queues["gpu"]
-    assert (gpu["nodes"], gpu["cpus"], gpu["cpus_used"], gpu["gpus"], gpu["gpus_used"]) == (2, 16, 4, 8, 2)
-    assert (gpu["nodes_idle"], gpu["nodes_down"], gpu["jobs_running"], gpu["jobs_pending"]) == (1, 0, 1, 1)
+    assert (gpu["nodes"], gpu["cpus"], gpu["cpus_used"], gpu["gpus"], gpu["gpus_used"]) == (
+        2,
+        16,
+        4,
+        8,
+        2,
+    )
+    assert (gpu["nodes_idle"], gpu["nodes_down"], gpu["jobs_running"], gpu["jobs_pending"]) == (
+        1,
+        0,
+        1,
+        1,
+    )
     main = queues["main"]
     # n3 is drained and x1 is down.
     assert (main["nodes"], main["nodes_idle"], main["nodes_down"]) == (4, 1, 2)
     waiting_tasks = 9 + len(IRREGULAR_TASKS.split(","))
-    assert (main["jobs_running"], main["jobs_pending"]) == (2, waiting_tasks + len(("held", "by root", "after", "bob")))
+    assert (main["jobs_running"], main["jobs_pending"]) == (
+        2,
+        waiting_tasks + len(("held", "by root", "after", "bob")),
+    )
 
 
 @pytest.mark.journey
@@ -228,7 +305,15 @@ def test_history_tells_how_each_job_ended(program: Program, scene: Scene) -> Non
     signalled = row_of(jobs, scene.signalled)
     assert (signalled["state"], signalled["exit_signal"]) == ("failed", 11)
     assert row_of(jobs, scene.cancelled)["state"] == "cancelled"
-    ended = {"completed", "failed", "timeout", "cancelled", "node_failed", "preempted", "out_of_memory"}
+    ended = {
+        "completed",
+        "failed",
+        "timeout",
+        "cancelled",
+        "node_failed",
+        "preempted",
+        "out_of_memory",
+    }
     assert {job["state"] for job in jobs} <= ended
     ends = [job["ends_at"] for job in jobs]
     assert ends == sorted(ends, reverse=True)
@@ -238,7 +323,9 @@ def test_history_is_ones_own_by_default(over_ssh: Program, scene: Scene) -> None
     assert {job["user"] for job in over_ssh.rows("history")} == {scene.lab.alice}
 
 
-def test_show_gives_the_paths_of_an_array_task_and_all_the_scheduler_said(program: Program, scene: Scene) -> None:
+def test_show_gives_the_paths_of_an_array_task_and_all_the_scheduler_said(
+    program: Program, scene: Scene
+) -> None:
     answer = program("show", f"{scene.array}_1", "--format", "json").json
     assert list(answer) == [
         "schema",
@@ -262,13 +349,17 @@ def test_show_gives_the_paths_of_an_array_task_and_all_the_scheduler_said(progra
     assert job["native"]["StdOut"] == job["stdout_path"]
 
 
-def test_show_finds_a_waiting_task_in_its_array_and_a_plain_job_by_its_number(over_ssh: Program, scene: Scene) -> None:
+def test_show_finds_a_waiting_task_in_its_array_and_a_plain_job_by_its_number(
+    over_ssh: Program, scene: Scene
+) -> None:
     waiting = over_ssh("show", f"{scene.array}_7", "--format", "json").json["job"]
     assert waiting["state"] == "pending"
     assert 7 in tasks_of(waiting["array_task"].partition("%")[0])
     training = over_ssh("show", scene.training, "--format", "json").json["job"]
     assert (training["id"], training["gpus"]) == (scene.training, 2)
-    assert training["stdout_path"] == str(scene.lab.work_dir("alice") / f"train.{scene.training}.out")
+    assert training["stdout_path"] == str(
+        scene.lab.work_dir("alice") / f"train.{scene.training}.out"
+    )
     words = over_ssh("show", scene.failed)
     assert (words.status, words.stderr) == (0, "")
     assert "broken import" in words.text
@@ -287,12 +378,16 @@ def test_show_finds_a_waiting_task_in_its_array_and_a_plain_job_by_its_number(ov
         ("state:failed", []),
     ],
 )
-def test_a_filter_keeps_the_rows_it_means(over_ssh: Program, scene: Scene, expression: str, labels: list[str]) -> None:
+def test_a_filter_keeps_the_rows_it_means(
+    over_ssh: Program, scene: Scene, expression: str, labels: list[str]
+) -> None:
     wanted = {getattr(scene, label) for label in labels}
     assert {job["id"] for job in over_ssh.rows("jobs", "--filter", expression)} == wanted
 
 
-def test_a_table_for_people_has_a_line_a_job_and_nothing_on_stderr(over_ssh: Program, scene: Scene) -> None:
+def test_a_table_for_people_has_a_line_a_job_and_nothing_on_stderr(
+    over_ssh: Program, scene: Scene
+) -> None:
     run = over_ssh("jobs", "--all")
     assert (run.status, run.stderr) == (0, "")
     heading, *lines = run.text.splitlines()

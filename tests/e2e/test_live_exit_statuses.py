@@ -1,4 +1,6 @@
-"""How the program ends and what it says when it cannot do what was asked: wrong usage, wrong configuration, no job."""
+"""How the program ends and what it says when it cannot do what was asked: wrong usage, wrong
+configuration, no job.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +52,21 @@ def test_what_is_no_job_id_at_all_is_refused_without_a_traceback(over_ssh: Progr
 
 
 @pytest.mark.parametrize("destination", ["nobody@127.0.0.1:{port}", "no-such-host.invalid"])
-def test_a_host_that_does_not_answer_is_status_3_with_the_next_step(tmp_path: Path, destination: str) -> None:
+def test_a_host_that_does_not_answer_is_status_3_with_the_next_step(
+    tmp_path: Path, destination: str
+) -> None:
     place = destination.format(port=free_port())
     said = Program(home_with(tmp_path / "home"))("--ssh", place, "jobs").refused(3)
     assert place.split("@")[-1].split(":")[0] in said
     assert len(said.splitlines()) >= 2, "no next step"
 
 
-def test_a_changed_host_key_is_refused_with_both_fingerprints(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+def test_a_changed_host_key_is_refused_with_both_fingerprints(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
     home = home_with(
-        tmp_path / "home", slurm_lab.ssh_config.read_text().replace(str(slurm_lab.ssh_known_hosts), "~/known")
+        tmp_path / "home",
+        slurm_lab.ssh_config.read_text().replace(str(slurm_lab.ssh_known_hosts), "~/known"),
     )
     other = (slurm_lab.run_dir / "ssh" / "id_ed25519.pub").read_text().split()[:2]
     (home / "known").write_text(f"[127.0.0.1]:{slurm_lab.ssh_port} {' '.join(other)}\n")
@@ -71,15 +78,21 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(slurm_lab: SlurmLa
     assert (home / "known").read_bytes() == before
 
 
-def test_an_unknown_host_key_is_not_taken_where_nobody_can_be_asked(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+def test_an_unknown_host_key_is_not_taken_where_nobody_can_be_asked(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
     config = slurm_lab.ssh_config.read_text().replace(str(slurm_lab.ssh_known_hosts), "~/known")
-    home = home_with(tmp_path / "home", config.replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask"))
+    home = home_with(
+        tmp_path / "home", config.replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask")
+    )
     said = Program(home, ("--ssh", "lab-alice"))("jobs").refused(3)
     assert "SHA256:" in said
     assert not (home / "known").exists()
 
 
-def test_a_machine_without_slurm_says_so_when_it_is_asked_for_slurm(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+def test_a_machine_without_slurm_says_so_when_it_is_asked_for_slurm(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
     empty = tmp_path / "bin"
     empty.mkdir()
     program = Program(home_with(tmp_path / "home"), (), {"PATH": str(empty)})
@@ -93,9 +106,17 @@ def test_the_doctor_finds_all_well(over_ssh: Program, locally: Program) -> None:
         checks = answer["checks"]
         assert all(list(check) == ["name", "ok", "detail", "next_step"] for check in checks)
         assert [check for check in checks if not check["ok"]] == []
-        assert {"connection", "scheduler", "commands", "controller", "clock", "jobs", "nodes", "queues", "history"} <= {
-            check["name"] for check in checks
-        }
+        assert {
+            "connection",
+            "scheduler",
+            "commands",
+            "controller",
+            "clock",
+            "jobs",
+            "nodes",
+            "queues",
+            "history",
+        } <= {check["name"] for check in checks}
         assert "22.05" in next(check["detail"] for check in checks if check["name"] == "scheduler")
 
 
@@ -107,7 +128,9 @@ def test_the_doctor_gives_each_failing_check_a_next_step(
     )
     assert (unreachable.status, unreachable.stderr) == (3, "")
     (tmp_path / "file").touch()
-    no_cache = over_ssh("doctor", "--format", "json", HPCDASH_CACHE=str(tmp_path / "file" / "cache"))
+    no_cache = over_ssh(
+        "doctor", "--format", "json", HPCDASH_CACHE=str(tmp_path / "file" / "cache")
+    )
     assert (no_cache.status, no_cache.stderr) == (1, "")
     for run, name in ((unreachable, "connection"), (no_cache, "cache")):
         failing = [check for check in json.loads(run.stdout)["checks"] if not check["ok"]]
@@ -127,7 +150,12 @@ def test_a_cluster_that_was_added_is_found_by_its_name(slurm_lab: SlurmLab, tmp_
     assert program.config.exists()
     listed = program("clusters", "--format", "json").json["clusters"]
     (juno,) = [cluster for cluster in listed if cluster["name"] == "juno"]
-    assert (juno["transport"], juno["ssh"], juno["default"], juno["title"]) == ("ssh", "lab-alice", True, "Juno")
+    assert (juno["transport"], juno["ssh"], juno["default"], juno["title"]) == (
+        "ssh",
+        "lab-alice",
+        True,
+        "Juno",
+    )
     assert program("config", "check").status == 0
     for words in (("--cluster", "juno", "nodes"), ("nodes", "--cluster", "juno"), ("nodes",)):
         answer = program(*words, "--format", "json").json
@@ -148,11 +176,15 @@ def test_a_cluster_that_was_added_is_found_by_its_name(slurm_lab: SlurmLab, tmp_
         ('[keys]\nfilter = "m"\n', None, "keys.filter"),
     ],
 )
-def test_a_wrong_configuration_names_file_line_and_key(tmp_path: Path, text: str, line: int | None, key: str) -> None:
+def test_a_wrong_configuration_names_file_line_and_key(
+    tmp_path: Path, text: str, line: int | None, key: str
+) -> None:
     program = Program(home_with(tmp_path / "home"))
     program.config.parent.mkdir(parents=True)
     program.config.write_text(text)
-    for words in (("config", "check"),) if line is None else (("config", "check"), ("--local", "jobs")):
+    for words in (
+        (("config", "check"),) if line is None else (("config", "check"), ("--local", "jobs"))
+    ):
         said = program(*words).refused(2)
         assert (f"{program.config}:{line}" if line else str(program.config)) in said
         assert key in said

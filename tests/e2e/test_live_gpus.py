@@ -76,11 +76,16 @@ def test_the_gpus_of_an_ended_job_are_not_known_once_only_the_accounting_knows_i
 ) -> None:
     job = lab.submit("alice", "-p", "gpu", "--gres=gpu:2", script="#!/bin/sh\n")
     lab.wait_state(job, "COMPLETED")
-    wait_until("the accounting to know the job", lambda: job in {row["id"] for row in program.rows("history")})
+    wait_until(
+        "the accounting to know the job",
+        lambda: job in {row["id"] for row in program.rows("history")},
+    )
     assert [row["gpus"] for row in program.rows("history") if row["id"] == job] == [None]
 
 
-def test_a_filter_on_gpus_says_how_many_rows_it_cannot_judge(lab: SlurmLab, program: Program) -> None:
+def test_a_filter_on_gpus_says_how_many_rows_it_cannot_judge(
+    lab: SlurmLab, program: Program
+) -> None:
     job = lab.submit("alice", "-p", "gpu", "--exclusive")
     lab.wait_state(job, "RUNNING")
     asked = program("jobs", "--filter", "gpus>0")

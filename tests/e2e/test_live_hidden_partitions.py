@@ -20,15 +20,22 @@ def lab(clean_slurm: SlurmLab) -> Iterator[SlurmLab]:
     """Partition long is hidden, gpu is open to bob's group alone, as is debug to alice's."""
     clean_slurm.admin("scontrol", "update", "partitionname=long", "hidden=yes")
     clean_slurm.admin("scontrol", "update", "partitionname=gpu", f"allowgroups={clean_slurm.bob}")
-    clean_slurm.admin("scontrol", "update", "partitionname=debug", f"allowgroups={clean_slurm.alice}")
+    clean_slurm.admin(
+        "scontrol", "update", "partitionname=debug", f"allowgroups={clean_slurm.alice}"
+    )
     yield clean_slurm
     clean_slurm.admin("scontrol", "update", "partitionname=long", "hidden=no")
     for name in ("gpu", "debug"):
         clean_slurm.admin("scontrol", "update", f"partitionname={name}", "allowgroups=ALL")
 
 
-def test_own_jobs_in_a_hidden_partition_are_listed_and_shown(lab: SlurmLab, over_ssh: Program) -> None:
-    running, array = lab.submit("alice", "-p", "long"), lab.submit("alice", "-p", "long", "--hold", "-a", "1-3")
+def test_own_jobs_in_a_hidden_partition_are_listed_and_shown(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
+    running, array = (
+        lab.submit("alice", "-p", "long"),
+        lab.submit("alice", "-p", "long", "--hold", "-a", "1-3"),
+    )
     lab.wait_state(running, "RUNNING")
     ids = {row["array_id"] or row["id"] for row in over_ssh.rows("jobs")}
     assert {running, array} <= ids
@@ -36,7 +43,9 @@ def test_own_jobs_in_a_hidden_partition_are_listed_and_shown(lab: SlurmLab, over
     assert "long" in over_ssh("show", running).text
 
 
-def test_queues_that_are_hidden_or_closed_to_me_are_marked(lab: SlurmLab, over_ssh: Program) -> None:
+def test_queues_that_are_hidden_or_closed_to_me_are_marked(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     is_open = {row["name"]: row["available"] for row in over_ssh.rows("queues")}
     assert {name: is_open[name] for name in ("main", "debug", "long", "gpu")} == {
         "main": True,
@@ -51,7 +60,10 @@ def test_queues_that_are_hidden_or_closed_to_me_are_marked(lab: SlurmLab, over_s
 
 
 def test_nodes_of_a_hidden_partition_name_it(lab: SlurmLab, over_ssh: Program) -> None:
-    assert {row["name"] for row in over_ssh.rows("nodes") if "long" in row["queues"]} == {"n2", "n3"}
+    assert {row["name"] for row in over_ssh.rows("nodes") if "long" in row["queues"]} == {
+        "n2",
+        "n3",
+    }
 
 
 async def test_a_queue_that_is_hidden_or_closed_to_me_is_not_offered(lab: SlurmLab) -> None:

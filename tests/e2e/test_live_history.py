@@ -32,13 +32,16 @@ def told_by_sacct(lab: SlurmLab, job_ids: list[str]) -> dict[tuple[str, str], in
 
 def counted(rows: list[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
     return {
-        (row["id"], row["native_state"].split()[0]): row["elapsed_seconds"] * (row["cpus"] if row["started_at"] else 0)
+        (row["id"], row["native_state"].split()[0]): row["elapsed_seconds"]
+        * (row["cpus"] if row["started_at"] else 0)
         for row in rows
     }
 
 
 async def test_runs_are_those_of_sacct_to_the_second(clean_slurm: SlurmLab, tmp_path: Path) -> None:
-    """Ended well and badly, put back once, held and cancelled before it was eligible, and of a hostile name."""
+    """Ended well and badly, put back once, held and cancelled before it was eligible, and of a
+    hostile name.
+    """
     lab = clean_slurm
     ran = [
         lab.submit("alice", "-n2", "-J", HOSTILE, script="#!/bin/sh\nsrun -n2 sleep 1\n"),
@@ -70,11 +73,14 @@ async def test_runs_are_those_of_sacct_to_the_second(clean_slurm: SlurmLab, tmp_
         (never,) = (row for row in rows if row["id"] == held)
         assert (never["state"], never["started_at"]) == ("cancelled", None)
         assert {row["state"] for row in rows if row["id"] == put_back} == {"requeued"}
-        bobs = await store.archive.fetch_runs(Span(now - 86_400, now + 1), RunSelection(users=(lab.bob,)))
+        bobs = await store.archive.fetch_runs(
+            Span(now - 86_400, now + 1), RunSelection(users=(lab.bob,))
+        )
         assert not set(jobs) & set(bobs.table["id"].to_pylist())
         # What was there at a moment: the runs that began before it and ended after.
         begins, ends = (
-            sorted(row[name] for row in rows if row["id"] == ran[0])[0] for name in ("started_at", "ends_at")
+            sorted(row[name] for row in rows if row["id"] == ran[0])[0]
+            for name in ("started_at", "ends_at")
         )
         past = Span(now - 3 * 86_400, int(begins.timestamp()) + 1)
         assert int(ends.timestamp()) >= past.until
@@ -93,8 +99,12 @@ async def test_what_would_start_sooner_is_asked_without_submitting(clean_slurm: 
     assert [option.estimate.refusal for option in options] == [""] * 4
     assert {option.format(now).split()[0] for option in options} <= {"now", "in"}
     assert all(option.command.startswith("sbatch --test-only ") for option in options)
-    assert (earlier.as_it_was.change, earlier.changed.change) == ("as it was", "1G of memory and a limit of 01:00:00")
-    # Of the memory each of its two nodes has a half, of one CPU: which option says so depends on what Slurm tells.
+    assert (earlier.as_it_was.change, earlier.changed.change) == (
+        "as it was",
+        "1G of memory and a limit of 01:00:00",
+    )
+    # Of the memory each of its two nodes has a half, of one CPU: which option says so depends on
+    # what Slurm tells.
     words = set(earlier.changed.command.split())
     assert "--time=60" in words
     assert len(words & {"--mem-per-cpu=512M", "--mem=512M"}) == 1

@@ -1,4 +1,6 @@
-"""Jobs whose names try to forge rows, colours and commands: each is there once, by its name, and nothing else is."""
+"""Jobs whose names try to forge rows, colours and commands: each is there once, by its name, and
+nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ pytestmark = pytest.mark.slurm_releases
 def hostile(slurm_lab: SlurmLab) -> Iterator[dict[str, str]]:
     """The ids of the hostile jobs, all held, and their names as text."""
     clear(slurm_lab)
-    yield {job_id: name.decode("utf-8", "replace") for name, job_id in hostile_jobs(slurm_lab).items()}
+    yield {
+        job_id: name.decode("utf-8", "replace") for name, job_id in hostile_jobs(slurm_lab).items()
+    }
     clear(slurm_lab, HOSTILE_NODE)
 
 
@@ -45,7 +49,9 @@ def test_each_hostile_job_is_there_once_under_its_exact_name(
 
 
 def test_csv_keeps_the_names_and_forges_no_row(program: Program, hostile: dict[str, str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(program("jobs", "--all", "--format", "csv").text, newline="")))
+    rows = list(
+        csv.DictReader(io.StringIO(program("jobs", "--all", "--format", "csv").text, newline=""))
+    )
     assert {row["id"]: row["name"] for row in rows} == hostile
 
 
@@ -68,13 +74,19 @@ def unsafe(character: str) -> bool:
     """A control character, or a format character that turns text around."""
     if character in "\n\u200d\u200b":
         return False
-    return unicodedata.category(character) in ("Cc", "Cs") or unicodedata.bidirectional(character) in (
-        *("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"),
-    )
+    return unicodedata.category(character) in ("Cc", "Cs") or unicodedata.bidirectional(
+        character
+    ) in (*("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"),)
 
 
-def test_show_tells_each_hostile_job_and_believes_none_of_them(over_ssh: Program, hostile: dict[str, str]) -> None:
-    forgers = [job_id for job_id, name in hostile.items() if "JobState" in name or "\n" in name or "\x1b" in name]
+def test_show_tells_each_hostile_job_and_believes_none_of_them(
+    over_ssh: Program, hostile: dict[str, str]
+) -> None:
+    forgers = [
+        job_id
+        for job_id, name in hostile.items()
+        if "JobState" in name or "\n" in name or "\x1b" in name
+    ]
     assert len(forgers) >= 4
     answers = together(over_ssh, *(("show", job_id, "--format", "json") for job_id in forgers))
     words = together(over_ssh, *(("show", job_id) for job_id in forgers))
@@ -88,7 +100,9 @@ def test_show_tells_each_hostile_job_and_believes_none_of_them(over_ssh: Program
         assert [c for c in shown.text if unsafe(c)] == []
 
 
-def test_a_drained_nodes_hostile_reason_is_told_whole(program: Program, hostile: dict[str, str]) -> None:
+def test_a_drained_nodes_hostile_reason_is_told_whole(
+    program: Program, hostile: dict[str, str]
+) -> None:
     nodes = {node["name"]: node for node in program.rows("nodes")}
     assert len(nodes) == 6
     assert nodes[HOSTILE_NODE]["reason"] == HOSTILE_REASON.decode()

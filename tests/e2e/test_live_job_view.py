@@ -1,4 +1,6 @@
-"""One job in full on a real Slurm: what it uses, its rank, what hangs on what, how it ended, and why it failed."""
+"""One job in full on a real Slurm: what it uses, its rank, what hangs on what, how it ended, and
+why it failed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ class Jobs:
 
     def steps(self, *job_ids: str) -> bool:
         """Whether Slurm has sampled a step of each."""
-        return all(self.lab.admin("sstat", "-a", "-n", "-j", job_id, check=False).stdout for job_id in job_ids)
+        return all(
+            self.lab.admin("sstat", "-a", "-n", "-j", job_id, check=False).stdout
+            for job_id in job_ids
+        )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,9 @@ def jobs(slurm_lab: SlurmLab) -> Iterator[Jobs]:
     array = lab.submit("alice", *node, "--array=1-6%2", "--mem=200M", script=_HOLDS_MEMORY % 3000)
     made = Jobs(
         lab,
-        training=lab.submit("alice", *node, "-J", "buffer", "-c2", "--mem=200M", script=_HOLDS_MEMORY % 3000),
+        training=lab.submit(
+            "alice", *node, "-J", "buffer", "-c2", "--mem=200M", script=_HOLDS_MEMORY % 3000
+        ),
         array=array,
         bobs=lab.submit("bob", *node),
         ended=lab.submit("alice", *node, "--mem=200M", script=_HOLDS_MEMORY % 0),
@@ -70,7 +77,9 @@ def jobs(slurm_lab: SlurmLab) -> Iterator[Jobs]:
     lab.wait_state(made.ended, "COMPLETED")
     lab.wait_state(failed, "FAILED")
     wait_until("steps to be sampled", lambda: made.steps(made.training, made.bobs))
-    wait_until("the dependency to be given up", lambda: b"Never" in _squeue(lab, "%r", made.hopeless))
+    wait_until(
+        "the dependency to be given up", lambda: b"Never" in _squeue(lab, "%r", made.hopeless)
+    )
     yield made
     left = (made.after_array, made.hopeless, made.waiting, made.training, array, made.bobs)
     lab.admin("scancel", "--quiet", "--full", "--signal=KILL", *left, check=False)
@@ -82,9 +91,14 @@ def _squeue(lab: SlurmLab, letter: str, job_ids: str) -> bytes:
     return lab.admin("squeue", "-h", "-o", letter, "-j", job_ids, check=False).stdout
 
 
-def test_what_running_and_ended_jobs_use_is_what_they_did_use(jobs: Jobs, over_ssh: Program) -> None:
+def test_what_running_and_ended_jobs_use_is_what_they_did_use(
+    jobs: Jobs, over_ssh: Program
+) -> None:
     task = f"{jobs.array}_1"
-    shows = together(over_ssh, *(("show", job_id, "--format", "json") for job_id in (jobs.training, task, jobs.ended)))
+    shows = together(
+        over_ssh,
+        *(("show", job_id, "--format", "json") for job_id in (jobs.training, task, jobs.ended)),
+    )
     training, of_array, ended = (run.json["job"]["usage"] for run in shows)
     for usage in (training, of_array, ended):
         assert 60 * _MEGABYTE <= usage["memory_peak_bytes"] <= 150 * _MEGABYTE, usage
@@ -129,7 +143,9 @@ async def test_a_job_s_page_tells_it_all(jobs: Jobs, over_ssh: Program) -> None:
         screen.type("name:buffer")
         await screen.until(lambda text: "buffer" in text and "train" not in text)
         screen.type("\r")
-        await screen.until(lambda text: not any(line.startswith(" /") for line in text.splitlines()))
+        await screen.until(
+            lambda text: not any(line.startswith(" /") for line in text.splitlines())
+        )
         screen.type("d")
         text = await screen.until("peak ")
         assert "uses memory" in text
@@ -166,10 +182,14 @@ async def ended(store: ClusterStore, job_id: str) -> JobPicture:
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one file", "two files"])
-async def test_of_two_nodes_the_rank_that_failed_first_tells_why(slurm_lab: SlurmLab, separate: bool) -> None:
+async def test_of_two_nodes_the_rank_that_failed_first_tells_why(
+    slurm_lab: SlurmLab, separate: bool
+) -> None:
     home = f"/home/{slurm_lab.alice}"
     files = ("-o", f"{home}/failed-%j.out", *(("-e", f"{home}/failed-%j.err") if separate else ()))
-    job_id = slurm_lab.submit("alice", "-N2", "-n2", "--ntasks-per-node=1", *files, script=_TWO_NODES)
+    job_id = slurm_lab.submit(
+        "alice", "-N2", "-n2", "--ntasks-per-node=1", *files, script=_TWO_NODES
+    )
     async with store_on(slurm_lab, "alice") as store:
         failure = (await ended(store, job_id)).failure
     assert failure is not None
@@ -177,7 +197,9 @@ async def test_of_two_nodes_the_rank_that_failed_first_tells_why(slurm_lab: Slur
     assert failure.stream == ("stderr" if separate else "log")
 
 
-async def test_of_a_launch_whose_containers_did_not_all_come_up_all_is_shown(slurm_lab: SlurmLab) -> None:
+async def test_of_a_launch_whose_containers_did_not_all_come_up_all_is_shown(
+    slurm_lab: SlurmLab,
+) -> None:
     files = ("-o", f"/home/{slurm_lab.alice}/failed-%j.out", "--comment=hpcdash:0123456789")
     job_id = slurm_lab.submit("alice", "-N2", *files, script=_CONTAINER)
     async with store_on(slurm_lab, "alice") as store:

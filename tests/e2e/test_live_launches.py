@@ -1,4 +1,6 @@
-"""Launches on the real Slurm, over ssh, as another account and typed into the form: a folder that goes in the end."""
+"""Launches on the real Slurm, over ssh, as another account and typed into the form: a folder that
+goes in the end.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def request(program: Program, root: Path, more: str = "") -> str:
 
 @contextmanager
 def launched(program: Program, root: Path, more: str = "") -> Iterator[tuple[str, Path]]:
-    """(the job, its folder), once its log is whole; the job ends with the block, and may be tidied from then on."""
+    """(the job, its folder), once its log is whole; the job ends with the block, and may be tidied
+    from then on.
+    """
     file = request(program, root, more)
     with tempfile.NamedTemporaryFile() as running:
         waits = f"while [ -e {running.name} ]; do sleep 0.1; done; exit"
@@ -76,7 +80,10 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
 ) -> None:
     with launched(over_ssh, root) as (job, folder):
         native = over_ssh("show", job, "--format", "json").json["job"]["native"]
-        assert (native["Command"], native["StdOut"]) == (f"{folder}/batch.sh", f"{folder}/{job}.out")
+        assert (native["Command"], native["StdOut"]) == (
+            f"{folder}/batch.sh",
+            f"{folder}/{job}.out",
+        )
         assert over_ssh("script", job).stdout == (folder / "batch.sh").read_bytes()
         lines = over_ssh("log", job).text.splitlines()
         assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
@@ -85,7 +92,9 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
     assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
 
 
-def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Program, root: Path) -> None:
+def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(
+    over_ssh: Program, root: Path
+) -> None:
     (root / "sweep.py").write_text(
         "def run(base, seed, *, job):\n"
         "    if seed == 13:\n"
@@ -94,14 +103,17 @@ def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Pr
     )
     file = request(over_ssh, root)
     Path(file).write_text(
-        'slots = 1\nslot_type = "cpu"\ntime = "2m"\n[call]\nfunction = "sweep:run"\nkwargs = { base = 0.5 }\n'
+        'slots = 1\nslot_type = "cpu"\ntime = "2m"\n[call]\nfunction = "sweep:run"\nkwargs = { '
+        "base = 0.5 }\n"
         f'items = [{{ seed = 1 }}, {{ seed = 13 }}]\nsys_path = ["{root}"]\n'
     )
     done = over_ssh("submit", file)
     job = done.text.strip()
 
     def states() -> set[str]:
-        jobs = [over_ssh("show", f"{job}_{task}", "--format", "json").json["job"] for task in (0, 1)]
+        jobs = [
+            over_ssh("show", f"{job}_{task}", "--format", "json").json["job"] for task in (0, 1)
+        ]
         return {found["state"] for found in jobs}
 
     wait_until(f"both tasks of {job} to end", lambda: states() == {"completed", "failed"})
@@ -111,7 +123,10 @@ def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Pr
     told = json.loads((folder / "result-1.pkl.error").read_text())
     assert (told["type"], told["message"]) == ("ValueError", "seed 13")
     assert "sweep.py" in told["traceback"]
-    assert sorted(path.name for path in folder.glob("result*")) == ["result-0.pkl", "result-1.pkl.error"]
+    assert sorted(path.name for path in folder.glob("result*")) == [
+        "result-0.pkl",
+        "result-1.pkl.error",
+    ]
 
 
 @pytest.mark.parametrize("name", ["", 'name = "chained"\n'])
@@ -134,7 +149,9 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         # The accounting hears of a job a moment after it begins.
         wait_until(
             "its train",
-            lambda: all(over_ssh("train", job, "--format", "json").json["order"] == whole for job in links),
+            lambda: all(
+                over_ssh("train", job, "--format", "json").json["order"] == whole for job in links
+            ),
         )
     finally:
         slurm_lab.admin("scancel", "--quiet", *links, check=False)
@@ -142,7 +159,9 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
 
 @dataclass(frozen=True, slots=True)
 class Submitting:
-    """hpcdash of an account that submits as `member`, as the printed rules allow; `config` is what it needs."""
+    """hpcdash of an account that submits as `member`, as the printed rules allow; `config` is what
+    it needs.
+    """
 
     program: Program
     site: SudoSite
@@ -164,11 +183,19 @@ def as_launcher(slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Submitting]:
         variables = site.top / "slurm.env"
         variables.write_text(f"SLURM_CONF={slurm_lab.conf}\n")
         site.install(commands=BACKEND.probe.delegated_commands, env_file=str(variables))
-        ssh_config = f"Host lab-launcher\n  User {site.launcher}\n{slurm_lab.ssh_config.read_text()}"
-        yield Submitting(Program(home_with(tmp_path / "launcher", ssh_config), ("--ssh", "lab-launcher")), site, member)
+        ssh_config = (
+            f"Host lab-launcher\n  User {site.launcher}\n{slurm_lab.ssh_config.read_text()}"
+        )
+        yield Submitting(
+            Program(home_with(tmp_path / "launcher", ssh_config), ("--ssh", "lab-launcher")),
+            site,
+            member,
+        )
 
 
-def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher: Submitting) -> None:
+def test_as_another_account_it_is_that_account_s_job_folder_and_log(
+    as_launcher: Submitting,
+) -> None:
     program, site, member = as_launcher.program, as_launcher.site, as_launcher.member
     with launched(program, site.root, as_launcher.config) as (job, folder):
         assert folder.parent == site.root
@@ -185,10 +212,15 @@ def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher:
 def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Submitting) -> None:
     program, site = as_launcher.program, as_launcher.site
     file = request(program, site.root, as_launcher.config)
-    Path(file).write_text('slots = 1\nslot_type = "cpu"\ntime = "2m"\ncommand = "echo step=1 loss=0.5; exit 3"\n')
+    Path(file).write_text(
+        'slots = 1\nslot_type = "cpu"\ntime = "2m"\ncommand = "echo step=1 loss=0.5; exit 3"\n'
+    )
     answer = program("submit", file, "--format", "json")
     assert answer.status == 0, answer
-    job, folder = str(json.loads(answer.stdout)["job_id"]), Path(json.loads(answer.stdout)["folder"])
+    job, folder = (
+        str(json.loads(answer.stdout)["job_id"]),
+        Path(json.loads(answer.stdout)["folder"]),
+    )
     wait_until(
         "the job to end",
         lambda: program("show", job, "--format", "json").json["job"]["state"] == "failed",
@@ -200,7 +232,9 @@ def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Subm
 
 def test_as_another_account_what_slurm_refuses_leaves_nothing(as_launcher: Submitting) -> None:
     program, site = as_launcher.program, as_launcher.site
-    done = program("submit", request(program, site.root, as_launcher.config), "--", "--qos=none-such")
+    done = program(
+        "submit", request(program, site.root, as_launcher.config), "--", "--qos=none-such"
+    )
     assert done.status == 1
     assert "Invalid qos" in done.stderr
     assert list(site.root.iterdir()) == []
@@ -223,7 +257,8 @@ def test_as_another_account_over_http_the_log_and_the_result_come_from_its_own_f
         assert api("GET", f"{path}/result").json["value"] == member
         assert api("GET", f"{path}/result", token=OTHER).status == 404
         assert api("GET", f"{path}/logs").json["text"] == ""
-        # What its account puts in place of the result is read as that account, and only where it is a file of its own.
+        # What its account puts in place of the result is read as that account, and only where it is
+        # a file of its own.
         result = Path(launch["folder"]) / "result.json"
         assert result.owner() == member
         result.unlink()
@@ -242,7 +277,9 @@ def test_as_another_account_over_http_the_log_and_the_result_come_from_its_own_f
         api.end()
 
 
-def test_as_somebody_outside_the_group_nothing_is_submitted(as_launcher: Submitting, slurm_lab: SlurmLab) -> None:
+def test_as_somebody_outside_the_group_nothing_is_submitted(
+    as_launcher: Submitting, slurm_lab: SlurmLab
+) -> None:
     program, site = as_launcher.program, as_launcher.site
     other = slurm_lab.users[1]
     more = as_launcher.config.replace(as_launcher.member, other)
@@ -262,7 +299,9 @@ def test_without_root_s_program_nothing_is_submitted_as_another(as_launcher: Sub
     assert f"install -d -m 1777 {site.root}" in said
 
 
-def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program, root: Path) -> None:
+def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(
+    over_ssh: Program, root: Path
+) -> None:
     wanted = request(over_ssh, root)
     Path(wanted).write_text('command = "true"\nslots = 8\nslot_type = "cuda"\ntime = "2m"\n')
     done = over_ssh("submit", wanted)
@@ -276,7 +315,9 @@ def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_o
     over_ssh: Program, root: Path
 ) -> None:
     wanted = request(over_ssh, root)
-    Path(wanted).write_text('name = "wrongtype"\ncommand = "true"\nslots = 2\nslot_type = "cuda"\ngpu_type = "h100"\n')
+    Path(wanted).write_text(
+        'name = "wrongtype"\ncommand = "true"\nslots = 2\nslot_type = "cuda"\ngpu_type = "h100"\n'
+    )
     done = over_ssh("submit", wanted)
     assert done.status == 1
     assert "no node has a GPU of type h100; there are: a100" in done.stderr
@@ -297,7 +338,9 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
     over_ssh: Program, slurm_lab: SlurmLab
 ) -> None:
     async with dashboard(over_ssh) as screen:
-        await screen.until(lambda text: f"{slurm_lab.alice}@lab-alice" in text and "connected" in text)
+        await screen.until(
+            lambda text: f"{slurm_lab.alice}@lab-alice" in text and "connected" in text
+        )
         screen.type("n")
         await screen.until("▾ Resources")
         screen.type("typed in a form\thostname\t\t\t\tmain\t1\t\tcpu\t\t\t\t30")
@@ -308,9 +351,13 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         screen.type("\x0a")
         await screen.until("Commands to run (2)")
         screen.type("y")
-        await screen.until(f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-")
         await screen.until(
-            lambda text: any("typedinaform" in line and "completed" in line for line in text.splitlines())
+            f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-"
+        )
+        await screen.until(
+            lambda text: any(
+                "typedinaform" in line and "completed" in line for line in text.splitlines()
+            )
         )
         screen.type("\x11")
         assert b"Traceback" not in screen.raw

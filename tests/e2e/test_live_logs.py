@@ -1,4 +1,6 @@
-"""Logs of jobs on a real Slurm, over ssh and on the spot: the last lines, those that come, and the metrics in them."""
+"""Logs of jobs on a real Slurm, over ssh and on the spot: the last lines, those that come, and the
+metrics in them.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,11 @@ class Following:
     def ended(self) -> tuple[int, bytes, str]:
         """Wait for its end: status, all of stdout, all of stderr."""
         out, err = self.process.communicate()
-        return self.process.returncode, self.read["stdout"] + out, (self.read["stderr"] + err).decode()
+        return (
+            self.process.returncode,
+            self.read["stdout"] + out,
+            (self.read["stderr"] + err).decode(),
+        )
 
 
 @contextmanager
@@ -98,7 +104,9 @@ def following(program: Program, *words: str) -> Iterator[Following]:
 
 
 @pytest.mark.parametrize("fixture", ["over_ssh", "locally"])
-def test_the_last_lines_are_those_of_the_file(sleeper: Written, request: pytest.FixtureRequest, fixture: str) -> None:
+def test_the_last_lines_are_those_of_the_file(
+    sleeper: Written, request: pytest.FixtureRequest, fixture: str
+) -> None:
     program: Program = request.getfixturevalue(fixture)
     lines = [b"step %d \x1b[2J\xff\r\n" % step for step in range(30_000)]
     sleeper.path.write_bytes(b"".join(lines) + b"open")
@@ -111,7 +119,9 @@ def test_the_last_lines_are_those_of_the_file(sleeper: Written, request: pytest.
     assert program("log", sleeper.job_id, "--path").stdout == os.fsencode(sleeper.path) + b"\n"
 
 
-def test_what_is_added_cut_off_and_replaced_is_followed(over_ssh: Program, sleeper: Written) -> None:
+def test_what_is_added_cut_off_and_replaced_is_followed(
+    over_ssh: Program, sleeper: Written
+) -> None:
     sleeper.path.write_bytes(b"old 1\nold 2\n")
     much = b"".join(b"much %d\n" % number for number in range(1_000_000))
     with following(over_ssh, sleeper.job_id, "-f", "-n", "1") as run:
@@ -134,7 +144,9 @@ def test_what_is_added_cut_off_and_replaced_is_followed(over_ssh: Program, sleep
     assert "Traceback" not in err
 
 
-def test_following_ends_with_the_job_and_says_how_it_ended(lab: SlurmLab, over_ssh: Program) -> None:
+def test_following_ends_with_the_job_and_says_how_it_ended(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     job_id = lab.submit("alice", "-J", "writes", "-o", "w-%j.out", "-e", "w-%j.err", script=WRITES)
     with following(over_ssh, job_id, "-f") as run:
         status, out, err = run.ended()
@@ -145,7 +157,9 @@ def test_following_ends_with_the_job_and_says_how_it_ended(lab: SlurmLab, over_s
     assert f"job {job_id} failed: exit 3" in again.stderr
 
 
-def test_of_an_array_some_of_which_waits_it_is_the_log_of_a_task_that_runs(lab: SlurmLab, over_ssh: Program) -> None:
+def test_of_an_array_some_of_which_waits_it_is_the_log_of_a_task_that_runs(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     script = "#!/bin/sh\necho task $SLURM_ARRAY_TASK_ID\nsleep 600\n"
     array = lab.submit("alice", "-J", "sweep", "-o", "a-%A-%a.out", "--array=4-9%1", script=script)
     path = lab.work_dir("alice") / f"a-{array}-4.out"
@@ -155,8 +169,12 @@ def test_of_an_array_some_of_which_waits_it_is_the_log_of_a_task_that_runs(lab: 
     assert f"showing {array}_4, the only task of array {array}" in run.stderr
 
 
-def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(lab: SlurmLab, over_ssh: Program) -> None:
-    job_id = lab.submit("alice", "-J", "held", "--hold", "-o", "held-%j.out", script="#!/bin/sh\necho done\n")
+def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
+    job_id = lab.submit(
+        "alice", "-J", "held", "--hold", "-o", "held-%j.out", script="#!/bin/sh\necho done\n"
+    )
     path = lab.work_dir("alice") / f"held-{job_id}.out"
     words = over_ssh("log", job_id).refused(1)
     assert f"{path}: there is no such file." in words
@@ -171,13 +189,17 @@ def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(lab: SlurmLab,
 
 
 def test_a_terminal_gets_no_sequence_but_colours(locally: Program, sleeper: Written) -> None:
-    sleeper.path.write_bytes(b"\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m \x07\n 10%\r 20%\r\nopen \x1b[1A")
+    sleeper.path.write_bytes(
+        b"\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m \x07\n 10%\r 20%\r\nopen \x1b[1A"
+    )
 
     def seen(**variables: str) -> bytes:
         keyboard, screen = pty.openpty()
         argv = locally.argv("log", sleeper.job_id)
         environment = {**locally.environment, **variables}
-        process = subprocess.Popen(argv, env=environment, stdin=screen, stdout=screen, stderr=screen, cwd=locally.home)
+        process = subprocess.Popen(
+            argv, env=environment, stdin=screen, stdout=screen, stderr=screen, cwd=locally.home
+        )
         os.close(screen)
         shown = b""
         try:
@@ -241,7 +263,9 @@ def truth(path: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.journey
-def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: SlurmLab, over_ssh: Program) -> None:
+def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     job_id = lab.submit("alice", "-J", "gpt", "-o", "gpt-%j.out", "-e", "gpt-%j.err", script=TRAIN)
     # What is asked before the job has begun is told that there is no log yet.
     wait_until("its log", (lab.work_dir("alice") / f"gpt-{job_id}.out").exists)
@@ -257,8 +281,12 @@ def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: S
     assert " loss  newest " in chart
 
 
-def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab, over_ssh: Program) -> None:
-    array = lab.submit("alice", "-J", "chain", "-o", "chain-%A_%a.out", "--array=0-2%1", script=TRAIN)
+def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
+    array = lab.submit(
+        "alice", "-J", "chain", "-o", "chain-%A_%a.out", "--array=0-2%1", script=TRAIN
+    )
     folder = lab.work_dir("alice")
     wait_until("the first log", (folder / f"chain-{array}_0.out").exists)
     answer = over_ssh("metrics", array, "-f", "--format", "json", "--metric", "loss").json
@@ -269,11 +297,15 @@ def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab,
         wrote |= dict(truth(path))
         path.unlink()
     assert dict(zip(series["x"], series["y"], strict=True)) == wrote
-    assert series["source"].split(", ") == [str(folder / f"chain-{array}_{task}.out") for task in range(3)]
+    assert series["source"].split(", ") == [
+        str(folder / f"chain-{array}_{task}.out") for task in range(3)
+    ]
 
 
 async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
-    job_id = lab.submit("alice", "-J", "large", "-o", "large-%j.out", script="#!/bin/sh\necho up\nsleep 600\n")
+    job_id = lab.submit(
+        "alice", "-J", "large", "-o", "large-%j.out", script="#!/bin/sh\necho up\nsleep 600\n"
+    )
     path = lab.work_dir("alice") / f"large-{job_id}.out"
     wait_until("the job's file", lambda: path.exists() and path.stat().st_size > 0)
     line = b"step %09d/2000000 | loss 2.5000 | lr 1.0e-4 | " + b"x" * 40 + b"\n"
@@ -292,9 +324,13 @@ async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
     lab.as_user("alice", "scancel", job_id)
 
 
-async def test_a_chart_in_a_terminal_is_drawn_as_the_training_goes_on(lab: SlurmLab, over_ssh: Program) -> None:
+async def test_a_chart_in_a_terminal_is_drawn_as_the_training_goes_on(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
     # It goes on once its first steps were seen.
-    script = TRAIN.replace('system("sleep 0.2")', 'system("until [ -e go-$SLURM_JOB_ID ]; do sleep 0.05; done")')
+    script = TRAIN.replace(
+        'system("sleep 0.2")', 'system("until [ -e go-$SLURM_JOB_ID ]; do sleep 0.05; done")'
+    )
     job_id = lab.submit("alice", "-J", "live", "-o", "live-%j.out", script=script)
     async with dashboard(over_ssh, "metrics", job_id, "-f", columns=80, lines=30) as screen:
         await screen.until(lambda text: " loss  newest " in text and "at step 200" not in text)

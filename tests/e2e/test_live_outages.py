@@ -1,4 +1,6 @@
-"""A controller that is down or hangs, an accounting that is down or absent, a cluster with nothing in it."""
+"""A controller that is down or hangs, an accounting that is down or absent, a cluster with nothing
+in it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def test_a_controller_that_is_down_is_status_3_with_its_words_and_the_next_step(
     with small_lab.controller_down(), ThreadPoolExecutor() as pool:
         asked = [
             pool.submit(program, kind, "--format", "json")
-            for program, kind in ((small_over_ssh, "jobs"), (small_locally, "jobs"), (small_over_ssh, "nodes"))
+            for program, kind in (
+                (small_over_ssh, "jobs"),
+                (small_locally, "jobs"),
+                (small_over_ssh, "nodes"),
+            )
         ]
         doctor = pool.submit(small_over_ssh, "doctor", "--format", "json")
         for run in asked:
@@ -56,7 +62,11 @@ def test_a_controller_that_is_down_is_status_3_with_its_words_and_the_next_step(
             assert "scontrol ping" in said
         checked = doctor.result()
         assert (checked.stderr, checked.status in (1, 3)) == ("", True)
-        failing = {check["name"]: check for check in json.loads(checked.stdout)["checks"] if not check["ok"]}
+        failing = {
+            check["name"]: check
+            for check in json.loads(checked.stdout)["checks"]
+            if not check["ok"]
+        }
         assert {"controller", "jobs", "nodes", "queues"} <= set(failing)
         assert all(check["next_step"] for check in failing.values())
     assert [job["id"] for job in small_over_ssh.rows("jobs")] == [job_id]
@@ -98,7 +108,9 @@ def test_without_accounting_history_says_so_and_jobs_and_nodes_work(
     small_lab.reset()
 
 
-def test_a_database_that_is_down_takes_only_history(clean_slurm: SlurmLab, over_ssh: Program, locally: Program) -> None:
+def test_a_database_that_is_down_takes_only_history(
+    clean_slurm: SlurmLab, over_ssh: Program, locally: Program
+) -> None:
     job_id = clean_slurm.submit("alice", "--hold")
     with clean_slurm.accounting_down():
         for program in (over_ssh, locally):
@@ -112,7 +124,9 @@ def test_a_database_that_is_down_takes_only_history(clean_slurm: SlurmLab, over_
     assert over_ssh("history").status == 0
 
 
-def test_an_empty_cluster_is_empty_and_nothing_is_wrong(lab_without_nodes: SlurmLab, tmp_path: Path) -> None:
+def test_an_empty_cluster_is_empty_and_nothing_is_wrong(
+    lab_without_nodes: SlurmLab, tmp_path: Path
+) -> None:
     program = program_over_ssh(lab_without_nodes, tmp_path / "home")
     assert program.rows("jobs") == []
     assert program.rows("jobs", "--all") == []

@@ -1,7 +1,8 @@
-"""Requests on a real PBS: what it takes, where it puts them, what their commands have, and how they end.
+"""Requests on a real PBS: what it takes, where it puts them, what their commands have, and how they
+end.
 
-HPCDASH_PBS_LAB names an ssh configuration whose first Host is an account on a PBS with two free hosts of two CPUs or
-more, which share the account's home and write logs at once ($usecp).
+HPCDASH_PBS_LAB names an ssh configuration whose first Host is an account on a PBS with two free
+hosts of two CPUs or more, which share the account's home and write logs at once ($usecp).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ SECONDS = 60.0
 
 @dataclass(slots=True)
 class RealPbs:
-    """An account on a PBS, and hpcdash of the person who has it; `submitted` are the ids of this test's jobs."""
+    """An account on a PBS, and hpcdash of the person who has it; `submitted` are the ids of this
+    test's jobs.
+    """
 
     program: Program
     config: Path
@@ -101,12 +104,15 @@ ON_TWO = {"slots": 2, "slots_per_node": 1}
 def test_each_task_of_an_array_runs(pbs: RealPbs) -> None:
     job, folder = pbs.submit(command='echo "task $PBS_ARRAY_INDEX of $PBS_ARRAY_ID"', array="1-5:2")
     assert pbs.ended(job)["Exit_status"] == "0"
-    assert [pbs.read(f"{folder}/job.{task}.out") for task in (1, 3, 5)] == [f"task {at} of {job}\n" for at in (1, 3, 5)]
+    assert [pbs.read(f"{folder}/job.{task}.out") for task in (1, 3, 5)] == [
+        f"task {at} of {job}\n" for at in (1, 3, 5)
+    ]
 
 
 def test_a_node_of_its_own_for_each_part_and_the_file_of_all_on_the_first(pbs: RealPbs) -> None:
     job, folder = pbs.submit(
-        command='echo "$NODE_RANK $(hostname) $MASTER_ADDR $(sort -u "$PBS_NODEFILE" | wc -l)"', **ON_TWO
+        command='echo "$NODE_RANK $(hostname) $MASTER_ADDR $(sort -u "$PBS_NODEFILE" | wc -l)"',
+        **ON_TWO,
     )
     attributes = pbs.ended(job)
     first, second = (line.split() for line in sorted(pbs.read(f"{folder}/job.out").splitlines()))
@@ -123,7 +129,9 @@ def test_slots_that_are_not_counted_a_node_may_share_one(pbs: RealPbs) -> None:
     assert {line.partition("/")[2] for line in pbs.read(f"{folder}/job.out").splitlines()} == {"2"}
 
 
-def test_the_command_has_the_path_and_name_of_a_login_and_the_request_s_variables(pbs: RealPbs) -> None:
+def test_the_command_has_the_path_and_name_of_a_login_and_the_request_s_variables(
+    pbs: RealPbs,
+) -> None:
     value = 'it\'s $HOME "q" `x` \\ ,;'
     file = pbs.program.home / "request.toml"
     file.write_text(
@@ -139,7 +147,9 @@ def test_the_command_has_the_path_and_name_of_a_login_and_the_request_s_variable
     assert said[2].endswith("/qstat")
 
 
-def test_attributes_place_and_files_are_as_asked_for_and_the_log_is_read_while_it_runs(pbs: RealPbs) -> None:
+def test_attributes_place_and_files_are_as_asked_for_and_the_log_is_read_while_it_runs(
+    pbs: RealPbs,
+) -> None:
     group = pbs.run("id", "-gn").stdout.strip()
     job, folder = pbs.submit(
         command="echo begun; umask; sleep 300",
@@ -151,21 +161,33 @@ def test_attributes_place_and_files_are_as_asked_for_and_the_log_is_read_while_i
     pbs.says(f"{folder}/job.out", "begun")
     attributes = pbs.attributes(job)
     assert attributes["job_state"] == "R"
-    assert (attributes["umask"], attributes["group_list"], attributes["Keep_Files"]) == ("27", group, "oed")
+    assert (attributes["umask"], attributes["group_list"], attributes["Keep_Files"]) == (
+        "27",
+        group,
+        "oed",
+    )
     assert (attributes["Resource_List.place"], attributes["Mail_Points"]) == ("scatter:excl", "n")
     assert attributes["Resource_List.select"] == "2:ncpus=1:mem=10mb"
     assert "begun" in pbs.program("log", job).text
 
 
 def test_commands_on_all_hosts_save_once_when_their_job_is_cancelled(pbs: RealPbs) -> None:
-    saves = "trap 'echo asked $NODE_RANK; sleep 2; echo saved $NODE_RANK; exit' TERM; echo begun $NODE_RANK"
+    saves = (
+        "trap 'echo asked $NODE_RANK; sleep 2; echo saved $NODE_RANK; exit' TERM; echo begun "
+        "$NODE_RANK"
+    )
     job, folder = pbs.submit(command=f"{saves}\nwhile :; do sleep 1 & wait $!; done", **ON_TWO)
     for rank in (0, 1):
         pbs.says(f"{folder}/job.out", f"begun {rank}")
     assert pbs.program("cancel", job, "--yes").status == 0
     pbs.ended(job)
     said = pbs.read(f"{folder}/job.out").splitlines()
-    assert sorted(line for line in said if "begun" not in line) == ["asked 0", "asked 1", "saved 0", "saved 1"]
+    assert sorted(line for line in said if "begun" not in line) == [
+        "asked 0",
+        "asked 1",
+        "saved 0",
+        "saved 1",
+    ]
 
 
 def test_one_host_that_fails_ends_the_job_with_its_status(pbs: RealPbs) -> None:
@@ -216,7 +238,9 @@ async def store(pbs: RealPbs, tmp_path: Path) -> AsyncIterator[ClusterStore]:
     transport = SshTransport(pbs.host, Person(), config_path=pbs.config)
     budget = CommandBudget(10_000)
     scripts = KeptScripts(tmp_path / "scripts")
-    opened = ClusterStore("lab", transport, (BACKEND,), clock=SystemClock(), budget=budget, scripts=scripts)
+    opened = ClusterStore(
+        "lab", transport, (BACKEND,), clock=SystemClock(), budget=budget, scripts=scripts
+    )
     try:
         await opened.open()
         yield opened
@@ -231,10 +255,21 @@ async def test_scattered_failures_run_again_alone_and_no_more_at_once_than_befor
     folder = f"scattered-{tmp_path.name}"
     pbs.run("sh", "-c", f"rm -rf {folder} && mkdir {folder}")
     home = pbs.run("pwd").stdout.strip()
-    options = ("-l", "walltime=60", "-j", "oe", "-o", f"{home}/{folder}/", "-v", f"FOLDER={home}/{folder}")
+    options = (
+        "-l",
+        "walltime=60",
+        "-j",
+        "oe",
+        "-o",
+        f"{home}/{folder}/",
+        "-v",
+        f"FOLDER={home}/{folder}",
+    )
     journal = Journal(tmp_path / "journal")
     actions = Actions(store, journal)
-    submitted = plan_submission(store, Submission(FAILING.encode(), "scattered", options, array="1-12%2"))
+    submitted = plan_submission(
+        store, Submission(FAILING.encode(), "scattered", options, array="1-12%2")
+    )
     (outcome,) = (await actions.run(submitted.plan)).outcomes
     job = outcome.new_job
     pbs.submitted.append(job)

@@ -78,14 +78,20 @@ def ended(ray: RayCluster, program: Program, job_id: str, as_state: str) -> dict
 
 
 @pytest.mark.journey
-def test_a_training_is_submitted_read_charted_and_cancelled(ray: RayCluster, program: Program) -> None:
+def test_a_training_is_submitted_read_charted_and_cancelled(
+    ray: RayCluster, program: Program
+) -> None:
     job_id = submit(program, TRAINING, "train.sh")
     wait_until("its log", lambda: "step 5 " in ray.log(job_id))
     assert "step 5 " in program("log", job_id).text
     [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
     assert (row["state"], row["name"]) == ("running", "train.sh")
     [series] = program("metrics", job_id, "--format", "json").json["series"]
-    assert (series["name"], series["x"][:3], series["y"][:3]) == ("loss", [1, 2, 3], [999, 998, 997])
+    assert (series["name"], series["x"][:3], series["y"][:3]) == (
+        "loss",
+        [1, 2, 3],
+        [999, 998, 997],
+    )
     cancelled = program("cancel", "--yes", job_id)
     assert (cancelled.status, cancelled.text.split()) == (0, [job_id, "cancelled"])
     assert ended(ray, program, job_id, "cancelled")["native_state"] == "STOPPED"
@@ -102,7 +108,8 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
         "rows.txt": "4096 rows\n",
         "big.bin": "x" * 100_000,
         ".gitignore": "big.bin\n",
-        "request.toml": 'name = "shards"\nfiles = ["."]\ncommand = "python work.py"\nslots = 1\nslot_type = "cpu"\n',
+        "request.toml": 'name = "shards"\nfiles = ["."]\ncommand = "python work.py"\nslots = '
+        '1\nslot_type = "cpu"\n',
     }.items():
         (folder / name).write_text(content)
     request = str(folder / "request.toml")
@@ -123,13 +130,18 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     wait_until("a task to fail", lambda: "FAILED" in str(ray.get(task)))
     wait_until("its failure", failures)
     assert failures() == [{"name": "shard-1", "why": "ValueError: shard 1 is broken"}]
-    wait_until("the log of a task", lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text)
+    wait_until(
+        "the log of a task",
+        lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text,
+    )
     assert "shard 0 warns" in program("log", job_id, "--of", "shard-0", "--err").text
     assert "gcs_server" in program("log", job_id, "--of", "gcs").text
     assert "(raylet)" in program("log", job_id, "--of", "raylet").text
     [group] = [row for row in program.rows("reservations") if row["name"].startswith("never")]
     assert (group["state"], group["flags"][0]) == ("pending", "CPU=100")
-    assert "this job has no other log named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
+    assert "this job has no other log named shard-9" in program(
+        "log", job_id, "--of", "shard-9"
+    ).refused(2)
     assert "non-terminal state" in program("delete", "--yes", job_id).text
     number = ray.get(f"/api/jobs/{job_id}")["job_id"]
     assert (state(program, number)["id"], state(program, number)["cpus"]) == (job_id, 1)
@@ -151,7 +163,10 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
 def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(
     ray: RayCluster, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed, done = submit(program, "echo about to fail; exit 7"), submit(program, "echo '$(touch x)'")
+    failed, done = (
+        submit(program, "echo about to fail; exit 7"),
+        submit(program, "echo '$(touch x)'"),
+    )
     functions_from_python(ray, program, tmp_path, monkeypatch)
     row = ended(ray, program, failed, "failed")
     assert (row["exit_code"], row["reason"]) == (7, "JOB_ENTRYPOINT_COMMAND_ERROR")
@@ -160,19 +175,27 @@ def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(
     assert "$(touch x)" in program("log", done).text
 
 
-def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(ray: RayCluster, program: Program) -> None:
+def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(
+    ray: RayCluster, program: Program
+) -> None:
     pytest.importorskip("aiohttp", reason="the extra [api] is not installed")
     write_tokens(program, "ci", "somebody-else")
     api = Api(program)
     api.start()
     try:
-        asked = {"name": "served", "command": "echo from $WHO; sleep 1000", "environment": {"WHO": "http"}}
+        asked = {
+            "name": "served",
+            "command": "echo from $WHO; sleep 1000",
+            "environment": {"WHO": "http"},
+        }
         launch = api.launch("one", **asked)
         assert launch["account"] == "ci"
         assert api.launch("one", **asked)["id"] == launch["id"]
         path, job_id = f"/launches/{launch['id']}", launch["job_id"]
         wait_until("its log", lambda: "from http" in ray.log(job_id))
-        wait_until("its log over HTTP", lambda: "from http\n" in api("GET", f"{path}/logs").json["text"])
+        wait_until(
+            "its log over HTTP", lambda: "from http\n" in api("GET", f"{path}/logs").json["text"]
+        )
         for hidden in (path, f"{path}/logs"):
             assert api("GET", hidden, token=OTHER).status == 404
         for token in (TOKEN, OTHER):
@@ -184,8 +207,12 @@ def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(ray: RayCl
         api.end()
 
 
-def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a function returns comes back from the log; another program finds its job and ends it."""
+def functions_from_python(
+    ray: RayCluster, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a function returns comes back from the log; another program finds its job and ends
+    it.
+    """
     folder = tmp_path / "functions"
     folder.mkdir()
     (folder / "ray_functions.py").write_text(FUNCTIONS)
@@ -195,7 +222,10 @@ def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, mon
     train = importlib.import_module("ray_functions").train
     with hpcdash.connect(ray.url) as cluster:
         long, short = train.submit(1000, pause=0.1), train.submit(3)
-        assert next(line for line in long.logs(follow=True) if line.startswith("step")) == "step 1 loss 999"
+        assert (
+            next(line for line in long.logs(follow=True) if line.startswith("step"))
+            == "step 1 loss 999"
+        )
         cluster.attach(long.id).cancel()
         assert short.result(SECONDS) == {"steps": 3}
         assert (short.wait(), "step 3 loss 0\n" in short.logs()) == ("completed", True)
@@ -206,19 +236,29 @@ def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, mon
         assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}
 
 
-def test_a_node_shows_the_memory_and_the_load_of_its_machine(ray: RayCluster, program: Program) -> None:
+def test_a_node_shows_the_memory_and_the_load_of_its_machine(
+    ray: RayCluster, program: Program
+) -> None:
     head = next(row for row in program.rows("nodes") if "head" in row["flags"])
     assert 0 < head["memory_used_bytes"] < head["memory_bytes"]
     assert head["load"] is not None
 
 
 def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:
-    for words in (("hold", "--yes", "x"), ("chain", "x"), ("stacks", "x"), ("exec", "x", "--", "true"), ("shares",)):
+    for words in (
+        ("hold", "--yes", "x"),
+        ("chain", "x"),
+        ("stacks", "x"),
+        ("exec", "x", "--", "true"),
+        ("shares",),
+    ):
         assert "hpcdash: Ray has no way to " in program(*words).refused(2)
     assert "raysubmit_x was not found" in program("show", "raysubmit_x").refused(1)
 
 
-def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(ray: RayCluster, program: Program) -> None:
+def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(
+    ray: RayCluster, program: Program
+) -> None:
     nowhere = Program(program.home, ("--ray", f"http://127.0.0.1:{ray.gcs_port}"))
     assert nowhere("jobs").refused(3)
     page = Program(program.home, ("--ray", f"{ray.url}/nothing"))
@@ -240,17 +280,28 @@ def test_a_ray_that_is_too_old_is_refused_before_anything_else_is_asked(tmp_path
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        old = Program(home_with(tmp_path / "home"), ("--ray", f"http://127.0.0.1:{server.server_port}"))
+        old = Program(
+            home_with(tmp_path / "home"), ("--ray", f"http://127.0.0.1:{server.server_port}")
+        )
         (old.home / "a.sh").write_text("true\n")
-        for words in (("jobs",), ("nodes",), ("show", "raysubmit_x"), ("submit", "a.sh"), ("cancel", "--yes", "x")):
-            assert "Ray 2.8.1 is too old\n  command: GET /api/version\n  hpcdash needs Ray 2.9" in old(*words).refused(
-                1
+        for words in (
+            ("jobs",),
+            ("nodes",),
+            ("show", "raysubmit_x"),
+            ("submit", "a.sh"),
+            ("cancel", "--yes", "x"),
+        ):
+            assert (
+                "Ray 2.8.1 is too old\n  command: GET /api/version\n  hpcdash needs Ray 2.9"
+                in old(*words).refused(1)
             )
         server.shutdown()
     assert {*asked} == {"/api/version"}
 
 
-def test_a_dashboard_that_only_the_head_reaches_is_asked_through_ssh(ray: RayCluster, tmp_path: Path) -> None:
+def test_a_dashboard_that_only_the_head_reaches_is_asked_through_ssh(
+    ray: RayCluster, tmp_path: Path
+) -> None:
     user = login_user("bash")
     if user is None or (reason := why_no_sshd()):
         pytest.skip(reason if user else "no user with bash as login shell")
@@ -259,19 +310,29 @@ def test_a_dashboard_that_only_the_head_reaches_is_asked_through_ssh(ray: RayClu
         sshd = Sshd(Path(folder))
         sshd.start()
         try:
-            config = f"Host head\n HostName 127.0.0.1\n Port {sshd.port}\n User {user}\n IdentityFile {sshd.key}\n"
+            config = (
+                f"Host head\n HostName 127.0.0.1\n Port {sshd.port}\n User {user}\n "
+                f"IdentityFile {sshd.key}\n"
+            )
             home = home_with(tmp_path / "home", config)
-            (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
+            (home / ".ssh" / "known_hosts").write_text(
+                f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n"
+            )
             remote = Program(home, ("--ssh", "head", "--ray", ray.url))
             assert "ALIVE" in {node["native_state"] for node in remote.rows("nodes")}
             remote.config.parent.mkdir(parents=True)
             remote.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\nssh = "head"\n')
-            assert Program(home, ("--cluster", "tpu"))("jobs", "--format", "json").json["backend"] == "ray"
+            assert (
+                Program(home, ("--cluster", "tpu"))("jobs", "--format", "json").json["backend"]
+                == "ray"
+            )
         finally:
             sshd.stop()
 
 
-def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(ray: RayCluster, program: Program) -> None:
+def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(
+    ray: RayCluster, program: Program
+) -> None:
     token = program.home / "token"
     token.write_text("t0ken\n")
     token.chmod(0o644)
@@ -298,7 +359,9 @@ def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(ray: RayClu
         (("--ray", "http://h", "--local"), "cannot be used with a URL"),
     ],
 )
-def test_options_that_contradict_a_url_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_options_that_contradict_a_url_are_refused(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
     assert said in Program(home_with(tmp_path / "home"), words)("jobs").refused(2)
 
 

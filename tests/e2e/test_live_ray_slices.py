@@ -1,4 +1,6 @@
-"""Runs on slices of a real Ray: several workers as one job, preemptions, failures, and what is left behind."""
+"""Runs on slices of a real Ray: several workers as one job, preemptions, failures, and what is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def program(ray: RayCluster, tmp_path: Path) -> Program:
 
 
 def submit(program: Program, command: str, more: str = "", kind: str = "v4-16") -> str:
-    return submit_text(program, f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n")
+    return submit_text(
+        program, f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n"
+    )
 
 
 def submit_text(program: Program, text: str) -> str:
@@ -115,12 +119,17 @@ def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_
     ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
     waiting = submit(program, "true", 'num_slices = 2\ngrow_every = "1s"')
-    until_said(ray, waiting, "waiting for 2 slices of v4-16: 1 found so far; the cluster has 1 in all, after 0 min")
+    until_said(
+        ray,
+        waiting,
+        "waiting for 2 slices of v4-16: 1 found so far; the cluster has 1 in all, after 0 min",
+    )
     # It does not keep the one that there is.
     job_id = submit(
         program,
         f'echo "$WORLD_SIZE $MASTER_PORT $HPCDASH_ATTEMPT" >{tmp_path}/rank-$RANK\n'
-        f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' >>{tmp_path}/rank-$RANK\n"
+        f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' "
+        f">>{tmp_path}/rank-$RANK\n"
         "echo secret is $TOKEN",
         '[environment]\nTOKEN = "hunter2"\n[container]\nimage = "img:1"\nbinds = ["/data:/data"]\n',
     )
@@ -141,7 +150,9 @@ def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_
     words = Path(ray.variables["DOCKER_WORDS"]).read_text().splitlines()
     name = f"hpcdash-llm-127.0.0.{slice_a[0] + 1}"
     [first] = {line for line in words if line.startswith("run") and name in line}
-    assert first.startswith("run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e ")
+    assert first.startswith(
+        "run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e "
+    )
     # Its value would stand in the list of processes.
     assert " -e TOKEN " in first
     assert "hunter2" not in "\n".join(words)
@@ -153,9 +164,19 @@ def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
     ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
     runtime = next(
-        (name for name in ("runc", "crun") if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")), ""
+        (
+            name
+            for name in ("runc", "crun")
+            if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+        ),
+        "",
     )
-    if shutil.which("podman") is None or shutil.which("catatonit") is None or not runtime or os.getuid():
+    if (
+        shutil.which("podman") is None
+        or shutil.which("catatonit") is None
+        or not runtime
+        or os.getuid()
+    ):
         pytest.skip("podman as root is not installed (apt-get install podman catatonit)")
     # Outside /tmp, which a container has anyway.
     folder = Path(tempfile.mkdtemp(prefix="hpcdash-pod-", dir="/var/tmp"))
@@ -169,11 +190,18 @@ def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
     )
-    settings = {"CONTAINERS_CONF": f"{folder}/containers.conf", "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf"}
+    settings = {
+        "CONTAINERS_CONF": f"{folder}/containers.conf",
+        "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf",
+    }
 
     def podman(*words: str, stdin: bytes = b"") -> str:
         done = subprocess.run(
-            ["podman", *words], env={**os.environ, **settings}, input=stdin, capture_output=True, check=True
+            ["podman", *words],
+            env={**os.environ, **settings},
+            input=stdin,
+            capture_output=True,
+            check=True,
         )
         return done.stdout.decode()
 
@@ -209,7 +237,9 @@ def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
     ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
-    job_id = submit(program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0")
+    job_id = submit(
+        program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0"
+    )
     assert ended(ray, program, job_id) == ("failed", 7)
     assert "attempt 1 failed: worker 1 on slice-a, exit 7" in log(program, job_id)
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
@@ -238,7 +268,8 @@ def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
     kill = tmp_path / "KILL"
     job_id = submit_text(
         program,
-        f'slice = "v4-16"\nwork_dir = "{tmp_path}"\ncheckpoints = "{tmp_path}/saved"\nkill_switch = "{kill}"\n'
+        f'slice = "v4-16"\nwork_dir = "{tmp_path}"\ncheckpoints = "{tmp_path}/saved"\nkill_switch '
+        f'= "{kill}"\n'
         'retries_failure = 1\n[call]\nfunction = "trainer:main"\nkwargs = { failing = 1 }\n',
     )
     words = until_said(ray, job_id, "[attempt2.worker0]: step ")
@@ -272,10 +303,17 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
         def found() -> int:
             attempts: dict[int, list[str]] = {}
             for file in tmp_path.glob("[0-9]*-*"):
-                attempts.setdefault(int(file.name.partition("-")[0]), []).append(file.read_text().split()[0])
-            return max((one for one, sizes in attempts.items() if sizes == [str(workers)] * workers), default=0)
+                attempts.setdefault(int(file.name.partition("-")[0]), []).append(
+                    file.read_text().split()[0]
+                )
+            return max(
+                (one for one, sizes in attempts.items() if sizes == [str(workers)] * workers),
+                default=0,
+            )
 
-        wait_until(f"an attempt of {workers} workers after attempt {after}", lambda: found() > after)
+        wait_until(
+            f"an attempt of {workers} workers after attempt {after}", lambda: found() > after
+        )
         return found()
 
     first = begun(4, after=0)
@@ -287,9 +325,9 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     ]
     down = sum(node["state"] == "down" for node in program.rows("nodes"))
     queues = {queue["name"]: queue["nodes"] for queue in program.rows("queues")}
-    assert {name: queues[name] for name in ("TPU-v4-8-head", "TPU-v4-16-head", "slice-h", "slice-b")} == (
-        {"TPU-v4-8-head": 1, "TPU-v4-16-head": 2, "slice-h": 1, "slice-b": 2}
-    )
+    assert {
+        name: queues[name] for name in ("TPU-v4-8-head", "TPU-v4-16-head", "slice-h", "slice-b")
+    } == ({"TPU-v4-8-head": 1, "TPU-v4-16-head": 2, "slice-h": 1, "slice-b": 2})
     ray.kill_node(slice_b[1])
     assert sum(node["state"] == "down" for node in program.rows("nodes")) == down + 1
     smaller = begun(2, after=first)
@@ -308,15 +346,21 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
         master, folder = file.read_text().split()[1:3]
         place = Path(folder).relative_to(ray.folder).parts[0]
         assert master == f"127.0.0.{int(place) + 1}"
-    # What was written on the node that was lost is still there, and each worker's lines can be read alone.
-    assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", f"attempt{first}.worker3").text
+    # What was written on the node that was lost is still there, and each worker's lines can be read
+    # alone.
+    assert (
+        f"step {first} loss {100 - first}\n"
+        in program("log", job_id, "--of", f"attempt{first}.worker3").text
+    )
     assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", "worker0").text
     assert "step " not in program("log", job_id, "--of", f"attempt{smaller}.worker3").text
     [series] = program("metrics", job_id, "--format", "json").json["series"]
     assert {first, smaller, last} <= set(series["x"])
     assert series["y"] == [100 - step for step in series["x"]]
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
-    assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]
+    assert [(step["id"], step["state"]) for step in steps] == [
+        (str(number), "completed") for number in range(4)
+    ]
 
 
 @pytest.mark.long
@@ -362,10 +406,13 @@ def test_a_node_that_is_lost_outranks_a_worker_that_fails_of_it(
     job_id = submit(
         program,
         f"touch {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
-        f'[ "$HPCDASH_ATTEMPT" = 1 ] || exit 0\nuntil [ -e {tmp_path}/lost ]; do sleep 0.1; done\nexit 7',
+        f'[ "$HPCDASH_ATTEMPT" = 1 ] || exit 0\nuntil [ -e {tmp_path}/lost ]; do sleep 0.1; '
+        f"done\nexit 7",
         "retries_failure = 0",
     )
-    wait_until("both workers to begin", lambda: (tmp_path / "1-0").exists() and (tmp_path / "1-1").exists())
+    wait_until(
+        "both workers to begin", lambda: (tmp_path / "1-0").exists() and (tmp_path / "1-1").exists()
+    )
     (tmp_path / "lost").touch()
     ray.kill_node(slice_a[1])
     slice_a[1] = ray.add_node(**{"slice-a": 1, "TPU": 4})
@@ -379,7 +426,11 @@ def test_a_driver_that_is_killed_takes_its_workers_along_and_gives_the_slice_bac
 ) -> None:
     job_id = submit(program, f"exec sleep {marker}")
     wait_until("the command to run on both workers", lambda: len(processes_with(marker)) >= 2)
-    drivers = [pid for pid in processes_with("slice_driver") if job_id in _environment(pid, "RAY_JOB_CONFIG")]
+    drivers = [
+        pid
+        for pid in processes_with("slice_driver")
+        if job_id in _environment(pid, "RAY_JOB_CONFIG")
+    ]
     assert drivers
     for pid in drivers:
         psutil.Process(pid).kill()
@@ -401,12 +452,20 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
     jobs: list[str] = []
     shares: list[float] = []
     for number in range(30):
-        wait_until("a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS)
+        wait_until(
+            "a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS
+        )
         # The first holds the slice until the others are seen to wait.
         holds = f"until [ -e {tmp_path}/seen ]; do sleep 0.2; done; " if number == 0 else ""
-        jobs.append(submit(program, f"{holds}echo $HPCDASH_JOB_ID >>{tmp_path}/rank-$RANK; sleep 0.{marker}"))
+        jobs.append(
+            submit(
+                program, f"{holds}echo $HPCDASH_JOB_ID >>{tmp_path}/rank-$RANK; sleep 0.{marker}"
+            )
+        )
         if number == MOST_DRIVERS - 1:
-            until_said(ray, jobs[-1], "hpcdash: waiting for 1 slice of v4-16: 0 found so far; 0 of 1 free")
+            until_said(
+                ray, jobs[-1], "hpcdash: waiting for 1 slice of v4-16: 0 found so far; 0 of 1 free"
+            )
             shares = _cpu_shares("slice_driver", 10.0)
             (tmp_path / "seen").touch()
     # Those that wait do nothing but wait.
@@ -417,11 +476,17 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
     for rank in (0, 1):
         assert sorted((tmp_path / f"rank-{rank}").read_text().split()) == sorted(jobs)
     wait_until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray))
-    wait_until("their processes to end", lambda: not processes_with(marker) + processes_with("slice_driver"))
+    wait_until(
+        "their processes to end",
+        lambda: not processes_with(marker) + processes_with("slice_driver"),
+    )
     for name in ("TPU-v4-16-head", "slice-a"):
         free = re.compile(rf"^{name} .* 0 of \d in use$", re.M)
         # Ray counts what is in use some seconds late.
-        wait_until(f"{name} to be free", lambda free=free: free.search(program("queues", "--format", "table").text))
+        wait_until(
+            f"{name} to be free",
+            lambda free=free: free.search(program("queues", "--format", "table").text),
+        )
 
 
 def _cpu_shares(word: str, seconds: float) -> list[float]:
@@ -429,9 +494,17 @@ def _cpu_shares(word: str, seconds: float) -> list[float]:
     found = [psutil.Process(pid) for pid in processes_with(word)]
     before = {process: sum(process.cpu_times()[:2]) for process in found}
     time.sleep(seconds)
-    return [(sum(one.cpu_times()[:2]) - was) / seconds for one, was in before.items() if one.is_running()]
+    return [
+        (sum(one.cpu_times()[:2]) - was) / seconds
+        for one, was in before.items()
+        if one.is_running()
+    ]
 
 
 def _alive_actors(ray: RayCluster) -> list[str]:
     found = ray.get("/api/v0/actors?limit=10000") or {}
-    return [actor["class_name"] for actor in found["data"]["result"]["result"] if actor["state"] != "DEAD"]
+    return [
+        actor["class_name"]
+        for actor in found["data"]["result"]["result"]
+        if actor["state"] != "DEAD"
+    ]

@@ -1,4 +1,6 @@
-"""On the real Slurm: what failed of an array is submitted again as it was, and trains are read and appended to."""
+"""On the real Slurm: what failed of an array is submitted again as it was, and trains are read and
+appended to.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slurm_releases]
 
-# Task 3 ends with a traceback on stderr, 7 is killed from within, 9 misses a command; the others end well.
+# Task 3 ends with a traceback on stderr, 7 is killed from within, 9 misses a command; the others
+# end well.
 SCRIPT = """#!/bin/bash
 #SBATCH --time=20
 #SBATCH --comment=of-the-script
@@ -39,7 +42,18 @@ case $SLURM_ARRAY_TASK_ID in
 9) no-such-program --epochs 3;;
 esac
 """
-OPTIONS = ("-J", "sweep one", "-a", "0-9%4", "-o", "logs/%x-%a.out", "-e", "logs/%x-%a.err", "--mem=50M", "-n2")
+OPTIONS = (
+    "-J",
+    "sweep one",
+    "-a",
+    "0-9%4",
+    "-o",
+    "logs/%x-%a.out",
+    "-e",
+    "logs/%x-%a.err",
+    "--mem=50M",
+    "-n2",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +70,17 @@ def sweep(slurm_lab: SlurmLab) -> Sweep:
     folder = slurm_lab.work_dir("alice") / "triage of a sweep"
     slurm_lab.as_user("alice", "rm", "-rf", folder)
     slurm_lab.as_user("alice", "mkdir", "-p", folder / "logs")
-    slurm_lab.as_user("alice", "sh", "-c", 'cat > "$1"', "sh", folder / "train.sh", stdin=SCRIPT.encode())
+    slurm_lab.as_user(
+        "alice", "sh", "-c", 'cat > "$1"', "sh", folder / "train.sh", stdin=SCRIPT.encode()
+    )
     words = ("sbatch", "--parsable", "-D", folder, *OPTIONS, folder / "train.sh", "--lr=0.1")
     array_id = slurm_lab.as_user("alice", *words).stdout.decode().strip()
     slurm_lab.wait_state(array_id, "COMPLETED", "FAILED")
 
     def known() -> bool:
-        listed = slurm_lab.admin("sacct", "-anX", "-P", "-o", "jobid,end", "-j", array_id).stdout.decode()
+        listed = slurm_lab.admin(
+            "sacct", "-anX", "-P", "-o", "jobid,end", "-j", array_id
+        ).stdout.decode()
         return sum(not line.endswith("|Unknown") for line in listed.splitlines()) == 10
 
     wait_until("accounting to have the array's end", known)
@@ -80,7 +98,17 @@ def shown(group: TaskGroup) -> tuple[str, str, int | None, str | None]:
 
 def told(lab: SlurmLab, job_id: str) -> Mapping[str, str]:
     """What squeue tells of a job that waits or ended."""
-    fields = ("name", "arraytaskid", "partition", "account", "qos", "timelimit", "comment", "workdir", "numcpus")
+    fields = (
+        "name",
+        "arraytaskid",
+        "partition",
+        "account",
+        "qos",
+        "timelimit",
+        "comment",
+        "workdir",
+        "numcpus",
+    )
     option = ",".join(f"{field}:\x1f" for field in fields)
     text = lab.admin("squeue", "-h", "-t", "all", "-j", job_id, "-O", option).stdout.decode()
     return dict(zip(fields, text.split("\x1f"), strict=False))
@@ -94,11 +122,18 @@ def test_failures_of_an_array_are_told_apart_by_how_they_ended(sweep: Sweep) -> 
     triage = asyncio.run(look())
     assert triage.notes == ()
     failures = [shown(group) for group in triage.groups if group.failed]
-    assert failures[0] == ("3", "failed", 1, "RuntimeError: CUDA out of memory. Tried to allocate 2.50 GiB")
+    assert failures[0] == (
+        "3",
+        "failed",
+        1,
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.50 GiB",
+    )
     assert failures[1][:3] == ("7", "failed", 137)
     assert failures[2][:3] == ("9", "failed", 127)
     assert "no-such-program: command not found" in str(failures[2][3])
-    assert [(str(group.tasks), group.state) for group in triage.groups[3:]] == [("0-2,4-6,8", "completed")]
+    assert [(str(group.tasks), group.state) for group in triage.groups[3:]] == [
+        ("0-2,4-6,8", "completed")
+    ]
 
 
 async def submit(store: ClusterStore, again: SubmissionPlan, journal: Path) -> str:
@@ -109,7 +144,9 @@ async def submit(store: ClusterStore, again: SubmissionPlan, journal: Path) -> s
 
 
 @pytest.mark.journey
-def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(sweep: Sweep, tmp_path: Path) -> None:
+def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(
+    sweep: Sweep, tmp_path: Path
+) -> None:
     async def again() -> tuple[SubmissionPlan, str]:
         async with store_on(sweep.lab, "alice") as store:
             triage = await triage_of(store, sweep.array_id)
@@ -122,15 +159,27 @@ def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(sweep: Sweep,
     before, after = told(sweep.lab, f"{sweep.array_id}_3"), told(sweep.lab, f"{new_id}_3")
     assert after == before
     assert after["comment"] == "of-the-script"
-    tasks = sweep.lab.admin("squeue", "-h", "-r", "-t", "all", "-j", new_id, "-o", "%K").stdout.decode().split()
+    tasks = (
+        sweep.lab.admin("squeue", "-h", "-r", "-t", "all", "-j", new_id, "-o", "%K")
+        .stdout.decode()
+        .split()
+    )
     assert sorted(tasks) == ["3", "7", "9"]
-    script = sweep.lab.as_user("alice", "scontrol", "write", "batch_script", new_id, "-").stdout.decode()
+    script = sweep.lab.as_user(
+        "alice", "scontrol", "write", "batch_script", new_id, "-"
+    ).stdout.decode()
     assert script.rstrip("\n") == SCRIPT.rstrip("\n")
-    assert (sweep.folder / "logs" / "sweep one-7.out").read_text() == "task 7 with 1 arguments: --lr=0.1\n"
+    assert (
+        sweep.folder / "logs" / "sweep one-7.out"
+    ).read_text() == "task 7 with 1 arguments: --lr=0.1\n"
 
 
-def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(slurm_lab: SlurmLab, tmp_path: Path) -> None:
-    old_id = slurm_lab.submit("alice", "-J", "wrapped", "--wrap", "echo it is; exit 3", "-d", "singleton")
+def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
+    old_id = slurm_lab.submit(
+        "alice", "-J", "wrapped", "--wrap", "echo it is; exit 3", "-d", "singleton"
+    )
     slurm_lab.wait_state(old_id, "FAILED")
 
     async def again() -> tuple[SubmissionPlan, str]:
@@ -175,14 +224,18 @@ def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
             return outcome.done, outcome.words
 
     done, words = asyncio.run(again())
-    listed = slurm_lab.admin("squeue", "-h", "-n", f"lost {is_sent}", "-o", "%A").stdout.decode().split()
+    listed = (
+        slurm_lab.admin("squeue", "-h", "-n", f"lost {is_sent}", "-o", "%A").stdout.decode().split()
+    )
     new_ids = [job_id for job_id in listed if job_id != old_id]
     assert len(new_ids) == is_sent
     assert (done, words) == ((True, f"job {new_ids[0]}") if is_sent else (False, words))
     slurm_lab.admin("scancel", *listed)
 
 
-def test_a_job_is_submitted_again_with_more_time_and_memory(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+def test_a_job_is_submitted_again_with_more_time_and_memory(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
     """Slurm takes no --mem beside the --mem-per-cpu of a script."""
     script = b"#!/bin/sh\n#SBATCH --time=5\n#SBATCH --mem-per-cpu=50M\nsleep 60\n"
     words = ("sbatch", "--parsable", "--hold", "-J", "starved", "-n2")
@@ -203,10 +256,26 @@ def test_a_job_is_submitted_again_with_more_time_and_memory(slurm_lab: SlurmLab,
     assert "MinMemoryCPU=200M" in shown
 
 
-def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small_lab: SlurmLab, tmp_path: Path) -> None:
+def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(
+    small_lab: SlurmLab, tmp_path: Path
+) -> None:
     folder = small_lab.work_dir("alice")
-    small_lab.as_user("alice", "sh", "-c", 'cat > "$1"', "sh", folder / "kept.sh", stdin=b"#!/bin/sh\nsleep 60\n")
-    words = ("sbatch", "--parsable", "--hold", "-n2", "--mem=50M", "-t", "7", "-o", "%j-kept.out", "kept.sh", "--lr=1")
+    small_lab.as_user(
+        "alice", "sh", "-c", 'cat > "$1"', "sh", folder / "kept.sh", stdin=b"#!/bin/sh\nsleep 60\n"
+    )
+    words = (
+        "sbatch",
+        "--parsable",
+        "--hold",
+        "-n2",
+        "--mem=50M",
+        "-t",
+        "7",
+        "-o",
+        "%j-kept.out",
+        "kept.sh",
+        "--lr=1",
+    )
     old_id = small_lab.as_user("alice", *words).stdout.decode().strip()
 
     async def again() -> tuple[SubmissionPlan, str]:
@@ -217,7 +286,8 @@ def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small
             return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
 
     prepared, new_id = asyncio.run(again())
-    # Slurm 22.05 shows the script's arguments, 24.11 neither these nor the command line, 26.05 all of it.
+    # Slurm 22.05 shows the script's arguments, 24.11 neither these nor the command line, 26.05 all
+    # of it.
     record = small_lab.admin("scontrol", "show", "job", old_id).stdout.decode()
     notes = " ".join(prepared.notes)
     assert ("is unknown: options are rebuilt" in notes) == ("SubmitLine=" not in record)
@@ -255,7 +325,9 @@ def states(lab: SlurmLab, *job_ids: str) -> bytes:
     return lab.admin("squeue", "-h", "-o", "%i %t %r", "-j", ",".join(job_ids), check=False).stdout
 
 
-def test_a_train_is_told_from_any_of_its_jobs(slurm_lab: SlurmLab, program: Program, train: tuple[str, str]) -> None:
+def test_a_train_is_told_from_any_of_its_jobs(
+    slurm_lab: SlurmLab, program: Program, train: tuple[str, str]
+) -> None:
     array, last = train
     raw = slurm_lab.admin("squeue", "-h", "-o", "%A", "-j", f"{array}_1").stdout.decode().strip()
     assert raw not in (array, last)
@@ -299,9 +371,14 @@ def test_a_train_is_cancelled_whole_once_it_is_agreed(
     slurm_lab: SlurmLab, program: Program, train: tuple[str, str]
 ) -> None:
     _, last = train
-    assert "needs confirmation, but there is no terminal" in program("cancel", "--train", last).refused(2)
+    assert "needs confirmation, but there is no terminal" in program(
+        "cancel", "--train", last
+    ).refused(2)
     assert program("cancel", "--train", last, "--yes").status == 0
-    wait_until("its end", lambda: program("train", last, "--format", "json").json["counts"].keys() <= {"cancelled"})
+    wait_until(
+        "its end",
+        lambda: program("train", last, "--format", "json").json["counts"].keys() <= {"cancelled"},
+    )
 
 
 def test_a_job_that_nobody_knows_has_no_train(program: Program, slurm_lab: SlurmLab) -> None:

@@ -1,4 +1,6 @@
-"""On the real Slurm: where a job writes, its script as it was submitted, and what queues and accounts it offers."""
+"""On the real Slurm: where a job writes, its script as it was submitted, and what queues and
+accounts it offers.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,16 @@ SUBMISSIONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("-o", "%u_%%_%A_%a_%b_%z"), TRUE),
     (("-o", "node-%N.%j"), TRUE),
     (("--output=o%j", "--err", "e_%j"), TRUE),
-    ((), "#!/bin/sh\n#SBATCH -J 'a # b' --outp=\"dir ective_%x_%j\" # -o not\ntrue\n#SBATCH -o late\n"),
+    (
+        (),
+        "#!/bin/sh\n#SBATCH -J 'a # b' --outp=\"dir ective_%x_%j\" # -o not\ntrue\n#SBATCH -o "
+        "late\n",
+    ),
     (("-a", "1-2"), TRUE),
     (("-a", "7", "-J", "50%t", "-o", "%A_%3a_%x"), TRUE),
 )
-# A path that scontrol shows filled in, though the file is not: only the script or the command line tells.
+# A path that scontrol shows filled in, though the file is not: only the script or the command line
+# tells.
 ESCAPED = "#!/bin/sh\n#SBATCH -o esc\\\\%j.out\ntrue\n"
 
 
@@ -71,7 +78,10 @@ def written(slurm_lab: SlurmLab) -> Written:
     slurm_lab.as_user("alice", "rm", "-rf", folder)
     slurm_lab.as_user("alice", "mkdir", "-p", folder)
     submissions = (*SUBMISSIONS, ((), ESCAPED))
-    numbers = [slurm_lab.submit("alice", "-D", folder, *words, script=script) for words, script in submissions]
+    numbers = [
+        slurm_lab.submit("alice", "-D", folder, *words, script=script)
+        for words, script in submissions
+    ]
     job_ids: list[str] = []
     for number, (words, _) in zip(numbers, submissions, strict=True):
         tasks = {"1-2": ("1", "2"), "7": ("7",)}.get(words[1] if words[:1] == ("-a",) else "", ())
@@ -80,8 +90,12 @@ def written(slurm_lab: SlurmLab) -> Written:
         slurm_lab.wait_state(job_id, "COMPLETED")
 
     def known() -> bool:
-        listed = slurm_lab.admin("sacct", "-anX", "-P", "-o", "jobid,end", "-j", ",".join(numbers)).stdout.decode()
-        ended = {line.partition("|")[0] for line in listed.splitlines() if not line.endswith("|Unknown")}
+        listed = slurm_lab.admin(
+            "sacct", "-anX", "-P", "-o", "jobid,end", "-j", ",".join(numbers)
+        ).stdout.decode()
+        ended = {
+            line.partition("|")[0] for line in listed.splitlines() if not line.endswith("|Unknown")
+        }
         return ended >= set(job_ids)
 
     wait_until("the accounting to know of all ends", known)
@@ -92,7 +106,10 @@ def files_of(place: LogPlace) -> set[str]:
     """As they are on this machine: the lab's nodes all have its name."""
     node = str(place.row["node_list"])
     found = {place.files.stdout, place.files.stderr} - {None}
-    return {str(path).replace(f"node-{node}.", f"node-{socket.gethostname().partition('.')[0]}.") for path in found}
+    return {
+        str(path).replace(f"node-{node}.", f"node-{socket.gethostname().partition('.')[0]}.")
+        for path in found
+    }
 
 
 async def located(store: ClusterStore, written: Written) -> set[str]:
@@ -113,7 +130,9 @@ async def test_jobs_that_only_the_accounting_knows_wrote_where_it_is_said(writte
         assert await located(store, written) == written.files
 
 
-async def test_tasks_write_where_it_is_said_before_and_after_they_start(slurm_lab: SlurmLab) -> None:
+async def test_tasks_write_where_it_is_said_before_and_after_they_start(
+    slurm_lab: SlurmLab,
+) -> None:
     array = slurm_lab.submit("alice", "-a", "1-3%1", "-o", "%A.%3a.out")
     slurm_lab.wait_state(f"{array}_1", "RUNNING")
     folder = slurm_lab.work_dir("alice")
@@ -142,7 +161,11 @@ async def test_a_job_on_several_nodes_writes_on_its_first(slurm_lab: SlurmLab) -
         await store.open()
         place = await locate_logs(store, job_id)
     slurm_lab.as_user("alice", "scancel", job_id)
-    first = slurm_lab.admin("scontrol", "show", "hostnames", str(place.row["node_list"])).stdout.decode().split()[0]
+    first = (
+        slurm_lab.admin("scontrol", "show", "hostnames", str(place.row["node_list"]))
+        .stdout.decode()
+        .split()[0]
+    )
     assert place.files.stdout == str(slurm_lab.work_dir("alice") / f"{first}.{job_id}")
 
 
@@ -154,28 +177,44 @@ async def test_a_script_is_what_was_submitted_byte_by_byte(slurm_lab: SlurmLab) 
         of_the_controller = await fetch_script(store, f"{job_id}_2")
         assert of_the_controller.text.encode("utf-8", "surrogateescape") == sent
         store.backend = FORGETFUL
-        wait_until("the accounting to keep it", lambda: b"echo" in slurm_lab.admin("sacct", "-B", "-j", job_id).stdout)
+        wait_until(
+            "the accounting to keep it",
+            lambda: b"echo" in slurm_lab.admin("sacct", "-B", "-j", job_id).stdout,
+        )
         of_the_accounting = await fetch_script(store, f"{job_id}_2")
         # A database of UTF-8 keeps no other bytes.
-        assert of_the_accounting.text.encode("utf-8", "surrogateescape") == sent.replace(b"\xe9", b"?")
+        assert of_the_accounting.text.encode("utf-8", "surrogateescape") == sent.replace(
+            b"\xe9", b"?"
+        )
     slurm_lab.as_user("alice", "scancel", job_id)
 
 
-async def test_another_s_script_is_refused_in_words_and_read_from_its_file(slurm_lab: SlurmLab) -> None:
+async def test_another_s_script_is_refused_in_words_and_read_from_its_file(
+    slurm_lab: SlurmLab,
+) -> None:
     async with store_on(slurm_lab, "alice") as store:
         await store.open()
         job_id = slurm_lab.submit("bob", "--hold")
         with pytest.raises(SchedulerRefused, match="another user's"):
             await fetch_script(store, job_id)
         file = slurm_lab.run_dir / "jobs" / "bobs.sh"
-        slurm_lab.as_user("bob", "sh", "-c", 'printf "#!/bin/sh\\ntrue\\n" > "$1"; chmod 644 "$1"', "sh", file)
-        submitted = slurm_lab.as_user("bob", "sbatch", "--parsable", "--hold", file).stdout.decode().strip()
+        slurm_lab.as_user(
+            "bob", "sh", "-c", 'printf "#!/bin/sh\\ntrue\\n" > "$1"; chmod 644 "$1"', "sh", file
+        )
+        submitted = (
+            slurm_lab.as_user("bob", "sbatch", "--parsable", "--hold", file).stdout.decode().strip()
+        )
         script = await fetch_script(store, submitted)
-        assert (script.text, script.source) == ("#!/bin/sh\ntrue\n", f"read from {file} as it is now")
+        assert (script.text, script.source) == (
+            "#!/bin/sh\ntrue\n",
+            f"read from {file} as it is now",
+        )
         slurm_lab.as_user("bob", "chmod", "600", file)
         with pytest.raises(SchedulerRefused) as refused:
             await fetch_script(store, submitted)
-        assert refused.value.next_step.endswith(f"{file}, which cannot be read now: no permission to read it")
+        assert refused.value.next_step.endswith(
+            f"{file}, which cannot be read now: no permission to read it"
+        )
         slurm_lab.as_user("bob", "scancel", job_id, submitted)
 
 
@@ -187,7 +226,9 @@ async def test_no_scheduler_s_word_for_a_job_that_never_was(slurm_lab: SlurmLab)
                 await ask(store, "99999999")
 
 
-def test_script_prints_the_bytes_alone_and_its_difference(slurm_lab: SlurmLab, over_ssh: Program) -> None:
+def test_script_prints_the_bytes_alone_and_its_difference(
+    slurm_lab: SlurmLab, over_ssh: Program
+) -> None:
     sent = b"#!/bin/sh\n#SBATCH -t 90\necho caf\xe9\n"
     job_id = slurm_lab.submit("alice", "--hold", script=sent)
     other = slurm_lab.submit("alice", "--hold", script=sent.replace(b"90", b"60"))
@@ -210,7 +251,9 @@ async def store(slurm_lab: SlurmLab) -> AsyncIterator[ClusterStore]:
         yield one
 
 
-@pytest.mark.parametrize(("user", "accounts"), [("alice", ["physics", "chem"]), ("bob", ["physics"])])
+@pytest.mark.parametrize(
+    ("user", "accounts"), [("alice", ["physics", "chem"]), ("bob", ["physics"])]
+)
 async def test_a_person_is_offered_the_accounts_of_hers_alone(
     slurm_lab: SlurmLab, user: str, accounts: list[str]
 ) -> None:
@@ -256,9 +299,12 @@ async def test_what_slurm_refuses_is_found_before(store: ClusterStore, line: str
 
 
 @pytest.mark.parametrize(
-    "script", [b"", b"true\n", b"\xef\xbb\xbf#!/bin/sh\n", b"#!/bin/sh\r\ntrue\r\n", b"#!/bin/sh\nx\0\n"]
+    "script",
+    [b"", b"true\n", b"\xef\xbb\xbf#!/bin/sh\n", b"#!/bin/sh\r\ntrue\r\n", b"#!/bin/sh\nx\0\n"],
 )
-async def test_a_script_that_slurm_refuses_by_its_bytes_is_found_before(store: ClusterStore, script: bytes) -> None:
+async def test_a_script_that_slurm_refuses_by_its_bytes_is_found_before(
+    store: ClusterStore, script: bytes
+) -> None:
     assert (await estimate_start(store, script)).refusal
     assert lint_script(script, "slurm", await fetch_offers(store))[0].severity == "error"
 
@@ -274,7 +320,9 @@ async def test_what_slurm_takes_has_a_start_and_finds_nothing(store: ClusterStor
     assert estimate.starts_at_epoch > time.time() - 60
     # Nothing was submitted.
     assert set(after.stdout.split()) <= set(before.stdout.split())
-    assert [one.severity for one in lint_script(script, "slurm", await fetch_offers(store))] == ["warning"]
+    assert [one.severity for one in lint_script(script, "slurm", await fetch_offers(store))] == [
+        "warning"
+    ]
 
 
 async def test_options_take_the_place_of_a_script_s_lines(store: ClusterStore) -> None:
@@ -283,7 +331,9 @@ async def test_options_take_the_place_of_a_script_s_lines(store: ClusterStore) -
 
 
 async def test_paths_are_looked_for_as_who_one_is_there(store: ClusterStore) -> None:
-    request = Request(command="x", work_dir="/root", container=Container(image="/nosuch.sif", binds=("/etc",)))
+    request = Request(
+        command="x", work_dir="/root", container=Container(image="/nosuch.sif", binds=("/etc",))
+    )
     found = await missing_paths(store, request)
     assert [(one.field, one.words) for one in found] == [
         ("work_dir", "/root cannot be entered: no permission"),

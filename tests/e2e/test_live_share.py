@@ -1,4 +1,6 @@
-"""A pool shared on the real Slurm, between alice, bob and carol, by a coordinator with an account of its own."""
+"""A pool shared on the real Slurm, between alice, bob and carol, by a coordinator with an account
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ users = ["{alice}"]
 priority = "HIGH"
 nodes = 4
 """
-# Writes each step it takes to a log of all its runs, and where it is when it is told to suspend; with `every` set also
-# at each so many steps.
+# Writes each step it takes to a log of all its runs, and where it is when it is told to suspend;
+# with `every` set also at each so many steps.
 TRAINING = """#!/bin/bash
 cd {work} || exit
 save() {{ echo $step > saved.new; mv saved.new saved; }}
@@ -68,7 +70,9 @@ SAVES = "save; echo ready > {launch}/suspend.ready; exec sleep 600"
 class Pool(SharedPool):
     """The pool `lab`, its coordinator, and what people submit to it."""
 
-    def __init__(self, lab: SlurmLab, site: SudoSite, folder: Path, grace: float, *, as_owners: bool = False) -> None:
+    def __init__(
+        self, lab: SlurmLab, site: SudoSite, folder: Path, grace: float, *, as_owners: bool = False
+    ) -> None:
         super().__init__(folder)
         self.lab, self.site = lab, site
         self.users = {"alice": site.alice, "bob": site.bob, "carol": site.outsider}
@@ -99,10 +103,20 @@ class Pool(SharedPool):
 
     def argv(self, account: str, *words: str) -> tuple[str, ...]:
         home = self.site.home(account)
-        variables = (f"HPCDASH_STATE={home}/hpcdash-state", f"XDG_CONFIG_HOME={home}/config", "LANG=C.UTF-8")
+        variables = (
+            f"HPCDASH_STATE={home}/hpcdash-state",
+            f"XDG_CONFIG_HOME={home}/config",
+            "LANG=C.UTF-8",
+        )
         slurm = [f"{name}={value}" for name, value in self.lab.env.items()]
         program = (sys.executable, "-m", "hpcdash", "--local", *words)
-        return (*self.site.argv_as(account), *variables, *slurm, "PYTHONDONTWRITEBYTECODE=1", *program)
+        return (
+            *self.site.argv_as(account),
+            *variables,
+            *slurm,
+            "PYTHONDONTWRITEBYTECODE=1",
+            *program,
+        )
 
     def coordinator_call(self, *words: str) -> tuple[Sequence[str], Path, Mapping[str, str] | None]:
         account = self.site.launcher
@@ -122,7 +136,9 @@ class Pool(SharedPool):
     def add(self, name: str, *, is_hot: bool = False) -> str:
         if is_hot:
             return self.submit("alice", name, "HIGH", 3)
-        return self.submit({"one": "alice", "two": "bob", "three": "carol"}[name], name, "NORMAL", 2)
+        return self.submit(
+            {"one": "alice", "two": "bob", "three": "carol"}[name], name, "NORMAL", 2
+        )
 
     def submit(
         self,
@@ -136,7 +152,9 @@ class Pool(SharedPool):
         launch: str | None = None,
         queue: str = QUEUE,
     ) -> str:
-        """As `hpcdash submit` has it: a launch's folder, and a held job whose comment names both."""
+        """As `hpcdash submit` has it: a launch's folder, and a held job whose comment names
+        both.
+        """
         self.owners[name] = user
         account, work = self.users[user], self.work(name)
         work.mkdir()
@@ -147,10 +165,25 @@ class Pool(SharedPool):
             (folder / "suspend").touch(0o600)
             for path in (folder, folder / "suspend"):
                 shutil.chown(path, account)
-        text = TRAINING.format(work=work, launch=folder, told=told.format(launch=folder), before=before)
+        text = TRAINING.format(
+            work=work, launch=folder, told=told.format(launch=folder), before=before
+        )
         mark = f"--comment=hpcdash-share:{priority}:{folder if launch is None else launch}"
-        asked = ("--hold", "--requeue", "--open-mode=append", f"--partition={queue}", f"--account={ACCOUNT}")
-        words = (*asked, f"--nodes={nodes}", "--exclusive", f"--output={work}/%j.out", f"--job-name={name}", mark)
+        asked = (
+            "--hold",
+            "--requeue",
+            "--open-mode=append",
+            f"--partition={queue}",
+            f"--account={ACCOUNT}",
+        )
+        words = (
+            *asked,
+            f"--nodes={nodes}",
+            "--exclusive",
+            f"--output={work}/%j.out",
+            f"--job-name={name}",
+            mark,
+        )
         return self.lab.submit(account, *words, *options, script=text)
 
     def queue(self) -> str:
@@ -177,7 +210,9 @@ def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Itera
         shutil.chown(site.top / "published", site.launcher)
         users = ",".join((site.alice, site.bob, site.outsider, site.launcher))
         slurm_lab.admin("sacctmgr", "-i", "add", "user", users, f"account={ACCOUNT}")
-        slurm_lab.admin("sacctmgr", "-i", "modify", "user", site.launcher, "set", "adminlevel=operator")
+        slurm_lab.admin(
+            "sacctmgr", "-i", "modify", "user", site.launcher, "set", "adminlevel=operator"
+        )
         for user in (site.alice, site.bob, site.outsider):
             folder = slurm_lab.work_dir(user)
             folder.mkdir()
@@ -189,7 +224,9 @@ def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(
+    clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Pool]:
     for folder in (site.root, *map(clean_slurm.work_dir, (site.alice, site.bob, site.outsider))):
         for left in folder.iterdir():
             shutil.rmtree(left)
@@ -218,23 +255,36 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     assert b"denied" in denied.stderr
     # One coordinator at a time; more than the quota ever gives is refused at once.
     second = pool.call("run", "lab", "--once")
-    assert (second.returncode, "this pool has a coordinator: process " in second.stderr) == (1, True)
+    assert (second.returncode, "this pool has a coordinator: process " in second.stderr) == (
+        1,
+        True,
+    )
     large = pool.submit("alice", "large", "HIGH", 5)
     tasks = pool.until(large="refused")
-    assert tasks["large"]["why"] == f"it asks for 5 nodes, and {pool.users['alice']}'s quota at HIGH is 4"
+    assert (
+        tasks["large"]["why"]
+        == f"it asks for 5 nodes, and {pool.users['alice']}'s quota at HIGH is 4"
+    )
     pool.lab.wait_state(large, "CANCELLED")
     # Four of five nodes: two of the three that run give way, the last that came first.
     pool.submit("alice", "hot", "HIGH", 4)
     tasks = pool.until(hot="running", slow="waiting", deaf="waiting", good="running")
-    assert {name: tasks[name]["suspended"] for name in ("good", "slow", "deaf")} == {"good": 0, "slow": 1, "deaf": 1}
+    assert {name: tasks[name]["suspended"] for name in ("good", "slow", "deaf")} == {
+        "good": 0,
+        "slow": 1,
+        "deaf": 1,
+    }
     assert [tasks[name]["runs"][0]["how"] for name in ("slow", "deaf")] == ["slow", "ignored"]
     for name in ("slow", "deaf"):
         assert pool.lab.job_states(tasks[name]["id"]) == {"PENDING"}
     # What was put back cannot be released by its owner either, and a person's stop is for good.
-    denied = pool.lab.as_user(pool.users["bob"], "scontrol", "release", tasks["slow"]["id"], check=False)
+    denied = pool.lab.as_user(
+        pool.users["bob"], "scontrol", "release", tasks["slow"]["id"], check=False
+    )
     assert b"denied" in denied.stderr
     pool.lab.as_user(pool.users["carol"], "scancel", tasks["deaf"]["id"])
-    # What an owner asks for goes through Slurm, which nobody else can do for them. The node is the next one's.
+    # What an owner asks for goes through Slurm, which nobody else can do for them. The node is the
+    # next one's.
     good = tasks["good"]["id"]
     other = pool.call_as("carol", "share", "stop", good, "--yes")
     assert f"job {good} is {pool.users['bob']}'s" in other.stderr
@@ -252,15 +302,21 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     tasks = pool.until(third="stopped", hotter="succeeded")
     assert (len(tasks["third"]["runs"]), pool.lab.job_states(again)) == (1, {"CANCELLED"})
     pool.assert_nothing_lost("good")
-    # Ended by force, it went on from what it had saved: at most one interval was done again. All runs are one curve.
+    # Ended by force, it went on from what it had saved: at most one interval was done again. All
+    # runs are one curve.
     steps = pool.steps("slow")
     begins = [at for at, (before, after) in enumerate(pairwise(steps), 1) if after != before + 1]
-    assert (len(begins) <= 1, all(steps[at - 1] - steps[at] < INTERVAL for at in begins)) == (True, True), steps
+    assert (len(begins) <= 1, all(steps[at - 1] - steps[at] < INTERVAL for at in begins)) == (
+        True,
+        True,
+    ), steps
     for name in ("good", "slow"):
         read = pool.call_as("bob", "metrics", tasks[name]["id"], "--format", "csv")
         _, *rows = read.stdout.splitlines()
         assert [int(row.partition(",")[0]) for row in rows] == sorted(set(pool.steps(name))), read
-    assert all(run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"])
+    assert all(
+        run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"]
+    )
     # A job that is no task starts all the same: it is named.
     carol = pool.users["carol"]
     where = (f"--partition={QUEUE}", f"--account={ACCOUNT}", "--output=/dev/null")
@@ -275,7 +331,9 @@ def test_a_coordinator_that_is_killed_goes_on(pool: Pool) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(pool: Pool) -> None:
+def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(
+    pool: Pool,
+) -> None:
     pool.kill_often(50, (1.0, 4.0))
 
 
@@ -295,7 +353,8 @@ def test_tasks_outlive_the_controller_and_a_drained_node(pool: Pool) -> None:
     pool.enough("second")
     pool.until(second="succeeded")
     pool.submit("carol", "fourth", "NORMAL")
-    # Four of five nodes are left, and three are the first's: who came first waits, and so do those behind.
+    # Four of five nodes are left, and three are the first's: who came first waits, and so do those
+    # behind.
     pool.until(fourth="waiting", third="waiting", first="running")
     pool.lab.admin("scontrol", "update", f"nodename={node}", "state=resume")
     pool.until(third="running", first="running")
@@ -312,23 +371,30 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     folder = next(path for path in pool.site.root.iterdir() if path.name.startswith("victim-"))
     elsewhere = pool.log.parent / "elsewhere"
     elsewhere.touch()
-    # The folder of someone else, one that is no launch, one that leads out by a name, and a link for the command.
+    # The folder of someone else, one that is no launch, one that leads out by a name, and a link
+    # for the command.
     pool.submit("bob", "thief", "NORMAL", launch=str(folder))
-    pool.submit("bob", "outside", "NORMAL", launch=str(pool.lab.work_dir(pool.users["bob"]) / "outside"))
+    pool.submit(
+        "bob", "outside", "NORMAL", launch=str(pool.lab.work_dir(pool.users["bob"]) / "outside")
+    )
     pool.submit("bob", "leading", "NORMAL", launch=f"{pool.site.root}/../launches/x")
     linked = pool.site.root / "linked"
     linked.mkdir(0o700)
     (linked / "suspend").symlink_to(elsewhere)
     shutil.chown(linked, pool.users["carol"])
     pool.submit("carol", "linked", "NORMAL", launch=str(linked))
-    # More nodes than one number, an array, a job that is not put back, or has no nodes of its own: no tasks.
+    # More nodes than one number, an array, a job that is not put back, or has no nodes of its own:
+    # no tasks.
     pool.submit("carol", "range", "NORMAL", 1, "--nodes=1-4")
     pool.submit("carol", "array", "NORMAL", 1, "--array=1-2")
     pool.submit("carol", "stays", "NORMAL", 1, "--no-requeue")
     pool.submit("carol", "shares", "NORMAL", 1, "--oversubscribe")
     hostile = "x';touch ${HOME}/x;'\x1b[31m"
-    named = pool.submit("carol", "odd", "NORMAL", 1, f"--job-name={hostile}", "--comment=hpcdash-share:ROOT:/x\n;")
-    # A name of a task's own does not keep the others from theirs; one that is released already is put back.
+    named = pool.submit(
+        "carol", "odd", "NORMAL", 1, f"--job-name={hostile}", "--comment=hpcdash-share:ROOT:/x\n;"
+    )
+    # A name of a task's own does not keep the others from theirs; one that is released already is
+    # put back.
     odd = pool.submit("carol", "weird", "NORMAL", 1, f"--job-name=JobId=1 {hostile}")
     pool.lab.as_user(pool.users["carol"], "scontrol", "release", odd)
     pool.start()
@@ -342,13 +408,18 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
         **{f"JobId=1 {hostile}": "waiting"},
     )
     pool.lab.wait_state(odd, "PENDING")
-    assert tasks["range"]["why"] == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
+    assert (
+        tasks["range"]["why"]
+        == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
+    )
     assert "--no-requeue" in tasks["stays"]["why"]
     assert "--exclusive" in tasks["shares"]["why"]
     # Nor can its owner have others share the nodes later.
     update = ("scontrol", "update", f"jobid={odd}", "oversubscribe=yes")
     assert b"denied" in pool.lab.as_user(pool.users["carol"], *update, check=False).stderr
-    assert {one["user"] for one in tasks.values() if one["name"] in ("thief", "outside")} == {pool.users["bob"]}
+    assert {one["user"] for one in tasks.values() if one["name"] in ("thief", "outside")} == {
+        pool.users["bob"]
+    }
     # Not one of the pool's priorities: nobody's task, and left as it is.
     assert pool.lab.job_states(named) == {"PENDING"}
     assert hostile not in tasks
@@ -394,7 +465,9 @@ nodes = 2
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "nodes"), [("named", {"n2", "n3"}), ("reserved", {"n1", "g1"}), ("urgent", None)])
+@pytest.mark.parametrize(
+    ("name", "nodes"), [("named", {"n2", "n3"}), ("reserved", {"n1", "g1"}), ("urgent", None)]
+)
 def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_cron(
     pool: Pool, name: str, nodes: set[str] | None
 ) -> None:
@@ -402,35 +475,57 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
     reservation = f"{site.prefix}-r"
     text = pool.config + KINDS.format(reservation=reservation)
     pool.published = site.top / "published" / f"{name}.json"
-    settings = f'coordinator = "{site.launcher}"\nstate_file = "{pool.published}"\nchoosers = ["*"]\n'
-    text = text.replace(f"[share.{name}]\n", f"[share.{name}]\n{settings}grace_seconds = 20\nretry_seconds = 5\n")
+    settings = (
+        f'coordinator = "{site.launcher}"\nstate_file = "{pool.published}"\nchoosers = ["*"]\n'
+    )
+    text = text.replace(
+        f"[share.{name}]\n", f"[share.{name}]\n{settings}grace_seconds = 20\nretry_seconds = 5\n"
+    )
     pool.configure(text + QUOTAS.format(name=name))
     users = ",".join(pool.users.values())
     lab.admin("sacctmgr", "-i", "modify", "user", "where", f"name={users}", "set", "qos+=high")
     lab.admin("scontrol", "create", f"reservation={reservation}", "starttime=now", "duration=60", "nodes=n1,g1",
               f"users={users}")  # fmt: skip
     try:
-        # What is submitted by its pool's name goes where that is; more than its quota ever gives does not.
+        # What is submitted by its pool's name goes where that is; more than its quota ever gives
+        # does not.
         pool.owners["low"] = "alice"
         pool.work("low").mkdir()
         shutil.chown(pool.work("low"), pool.users["alice"])
         folder = "${HPCDASH_SUSPEND%/*}"
-        told = f"[ ! -e yields ] || {{ save; mv yields yielded; exec sleep 600; }}; {SAVES.format(launch=folder)}"
+        told = (
+            f"[ ! -e yields ] || {{ save; mv yields yielded; exec sleep 600; }}; "
+            f"{SAVES.format(launch=folder)}"
+        )
         script = TRAINING.format(work=pool.work("low"), launch=folder, told=told, before="")
         # The other node waits for the end, or suspends the task once that has saved.
         others = OTHER_NODE.format(work=pool.work("low"), python=sys.executable)
         request = site.home(pool.users["alice"]) / "REQUEST.toml"
-        fields = {"name": "low", "pool": name, "share": "LOW", "slot_type": "cpu", "slots_per_node": 1}
+        fields = {
+            "name": "low",
+            "pool": name,
+            "share": "LOW",
+            "slot_type": "cpu",
+            "slots_per_node": 1,
+        }
         fields |= {"account": ACCOUNT, "labels": ["nlp", "7B"]}
         fields |= {"command": f"{others}\n{script}"} | ({} if name == "named" else {"queue": QUEUE})
         assert pool.call("run", name, "--once").returncode == 0
-        for slots, status, words in ((3, 2, f"pool {name} refuses this: it asks for 3 nodes"), (2, 0, "")):
-            lines = (f"{key} = {json.dumps(value)}\n" for key, value in {**fields, "slots": slots}.items())
+        for slots, status, words in (
+            (3, 2, f"pool {name} refuses this: it asks for 3 nodes"),
+            (2, 0, ""),
+        ):
+            lines = (
+                f"{key} = {json.dumps(value)}\n"
+                for key, value in {**fields, "slots": slots}.items()
+            )
             request.write_text("".join(lines))
             submitted = pool.call_as("alice", "submit", str(request), "--yes")
             assert (submitted.returncode, words in submitted.stderr) == (status, True), submitted
 
-        def come_about(what: Callable[[], bool] = lambda: True, **wanted: str) -> dict[str, dict[str, Any]]:
+        def come_about(
+            what: Callable[[], bool] = lambda: True, **wanted: str
+        ) -> dict[str, dict[str, Any]]:
             wait_until(
                 f"{wanted}",
                 lambda: (
@@ -448,8 +543,15 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
             assert set(pool.nodes_of(tasks["low"]["id"])) == nodes
         # It suspends itself from its second node, and has its turn again.
         (pool.work("low") / "yields").touch()
-        come_about(lambda: [run["how"] for run in pool.tasks()["low"]["runs"]] == ["yielded", ""], low="running")
-        options = {"named": (), "reserved": (f"--reservation={reservation}",), "urgent": ("--qos=high",)}
+        come_about(
+            lambda: [run["how"] for run in pool.tasks()["low"]["runs"]] == ["yielded", ""],
+            low="running",
+        )
+        options = {
+            "named": (),
+            "reserved": (f"--reservation={reservation}",),
+            "urgent": ("--qos=high",),
+        }
         pool.submit("bob", "high", "NORMAL+labels=nlp", 1, *options[name])
         tasks = come_about(high="running", low="waiting")
         assert [run["how"] for run in tasks["low"]["runs"]] == ["yielded", "suspended"]
@@ -462,10 +564,19 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
             come_about(lambda: "is not in res" in pool.tasks()["low"]["why"], low="waiting")
             lab.admin("scontrol", "update", f"jobid={low}", f"reservation={reservation}")
         shown = pool.call_as("carol", "share", "show", name, "--filter", "labels:7b state:waiting")
-        assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (0, True, False), shown
+        assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (
+            0,
+            True,
+            False,
+        ), shown
         # Raised, it has both nodes again: it came first.
-        raised = pool.call_as("alice", "share", "raise", tasks["low"]["id"], "--pool", name, "--yes")
-        assert (raised.returncode, f"job {tasks['high']['id']} (high)" in raised.stderr) == (0, True), raised
+        raised = pool.call_as(
+            "alice", "share", "raise", tasks["low"]["id"], "--pool", name, "--yes"
+        )
+        assert (raised.returncode, f"job {tasks['high']['id']} (high)" in raised.stderr) == (
+            0,
+            True,
+        ), raised
         come_about(low="running", high="waiting")
         pool.enough("high", "low")
         come_about(high="succeeded", low="succeeded")
@@ -474,7 +585,9 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         for user in pool.users.values():
             lab.admin("scancel", f"--user={user}")
         delete = ("scontrol", "delete", f"reservation={reservation}")
-        wait_until("the reservation to be deleted", lambda: lab.admin(*delete, check=False).returncode == 0)
+        wait_until(
+            "the reservation to be deleted", lambda: lab.admin(*delete, check=False).returncode == 0
+        )
 
 
 @pytest.mark.long
@@ -501,7 +614,9 @@ def test_scontrol_runs_as_each_owner_where_the_coordinator_is_no_operator(pool: 
         pool.until(second="succeeded", third="succeeded")
         pool.assert_nothing_lost("second", "third")
     finally:
-        pool.lab.admin("sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=operator")
+        pool.lab.admin(
+            "sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=operator"
+        )
 
 
 @pytest.mark.long
@@ -516,7 +631,15 @@ def test_a_job_that_submits_itself_again_coordinates_and_its_successor_goes_on(p
     script.chmod(0o755)
     for path in (folder, folder / "cron.1m", script):
         shutil.chown(path, account)
-    cron = ("cron", "--every", "1m", "--folder", str(folder), f"--option=--partition={QUEUE}", "--option=--mem=200")
+    cron = (
+        "cron",
+        "--every",
+        "1m",
+        "--folder",
+        str(folder),
+        f"--option=--partition={QUEUE}",
+        "--option=--mem=200",
+    )
     installed = pool.run_as(account, *cron, "--install")
     assert installed.returncode == 0, installed
     try:

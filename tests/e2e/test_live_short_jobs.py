@@ -16,10 +16,16 @@ TASK = '#!/bin/sh\nexit "$((SLURM_ARRAY_TASK_ID % 2))"\n'
 def states(store: ClusterStore, number: str) -> list[str]:
     table = store.table(Kind.MINE)
     assert table is not None
-    return [row["state"] for row in table.select(["id", "state"]).to_pylist() if row["id"].partition("_")[0] == number]
+    return [
+        row["state"]
+        for row in table.select(["id", "state"]).to_pylist()
+        if row["id"].partition("_")[0] == number
+    ]
 
 
-async def test_a_short_job_is_shown_and_told_by_the_one_command_of_a_poll(clean_slurm: SlurmLab) -> None:
+async def test_a_short_job_is_shown_and_told_by_the_one_command_of_a_poll(
+    clean_slurm: SlurmLab,
+) -> None:
     async with store_on(clean_slurm, "alice") as store:
         await store.open()
         await store.fetch(Kind.MINE)
@@ -32,7 +38,9 @@ async def test_a_short_job_is_shown_and_told_by_the_one_command_of_a_poll(clean_
         assert states(store, job) == ["failed"]
 
 
-async def test_tasks_that_were_only_ever_seen_in_their_array_are_counted_right(clean_slurm: SlurmLab) -> None:
+async def test_tasks_that_were_only_ever_seen_in_their_array_are_counted_right(
+    clean_slurm: SlurmLab,
+) -> None:
     async with store_on(clean_slurm, "alice") as store:
         await store.open()
         array = clean_slurm.submit("alice", "--array=1-6%2", "--hold", script=TASK)

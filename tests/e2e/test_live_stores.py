@@ -1,4 +1,6 @@
-"""What the store tells of real jobs as they start and end, and how it comes back from everything that breaks."""
+"""What the store tells of real jobs as they start and end, and how it comes back from everything
+that breaks.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,20 @@ async def until_state(store: ClusterStore, job_id: str, state: str) -> None:
 async def test_a_job_is_told_as_started_and_as_ended_with_how_it_ended(
     clean_slurm: SlurmLab, store: ClusterStore
 ) -> None:
-    """Completed, failed and cancelled jobs leave the default list of squeue at once; the end is looked up first."""
+    """Completed, failed and cancelled jobs leave the default list of squeue at once; the end is
+    looked up first.
+    """
     lab = clean_slurm
     ends = {"completed": 0, "failed": 3}
     flags = {word: flag(lab, word) for word in ends}
     jobs = {
-        word: lab.submit("alice", "--hold", "-J", word, script=QUICK_SCRIPT.format(flag=flags[word], status=status))
+        word: lab.submit(
+            "alice",
+            "--hold",
+            "-J",
+            word,
+            script=QUICK_SCRIPT.format(flag=flags[word], status=status),
+        )
         for word, status in ends.items()
     }
     jobs["cancelled"] = lab.submit("alice", "--hold", "-J", "cancelled")
@@ -91,11 +101,16 @@ async def test_a_job_that_ran_out_of_its_time_while_hpcdash_was_closed_is_told_a
         assert happened(store, job_id) == [("running", "timeout")]
 
 
-async def test_the_tasks_of_an_array_are_told_one_by_one(clean_slurm: SlurmLab, store: ClusterStore) -> None:
-    """Task 1 ends while it is looked at; 2 ends, and 3 and 4 run out of the pending record, while nobody looks."""
+async def test_the_tasks_of_an_array_are_told_one_by_one(
+    clean_slurm: SlurmLab, store: ClusterStore
+) -> None:
+    """Task 1 ends while it is looked at; 2 ends, and 3 and 4 run out of the pending record, while
+    nobody looks.
+    """
     flags = {task: flag(clean_slurm, f"sweep.{task}") for task in (1, 2, 3, 4)}
     script = QUICK_SCRIPT.format(
-        flag=str(flags[1]).replace(".1", ".$SLURM_ARRAY_TASK_ID"), status="$((SLURM_ARRAY_TASK_ID == 3))"
+        flag=str(flags[1]).replace(".1", ".$SLURM_ARRAY_TASK_ID"),
+        status="$((SLURM_ARRAY_TASK_ID == 3))",
     )
     job_id = clean_slurm.submit("alice", "--hold", "-J", "sweep", "--array=1-4%1", script=script)
     one, two, three, four = (f"{job_id}_{task}" for task in (1, 2, 3, 4))
@@ -144,15 +159,20 @@ async def test_what_waits_of_an_array_and_is_cancelled_is_told_as_cancelled(
     assert len(ids) == len(set(ids))
 
 
-async def test_a_job_that_nobody_remembers_is_gone_and_not_called_finished(small_lab: SlurmLab) -> None:
-    """Without accounting, and with a controller that forgot the job while nobody looked, its exit is unknown."""
+async def test_a_job_that_nobody_remembers_is_gone_and_not_called_finished(
+    small_lab: SlurmLab,
+) -> None:
+    """Without accounting, and with a controller that forgot the job while nobody looked, its exit
+    is unknown.
+    """
     job_id = small_lab.submit("alice", "--hold", "-J", "forgotten")
     async with store_on(small_lab, "alice") as store:
         await store.open()
         await store.fetch(Kind.MINE)
         assert states(store) == {job_id: "held"}
         await in_thread(small_lab.as_user, "alice", "scancel", job_id)
-        # A restart without its kept state makes the controller forget at once what it would purge within a minute.
+        # A restart without its kept state makes the controller forget at once what it would purge
+        # within a minute.
         await asyncio.to_thread(forget_everything, small_lab)
         await store.fetch(Kind.MINE)
         assert states(store) == {job_id: "gone"}
@@ -179,7 +199,9 @@ async def test_the_store_comes_back_by_itself_after_the_controller_did(small_lab
         await until(store, "the job", lambda: states(store) == {job_id: "held"})
         poller.ask_now()
         await asyncio.to_thread(small_lab.stop_controller)
-        await until(store, "the error", lambda: isinstance(store.errors.get(Kind.MINE), ControllerDown))
+        await until(
+            store, "the error", lambda: isinstance(store.errors.get(Kind.MINE), ControllerDown)
+        )
         # What was known stays, and nothing is told of jobs that nobody could be asked about.
         assert states(store) == {job_id: "held"}
         assert list(store.events) == []
@@ -203,7 +225,11 @@ async def test_the_ceiling_on_commands_is_kept_whatever_is_asked(clean_slurm: Sl
             poller.show([Kind.NODES, Kind.EVERYONE])
             # Each kind was due and came to nothing.
             await until(
-                store, "refusals", lambda: all(poller.next_in_seconds(kind) > 0 for kind in (Kind.NODES, Kind.EVERYONE))
+                store,
+                "refusals",
+                lambda: all(
+                    poller.next_in_seconds(kind) > 0 for kind in (Kind.NODES, Kind.EVERYONE)
+                ),
             )
         assert store.budget.per_minute == 5
 
@@ -223,7 +249,8 @@ def own_sshd(clean_slurm: SlurmLab, tmp_path_factory: pytest.TempPathFactory) ->
 def config_for(lab: SlurmLab, sshd: Sshd, folder: Path) -> Path:
     path = folder / "ssh_config"
     path.write_text(
-        f"Host second\n HostName 127.0.0.1\n Port {sshd.port}\n User {lab.alice}\n IdentityFile {sshd.key}\n"
+        f"Host second\n HostName 127.0.0.1\n Port {sshd.port}\n User {lab.alice}\n IdentityFile "
+        f"{sshd.key}\n"
         f" IdentitiesOnly yes\n UserKnownHostsFile {folder / 'known_hosts'}\n"
     )
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
@@ -239,7 +266,9 @@ async def test_a_login_node_that_crashes_and_comes_back_is_found_again_and_keeps
     ) as store:
         async with polled(store):
             await until(store, "the job", lambda: states(store) == {job_id: "held"})
-            running = asyncio.create_task(store.transport.run(("sleep", "98765.71"), limit_seconds=60))
+            running = asyncio.create_task(
+                store.transport.run(("sleep", "98765.71"), limit_seconds=60)
+            )
             await store.fetch(Kind.MINE)
             own_sshd.kill_with_sessions()
             with pytest.raises(ConnectionFailed):
@@ -249,7 +278,9 @@ async def test_a_login_node_that_crashes_and_comes_back_is_found_again_and_keeps
             assert states(store) == {job_id: "held"}
             other = clean_slurm.submit("alice", "--hold")
             own_sshd.start(f"SetEnv SLURM_CONF={clean_slurm.conf}\n")
-            await until(store, "both jobs", lambda: states(store) == {job_id: "held", other: "held"})
+            await until(
+                store, "both jobs", lambda: states(store) == {job_id: "held", other: "held"}
+            )
             assert store.connection_error is None
             assert store.errors == {}
         assert list(store.events) == []
@@ -280,6 +311,12 @@ async def test_a_login_node_that_comes_back_with_another_key_is_refused_and_aske
         assert own_sshd.log.count("Connection from") == tried
         assert (tmp_path / "known_hosts").read_bytes() == before
         # The site says the key is right: a person sets it straight and asks again.
-        (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{own_sshd.port} {own_sshd.host_key_line}\n")
+        (tmp_path / "known_hosts").write_text(
+            f"[127.0.0.1]:{own_sshd.port} {own_sshd.host_key_line}\n"
+        )
         poller.ask_now()
-        await until(store, "an end of the error", lambda: store.connection_error is None and not store.errors)
+        await until(
+            store,
+            "an end of the error",
+            lambda: store.connection_error is None and not store.errors,
+        )

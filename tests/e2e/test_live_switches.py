@@ -34,7 +34,9 @@ def run(slurm_lab: SlurmLab) -> Iterator[Path]:
 
 @pytest.fixture
 def array(slurm_lab: SlurmLab, program: Program, run: Path) -> Iterator[str]:
-    """An array of five, one at a time, that looks for its switches at its start and while it runs."""
+    """An array of five, one at a time, that looks for its switches at its start and while it
+    runs.
+    """
     script = program.home / "train.sh"
     script.write_text(
         f"""#!/bin/bash
@@ -64,8 +66,14 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     before = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
     assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
     assert before["whence"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
-    assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (alice, True, [])
-    assert "needs confirmation, but there is no terminal" in program("kill-switch", array).refused(2)
+    assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (
+        alice,
+        True,
+        [],
+    )
+    assert "needs confirmation, but there is no terminal" in program("kill-switch", array).refused(
+        2
+    )
     dropped = program("kill-switch", array, "--yes")
     assert (dropped.status, dropped.text) == (0, f"{array}  created {run}/KILL\n")
     assert f"stops: 5 jobs of {alice}" in dropped.stderr
@@ -106,9 +114,15 @@ echo "kill switch: saved, ending"
         wait_until("it to be up", (run / "up").exists)
         run.chmod(0o755)
         dropped = program("kill-switch", job, "--yes")
-        assert f"create the empty file {run}/kill, group {slurm_lab.alice}; links are not followed" in dropped.stderr
+        assert (
+            f"create the empty file {run}/kill, group {slurm_lab.alice}; links are not followed"
+            in dropped.stderr
+        )
         assert "LC_ALL" not in dropped.stderr
-        assert f"members of the group {slurm_lab.alice} cannot create or clear it there" in dropped.stderr
+        assert (
+            f"members of the group {slurm_lab.alice} cannot create or clear it there"
+            in dropped.stderr
+        )
 
         def told() -> bool:
             words = program("kill-switch", job, "--status").text
@@ -118,7 +132,9 @@ echo "kill switch: saved, ending"
         switch = program("kill-switch", job, "--status", "--format", "json").json["switches"][0]
         assert (switch["living"], switch["ended_since"], switch["ended_cleanly"]) == (0, 1, 1)
         assert isinstance(switch["dropped_here_seconds_ago"], int)
-        assert "no running or pending job is known to use it" in program("kill-switch", job, "--yes").refused(1)
+        assert "no running or pending job is known to use it" in program(
+            "kill-switch", job, "--yes"
+        ).refused(1)
         assert not (run / "kill").exists()
     finally:
         slurm_lab.admin("scancel", "--quiet", job, check=False)
@@ -150,14 +166,19 @@ echo "save switch: checkpoint written at step 7"
     wait_until("it to be up", (run / "up").exists)
     assert program("save-switch", job).status == 0
     slurm_lab.wait_state(job, "COMPLETED")
-    assert "its log says: save switch: checkpoint written at step 7" in program("save-switch", job, "--status").text
+    assert (
+        "its log says: save switch: checkpoint written at step 7"
+        in program("save-switch", job, "--status").text
+    )
 
 
 def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
-    assert "switch is refused: hpcdash is read-only" in program("--read-only", "save-switch", array).refused(2)
-    assert "switch is refused: hpcdash is read-only" in program("--read-only", "kill-switch", array, "--clear").refused(
-        2
-    )
+    assert "switch is refused: hpcdash is read-only" in program(
+        "--read-only", "save-switch", array
+    ).refused(2)
+    assert "switch is refused: hpcdash is read-only" in program(
+        "--read-only", "kill-switch", array, "--clear"
+    ).refused(2)
     assert program("--read-only", "kill-switch", array, "--status").status == 0
     assert not (run / "SAVE").exists()
 
@@ -167,7 +188,9 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
 ) -> None:
     (run / "KILL").symlink_to("/home/alice/.ssh/rc")
     subprocess.run(["chown", "-h", slurm_lab.bob, run / "KILL"], check=True)
-    assert f"a link of {slurm_lab.bob}'s to /home/alice/.ssh/rc" in program("kill-switch", array, "--yes").refused(1)
+    assert f"a link of {slurm_lab.bob}'s to /home/alice/.ssh/rc" in program(
+        "kill-switch", array, "--yes"
+    ).refused(1)
     assert "trainings take it for the switch" in program("kill-switch", array, "--status").text
     assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
@@ -187,7 +210,9 @@ def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: 
 def test_a_colleague_finds_the_kill_switch_and_is_told_whom_to_ask_where_none_is_named(
     slurm_lab: SlurmLab, program: Program, run: Path, array: str, tmp_path: Path
 ) -> None:
-    colleague = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
+    colleague = Program(
+        home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob")
+    )
     told = colleague("kill-switch", array, "--status", "--format", "json").json["switches"][0]
     assert (told["path"], told["whence"], told["living"]) == (f"{run}/KILL", "the job's comment", 5)
     script = program.home / "plain.sh"

@@ -1,4 +1,6 @@
-"""A real Slurm asked by Torque's commands (Debian's slurm-wlm-torque): all is read and done as Slurm itself says."""
+"""A real Slurm asked by Torque's commands (Debian's slurm-wlm-torque): all is read and done as
+Slurm itself says.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ UNKNOWN = "99999999"
 FORGED_STATE = b"forge\n\tjob_state = C\n\tJob_Owner = root@x\n\texec_host = n1/8"
 # A name that ends its own record and begins another.
 FORGED_JOB = (
-    b"fr\n\tJob_Owner = bob@n1\n\tjob_state = R\n\tqueue = main\n\tqtime = Sat Nov 21 12:42:34 2026\n\tPriority = 7\n"
-    b"\teuser = bob(1002)\n\tegroup = bob(1002)\n\tResource_List.walltime = 00:01:00\n\tResource_List.nodect = 1\n"
+    b"fr\n\tJob_Owner = bob@n1\n\tjob_state = R\n\tqueue = main\n\tqtime = Sat Nov 21 12:42:34 "
+    b"2026\n\tPriority = 7\n"
+    b"\teuser = bob(1002)\n\tegroup = bob(1002)\n\tResource_List.walltime = "
+    b"00:01:00\n\tResource_List.nodect = 1\n"
     b"\tResource_List.ncpus = 1\n\nJob Id:\t777777\n\tJob_Name = whole"
 )
 SCRIPT = """#!/bin/sh
@@ -80,7 +84,9 @@ async def rows(store: ClusterStore, kind: Kind = Kind.EVERYONE) -> dict[str, Row
 
 def truth(lab: SlurmLab, fields: str, *words: str) -> dict[str, list[str]]:
     """What squeue says of each job, by its number."""
-    told = lab.admin("squeue", "-a", "-h", "-o", f"%A|{fields}".replace(" ", "|"), *words).stdout.decode()
+    told = lab.admin(
+        "squeue", "-a", "-h", "-o", f"%A|{fields}".replace(" ", "|"), *words
+    ).stdout.decode()
     return {line.split("|")[0]: line.split("|")[1:] for line in told.splitlines()}
 
 
@@ -107,7 +113,9 @@ async def does(store: ClusterStore, folder: Path, verb: str, *job_ids: str, **ch
 # -- who is there
 
 
-async def test_the_wrappers_are_found_and_offer_only_what_they_have(lab: SlurmLab, store: ClusterStore) -> None:
+async def test_the_wrappers_are_found_and_offer_only_what_they_have(
+    lab: SlurmLab, store: ClusterStore
+) -> None:
     assert store.probe is not None
     assert (store.probe.dialect, store.probe.user, store.probe.controller_answers) == (
         "slurm-wrappers",
@@ -127,7 +135,9 @@ async def test_slurm_itself_is_found_first_where_nobody_said_which(lab: SlurmLab
         assert store.backend.name == "slurm"
 
 
-def test_this_machine_s_scheduler_is_slurm_though_it_has_a_qstat(lab: SlurmLab, locally: Program) -> None:
+def test_this_machine_s_scheduler_is_slurm_though_it_has_a_qstat(
+    lab: SlurmLab, locally: Program
+) -> None:
     bare = Program(locally.home, (), locally.variables)
     assert bare("jobs", "--all", "--format", "json").json["backend"] == "slurm"
     listed = bare("clusters", "--format", "json").json["clusters"]
@@ -144,13 +154,24 @@ async def test_jobs_are_read_as_squeue_tells_them(lab: SlurmLab, store: ClusterS
     sweep = lab.submit("alice", "-H", "--array=0-9%3", "-J", "sweep")
     running = lab.submit("alice", "-N2", "-n3", "-J", "two nodes")
     lab.wait_state(running, "RUNNING")
-    found = {job_id: row for job_id, row in (await rows(store)).items() if row["native_state"] != "C"}
+    found = {
+        job_id: row for job_id, row in (await rows(store)).items() if row["native_state"] != "C"
+    }
     told = truth(lab, "%u %P %V %S %l %C %D %a %j")
     assert set(found) == set(told) == {held, later, endless, sweep, running}
     for job_id, (user, queue, submitted, _, limit, cpus, count, account, name) in told.items():
         row = found[job_id]
-        assert (row["user"], row["queue"], row["account"], row["name"]) == (user, queue, account, name)
-        assert (row["cpus"], row["nodes"], row["limit_seconds"]) == (int(cpus), int(count), seconds(limit))
+        assert (row["user"], row["queue"], row["account"], row["name"]) == (
+            user,
+            queue,
+            account,
+            name,
+        )
+        assert (row["cpus"], row["nodes"], row["limit_seconds"]) == (
+            int(cpus),
+            int(count),
+            seconds(limit),
+        )
         assert row["submitted_at"] == moment(submitted)
     assert {job_id: row["state"] for job_id, row in found.items()} == {
         held: "held",
@@ -176,10 +197,17 @@ async def test_one_s_own_jobs_leave_out_those_of_others_and_those_that_ended(
     found = await rows(store, Kind.MINE)
     assert mine in found
     assert other not in found
-    assert found.get(ended, {"state": "gone"})["state"] not in ("running", "pending", "failed", "cancelled")
+    assert found.get(ended, {"state": "gone"})["state"] not in (
+        "running",
+        "pending",
+        "failed",
+        "cancelled",
+    )
 
 
-async def test_a_suspended_job_whose_priority_is_naught_is_not_held(lab: SlurmLab, store: ClusterStore) -> None:
+async def test_a_suspended_job_whose_priority_is_naught_is_not_held(
+    lab: SlurmLab, store: ClusterStore
+) -> None:
     job_id = lab.submit("alice")
     lab.wait_state(job_id, "RUNNING")
     lab.admin("scontrol", "suspend", job_id)
@@ -190,7 +218,9 @@ async def test_a_suspended_job_whose_priority_is_naught_is_not_held(lab: SlurmLa
 
 async def test_no_job_is_no_error(lab: SlurmLab, store: ClusterStore) -> None:
     clear(lab)
-    assert all(row["state"] not in ("running", "pending", "held") for row in (await rows(store)).values())
+    assert all(
+        row["state"] not in ("running", "pending", "held") for row in (await rows(store)).values()
+    )
 
 
 async def test_nodes_are_read_as_sinfo_tells_them(lab: SlurmLab, store: ClusterStore) -> None:
@@ -204,7 +234,10 @@ async def test_nodes_are_read_as_sinfo_tells_them(lab: SlurmLab, store: ClusterS
     assert set(found) == {line.split()[0] for line in expected}
     for line in expected:
         name, cpus, memory_mebibytes = line.split()
-        assert (found[name]["cpus"], found[name]["memory_bytes"]) == (int(cpus), int(memory_mebibytes) << 20)
+        assert (found[name]["cpus"], found[name]["memory_bytes"]) == (
+            int(cpus),
+            int(memory_mebibytes) << 20,
+        )
     assert {name: found[name]["state"] for name in ("g2", "x1")} == {"g2": "drained", "x1": "down"}
     assert found["g2"]["reason"] == "Xid 79, bus = lost"
     assert (found["g1"]["gpus"], found["g1"]["gpu_type"], found["n1"]["gpus"]) == (4, "a100", 0)
@@ -218,7 +251,10 @@ async def test_queues_are_slurm_s_partitions(lab: SlurmLab, store: ClusterStore)
         for line in lab.admin("sinfo", "-a", "-h", "-o", "%P %D").stdout.decode().splitlines()
     }
     assert {name: row["nodes"] for name, row in found.items()} == told
-    limits = dict(line.split() for line in lab.admin("sinfo", "-a", "-h", "-o", "%R %l").stdout.decode().splitlines())
+    limits = dict(
+        line.split()
+        for line in lab.admin("sinfo", "-a", "-h", "-o", "%R %l").stdout.decode().splitlines()
+    )
     assert {name: row["limit_seconds"] for name, row in found.items()} == {
         name: None if limit == "infinite" else seconds(limit) for name, limit in limits.items()
     }
@@ -235,16 +271,21 @@ async def test_names_meant_to_forge_rows_are_names(lab: SlurmLab, store: Cluster
     found = {str(row["id"]): row for row in snapshot.table.to_pylist()}
     mine = {job_id: found[job_id] for job_id in jobs.values()}
     assert {row["state"] for row in mine.values()} == {"held"}
-    assert {(row["user"], row["queue"], row["node_list"]) for row in mine.values()} == {(lab.alice, "main", None)}
+    assert {(row["user"], row["queue"], row["node_list"]) for row in mine.values()} == {
+        (lab.alice, "main", None)
+    }
     # Slurm itself drops blanks at the ends of a name.
     for name, job_id in jobs.items():
         assert (
-            str(mine[job_id]["name"]).strip()[:20] == name.decode("utf-8", "replace").strip()[:20] or not name.strip()
+            str(mine[job_id]["name"]).strip()[:20] == name.decode("utf-8", "replace").strip()[:20]
+            or not name.strip()
         )
     assert not lab.tripwire.exists()
 
 
-async def test_a_name_that_holds_a_whole_record_makes_no_job(lab: SlurmLab, store: ClusterStore) -> None:
+async def test_a_name_that_holds_a_whole_record_makes_no_job(
+    lab: SlurmLab, store: ClusterStore
+) -> None:
     clear(lab)
     job_id = lab.submit("alice", "-H", b"--job-name=" + FORGED_JOB)
     after = lab.submit("alice", "-H", "-J", "after it")
@@ -254,7 +295,9 @@ async def test_a_name_that_holds_a_whole_record_makes_no_job(lab: SlurmLab, stor
     assert (found[job_id]["user"], found[job_id]["state"]) == (lab.alice, "held")
 
 
-def test_a_controller_that_is_down_is_said_so_with_what_to_do(small_lab: SlurmLab, tmp_path: Path) -> None:
+def test_a_controller_that_is_down_is_said_so_with_what_to_do(
+    small_lab: SlurmLab, tmp_path: Path
+) -> None:
     if reason := why_no_wrappers():
         pytest.skip(reason)
 
@@ -274,7 +317,9 @@ def test_a_controller_that_is_down_is_said_so_with_what_to_do(small_lab: SlurmLa
 # -- what is done
 
 
-async def test_jobs_are_held_released_and_cancelled(lab: SlurmLab, store: ClusterStore, tmp_path: Path) -> None:
+async def test_jobs_are_held_released_and_cancelled(
+    lab: SlurmLab, store: ClusterStore, tmp_path: Path
+) -> None:
     job_id, other = lab.submit("alice", "--begin=now+3600"), lab.submit("bob", "-H")
     assert await does(store, tmp_path, "hold", job_id) == {job_id: (True, "")}
     assert truth(lab, "%r", "-j", job_id)[job_id] == ["JobHeldUser"]
@@ -282,14 +327,20 @@ async def test_jobs_are_held_released_and_cancelled(lab: SlurmLab, store: Cluste
     assert await does(store, tmp_path, "release", job_id) == {job_id: (True, "")}
     assert truth(lab, "%r", "-j", job_id)[job_id] != ["JobHeldUser"]
     fate = await does(store, tmp_path, "cancel", job_id, other, UNKNOWN)
-    assert {known: done for known, (done, _) in fate.items()} == {job_id: True, other: False, UNKNOWN: False}
+    assert {known: done for known, (done, _) in fate.items()} == {
+        job_id: True,
+        other: False,
+        UNKNOWN: False,
+    }
     assert "denied" in fate[other][1]
     assert fate[UNKNOWN][1]
     lab.wait_state(job_id, "CANCELLED")
     assert lab.job_states(other) == {"PENDING"}
 
 
-async def test_what_is_refused_is_refused_in_slurm_s_words(lab: SlurmLab, store: ClusterStore, tmp_path: Path) -> None:
+async def test_what_is_refused_is_refused_in_slurm_s_words(
+    lab: SlurmLab, store: ClusterStore, tmp_path: Path
+) -> None:
     other = lab.submit("bob", "-H")
     for verb in ("hold", "release"):
         fate = await does(store, tmp_path, verb, other, UNKNOWN)
@@ -313,7 +364,13 @@ async def test_a_requeue_tells_that_the_wrapper_cannot_or_is_done(
 
 @pytest.mark.parametrize(
     ("verb", "changes"),
-    [("suspend", {}), ("resume", {}), ("signal", {}), ("alter", {"time": "2h"}), ("alter", {"queue": "long"})],
+    [
+        ("suspend", {}),
+        ("resume", {}),
+        ("signal", {}),
+        ("alter", {"time": "2h"}),
+        ("alter", {"queue": "long"}),
+    ],
 )
 async def test_what_the_wrappers_have_not_is_refused_before_anything_runs(
     lab: SlurmLab, store: ClusterStore, tmp_path: Path, verb: str, changes: dict[str, str]
@@ -337,7 +394,9 @@ async def test_a_task_is_never_taken_for_its_array(
 def test_a_script_is_submitted_queued_and_run(lab: SlurmLab, wrapped: Program) -> None:
     script = wrapped.home / "train it.sh"
     script.write_text(SCRIPT)
-    told = wrapped("submit", str(script), "--yes", "--", "-l", "nodes=1:ppn=2", "-q", "main", "-N", "named")
+    told = wrapped(
+        "submit", str(script), "--yes", "--", "-l", "nodes=1:ppn=2", "-q", "main", "-N", "named"
+    )
     assert told.status == 0, told
     job_id = told.text.strip()
     user, queue, limit, cpus, name = truth(lab, "%u %P %l %C %j", "-j", job_id)[job_id]
@@ -353,7 +412,9 @@ def test_a_script_is_submitted_queued_and_run(lab: SlurmLab, wrapped: Program) -
     lab.wait_state(job_id, "CANCELLED")
 
 
-def test_a_submission_with_tasks_a_hold_and_a_job_to_wait_for(lab: SlurmLab, wrapped: Program) -> None:
+def test_a_submission_with_tasks_a_hold_and_a_job_to_wait_for(
+    lab: SlurmLab, wrapped: Program
+) -> None:
     first = lab.submit("alice", "-H")
     script = wrapped.home / "sweep.sh"
     script.write_text(SCRIPT)
@@ -361,7 +422,11 @@ def test_a_submission_with_tasks_a_hold_and_a_job_to_wait_for(lab: SlurmLab, wra
     assert told.status == 0, told
     array = told.text.strip()
     tasks, dependency, reason = truth(lab, "%K %E %r", "-j", array)[array]
-    assert (tasks, dependency.partition("(")[0], reason) == ("1-4%2", f"afterany:{first}", "JobHeldUser")
+    assert (tasks, dependency.partition("(")[0], reason) == (
+        "1-4%2",
+        f"afterany:{first}",
+        "JobHeldUser",
+    )
 
 
 # The wrapper has a shell run its words.
@@ -380,11 +445,17 @@ def test_a_submission_with_tasks_a_hold_and_a_job_to_wait_for(lab: SlurmLab, wra
         (),
     ],
 )
-def test_no_word_of_a_submission_is_run_by_the_wrapper_s_shell(lab: SlurmLab, words: tuple[str, ...]) -> None:
+def test_no_word_of_a_submission_is_run_by_the_wrapper_s_shell(
+    lab: SlurmLab, words: tuple[str, ...]
+) -> None:
     given = tuple(word.replace("{tripwire}", str(lab.tripwire)) for word in words)
     try:
         wanted = Submission(
-            b"#!/bin/sh\n", "plain.sh", options=given, arguments=(f"$(touch {lab.tripwire})",), held=True
+            b"#!/bin/sh\n",
+            "plain.sh",
+            options=given,
+            arguments=(f"$(touch {lab.tripwire})",),
+            held=True,
         )
         command = pbs_backend(Dialect.SLURM_WRAPPERS).submit.submission(wanted).command
     except UsageError:

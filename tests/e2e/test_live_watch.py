@@ -9,13 +9,18 @@ from tests.support.program import Program
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
-SILENT = "#!/bin/sh\necho step 1\nwhile [ ! -f go ]; do sleep 0.1; done\nwhile :; do echo step 2; sleep 0.1; done\n"
+SILENT = (
+    "#!/bin/sh\necho step 1\nwhile [ ! -f go ]; do sleep 0.1; done\nwhile :; do echo step 2; "
+    "sleep 0.1; done\n"
+)
 
 
 def told(path: Path) -> list[tuple[str, str]]:
     """(kind, rule) of all alerts that a program got, in their order."""
     lines = path.read_text().splitlines() if path.exists() else []
-    return [(alert["kind"], alert["rule"]) for line in lines for alert in json.loads(line)["alerts"]]
+    return [
+        (alert["kind"], alert["rule"]) for line in lines for alert in json.loads(line)["alerts"]
+    ]
 
 
 def test_a_job_that_hangs_over_there_is_told_once_and_that_it_goes_on_once(

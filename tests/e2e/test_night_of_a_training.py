@@ -1,6 +1,8 @@
-"""A night of a training, unattended: preempted, out of time, stopped by a colleague's file, and nothing is lost.
+"""A night of a training, unattended: preempted, out of time, stopped by a colleague's file, and
+nothing is lost.
 
-The training imports hpcdash.job from what `hpcdash submit` put beside it: nothing is installed where it runs.
+The training imports hpcdash.job from what `hpcdash submit` put beside it: nothing is installed
+where it runs.
 """
 
 from __future__ import annotations
@@ -67,10 +69,11 @@ checkpoints = "{run}/checkpoints"
 
 
 class Night:
-    """A train of five in `run`, a folder that a group shares; `program` is its owner's hpcdash, `colleague` another's.
+    """A train of five in `run`, a folder that a group shares; `program` is its owner's hpcdash,
+    `colleague` another's.
 
-    `fields` are of the request, `watch` of the configuration; `limit_seconds` is that of the second run, and
-    `stops` what it says of its end.
+    `fields` are of the request, `watch` of the configuration; `limit_seconds` is that of the second
+    run, and `stops` what it says of its end.
     """
 
     fields = ""
@@ -99,7 +102,8 @@ class Night:
         file = self.program.home / "night.toml"
         file.write_text(
             f'name = "night"\nscript = "train.py"\nslots = 0\narray = "1-5%1"\nrequeue = true\n'
-            f'work_dir = "{self.run}"\nkill_switch = "{self.run}/KILL"\nsave_switch = "{self.run}/SAVE"\n'
+            f'work_dir = "{self.run}"\nkill_switch = "{self.run}/KILL"\nsave_switch = '
+            f'"{self.run}/SAVE"\n'
             f'checkpoints = "checkpoints"\n{self.fields}'
         )
         (self.program.home / "train.py").write_text(TRAIN)
@@ -117,14 +121,19 @@ class Night:
         """Until something has come about."""
 
         def evidence() -> str:
-            return "\n".join(self.log(task, ending)[-500:] for task in range(1, 6) for ending in ("out", "err"))
+            return "\n".join(
+                self.log(task, ending)[-500:] for task in range(1, 6) for ending in ("out", "err")
+            )
 
         await asyncio.to_thread(wait_until, what, look, evidence)
 
     def runs(self) -> list[list[int]]:
         """The steps of each run of the training, in their order: the first is where it went on."""
         texts = [text for task in range(1, 6) for text in self.log(task).split("from step ")[1:]]
-        return sorted([int(text.split(",")[0]), *map(int, re.findall(r"^step (\d+):", text, re.M))] for text in texts)
+        return sorted(
+            [int(text.split(",")[0]), *map(int, re.findall(r"^step (\d+):", text, re.M))]
+            for text in texts
+        )
 
     async def trains(self, run: int) -> None:
         """Until the training has begun for the `run`th time and has saved since."""
@@ -143,7 +152,9 @@ class Night:
         return [(alert["kind"], alert["rule"]) for body in bodies for alert in body["alerts"]]
 
     async def is_preempted(self) -> None:
-        """What runs has to make way, and the training goes on elsewhere or later; that run comes to its time limit."""
+        """What runs has to make way, and the training goes on elsewhere or later; that run comes to
+        its time limit.
+        """
         raise NotImplementedError
 
     async def ends(self) -> dict[str, str]:
@@ -151,7 +162,9 @@ class Night:
         found: dict[str, str] = {}
         for _ in range(MOST_LOOKS):
             answer = json.loads((await self.call("history", "--format", "json")).stdout)
-            found = {row["id"]: row["state"] for row in answer["jobs"] if row["array_id"] == self.job}
+            found = {
+                row["id"]: row["state"] for row in answer["jobs"] if row["array_id"] == self.job
+            }
             if len(found) == 5:
                 break
         return found
@@ -167,8 +180,12 @@ class OnTheQueue(Night):
 
 
 class OnSlurm(Night):
-    # Slurm looks after limits each 30 s: it warns a run of a minute when it next looks, and those of two none too soon.
-    fields = 'time = "2m"\nqueue = "gpu"\nqos = "low"\nsignal = "USR1@40"\nextra_args = ["--nodelist=g2"]\n'
+    # Slurm looks after limits each 30 s: it warns a run of a minute when it next looks, and those
+    # of two none too soon.
+    fields = (
+        'time = "2m"\nqueue = "gpu"\nqos = "low"\nsignal = "USR1@40"\nextra_args = '
+        '["--nodelist=g2"]\n'
+    )
     limit_seconds = 60
     stops = r"received SIGUSR1 at step"
     watch = SAVES
@@ -178,7 +195,15 @@ class OnSlurm(Night):
     async def is_preempted(self) -> None:
         await self.call("alter", f"{self.job}_2", "--time", "1m", "--yes")
         other = self.lab.submit(
-            "bob", "--qos=high", "-pgpu", "-wg2", "-N1", "-n8", "-t1", "-o/dev/null", script="#!/bin/sh\nsleep 1\n"
+            "bob",
+            "--qos=high",
+            "-pgpu",
+            "-wg2",
+            "-N1",
+            "-n8",
+            "-t1",
+            "-o/dev/null",
+            script="#!/bin/sh\nsleep 1\n",
         )
 
         def row() -> str:
@@ -263,9 +288,13 @@ async def a_night(night: Night) -> None:
     assert await night.watches() == [("raised", "no-successor")]
 
     # Somebody else of the group wants the nodes.
-    dropped = await night.call("kill-switch", night.job, "--path", f"{night.run}/KILL", "--yes", by=night.colleague)
+    dropped = await night.call(
+        "kill-switch", night.job, "--path", f"{night.run}/KILL", "--yes", by=night.colleague
+    )
     assert "created" in dropped.text
-    await night.until("the end of the train", lambda: night.errors().count("ending before the start") == 3)
+    await night.until(
+        "the end of the train", lambda: night.errors().count("ending before the start") == 3
+    )
     told = []
     for _ in range(MOST_LOOKS):
         told += await night.watches()
@@ -280,19 +309,27 @@ async def a_night(night: Night) -> None:
     assert len(runs) == 3, night.errors()
     for run, following in pairwise(runs):
         assert following[0] - 1 == run[-1], night.errors()
-    assert await night.ends() == dict.fromkeys((f"{night.job}_{task}" for task in range(1, 6)), "completed")
+    assert await night.ends() == dict.fromkeys(
+        (f"{night.job}_{task}" for task in range(1, 6)), "completed"
+    )
     assert night.errors().count(f"kill switch {night.run}/KILL is there") == 4
 
     # The second run was told its own end, and found the library beside its script.
     log = "".join(night.log(task) for task in range(1, 6))
-    (left,) = re.findall(rf"^from step {runs[1][0]}, (\d+) s are left, {night.folder}/hpcdash-job.zip/", log, re.M)
+    (left,) = re.findall(
+        rf"^from step {runs[1][0]}, (\d+) s are left, {night.folder}/hpcdash-job.zip/", log, re.M
+    )
     assert night.limit_seconds - 5 <= int(left) <= night.limit_seconds
 
     # One curve, from the first step to the last.
-    answer = json.loads((await night.call("metrics", night.job, "--metric", "loss", "--format", "json")).stdout)
+    answer = json.loads(
+        (await night.call("metrics", night.job, "--metric", "loss", "--format", "json")).stdout
+    )
     (series,) = answer["series"]
     steps = list(range(1, runs[-1][-1] + 1))
     assert series["x"] == steps
     assert series["y"] == [round(8 / step + 2, 6) for step in steps]
-    kept = [json.loads(line)["step"] for line in (night.run / "metrics.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line)["step"] for line in (night.run / "metrics.jsonl").read_text().splitlines()
+    ]
     assert kept == steps

@@ -1,4 +1,6 @@
-"""hpcdash of a person with an account on a PBS cluster: over a real ssh, found by itself, in all its commands."""
+"""hpcdash of a person with an account on a PBS cluster: over a real ssh, found by itself, in all
+its commands.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_jobs_are_the_caller_s_own_or_everyone_s(everyday: PbsPerson) -> None:
 
 
 def test_an_array_is_its_running_tasks_and_one_row_for_those_that_wait(everyday: PbsPerson) -> None:
-    rows = {row["id"]: row for row in everyday.program.rows("jobs") if row["array_id"] == "14[].pbs01"}
+    rows = {
+        row["id"]: row for row in everyday.program.rows("jobs") if row["array_id"] == "14[].pbs01"
+    }
     assert set(rows) == {"14[3].pbs01", "14[4].pbs01", "14[5].pbs01", "14[6-10].pbs01"}
     waiting = rows.pop("14[6-10].pbs01")
     assert (waiting["state"], waiting["array_task"]) == ("pending", "6-10%3")
@@ -59,7 +63,9 @@ def test_an_array_is_its_running_tasks_and_one_row_for_those_that_wait(everyday:
 
 
 @pytest.mark.parametrize("typed", ["2", "2.pbs01"])
-def test_a_job_is_shown_by_its_number_with_or_without_the_server(everyday: PbsPerson, typed: str) -> None:
+def test_a_job_is_shown_by_its_number_with_or_without_the_server(
+    everyday: PbsPerson, typed: str
+) -> None:
     shown = everyday.program("show", typed, "--format", "json").json["job"]
     assert (shown["id"], shown["state"], shown["node_list"]) == ("2.pbs01", "running", "cn01")
     assert shown["stdout_path"] == "/home/alice/work/direct.o2"
@@ -68,7 +74,12 @@ def test_a_job_is_shown_by_its_number_with_or_without_the_server(everyday: PbsPe
 
 def test_a_job_that_ended_is_shown_from_the_history(everyday: PbsPerson) -> None:
     shown = everyday.program("show", "18", "--format", "json").json["job"]
-    assert (shown["id"], shown["state"], shown["exit_code"], shown["exit_signal"]) == ("18.pbs01", "failed", 3, 0)
+    assert (shown["id"], shown["state"], shown["exit_code"], shown["exit_signal"]) == (
+        "18.pbs01",
+        "failed",
+        3,
+        0,
+    )
 
 
 def test_a_job_nobody_knows_is_status_1_with_pbs_s_words(everyday: PbsPerson) -> None:
@@ -137,7 +148,10 @@ def test_the_doctor_finds_everything_it_needs(everyday: PbsPerson) -> None:
 
 
 def test_everything_about_an_absent_server_is_status_3_and_says_what_to_do(pbs_cluster: At) -> None:
-    for scene, words in (("server-down", "Connection refused"), ("server-unreachable", "No route to host")):
+    for scene, words in (
+        ("server-down", "Connection refused"),
+        ("server-unreachable", "No route to host"),
+    ):
         # Named: where Slurm's commands are installed too it is not clear whose server is away.
         program = pbs_cluster(scene).program
         kinds = ("jobs", "nodes", "queues", "history")
@@ -147,15 +161,25 @@ def test_everything_about_an_absent_server_is_status_3_and_says_what_to_do(pbs_c
             assert "the PBS server does not respond" in said
 
 
-async def test_a_hung_server_is_given_up_in_time_and_no_command_is_left_on_the_login_node(pbs_cluster: At) -> None:
+async def test_a_hung_server_is_given_up_in_time_and_no_command_is_left_on_the_login_node(
+    pbs_cluster: At,
+) -> None:
     person = pbs_cluster("server-hung")
     transport = SshTransport(HOST, Person(), config_path=person.program.home / ".ssh" / "config")
     try:
-        for query in (SETTLED.queue.jobs(JobScope("alice")), SETTLED.queue.nodes(), SETTLED.queue.queues()):
+        for query in (
+            SETTLED.queue.jobs(JobScope("alice")),
+            SETTLED.queue.nodes(),
+            SETTLED.queue.queues(),
+        ):
             with pytest.raises(CommandTimedOut):
                 await transport.run(query.argv, limit_seconds=1.0)
         # What the server would have been asked hung; what needs no server was answered.
-        assert {words[0] for words in person.cluster.stand_ins.calls()} >= {"qselect", "pbsnodes", "qstat"}
+        assert {words[0] for words in person.cluster.stand_ins.calls()} >= {
+            "qselect",
+            "pbsnodes",
+            "qstat",
+        }
     finally:
         await transport.close()
     assert await until_gone(str(person.cluster.stand_ins.folder / "standin.py")) == []
@@ -163,9 +187,15 @@ async def test_a_hung_server_is_given_up_in_time_and_no_command_is_left_on_the_l
 
 def test_one_look_at_the_jobs_is_one_call_of_qstat_for_the_list(everyday: PbsPerson) -> None:
     everyday.program("jobs", "--all")
-    lists = [words for words in everyday.cluster.stand_ins.calls("qstat") if "-f" in words and "-B" not in words]
+    lists = [
+        words
+        for words in everyday.cluster.stand_ins.calls("qstat")
+        if "-f" in words and "-B" not in words
+    ]
     assert len(lists) <= 2, lists
-    assert not [words for words in lists if any(word[0].isdigit() for word in words[1:])], "ids cost a connection each"
+    assert not [words for words in lists if any(word[0].isdigit() for word in words[1:])], (
+        "ids cost a connection each"
+    )
 
 
 @pytest.mark.journey
@@ -204,7 +234,9 @@ def test_odd_names_and_values_are_read_and_shown_without_a_control_byte(pbs_clus
 async def test_a_recorded_pbs_opens_as_if_it_were_one(tmp_path: Path) -> None:
     case = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"
     async with dashboard(Program(home_with(tmp_path / "home")), "replay", str(case)) as screen:
-        await screen.until(lambda text: "everyday (recorded)" in text and "held by its owner" in text)
+        await screen.until(
+            lambda text: "everyday (recorded)" in text and "held by its owner" in text
+        )
         screen.type("4")
         await screen.until(lambda text: "walltime1" in text and "timed out" in text)
         screen.type("\x1b:quit\r")

@@ -1,4 +1,6 @@
-"""A launch in a real podman container without root, on a real Slurm over ssh: its shell, its end, its secrets."""
+"""A launch in a real podman container without root, on a real Slurm over ssh: its shell, its end,
+its secrets.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,13 @@ def image_of(*programs: str) -> bytes:
         for program in programs:
             path = shutil.which(program)
             assert path is not None
-            linked = subprocess.run(["ldd", path], capture_output=True, text=True, check=True, timeout=10).stdout
-            files = {f"/bin/{program}": path, **{file: file for file in re.findall(r"(?:^|\s)(/\S+) \(", linked)}}
+            linked = subprocess.run(
+                ["ldd", path], capture_output=True, text=True, check=True, timeout=10
+            ).stdout
+            files = {
+                f"/bin/{program}": path,
+                **{file: file for file in re.findall(r"(?:^|\s)(/\S+) \(", linked)},
+            }
             for name in sorted(files.keys() - added):
                 added.add(name)
                 archive.add(os.path.realpath(files[name]), name)
@@ -67,20 +74,35 @@ def image(slurm_lab: SlurmLab) -> Iterator[str]:
     shutil.chown(folder, slurm_lab.alice)
     settings = Path(pwd.getpwnam(slurm_lab.alice).pw_dir) / ".config" / "containers"
     assert not settings.exists()
-    runtime = next(name for name in ("runc", "crun") if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin"))
+    runtime = next(
+        name
+        for name in ("runc", "crun")
+        if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    )
     slurm_lab.as_user("alice", "mkdir", "-p", settings)
-    (settings / "containers.conf").write_text(f'[engine]\nruntime = "{runtime}"\ncgroup_manager = "cgroupfs"\n')
+    (settings / "containers.conf").write_text(
+        f'[engine]\nruntime = "{runtime}"\ncgroup_manager = "cgroupfs"\n'
+    )
     (settings / "storage.conf").write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
     )
     try:
         made = slurm_lab.as_user(
-            "alice", "podman", "import", "-c", "ENV IN_IMAGE=small", "-", IMAGE, stdin=image_of("sh", "bash", "sleep")
+            "alice",
+            "podman",
+            "import",
+            "-c",
+            "ENV IN_IMAGE=small",
+            "-",
+            IMAGE,
+            stdin=image_of("sh", "bash", "sleep"),
         )
         assert made.returncode == 0, made
         yield IMAGE
     finally:
-        slurm_lab.as_user("alice", "podman", "unshare", "rm", "-rf", folder / "graph", folder / "run", check=False)
+        slurm_lab.as_user(
+            "alice", "podman", "unshare", "rm", "-rf", folder / "graph", folder / "run", check=False
+        )
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(settings)
 
@@ -94,7 +116,11 @@ async def test_its_shell_is_inside_its_program_hears_of_its_end_and_its_secret_i
         submitted = await asyncio.to_thread(over_ssh, "submit", str(request))
         job = submitted.text.strip()
         begun = f"small {len(SECRET)}\n"
-        wait_until("the container", lambda: over_ssh("log", job).text == begun, lambda: over_ssh("log", job).text)
+        wait_until(
+            "the container",
+            lambda: over_ssh("log", job).text == begun,
+            lambda: over_ssh("log", job).text,
+        )
         # The image has no `true`, and no `ls`.
         async with dashboard(
             over_ssh, "connect", job, "--", "sh", "-c", "type ls; echo at $IN_IMAGE; exit 3"

@@ -1,4 +1,6 @@
-"""However hpcdash is ended or stopped, the terminal is as it was, and nothing that was typed or begun is lost."""
+"""However hpcdash is ended or stopped, the terminal is as it was, and nothing that was typed or
+begun is lost.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
     """hpcdash on an embedded queue of its own, of a person who has seen the hints."""
-    variables = {"HPCDASH_QUEUE": str(tmp_path / "queue"), "HPCDASH_STATE": str(tmp_path / "state"), "PS1": "shell> "}
+    variables = {
+        "HPCDASH_QUEUE": str(tmp_path / "queue"),
+        "HPCDASH_STATE": str(tmp_path / "state"),
+        "PS1": "shell> ",
+    }
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "toured").touch()
     return Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"), variables)
@@ -146,7 +152,9 @@ async def leave_from_shell(screen: Screen) -> None:
     assert screen.modes_left <= {"?2004h"}
 
 
-async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_all_of_it_back(shell: Screen) -> None:
+async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_all_of_it_back(
+    shell: Screen,
+) -> None:
     shell.type("n")
     await shell.until("train.py")
     shell.type("half-done\x1a")
@@ -196,12 +204,16 @@ async def test_what_started_it_is_stopped_along_as_make_is(program: Program) -> 
         await leave_from_shell(screen)
 
 
-async def test_a_program_that_a_stop_caught_gives_the_terminal_back_at_its_end(program: Program) -> None:
+async def test_a_program_that_a_stop_caught_gives_the_terminal_back_at_its_end(
+    program: Program,
+) -> None:
     async with dashboard(program) as screen:
         before = screen.attributes
         await screen.until("You have no jobs")
         screen.process.send_signal(signal.SIGSTOP)
-        await until(lambda: psutil.Process(screen.process.pid).status() == psutil.STATUS_STOPPED, "it stops")
+        await until(
+            lambda: psutil.Process(screen.process.pid).status() == psutil.STATUS_STOPPED, "it stops"
+        )
         screen.process.send_signal(signal.SIGCONT)
         entered = screen.raw.count(b"\x1b[?1049h")
         await screen.until(lambda text: screen.raw.count(b"\x1b[?1049h") > entered or entered > 1)
@@ -233,7 +245,8 @@ async def gate(program: Program) -> AsyncIterator[TwoFactorServer]:
     server = TwoFactorServer("gate", program.home.parent / "key")
     await server.start()
     (program.home / ".ssh" / "config").write_text(
-        f"Host gate\n HostName 127.0.0.1\n Port {server.port}\n User alice\n IdentityFile none\n IdentityAgent none\n"
+        f"Host gate\n HostName 127.0.0.1\n Port {server.port}\n User alice\n IdentityFile none\n "
+        f"IdentityAgent none\n"
     )
     known = f"[127.0.0.1]:{server.port} {server.host_key.with_suffix('.pub').read_text()}"
     (program.home / ".ssh" / "known_hosts").write_text(known)
@@ -246,8 +259,12 @@ def echoes(screen: Screen) -> bool:
 
 
 @pytest.mark.parametrize("keys", ["\x03", "sec\x03", "\x03\x03\x03", "\x1c"])
-async def test_ctrl_c_at_a_password_ends_it_at_once(program: Program, gate: TwoFactorServer, keys: str) -> None:
-    async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
+async def test_ctrl_c_at_a_password_ends_it_at_once(
+    program: Program, gate: TwoFactorServer, keys: str
+) -> None:
+    async with dashboard(
+        Program(program.home, (), program.variables), "--ssh", "gate", "jobs"
+    ) as screen:
         before = screen.attributes
         await screen.until("Password:")
         await until(lambda: not echoes(screen), "what is typed is hidden")
@@ -256,14 +273,18 @@ async def test_ctrl_c_at_a_password_ends_it_at_once(program: Program, gate: TwoF
         raw = await screen.all_output()
         assert screen.attributes == before
         assert b"Traceback" not in raw
-        assert raw.endswith(b"Password: \r\n" if keys == "\x1c" else b"\r\nhpcdash: interrupted\r\n")
+        assert raw.endswith(
+            b"Password: \r\n" if keys == "\x1c" else b"\r\nhpcdash: interrupted\r\n"
+        )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_at_a_password_has_what_is_typed_next_shown(
     program: Program, gate: TwoFactorServer, number: signal.Signals
 ) -> None:
-    async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
+    async with dashboard(
+        Program(program.home, (), program.variables), "--ssh", "gate", "jobs"
+    ) as screen:
         before = screen.attributes
         await screen.until("Password:")
         await until(lambda: not echoes(screen), "what is typed is hidden")
@@ -272,8 +293,12 @@ async def test_a_signal_at_a_password_has_what_is_typed_next_shown(
         assert screen.attributes == before
 
 
-async def test_answers_are_typed_hidden_or_shown_as_asked(program: Program, gate: TwoFactorServer) -> None:
-    async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
+async def test_answers_are_typed_hidden_or_shown_as_asked(
+    program: Program, gate: TwoFactorServer
+) -> None:
+    async with dashboard(
+        Program(program.home, (), program.variables), "--ssh", "gate", "jobs"
+    ) as screen:
         await screen.until("Password:")
         await until(lambda: not echoes(screen), "what is typed is hidden")
         screen.type("secret\r")
@@ -286,9 +311,13 @@ async def test_answers_are_typed_hidden_or_shown_as_asked(program: Program, gate
     assert b"123456" in raw
 
 
-async def test_ctrl_c_at_a_new_host_key_trusts_nothing(program: Program, gate: TwoFactorServer) -> None:
+async def test_ctrl_c_at_a_new_host_key_trusts_nothing(
+    program: Program, gate: TwoFactorServer
+) -> None:
     (program.home / ".ssh" / "known_hosts").unlink()
-    async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
+    async with dashboard(
+        Program(program.home, (), program.variables), "--ssh", "gate", "jobs"
+    ) as screen:
         await screen.until(lambda text: "[yes/no]" in text.replace("\n", ""))
         screen.type("\x03")
         assert await screen.ended() == 130
@@ -296,8 +325,12 @@ async def test_ctrl_c_at_a_new_host_key_trusts_nothing(program: Program, gate: T
     assert not (program.home / ".ssh" / "known_hosts").exists()
 
 
-@pytest.mark.parametrize(("keys", "status", "said"), [("\x03", 130, "interrupted"), ("\x04", 1, "nothing was done")])
-async def test_a_question_that_is_left_does_nothing(program: Program, keys: str, status: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "status", "said"), [("\x03", 130, "interrupted"), ("\x04", 1, "nothing was done")]
+)
+async def test_a_question_that_is_left_does_nothing(
+    program: Program, keys: str, status: int, said: str
+) -> None:
     (program.home / "job.sh").write_text("#!/bin/sh\nsleep 300\n")
     assert program("submit", "job.sh").status == 0
     async with dashboard(program, "cancel", "1") as screen:
@@ -312,8 +345,12 @@ async def test_a_question_that_is_left_does_nothing(program: Program, keys: str,
 # -- what goes on until it is ended
 
 
-@pytest.mark.parametrize("words", [("log", "1", "-f"), ("metrics", "1", "-f"), ("watch",)], ids=lambda words: words[0])
-async def test_what_follows_ends_with_its_signal_and_without_a_word(program: Program, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("log", "1", "-f"), ("metrics", "1", "-f"), ("watch",)], ids=lambda words: words[0]
+)
+async def test_what_follows_ends_with_its_signal_and_without_a_word(
+    program: Program, words: tuple[str, ...]
+) -> None:
     script = "#!/bin/sh\nfor at in 1 2 3; do echo step $at: loss 2.$at; done\nexec sleep 300\n"
     (program.home / "job.sh").write_text(script)
     assert program("submit", "job.sh").status == 0
@@ -335,7 +372,9 @@ async def test_what_follows_ends_with_its_signal_and_without_a_word(program: Pro
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_submission_that_is_cut_off_is_unknown_in_the_journal(tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_submission_that_is_cut_off_is_unknown_in_the_journal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     stand_ins = StandIns.install(tmp_path / "pbs", "everyday")
     qsub = Path(str(stand_ins.path)) / "qsub"
     qsub.unlink(missing_ok=True)
@@ -370,7 +409,9 @@ async def work():
     await asyncio.to_thread(threading.Event().wait)
 ending.run_async(work())
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"ready\n"
@@ -379,8 +420,15 @@ ending.run_async(work())
         assert process.stderr.read() == b""
 
 
-# Modules in the order they are loaded. Before the first of them Python itself starts, and says what it likes.
-_LOADED = ("hpcdash.cli", "hpcdash.cli.commands", "hpcdash.cli.main", "asyncio", "hpcdash.services.cluster.clock")
+# Modules in the order they are loaded. Before the first of them Python itself starts, and says what
+# it likes.
+_LOADED = (
+    "hpcdash.cli",
+    "hpcdash.cli.commands",
+    "hpcdash.cli.main",
+    "asyncio",
+    "hpcdash.services.cluster.clock",
+)
 
 
 @pytest.mark.parametrize("module", _LOADED)

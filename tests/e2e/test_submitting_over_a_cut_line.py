@@ -1,4 +1,6 @@
-"""A submission happens once, wherever the line is cut to a real Slurm, PBS or an embedded queue, and is found again."""
+"""A submission happens once, wherever the line is cut to a real Slurm, PBS or an embedded queue,
+and is found again.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ Acts = Callable[[CutLine, Gate, asyncio.Event], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the line is cut: `arm` before the submission, `act` beside it. `done` is what has to come out."""
+    """Where the line is cut: `arm` before the submission, `act` beside it.
+
+    `done` is what has to come out.
+    """
 
     done: bool | None
     act: Acts
@@ -108,7 +113,9 @@ async def silent_and_handed_over_late(line: CutLine, there: Gate, waits: asyncio
 
 
 async def held_half_way(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
-    """The network holds half of the script, and comes back once the line was given up and the queue looked at."""
+    """The network holds half of the script, and comes back once the line was given up and the queue
+    looked at.
+    """
     await waits.wait()
     line.come_back()
 
@@ -146,7 +153,9 @@ def half_way(line: CutLine) -> None:
 
 
 STAGES = {
-    "before connecting": Stage(False, nothing, lambda line: (line.close_door(), line.cut()), calls=(0,)),
+    "before connecting": Stage(
+        False, nothing, lambda line: (line.close_door(), line.cut()), calls=(0,)
+    ),
     "before the command": Stage(False, nothing, lambda line: line.cut_after("up", 0), calls=(0,)),
     "in the command": Stage(False, nothing, lambda line: line.cut_after("up", 300), calls=(0, 1)),
     "in its stdin": Stage(False, nothing, half_way, script=LONG_SCRIPT, calls=(0, 1)),
@@ -184,7 +193,9 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
             if stage.openssh
             else SshTransport("lab-alice", Person(), config_path=config, path=path)
         )
-        store = ClusterStore("lab", transport, (BACKEND,), clock=SystemClock(), budget=CommandBudget(100_000))
+        store = ClusterStore(
+            "lab", transport, (BACKEND,), clock=SystemClock(), budget=CommandBudget(100_000)
+        )
         journal = Journal(folder / "journal.jsonl")
         try:
             await store.open()
@@ -192,7 +203,9 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
             again = plan_submission(store, Submission(stage.script, f"cut {name}", held=True))
             (search,) = again.searches.values()
             if stage.is_staged:
-                again = replace(again, plan=replace(again.plan, commands=(staging(again), *again.plan.commands)))
+                again = replace(
+                    again, plan=replace(again.plan, commands=(staging(again), *again.plan.commands))
+                )
             stage.arm(line)
             waits = asyncio.Event()
             told: list[str] = []
@@ -214,7 +227,18 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
             line.cut()
             left = await until_gone(search.mark)
             jobs = await asyncio.to_thread(jobs_with, lab, search.mark)
-            return Seen(report, outcome, told, before, after, jobs, len(there.calls), line.connections, seconds, left)
+            return Seen(
+                report,
+                outcome,
+                told,
+                before,
+                after,
+                jobs,
+                len(there.calls),
+                line.connections,
+                seconds,
+                left,
+            )
         finally:
             await store.close()
             await transport.close()
@@ -223,18 +247,26 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
 
 def staging(again: SubmissionPlan) -> ActionCommand:
     def read(answer: Answer) -> tuple[Outcome, ...]:
-        return tuple(Outcome(job_id, answer.status == 0, "staged") for job_id in again.plan.request.job_ids)
+        return tuple(
+            Outcome(job_id, answer.status == 0, "staged") for job_id in again.plan.request.job_ids
+        )
 
-    return ActionCommand(("sh", "-c", "cat >/dev/null"), again.plan.request.job_ids, read, LONG_SCRIPT)
+    return ActionCommand(
+        ("sh", "-c", "cat >/dev/null"), again.plan.request.job_ids, read, LONG_SCRIPT
+    )
 
 
 def jobs_with(lab: SlurmLab, mark: str) -> list[str]:
-    listed = lab.admin("squeue", "-h", "-t", "all", "-u", lab.alice, "-o", "%A %k").stdout.decode(errors="replace")
+    listed = lab.admin("squeue", "-h", "-t", "all", "-u", lab.alice, "-o", "%A %k").stdout.decode(
+        errors="replace"
+    )
     return [line.split()[0] for line in listed.splitlines() if line.split()[1:] == [mark]]
 
 
 @pytest.fixture(scope="module")
-def seen(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen | BaseException]:
+def seen(
+    slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Seen | BaseException]:
     """All stages side by side."""
     patch = pytest.MonkeyPatch()
     patch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 1.0)
@@ -242,7 +274,10 @@ def seen(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> dict[
     folder = tmp_path_factory.mktemp("stages")
 
     async def run() -> list[Seen | BaseException]:
-        plays = (play(slurm_lab, name, stage, folder / name.replace(" ", "-")) for name, stage in STAGES.items())
+        plays = (
+            play(slurm_lab, name, stage, folder / name.replace(" ", "-"))
+            for name, stage in STAGES.items()
+        )
         return await asyncio.gather(*plays, return_exceptions=True)
 
     try:
@@ -255,7 +290,9 @@ def seen(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.fixture(params=list(STAGES))
-def played(request: pytest.FixtureRequest, seen: dict[str, Seen | BaseException]) -> tuple[Stage, Seen]:
+def played(
+    request: pytest.FixtureRequest, seen: dict[str, Seen | BaseException]
+) -> tuple[Stage, Seen]:
     one = seen[request.param]
     if isinstance(one, BaseException):
         raise one
@@ -263,7 +300,9 @@ def played(request: pytest.FixtureRequest, seen: dict[str, Seen | BaseException]
 
 
 @pytest.mark.journey
-def test_what_is_said_is_what_slurm_has_and_nothing_is_sent_twice(played: tuple[Stage, Seen]) -> None:
+def test_what_is_said_is_what_slurm_has_and_nothing_is_sent_twice(
+    played: tuple[Stage, Seen],
+) -> None:
     stage, one = played
     assert len(one.jobs) <= 1, one
     assert one.calls in stage.calls, one
@@ -291,8 +330,12 @@ def test_the_journal_has_what_was_found_out(played: tuple[Stage, Seen]) -> None:
     assert one.after.action_id == one.before.action_id
 
 
-@pytest.mark.parametrize("name", ["before connecting", "before the command", "in the command", "in the staging"])
-def test_what_was_surely_not_sent_is_not_looked_for(seen: dict[str, Seen | BaseException], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["before connecting", "before the command", "in the command", "in the staging"]
+)
+def test_what_was_surely_not_sent_is_not_looked_for(
+    seen: dict[str, Seen | BaseException], name: str
+) -> None:
     one = seen[name]
     assert isinstance(one, Seen)
     assert one.report.outcomes == (one.outcome,)
@@ -301,7 +344,9 @@ def test_what_was_surely_not_sent_is_not_looked_for(seen: dict[str, Seen | BaseE
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """`hpcdash submit` of a person, the mark it had, and the jobs with it; `later` is `hpcdash journal --settle`."""
+    """`hpcdash submit` of a person, the mark it had, and the jobs with it; `later` is `hpcdash
+    journal --settle`.
+    """
 
     run: Run
     jobs: list[str]
@@ -309,7 +354,9 @@ class Ran:
     later: Run | None = None
 
 
-async def submit_over(lab: SlurmLab, folder: Path, name: str, act: Acts, stop: str, *, again: bool = False) -> Ran:
+async def submit_over(
+    lab: SlurmLab, folder: Path, name: str, act: Acts, stop: str, *, again: bool = False
+) -> Ran:
     line = CutLine(lab.ssh_port)
     await line.start()
     config = ssh_config_through(lab.ssh_config.read_text(), lab.ssh_port, line.port, folder / "ssh")
@@ -336,11 +383,15 @@ async def submit_over(lab: SlurmLab, folder: Path, name: str, act: Acts, stop: s
             await line.stop()
 
 
-async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
     found, never, unknown = await asyncio.gather(
         submit_over(slurm_lab, tmp_path / "found", "found", cut_at("answered"), "answered"),
         submit_over(slurm_lab, tmp_path / "never", "never", cut_at("called"), "called"),
-        submit_over(slurm_lab, tmp_path / "unknown", "unknown", cut_and_gone, "answered", again=True),
+        submit_over(
+            slurm_lab, tmp_path / "unknown", "unknown", cut_and_gone, "answered", again=True
+        ),
     )
     try:
         assert (found.run.status, found.run.text.split()) == (0, found.jobs)
@@ -358,7 +409,8 @@ async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(slurm_la
         await asyncio.to_thread(slurm_lab.admin, "scancel", *found.jobs, *unknown.jobs)
 
 
-# The stand-ins take a script and forget it: this one puts the job into the queue, as a copy of one that is held.
+# The stand-ins take a script and forget it: this one puts the job into the queue, as a copy of one
+# that is held.
 QSUB = """\
 #!/bin/sh
 taken=$({real} "$@") || exit
@@ -388,16 +440,24 @@ def own_login(tmp_path: Path) -> Iterator[Sshd]:
 async def submit(
     there: Gate, port: int, config: str, backend: Backend, folder: Path, point: str
 ) -> tuple[Outcome, list[str], str]:
-    """What is said of a submission whose line is cut at a point, the ids of the jobs with its mark, and its mark."""
+    """What is said of a submission whose line is cut at a point, the ids of the jobs with its mark,
+    and its mark.
+    """
     line = CutLine(port)
     await line.start()
     path = folder / "cut_config"
     path.write_text(config.replace(f"Port {port}", f"Port {line.port}"))
-    known_hosts = next(Path(text.split()[1]) for text in config.splitlines() if "UserKnownHostsFile" in text)
+    known_hosts = next(
+        Path(text.split()[1]) for text in config.splitlines() if "UserKnownHostsFile" in text
+    )
     known = folder / "cut_known_hosts"
     known.write_text(known_hosts.read_text().replace(f":{port} ", f":{line.port} "))
-    transport = SshTransport("login1", Person(), config_path=path, known_hosts=known, path=there.path)
-    store = ClusterStore("lab", transport, (backend,), clock=SystemClock(), budget=CommandBudget(100_000))
+    transport = SshTransport(
+        "login1", Person(), config_path=path, known_hosts=known, path=there.path
+    )
+    store = ClusterStore(
+        "lab", transport, (backend,), clock=SystemClock(), budget=CommandBudget(100_000)
+    )
     try:
         await store.open()
         again = plan_submission(store, Submission(SCRIPT, "cut.sh", held=True))
@@ -448,13 +508,21 @@ async def test_on_pbs_it_is_found_by_its_mark_among_the_variables(
     taken.write_text("")
     for changed in (jobs_file, taken):
         changed.chmod(0o666)
-    port = next(int(text.split()[1]) for text in pbs_login_node.ssh_config.splitlines() if "Port" in text)
+    port = next(
+        int(text.split()[1]) for text in pbs_login_node.ssh_config.splitlines() if "Port" in text
+    )
     with gate("qsub", "", real="$0-that-queues") as there:
         real = Path(there.path) / "qsub-that-queues"
-        text = QSUB.format(real=pbs_login_node.stand_ins.path / "qsub", jobs=jobs_file, added=there.folder / "added")
+        text = QSUB.format(
+            real=pbs_login_node.stand_ins.path / "qsub",
+            jobs=jobs_file,
+            added=there.folder / "added",
+        )
         real.write_text(text)
         real.chmod(0o755)
-        outcome, jobs, mark = await submit(there, port, pbs_login_node.ssh_config, PBS, tmp_path, point)
+        outcome, jobs, mark = await submit(
+            there, port, pbs_login_node.ssh_config, PBS, tmp_path, point
+        )
         judge(there, outcome, jobs, point)
         assert f"HPCDASH_MARK={mark}" in there.calls[0]
     taken.unlink()
@@ -470,11 +538,14 @@ async def test_on_an_embedded_queue_of_a_login_node_it_is_found_by_its_mark(
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{own_login.port} {own_login.host_key_line}\n")
     config = (
-        f"Host login1\n  HostName 127.0.0.1\n  Port {own_login.port}\n  User {pwd.getpwuid(os.getuid()).pw_name}\n"
+        f"Host login1\n  HostName 127.0.0.1\n  Port {own_login.port}\n  User "
+        f"{pwd.getpwuid(os.getuid()).pw_name}\n"
         f"  IdentityFile {own_login.key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n"
     )
     try:
-        with gate("queue", "", real=shlex.join(queue_program(queue.folder)), only='" submit "') as there:
+        with gate(
+            "queue", "", real=shlex.join(queue_program(queue.folder)), only='" submit "'
+        ) as there:
             backend = embedded_backend((f"{there.path}/queue",))
             outcome, jobs, _ = await submit(there, own_login.port, config, backend, tmp_path, point)
             judge(there, outcome, jobs, point)

@@ -1,4 +1,6 @@
-"""A real embedded queue in a folder of its own, driven by its command line; leaves no process behind."""
+"""A real embedded queue in a folder of its own, driven by its command line; leaves no process
+behind.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +82,23 @@ class QueueLab:
     def rows(self, *words: str) -> list[dict[str, Any]]:
         """The rows of `jobs` or `history`."""
         columns = self.ask(*words)["columns"]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
 
-    def submit(self, body: str, *options: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    def submit(
+        self,
+        body: str,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> str:
         """The id of a shell script handed in."""
         done = self.run("submit", *options, stdin=f"#!/bin/sh\n{body}\n".encode(), env=env, cwd=cwd)
         assert done.returncode == 0, done.stderr.decode()
-        # Else the next command would start a second supervisor, which waits for the first one's end.
+        # Else the next command would start a second supervisor, which waits for the first one's
+        # end.
         wait_until("a supervisor that listens", lambda: (self.folder / "wake").exists())
         return str(json.loads(done.stdout)["id"])
 
@@ -124,7 +136,10 @@ class QueueLab:
 
     def wait_for_output(self, job_id: str, words: str) -> None:
         path = self.work / f"slurm-{job_id}.out"
-        wait_until(f"{words} in {path}", lambda: path.exists() and words in path.read_text(errors="replace"))
+        wait_until(
+            f"{words} in {path}",
+            lambda: path.exists() and words in path.read_text(errors="replace"),
+        )
 
     def log(self) -> str:
         path = self.folder / "supervisor.log"
@@ -153,7 +168,9 @@ class QueueLab:
                     variables = Path("/proc", name, "environ").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if mark in line or any(one.startswith(b"HPCDASH_ATTEMPT=") and mark in one for one in variables):
+                if mark in line or any(
+                    one.startswith(b"HPCDASH_ATTEMPT=") and mark in one for one in variables
+                ):
                     found[int(name)] = line.replace(b"\0", b" ").decode(errors="replace")
         return found
 
@@ -168,7 +185,8 @@ class QueueLab:
         if numbers:
             self.run("cancel", *numbers)
         wait_until(
-            f"the jobs' ends: {self.processes()} {self.log()}", lambda: not any((self.folder / "attempts").glob("*"))
+            f"the jobs' ends: {self.processes()} {self.log()}",
+            lambda: not any((self.folder / "attempts").glob("*")),
         )
         try:
             wait_until("an end of all processes", self._is_over)

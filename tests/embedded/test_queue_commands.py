@@ -44,8 +44,15 @@ def test_jobs_are_named_by_number_task_or_tasks(queue: QueueLab) -> None:
     assert (array, plain) == ("1", "11")
     assert len(queue.rows("jobs", "1")) == 10
     assert [row["id"] for row in queue.rows("jobs", "1_[2-3,9]")] == ["1_2", "1_3", "1_9"]
-    assert [row["id"] for row in queue.rows("jobs", "3", "11")] == ["1_2", "11"], "a task has a number of its own"
-    for words, status in ((["jobs", "12"], 1), (["jobs", "1_77"], 1), (["show", "x;y"], 2), (["jobs", "²"], 2)):
+    assert [row["id"] for row in queue.rows("jobs", "3", "11")] == ["1_2", "11"], (
+        "a task has a number of its own"
+    )
+    for words, status in (
+        (["jobs", "12"], 1),
+        (["jobs", "1_77"], 1),
+        (["show", "x;y"], 2),
+        (["jobs", "²"], 2),
+    ):
         done = queue.run(*words)
         assert (done.returncode, done.stdout) == (status, b"")
         assert b"no such job" in done.stderr if status == 1 else b"is not a job" in done.stderr
@@ -80,7 +87,18 @@ def test_a_command_starts_at_once_without_the_table_library(queue: QueueLab) -> 
     ).stderr.decode()
     names = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
     assert "hpcdash.embedded.store" in names
-    slow = {"pyarrow", "textual", "rich", "msgspec", "asyncio", "asyncssh", "subprocess", "ctypes", "click", "socket"}
+    slow = {
+        "pyarrow",
+        "textual",
+        "rich",
+        "msgspec",
+        "asyncio",
+        "asyncssh",
+        "subprocess",
+        "ctypes",
+        "click",
+        "socket",
+    }
     assert not names & slow
     assert "hpcdash.embedded.supervisor" not in names
 
@@ -90,7 +108,9 @@ def test_gpus_are_asked_for_once(queue: QueueLab, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     fake = programs / "nvidia-smi"
-    fake.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\nprintf '0, Tesla T4\\n1, Tesla T4\\n'\n")
+    fake.write_text(
+        f"#!/bin/sh\necho asked >> {tmp_path}/asked\nprintf '0, Tesla T4\\n1, Tesla T4\\n'\n"
+    )
     fake.chmod(0o755)
     queue.environment["PATH"] = f"{programs}:{os.environ['PATH']}"
     columns = queue.ask("nodes")["columns"]
@@ -107,7 +127,13 @@ def test_nodes_and_queues_count_what_runs(queue: QueueLab) -> None:
     queue.submit("true", "-c3")
     queue.wait(number, "running")
     node = {name: values[0] for name, values in queue.ask("nodes")["columns"].items()}
-    assert (node["state"], node["cpus"], node["cpus_used"], node["gpus_used"], node["jobs"]) == ("mixed", 3, 2, 1, 1)
+    assert (node["state"], node["cpus"], node["cpus_used"], node["gpus_used"], node["jobs"]) == (
+        "mixed",
+        3,
+        2,
+        1,
+        1,
+    )
     line = {name: values[0] for name, values in queue.ask("queues")["columns"].items()}
     assert (line["jobs_running"], line["jobs_pending"], line["cpus_used"]) == (1, 1, 2)
 
@@ -117,7 +143,9 @@ def test_a_supervisor_ends_when_it_is_idle_and_comes_back_when_needed(queue: Que
         "import sys; from pathlib import Path; from hpcdash.embedded import supervisor;"
         " supervisor._IDLE_SECONDS = 0.2; supervisor.supervise(Path(sys.argv[1]), [])"
     )
-    process = subprocess.Popen([sys.executable, "-c", short, str(queue.folder)], env=queue.environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", short, str(queue.folder)], env=queue.environment
+    )
     assert process.wait() == 0
     assert supervisor_pid(queue.folder) is None
     assert queue.ended(queue.submit("true")).state == "completed"
@@ -147,7 +175,9 @@ def test_nothing_secret_is_in_a_command_line(queue: QueueLab) -> None:
     assert not any("hunter2" in line for line in lines.values())
 
 
-def test_a_supervisor_survives_the_end_of_its_terminal_and_of_who_started_it(queue: QueueLab) -> None:
+def test_a_supervisor_survives_the_end_of_its_terminal_and_of_who_started_it(
+    queue: QueueLab,
+) -> None:
     queue.submit("true", "--hold")
     pid = queue.supervisor
     wait_until("it listens", lambda: (queue.folder / "wake").exists())

@@ -1,4 +1,6 @@
-"""Scripts, names, folders and environments as somebody may hand them in to the embedded queue, PBS's among them."""
+"""Scripts, names, folders and environments as somebody may hand them in to the embedded queue,
+PBS's among them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from tests.support.records import for_each
         (b"#!/bin/sh\necho \0\n", "NUL bytes"),
         (b"\x7fELF\x02\x01\x01\0", "its first line does not begin with #!"),
         (b"#!/bin/sh\n" + b"#" * (4 << 20), "more than 4 MiB"),
-        (b"#!/bin/sh\n#SBATCH --time=soon\n", "line 2 of the script: --time: 'soon' is not a duration"),
+        (
+            b"#!/bin/sh\n#SBATCH --time=soon\n",
+            "line 2 of the script: --time: 'soon' is not a duration",
+        ),
         (b"#!/bin/sh\n#SBATCH --no-such\n", "line 2 of the script: --no-such: unknown"),
         (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are asked for; this machine is one"),
         (b"#!/bin/sh\n#SBATCH -c 64\n", "asks for 64 CPUs; this machine gives 4"),
@@ -33,7 +38,9 @@ from tests.support.records import for_each
         (b"#!/bin/sh\n#SBATCH --array=0-200000\n", "200001 tasks are more than the 100000"),
     ],
 )
-def test_what_is_no_batch_script_is_refused_in_words(queue: QueueLab, script: bytes, words: str) -> None:
+def test_what_is_no_batch_script_is_refused_in_words(
+    queue: QueueLab, script: bytes, words: str
+) -> None:
     done = queue.run("submit", stdin=script)
     assert (done.returncode, done.stdout) == (2, b"")
     assert words in done.stderr.decode()
@@ -70,7 +77,9 @@ def test_a_job_that_cannot_be_started_has_failed_with_the_reason_in_words(queue:
     queue.run("submit", stdin=b"#!/no/such/interpreter -u\ntrue\n")
     os.mkfifo(queue.work / "pipe")
     nobody = queue.submit("true", "--output=pipe")
-    reasons = {number: queue.ended(number) for number in (missing, unwritable, unreadable, "4", nobody)}
+    reasons = {
+        number: queue.ended(number) for number in (missing, unwritable, unreadable, "4", nobody)
+    }
     assert {job.state for job in reasons.values()} == {"failed"}
     assert [job.reason for job in reasons.values()] == [
         "cannot go to /no/such/folder: No such file or directory",
@@ -95,7 +104,10 @@ def test_odd_bytes_in_names_paths_comments_and_the_environment_are_taken(queue: 
         b"--comment=\xf0\x28\x8c",
         stdin=script,
         cwd=Path(os.fsdecode(folder)),
-        env={b"ODD": b"\xff\n=x", **{os.fsencode(key): os.fsencode(value) for key, value in queue.environment.items()}},
+        env={
+            b"ODD": b"\xff\n=x",
+            **{os.fsencode(key): os.fsencode(value) for key, value in queue.environment.items()},
+        },
     )
     assert done.returncode == 0, done.stderr
     assert queue.ended("1").state == "completed"
@@ -142,7 +154,9 @@ def test_an_environment_larger_than_the_system_takes_fails_in_words(queue: Queue
     # Linux takes no variable of more than 128 KiB.
     script = f"#!/bin/sh\n#SBATCH --export=ALL,V={'x' * 140_000}\ntrue\n"
     assert queue.run("submit", stdin=script.encode()).returncode == 0
-    assert queue.ended("1").reason == "its arguments and environment are more than this system takes"
+    assert (
+        queue.ended("1").reason == "its arguments and environment are more than this system takes"
+    )
 
 
 def test_a_queue_s_folder_may_have_any_name_and_be_relative(tmp_path: Path) -> None:
@@ -176,7 +190,10 @@ def test_only_its_owner_can_read_or_write_a_queue(tmp_path: Path, umask: int) ->
         path.unlink() if path.is_file() else path.rmdir()
     # Without a supervisor of this umask one is started with it.
     done = queue.run(
-        "submit", "--output=/dev/null", stdin=b"#!/bin/sh\nwhile [ ! -e go ]; do sleep 0.02; done\n", umask=umask
+        "submit",
+        "--output=/dev/null",
+        stdin=b"#!/bin/sh\nwhile [ ! -e go ]; do sleep 0.02; done\n",
+        umask=umask,
     )
     assert done.returncode == 0, done.stderr
     queue.wait("1", "running")
@@ -187,12 +204,19 @@ def test_only_its_owner_can_read_or_write_a_queue(tmp_path: Path, umask: int) ->
             modes[path] = stat.S_IMODE(path.stat().st_mode)
     assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
     of = {path.name: mode for path, mode in modes.items() if path.parent == queue.folder}
-    assert (of["queue.db"], of["wake"], of["supervisor.lock"], of["bin"]) == (0o600, 0o600, 0o600, 0o700)
+    assert (of["queue.db"], of["wake"], of["supervisor.lock"], of["bin"]) == (
+        0o600,
+        0o600,
+        0o600,
+        0o700,
+    )
     (queue.work / "go").touch()
     queue.end()
 
 
-def test_a_queue_s_folder_is_closed_again_and_one_of_somebody_else_refused(queue: QueueLab, tmp_path: Path) -> None:
+def test_a_queue_s_folder_is_closed_again_and_one_of_somebody_else_refused(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     queue.folder.chmod(0o755)
     queue.rows("jobs")
     assert stat.S_IMODE(queue.folder.stat().st_mode) == 0o700
@@ -226,7 +250,8 @@ def test_a_pbs_script_runs_unchanged(queue: QueueLab) -> None:
         "#PBS -j oe -o sweep.^array_index^.log",
         "#PBS -v LEVEL=7",
         'cd "$PBS_O_WORKDIR"',
-        'echo "$PBS_JOBNAME $PBS_ARRAY_INDEX $PBS_JOBID $NCPUS $LEVEL $PBS_ENVIRONMENT" > "$PBS_ARRAY_INDEX"; pwd',
+        'echo "$PBS_JOBNAME $PBS_ARRAY_INDEX $PBS_JOBID $NCPUS $LEVEL $PBS_ENVIRONMENT" > '
+        '"$PBS_ARRAY_INDEX"; pwd',
     ]
     done = queue.run("submit", stdin="\n".join(lines).encode())
     assert done.returncode == 0, done.stderr
@@ -234,7 +259,9 @@ def test_a_pbs_script_runs_unchanged(queue: QueueLab) -> None:
     for task in (3, 4):
         job = queue.ended(f"1_{task}")
         assert (job.state, job.cpus, job.limit_seconds) == ("completed", 2, 600)
-        assert (queue.work / str(task)).read_text() == f"sweep {task} 1[{task}].{node} 2 7 PBS_BATCH\n"
+        assert (
+            queue.work / str(task)
+        ).read_text() == f"sweep {task} 1[{task}].{node} 2 7 PBS_BATCH\n"
         assert (queue.work / f"sweep.{task}.log").read_text() == f"{queue.work}\n"
 
 

@@ -45,7 +45,11 @@ def test_signals_and_dependencies_are_read_as_sbatch_reads_them() -> None:
     assert request("#SBATCH --signal=B:USR1@600").early_signal == JobSignal(10, 600, True)
     assert request("#SBATCH --signal=SIGUSR2").early_signal == JobSignal(12, 60, False)
     assert read_dependencies("afterok:1:2_3,after:4+5") == (
-        (JobDependency("afterok", 1), JobDependency("afterok", 2, 3), JobDependency("after", 4, None, 5)),
+        (
+            JobDependency("afterok", 1),
+            JobDependency("afterok", 2, 3),
+            JobDependency("after", 4, None, 5),
+        ),
         False,
     )
     assert read_dependencies("afterany:1?singleton") == (
@@ -70,7 +74,8 @@ def test_begin_times_are_in_the_future() -> None:
 
 def test_a_request_is_the_same_after_it_was_kept() -> None:
     asked = request(
-        "#SBATCH -J x --array=1-3%2 --signal=USR1 -d afterok:1?singleton --export=A,B=1 --mem=1G --comment=\xe9\udcff"
+        "#SBATCH -J x --array=1-3%2 --signal=USR1 -d afterok:1?singleton --export=A,B=1 --mem=1G "
+        "--comment=\xe9\udcff"
     )
     assert QueueRequest.from_json(asked.to_json()) == asked
 
@@ -86,7 +91,12 @@ def test_pbs_lines_are_read_where_no_sbatch_line_is() -> None:
     asked = reading.request
     assert asked.is_pbs
     assert (asked.name, asked.limit_seconds, asked.cpus, asked.gpus) == ("train", 5400, 4, 1)
-    assert (asked.memory_bytes, asked.stdout, asked.tasks, asked.held) == (8 << 30, "/tmp/out.log", "1-5%2", True)
+    assert (asked.memory_bytes, asked.stdout, asked.tasks, asked.held) == (
+        8 << 30,
+        "/tmp/out.log",
+        "1-5%2",
+        True,
+    )
     assert (asked.requeue, asked.account) == (False, "proj")
     assert asked.dependencies == (JobDependency("afterok", 12), JobDependency("afterok", 13, 4))
     assert (asked.exported, asked.variables) == (None, {"A": "1"})
@@ -109,7 +119,10 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
 @for_each(
     ("line", "words"),
     [
-        ("#PBS -l select=x:ncpus=1", "line 2 of the script: -l select=x:ncpus=1: 'x' is not a number of chunks"),
+        (
+            "#PBS -l select=x:ncpus=1",
+            "line 2 of the script: -l select=x:ncpus=1: 'x' is not a number of chunks",
+        ),
         ("#PBS -l walltime=soon", "line 2 of the script: --time"),
         ("#PBS -N", "line 2 of the script: -N: without its value"),
         ("#PBS walltime", "line 2 of the script: walltime: not an option of qsub"),

@@ -40,7 +40,11 @@ def test_a_log_is_written_as_the_job_writes(queue: QueueLab) -> None:
 
 def test_names_of_outputs_are_filled_in(queue: QueueLab) -> None:
     number = queue.submit(
-        "echo out; echo err >&2", "--job-name=sim", "--array=7", "--output=%x-%A-%a.log", "--error=%x.%3a.err"
+        "echo out; echo err >&2",
+        "--job-name=sim",
+        "--array=7",
+        "--output=%x-%A-%a.log",
+        "--error=%x.%3a.err",
     )
     queue.ended(f"{number}_7")
     assert (queue.work / f"sim-{number}-7.log").read_text() == "out\n"
@@ -73,14 +77,17 @@ def test_a_script_s_lines_are_obeyed_and_the_command_line_goes_before_them(queue
 def test_what_a_queue_does_not_know_is_told(queue: QueueLab) -> None:
     script = b"#!/bin/sh\n#SBATCH --partition=gpu --mail-type=END\n#SBATCH --wait\ntrue\n"
     answer = queue.run("submit", "--qos=high", stdin=script)
-    assert b'"ignored":["line 2 of the script: --partition=gpu","line 2 of the script: --mail-type=END",' in (
-        answer.stdout
+    assert (
+        b'"ignored":["line 2 of the script: --partition=gpu","line 2 of the script: '
+        b'--mail-type=END",' in (answer.stdout)
     )
     assert b'"line 3 of the script: --wait","--qos=high"]' in answer.stdout
 
 
 def test_arguments_environment_and_umask_are_those_of_the_submission(queue: QueueLab) -> None:
-    (queue.work / "job.sh").write_text('#!/bin/sh\nprintf "%s|" "$@" "$GREETING"; umask; : > made\n')
+    (queue.work / "job.sh").write_text(
+        '#!/bin/sh\nprintf "%s|" "$@" "$GREETING"; umask; : > made\n'
+    )
     done = queue.run("submit", "job.sh", "one two", "$x", env={"GREETING": "hi there"}, umask=0o027)
     assert done.returncode == 0
     queue.ended("1")
@@ -98,7 +105,8 @@ def test_export_chooses_variables(queue: QueueLab) -> None:
 
 def test_slurm_s_variables_name_the_task(queue: QueueLab) -> None:
     number = queue.submit(
-        "echo $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MIN"
+        "echo $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT "
+        "$SLURM_ARRAY_TASK_MIN"
         " $SLURM_ARRAY_TASK_MAX $SLURM_ARRAY_TASK_STEP $SLURM_JOB_ID",
         "--array=2-6:2",
     )
@@ -168,7 +176,11 @@ def test_a_small_job_does_not_pass_a_large_one_that_waits(queue: QueueLab) -> No
 def test_gpus_are_given_out_and_seen_by_no_other(queue: QueueLab) -> None:
     queue.set_slots(cpus=4, gpus=2)
     body = 'echo "gpus=$CUDA_VISIBLE_DEVICES"; while [ ! -e go ]; do sleep 0.02; done'
-    first, second, none = queue.submit(body, "--gpus=1"), queue.submit(body, "--gres=gpu:1"), queue.submit(body)
+    first, second, none = (
+        queue.submit(body, "--gpus=1"),
+        queue.submit(body, "--gres=gpu:1"),
+        queue.submit(body),
+    )
     third = queue.submit(body, "-G1")
     for one in (first, second, none):
         queue.wait_for_output(one, "gpus=")
@@ -244,7 +256,11 @@ def test_dependencies_are_waited_for(queue: QueueLab) -> None:
     notok = queue.submit("true", f"--dependency=afternotok:{good}")
     either = queue.submit("true", f"--dependency=afternotok:{good}?afterany:{good}")
     row = queue.rows("jobs", ok)[0]
-    assert (row["state"], row["reason"], row["dependency"]) == ("pending", "Dependency", f"afterok:{good}")
+    assert (row["state"], row["reason"], row["dependency"]) == (
+        "pending",
+        "Dependency",
+        f"afterok:{good}",
+    )
     (queue.work / "go").touch()
     assert queue.ended(ok).state == "completed"
     assert queue.ended(either).state == "completed"
@@ -313,7 +329,12 @@ def test_cancel_ends_all_that_a_job_started_however_it_hides(queue: QueueLab) ->
     number = queue.submit(body)
     names = ("plain", "session", "orphan", "deaf")
     pids = [
-        int(wait_until(name, lambda name=name: (queue.work / name).exists() and (queue.work / name).read_text()))  # type: ignore[misc]
+        int(
+            wait_until(
+                name,
+                lambda name=name: (queue.work / name).exists() and (queue.work / name).read_text(),
+            )
+        )  # type: ignore[misc]
         for name in names
     ]
     assert all(map(is_alive, pids))
@@ -322,7 +343,9 @@ def test_cancel_ends_all_that_a_job_started_however_it_hides(queue: QueueLab) ->
     assert not any(map(is_alive, pids))
 
 
-def test_cancel_leaves_a_grace_to_clean_up_even_where_the_shell_ends_at_once(queue: QueueLab) -> None:
+def test_cancel_leaves_a_grace_to_clean_up_even_where_the_shell_ends_at_once(
+    queue: QueueLab,
+) -> None:
     queue.set_slots(cpus=1, grace_seconds=60)
     child = """
     import signal, sys, time
@@ -348,7 +371,11 @@ def test_a_waiting_job_is_cancelled_at_once(queue: QueueLab) -> None:
     number = queue.submit("true", "--hold", "--array=1-5")
     after = queue.submit("true", f"--dependency=afterany:{number}")
     queue.act("cancel", f"{number}_[2-3]")
-    assert [job.state for job in queue.store.find(int(number))] == ["pending", *["cancelled"] * 2, *["pending"] * 2]
+    assert [job.state for job in queue.store.find(int(number))] == [
+        "pending",
+        *["cancelled"] * 2,
+        *["pending"] * 2,
+    ]
     assert queue.act("cancel", f"{number}_2") == [
         {"job_id": f"{number}_2", "done": False, "words": "it has already ended (cancelled)"}
     ]
@@ -371,7 +398,11 @@ def test_a_job_ends_at_its_limit(queue: QueueLab) -> None:
 
 
 def test_an_early_signal_comes_before_the_limit(queue: QueueLab) -> None:
-    shell = queue.submit("trap 'echo saved; exit 0' USR1; while :; do sleep 0.02; done", "-t0:02", "--signal=B:USR1@1")
+    shell = queue.submit(
+        "trap 'echo saved; exit 0' USR1; while :; do sleep 0.02; done",
+        "-t0:02",
+        "--signal=B:USR1@1",
+    )
     program = "import signal, time; signal.signal(10, lambda *_: exit(5)); time.sleep(60)"
     steps = queue.submit(f"srun python3 -c '{program}'", "--time=0:02", "--signal=USR1@1")
     job = queue.ended(shell)
@@ -386,8 +417,12 @@ def test_a_limit_can_be_altered_while_a_job_waits(queue: QueueLab) -> None:
     assert queue.act("alter", "time=+10", "--", number)[0]["done"]
     assert queue.job(number).limit_seconds == 2400
     assert queue.act("alter", "time=-41", "--", number)[0]["words"] == "-41 leaves no time"
-    assert queue.act("alter", "time=soon", "--", number)[0]["words"].startswith("'soon' is not a duration")
-    assert queue.act("alter", "nice=3", "--", number)[0]["words"] == "this queue's jobs have no nice"
+    assert queue.act("alter", "time=soon", "--", number)[0]["words"].startswith(
+        "'soon' is not a duration"
+    )
+    assert (
+        queue.act("alter", "nice=3", "--", number)[0]["words"] == "this queue's jobs have no nice"
+    )
 
 
 def test_a_suspended_job_stands_still_until_it_is_resumed(queue: QueueLab) -> None:
@@ -429,7 +464,10 @@ def test_a_requeued_job_runs_once_more(queue: QueueLab) -> None:
     job = queue.ended(number)
     assert (job.state, job.restarts) == ("completed", 1)
     assert queue.act("requeue", number)[0]["done"], "one that ended may run again too"
-    wait_until("its third run", lambda: queue.job(number).restarts == 2 and queue.job(number).state == "completed")
+    wait_until(
+        "its third run",
+        lambda: queue.job(number).restarts == 2 and queue.job(number).state == "completed",
+    )
     assert (queue.work / "log").read_text() == "run 0\nrun 1\nrun 2\n"
     other = queue.submit("sleep 1000", "--no-requeue")
     queue.wait(other, "running")
@@ -481,7 +519,10 @@ def test_history_lists_what_ended_the_newest_first(queue: QueueLab) -> None:
     second = queue.submit("exit 2")
     queue.ended(second)
     waiting = queue.submit("true", "--hold")
-    assert [(row["id"], row["state"], row["exit_code"]) for row in queue.rows("history", "--since", "60")] == [
+    assert [
+        (row["id"], row["state"], row["exit_code"])
+        for row in queue.rows("history", "--since", "60")
+    ] == [
         (second, "failed", 2),
         (first, "completed", 0),
     ]

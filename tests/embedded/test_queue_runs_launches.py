@@ -10,8 +10,22 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, SECRETS_NAME, Place, secrets_file
-from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, SlotType
+from hpcdash.backends.script.body import (
+    CONTAINER_UP,
+    LIBRARY_NAME,
+    SECRETS_NAME,
+    Place,
+    secrets_file,
+)
+from hpcdash.domain.request import (
+    Call,
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    SlotType,
+)
 from hpcdash.embedded.scancel import SignalRequest, read
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
@@ -91,7 +105,9 @@ def errors(queue: QueueLab, number: str) -> str:
     return (queue.work / f"{number}.err").read_text()
 
 
-def test_a_plain_script_runs_with_its_gpus_and_variables_and_ends_with_its_status(launches: QueueLab) -> None:
+def test_a_plain_script_runs_with_its_gpus_and_variables_and_ends_with_its_status(
+    launches: QueueLab,
+) -> None:
     number = submit(
         launches,
         'echo "$CUDA_VISIBLE_DEVICES $SLURM_JOB_NUM_NODES $V"\nexit 7',
@@ -103,7 +119,9 @@ def test_a_plain_script_runs_with_its_gpus_and_variables_and_ends_with_its_statu
     assert said(launches, number) == ["0,1 1 a 'b'  c"], errors(launches, number)
 
 
-@pytest.mark.parametrize("launcher", [Launcher.PLAIN, Launcher.SRUN, Launcher.TORCHRUN, Launcher.HOROVODRUN])
+@pytest.mark.parametrize(
+    "launcher", [Launcher.PLAIN, Launcher.SRUN, Launcher.TORCHRUN, Launcher.HOROVODRUN]
+)
 def test_a_path_in_the_request_is_the_command_s_and_takes_no_command_of_the_script_away(
     launches: QueueLab, launcher: Launcher
 ) -> None:
@@ -132,7 +150,9 @@ def test_a_path_in_the_request_is_the_command_s_and_takes_no_command_of_the_scri
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_an_early_signal_reaches_the_workers_of_torchrun(launches: QueueLab, signal: str) -> None:
     fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU}
-    number = submit(launches, "train.py", launcher=Launcher.TORCHRUN, signal=SIGNALS[signal], **fields)
+    number = submit(
+        launches, "train.py", launcher=Launcher.TORCHRUN, signal=SIGNALS[signal], **fields
+    )
     job = launches.ended(number)
     lines = said(launches, number)
     assert lines[:2] == ["0 warned", "1 warned"], errors(launches, number)
@@ -149,14 +169,29 @@ def test_an_early_signal_reaches_each_rank_of_srun(launches: QueueLab, signal: s
     assert said(launches, number) == ["0 warned", "1 warned"]
 
 
-def test_each_rank_has_a_log_of_its_own_beside_the_job_s_and_the_job_its_status(launches: QueueLab) -> None:
-    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU, "rank_logs": True}
-    says = 'echo "rank $SLURM_PROCID"; echo "ill $SLURM_PROCID" >&2; printf end; exit "$((7 * SLURM_PROCID))"'
+def test_each_rank_has_a_log_of_its_own_beside_the_job_s_and_the_job_its_status(
+    launches: QueueLab,
+) -> None:
+    fields: dict[str, Any] = {
+        "slots": 2,
+        "slots_per_node": 2,
+        "slot_type": SlotType.CPU,
+        "rank_logs": True,
+    }
+    says = (
+        'echo "rank $SLURM_PROCID"; echo "ill $SLURM_PROCID" >&2; printf end; exit "$((7 * '
+        'SLURM_PROCID))"'
+    )
     command = f"[ $SLURM_PROCID = 0 ] || sleep 0.5\n{says}"
     number = submit(launches, command, launcher=Launcher.SRUN, **fields)
     assert launches.ended(number).exit_code == 7
-    logs = {file.name.removeprefix(f"{number}.rank-"): file for file in launches.work.glob(f"{number}.rank-*")}
-    assert {name: (file.read_text(), file.stat().st_mode & 0o777) for name, file in logs.items()} == {
+    logs = {
+        file.name.removeprefix(f"{number}.rank-"): file
+        for file in launches.work.glob(f"{number}.rank-*")
+    }
+    assert {
+        name: (file.read_text(), file.stat().st_mode & 0o777) for name, file in logs.items()
+    } == {
         "0.out": ("rank 0\nend", 0o600),
         "0.err": ("ill 0\n", 0o600),
         "1.out": ("rank 1\nend", 0o600),
@@ -166,9 +201,21 @@ def test_each_rank_has_a_log_of_its_own_beside_the_job_s_and_the_job_its_status(
     assert {"ill 0", "ill 1"} <= set(errors(launches, number).splitlines())
 
 
-def test_one_rank_that_fails_ends_the_others_and_the_job_with_its_status(launches: QueueLab) -> None:
-    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU, "limit_seconds": 60}
-    number = submit(launches, '[ "$SLURM_PROCID" = 1 ] || exec sleep 300; exit 7', launcher=Launcher.SRUN, **fields)
+def test_one_rank_that_fails_ends_the_others_and_the_job_with_its_status(
+    launches: QueueLab,
+) -> None:
+    fields: dict[str, Any] = {
+        "slots": 2,
+        "slots_per_node": 2,
+        "slot_type": SlotType.CPU,
+        "limit_seconds": 60,
+    }
+    number = submit(
+        launches,
+        '[ "$SLURM_PROCID" = 1 ] || exec sleep 300; exit 7',
+        launcher=Launcher.SRUN,
+        **fields,
+    )
     job = launches.ended(number)
     assert (job.state, job.exit_code) == ("failed", 7)
 
@@ -181,11 +228,17 @@ def test_a_container_runs_and_its_command_of_several_lines_goes_on_after_a_signa
     command = f"echo begun ${{PYTHONPATH%%:*}}\n{sys.executable} train.py\necho went on"
     number = submit(launches, command, container=container, signal=SIGNALS[signal])
     assert launches.ended(number).state == "completed", errors(launches, number)
-    assert said(launches, number) == ["0 warned", f"begun {launches.work}/{LIBRARY_NAME}", "went on"]
+    assert said(launches, number) == [
+        "0 warned",
+        f"begun {launches.work}/{LIBRARY_NAME}",
+        "went on",
+    ]
     assert CONTAINER_UP in errors(launches, number)
 
 
-@pytest.mark.parametrize("container", [None, Container(Runtime.APPTAINER, "/i.sif")], ids=["plain", "container"])
+@pytest.mark.parametrize(
+    "container", [None, Container(Runtime.APPTAINER, "/i.sif")], ids=["plain", "container"]
+)
 def test_a_command_of_several_lines_may_save_before_it_is_ended(
     launches: QueueLab, container: Container | None
 ) -> None:
@@ -199,9 +252,18 @@ def test_a_command_of_several_lines_may_save_before_it_is_ended(
 
 def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:
     # The first task's own id is the array's number.
-    step = 'trap "echo warned; exit" USR1; touch up.$SLURM_ARRAY_TASK_ID; while [ ! -e over ]; do sleep 0.02; done'
-    first = 'while [ ! -e up.1 ] || [ ! -e up.2 ]; do sleep 0.02; done; scancel --signal=USR1 "$SLURM_JOB_ID.0"'
-    body = f"sh -c '{step}; echo quiet' &\n[ $SLURM_ARRAY_TASK_ID = 2 ] || {{ {first}; touch over; }}\nwait"
+    step = (
+        'trap "echo warned; exit" USR1; touch up.$SLURM_ARRAY_TASK_ID; while [ ! -e over ]; do '
+        "sleep 0.02; done"
+    )
+    first = (
+        "while [ ! -e up.1 ] || [ ! -e up.2 ]; do sleep 0.02; done; scancel --signal=USR1 "
+        '"$SLURM_JOB_ID.0"'
+    )
+    body = (
+        f"sh -c '{step}; echo quiet' &\n[ $SLURM_ARRAY_TASK_ID = 2 ] || {{ {first}; touch "
+        f"over; }}\nwait"
+    )
     number = launches.submit(body, "--array=1-2")
     for task, words in ((1, "warned"), (2, "quiet")):
         assert launches.ended(f"{number}_{task}").state == "completed"
@@ -212,7 +274,10 @@ def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"slots": 2, "slots_per_node": 1}, "2 tasks of 1 GPUs, 1 on a node, are asked for; this machine is one node"),
+        (
+            {"slots": 2, "slots_per_node": 1},
+            "2 tasks of 1 GPUs, 1 on a node, are asked for; this machine is one node",
+        ),
         ({"slots": 2, "slot_type": SlotType.CPU}, "2 nodes are asked for; this machine is one"),
     ],
     ids=["GPUs", "CPUs"],
@@ -228,7 +293,9 @@ def test_a_request_of_several_nodes_is_refused_with_what_to_write(
 
 
 def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: QueueLab) -> None:
-    number = launches.submit('scancel --state=PENDING; echo "unknown: $?"; scancel $SLURM_JOB_ID; sleep 30')
+    number = launches.submit(
+        'scancel --state=PENDING; echo "unknown: $?"; scancel $SLURM_JOB_ID; sleep 30'
+    )
     assert launches.ended(number).state == "cancelled"
     assert "unknown: 1" in launches.output(number)
     assert "embedded queue knows only" in launches.output(number)
@@ -280,7 +347,11 @@ def stage_copied(queue: QueueLab, **fields: Any) -> tuple[Path, str]:
         environment={"API_TOKEN": "t0ken"},
         **({"work_dir": str(queue.work), "slots": 0, "limit_seconds": 60} | fields),
     )
-    contents = {"files/train.py": _COPIED.encode(), LIBRARY_NAME: job_zip(), SECRETS_NAME: secrets_file(request)}
+    contents = {
+        "files/train.py": _COPIED.encode(),
+        LIBRARY_NAME: job_zip(),
+        SECRETS_NAME: secrets_file(request),
+    }
     (folder / "files").mkdir(parents=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
@@ -297,7 +368,9 @@ def hand_in(queue: QueueLab, text: str) -> str:
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_copies_are_run_and_removed_at_the_end(launches: QueueLab, container: Container | None) -> None:
+def test_copies_are_run_and_removed_at_the_end(
+    launches: QueueLab, container: Container | None
+) -> None:
     folder, text = stage_copied(launches, container=container)
     number = hand_in(launches, text)
     assert launches.ended(number).exit_code == 4
@@ -321,18 +394,25 @@ def test_nothing_starts_from_files_that_somebody_replaced(
     number = hand_in(launches, text)
     assert launches.ended(number).exit_code == 1
     written = (folder / f"{number}.out").read_text() + (folder / f"{number}.err").read_text()
-    assert f"{folder}/{name} is not what was submitted; others could have replaced it. Nothing was started." in written
+    assert (
+        f"{folder}/{name} is not what was submitted; others could have replaced it. Nothing was "
+        f"started." in written
+    )
     assert "somebody else" not in written
     assert "t0ken" not in written
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_a_job_that_is_cancelled_saves_and_removes_its_copies(launches: QueueLab, container: Container | None) -> None:
+def test_a_job_that_is_cancelled_saves_and_removes_its_copies(
+    launches: QueueLab, container: Container | None
+) -> None:
     folder, text = stage_copied(launches, container=container)
     text = text.replace("/files/train.py\n", "/files/train.py until it is told to end\n")
     number = hand_in(launches, text)
     log = folder / f"{number}.out"
-    copy = wait_until("its start", lambda: log.exists() and "t0ken" in log.read_text() and log.read_text()).split()[0]
+    copy = wait_until(
+        "its start", lambda: log.exists() and "t0ken" in log.read_text() and log.read_text()
+    ).split()[0]
     assert Path(copy).is_dir()
     launches.act("cancel", number)
     launches.ended(number)
@@ -343,7 +423,10 @@ def test_a_job_that_is_cancelled_saves_and_removes_its_copies(launches: QueueLab
 def test_what_cannot_be_run_from_copies_is_refused() -> None:
     place = Place("u", "/l", copies={LIBRARY_NAME: "0" * 64})
     for request, words in (
-        (Request(command="./a.out", slots=4, slots_per_node=2, launcher=Launcher.MPIRUN), "launcher: mpirun"),
+        (
+            Request(command="./a.out", slots=4, slots_per_node=2, launcher=Launcher.MPIRUN),
+            "launcher: mpirun",
+        ),
         (Request(call=Call("m", "f", wheel="/w/lab.whl")), "call: a venv"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -1,4 +1,7 @@
-"""What becomes of jobs when what looks after them is killed, finds no room, or has to wait. Real processes, kill -9."""
+"""What becomes of jobs when what looks after them is killed, finds no room, or has to wait.
+
+Real processes, kill -9.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def supervise(queue: QueueLab, patch: str) -> subprocess.Popen[bytes]:
         "supervisor.supervise(Path(sys.argv[1]), [])\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(queue.folder)], env=queue.environment, start_new_session=True, cwd="/"
+        [sys.executable, "-c", program, str(queue.folder)],
+        env=queue.environment,
+        start_new_session=True,
+        cwd="/",
     )
 
 
@@ -59,7 +65,9 @@ def runs(queue: QueueLab) -> int:
 
 
 def submit_quietly(queue: QueueLab, body: str, *options: str) -> str:
-    """Hand in a job without a supervisor being started for it: somebody seems to be there already."""
+    """Hand in a job without a supervisor being started for it: somebody seems to be there
+    already.
+    """
     waiting = os.open(queue.folder / "wake", os.O_RDWR | os.O_NONBLOCK)
     try:
         return queue.submit(body, *options)
@@ -67,7 +75,9 @@ def submit_quietly(queue: QueueLab, body: str, *options: str) -> str:
         os.close(waiting)
 
 
-def test_a_job_whose_supervisor_is_killed_goes_on_and_the_next_one_notes_its_end(queue: QueueLab) -> None:
+def test_a_job_whose_supervisor_is_killed_goes_on_and_the_next_one_notes_its_end(
+    queue: QueueLab,
+) -> None:
     number = queue.submit("while [ ! -e go ]; do sleep 0.02; done; exit 4")
     wait_until("it began", lambda: Record(queue.folder, 1, 1).read()[0])
     queue.kill_supervisor()
@@ -102,13 +112,17 @@ def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: Queue
     [
         pytest.param("supervisor.start_attempt = die", id="between the store and the record"),
         pytest.param(
-            "supervisor._work = lambda *a, **k: None\nsupervisor.os.fork = die", id="between the record and the fork"
+            "supervisor._work = lambda *a, **k: None\nsupervisor.os.fork = die",
+            id="between the record and the fork",
         ),
         pytest.param(
-            "start = supervisor.start_attempt\nsupervisor.start_attempt = lambda *a, **k: (start(*a, **k), die())",
+            "start = supervisor.start_attempt\nsupervisor.start_attempt = lambda *a, **k: "
+            "(start(*a, **k), die())",
             id="after the fork",
         ),
-        pytest.param("supervisor.Record.forget = die", id="between the end in the store and the record"),
+        pytest.param(
+            "supervisor.Record.forget = die", id="between the end in the store and the record"
+        ),
         pytest.param("supervisor._note_end = die", id="within the store's transaction"),
         pytest.param("keeper.note_begun = die", id="the keeper before the script"),
     ],
@@ -139,13 +153,19 @@ def test_a_script_s_process_that_is_killed_before_it_runs_has_failed(queue: Queu
     process.wait()
 
 
-def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(queue: QueueLab) -> None:
+def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(
+    queue: QueueLab,
+) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
     patch = "note = keeper.note_begun\nkeeper.note_begun = lambda *a: (note(*a), die())"
     process = supervise(queue, patch)
     job = queue.ended(number)
-    assert (job.state, job.exit_code, job.reason) == ("gone", None, "its end was not observed: exit unknown")
+    assert (job.state, job.exit_code, job.reason) == (
+        "gone",
+        None,
+        "its end was not observed: exit unknown",
+    )
     assert runs(queue) == 0
     process.kill()
     process.wait()
@@ -153,7 +173,9 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(q
 
 @pytest.mark.journey
 @pytest.mark.parametrize("tasks", [20, pytest.param(400, marks=pytest.mark.long)])
-def test_no_job_is_lost_or_run_twice_while_supervisors_are_killed_again_and_again(queue: QueueLab, tasks: int) -> None:
+def test_no_job_is_lost_or_run_twice_while_supervisors_are_killed_again_and_again(
+    queue: QueueLab, tasks: int
+) -> None:
     # One at a time, and each once it may: else all might have run before the first kill.
     gate = "until [ $(cat allowed) -ge $SLURM_ARRAY_TASK_ID ]; do sleep 0.02; done"
     allowed = queue.work / "allowed"
@@ -192,7 +214,9 @@ def test_a_submission_is_kept_once_its_number_is_told(queue: QueueLab) -> None:
     assert (job.state, runs(queue)) in (("completed", 1), ("gone", 0), ("gone", 1))
 
 
-def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted_the_last_end(queue: QueueLab) -> None:
+def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted_the_last_end(
+    queue: QueueLab,
+) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
     assert supervise(queue, "supervisor.Record.forget = die").wait() == -signal.SIGKILL
@@ -202,7 +226,9 @@ def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted
     wait_until("no record left", lambda: not list((queue.folder / "attempts").iterdir()))
 
 
-def test_a_record_whose_lock_a_dying_process_still_has_is_dropped_once_it_is_free(queue: QueueLab) -> None:
+def test_a_record_whose_lock_a_dying_process_still_has_is_dropped_once_it_is_free(
+    queue: QueueLab,
+) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
     assert supervise(queue, "supervisor.Record.forget = die").wait() == -signal.SIGKILL
@@ -231,7 +257,10 @@ def test_first_submissions_that_race_all_get_numbers_of_their_own(tmp_path: Path
     queue = QueueLab(tmp_path / "queue", tmp_path / "work")
     racing = [
         subprocess.Popen(
-            [*queue.program, "submit", "--wrap=true"], stdout=subprocess.PIPE, cwd=queue.work, env=queue.environment
+            [*queue.program, "submit", "--wrap=true"],
+            stdout=subprocess.PIPE,
+            cwd=queue.work,
+            env=queue.environment,
         )
         for _ in range(6)
     ]
@@ -245,7 +274,10 @@ def test_first_submissions_that_race_all_get_numbers_of_their_own(tmp_path: Path
 def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue: QueueLab) -> None:
     number = queue.submit("setsid sh -c 'echo $$ > hidden; exec sleep 1000' & sleep 1000")
     hidden = int(
-        wait_until("it runs", lambda: (queue.work / "hidden").exists() and (queue.work / "hidden").read_text())
+        wait_until(
+            "it runs",
+            lambda: (queue.work / "hidden").exists() and (queue.work / "hidden").read_text(),
+        )
     )
     begun, _ = Record(queue.folder, 1, 1).read()
     assert begun is not None
@@ -258,9 +290,15 @@ def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue:
 
 def test_a_supervisor_that_a_job_started_outlives_it_with_its_jobs(queue: QueueLab) -> None:
     program = shlex.join(
-        [*queue.program, "submit", "--wrap=while [ ! -e end ]; do sleep 0.02; done; echo second >> log"]
+        [
+            *queue.program,
+            "submit",
+            "--wrap=while [ ! -e end ]; do sleep 0.02; done; echo second >> log",
+        ]
     )
-    first = queue.submit(f"echo first >> log; while [ ! -e go ]; do sleep 0.02; done; {program}; sleep 0.3")
+    first = queue.submit(
+        f"echo first >> log; while [ ! -e go ]; do sleep 0.02; done; {program}; sleep 0.3"
+    )
     wait_until("it runs", lambda: runs(queue) == 1)
     queue.kill_supervisor()
     (queue.work / "go").touch()
@@ -284,7 +322,12 @@ def test_without_proc_plain_jobs_run_and_their_group_is_ended(queue: QueueLab) -
         "keeper.adopt_orphans = lambda: False\n"
     )
     process = supervise(queue, patch)
-    child = int(wait_until("it runs", lambda: (queue.work / "child").exists() and (queue.work / "child").read_text()))
+    child = int(
+        wait_until(
+            "it runs",
+            lambda: (queue.work / "child").exists() and (queue.work / "child").read_text(),
+        )
+    )
     assert queue.act("suspend", number)[0]["done"]
     assert queue.act("resume", number)[0]["done"]
     assert queue.act("cancel", number)[0]["done"]
@@ -311,7 +354,9 @@ def test_after_a_reboot_a_job_has_its_recorded_exit_or_is_gone(queue: QueueLab) 
         os.kill(pid, signal.SIGKILL)
     wait_until("an end of all", lambda: not queue.processes())
     with queue.store.writing():
-        queue.store.change("UPDATE jobs SET boot = 'another', started_clock = 1e9 WHERE state = 'running'")
+        queue.store.change(
+            "UPDATE jobs SET boot = 'another', started_clock = 1e9 WHERE state = 'running'"
+        )
     row = queue.rows("jobs", unseen)[0]
     assert row["state"] == "gone" or row["elapsed_seconds"] is None
     assert queue.ended(seen).exit_code == 6
@@ -422,9 +467,15 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
         store = database.Database(queue.folder)
         with monkeypatch.context() as nfs:
             nfs.setattr(database, "has_locks", lambda folder: False)
-            with pytest.raises(database.StoreUnusable, match="its file system has no locks"), store.writing():
+            with (
+                pytest.raises(database.StoreUnusable, match="its file system has no locks"),
+                store.writing(),
+            ):
                 pass
-        with pytest.raises(database.StoreUnusable, match="is held by another program"), store.writing():
+        with (
+            pytest.raises(database.StoreUnusable, match="is held by another program"),
+            store.writing(),
+        ):
             pass
         store.close()
         process = supervise(queue, "database._BUSY_SECONDS = 0.05\nsupervisor._IDLE_SECONDS = 0.1")
@@ -439,7 +490,9 @@ def test_a_clock_that_is_set_back_makes_no_time_negative(queue: QueueLab) -> Non
     number = submit_quietly(queue, "while [ ! -e go ]; do sleep 0.02; done")
     flag = queue.work / "back"
     process = supervise(
-        queue, f"real = time.time\ntime.time = lambda: real() - (7200 if os.path.exists({str(flag)!r}) else 0)"
+        queue,
+        f"real = time.time\ntime.time = lambda: real() - (7200 if os.path.exists({str(flag)!r}) "
+        f"else 0)",
     )
     queue.wait(number, "running")
     flag.touch()
@@ -459,7 +512,10 @@ def test_a_damaged_or_newer_file_is_refused_in_words(queue: QueueLab) -> None:
     with sqlite3.connect(queue.folder / "queue.db") as other:
         other.execute("PRAGMA user_version = 99")
     done = queue.run("jobs")
-    assert (done.returncode, b"was written by another version of hpcdash (format 99" in done.stderr) == (1, True)
+    assert (
+        done.returncode,
+        b"was written by another version of hpcdash (format 99" in done.stderr,
+    ) == (1, True)
     for name in ("queue.db-wal", "queue.db-shm"):
         (queue.folder / name).unlink(missing_ok=True)
     (queue.folder / "queue.db").write_bytes(b"no database" * 1000)
@@ -469,7 +525,9 @@ def test_a_damaged_or_newer_file_is_refused_in_words(queue: QueueLab) -> None:
 
 
 def test_what_an_older_version_started_finds_the_queue_by_its_former_name(queue: QueueLab) -> None:
-    """Cron scripts run `python -m hpcdash.local FOLDER`; a running job's scancel, scontrol and srun import from it."""
+    """Cron scripts run `python -m hpcdash.local FOLDER`; a running job's scancel, scontrol and srun
+    import from it.
+    """
     submitted = queue.submit("true", "--hold")
     words = [sys.executable, "-P", "-m", "hpcdash.local", str(queue.folder), "jobs"]
     listed = subprocess.run(words, env=queue.environment, capture_output=True, check=True)

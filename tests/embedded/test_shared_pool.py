@@ -1,4 +1,6 @@
-"""A pool shared on a real embedded queue: tasks are suspended, saved and resumed, though its coordinator is killed."""
+"""A pool shared on a real embedded queue: tasks are suspended, saved and resumed, though its
+coordinator is killed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ while step < STEPS and not os.path.exists(folder + "/enough"):
         open(folder + "/saved", "w").write(str(step))
         go_suspend()
 """
-# Written for another platform: its model saves, in a process of its own, and knows nothing of the pool.
+# Written for another platform: its model saves, in a process of its own, and knows nothing of the
+# pool.
 MODEL = """
 import os, time
 import hfai
@@ -99,16 +102,30 @@ class Lab(SharedPool):
         return self.submit(name, "high" if is_hot else "normal")
 
     def submit(
-        self, name: str, priority: str, *, command: str = "", steps: int = 100_000, slots: int = 1, **more: Any
+        self,
+        name: str,
+        priority: str,
+        *,
+        command: str = "",
+        steps: int = 100_000,
+        slots: int = 1,
+        **more: Any,
     ) -> str:
         folder = self.work(name)
         folder.mkdir()
         code = TRAINING.replace("FOLDER", str(folder)).replace("STEPS", str(steps))
         (folder / "train.py").write_text(code.replace("\\\\n", "\\n"))
         request = self.program.home / f"{name}.toml"
-        lines = {"name": name, "command": command or f"python3 {folder}/train.py", "share": priority, "slots": slots}
+        lines = {
+            "name": name,
+            "command": command or f"python3 {folder}/train.py",
+            "share": priority,
+            "slots": slots,
+        }
         lines |= {"slots_per_node": slots, **more}
-        request.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
+        request.write_text(
+            "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        )
         submitted = self.program("submit", str(request), "--yes")
         assert submitted.status == 0, submitted
         return submitted.text.strip()
@@ -138,12 +155,17 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     lab.start()
     lab.until(good="running", deaf="running")
     # One at a time: the second says who has the pool.
-    assert "this pool has a coordinator: process " in lab.program("share", "run", "lab", "--once").refused(1)
-    # More than the quota ever gives is refused, and before it is submitted once the coordinator has said its rules.
+    assert "this pool has a coordinator: process " in lab.program(
+        "share", "run", "lab", "--once"
+    ).refused(1)
+    # More than the quota ever gives is refused, and before it is submitted once the coordinator has
+    # said its rules.
     again = lab.program("submit", str(lab.program.home / "large.toml"), "--yes").refused(2)
     assert "quota at HIGH is 1" in again
     wait_until("large is refused", lambda: lab.states().get("large") == "refused")
-    assert lab.tasks()["large"]["why"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
+    assert lab.tasks()["large"][
+        "why"
+    ] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]
     )
     # The later of the two gives way: it does not answer, and is ended when its seconds are over.
@@ -171,7 +193,9 @@ def test_a_model_that_saves_goes_on_where_it_was_though_its_coordinator_is_kille
         wait_until("the model trains", lambda known=known: len(lab.steps("model")) > known)
         lab.submit(f"hot{turn}", "high", steps=5)
         said = "asked to suspend" if turn == 1 else "is suspended"
-        wait_until(said, lambda said=said: said in lab.log.read_text().rpartition("waits at HIGH")[2])
+        wait_until(
+            said, lambda said=said: said in lab.log.read_text().rpartition("waits at HIGH")[2]
+        )
         lab.kill()
         lab.start()
         lab.until(**{f"hot{turn}": "succeeded", "model": "running"})
@@ -214,7 +238,9 @@ TELLS = "while sleep 0.2; do echo on >&2; done & python3 PROGRAM; kill $!"
 
 @pytest.mark.system
 @pytest.mark.parametrize("lab", [pytest.param(OF_GPUS, id="of-gpus")], indirect=True)
-def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_again(lab: Lab) -> None:
+def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_again(
+    lab: Lab,
+) -> None:
     lab.submit("silent", "normal", command="sleep 600", slot_type="cuda")
     program = lab.folder / "gives.py"
     program.write_text(GIVES_WAY.replace("FOLDER", str(lab.work("gives"))))
@@ -242,10 +268,12 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     lab.start()
     tasks = lab.until(one="running", two="waiting")
     first, second = tasks["one"]["id"], tasks["two"]["id"]
-    assert "needs confirmation, but there is no terminal" in lab.program("share", "suspend", first).refused(2)
-    assert "root's quota" in lab.program("share", "raise", first, "--to", "high", "--yes").refused(1).replace(
-        tasks["one"]["user"], "root"
-    )
+    assert "needs confirmation, but there is no terminal" in lab.program(
+        "share", "suspend", first
+    ).refused(2)
+    assert "root's quota" in lab.program("share", "raise", first, "--to", "high", "--yes").refused(
+        1
+    ).replace(tasks["one"]["user"], "root")
     assert "has no task 99" in lab.program("share", "stop", "99", "--yes").refused(1)
     # Raised, the second takes its node from the first, which is named before it is done.
     raised = lab.program("share", "raise", second, "--yes")
@@ -271,14 +299,20 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     simulated = lab.program("share", "simulate", str(trace), "--pool", "lab")
     assert "tasks that never run" in simulated.stderr
     assert "slices of time" in simulated.text
-    outcome = json.loads(lab.program("share", "simulate", str(trace), "--pool", "lab", "--format", "json").text)
-    assert [(one["nodes"], one["tasks"], one["never_run"]) for one in outcome["outcomes"][:1]] == [(2, 1, 2)]
+    outcome = json.loads(
+        lab.program("share", "simulate", str(trace), "--pool", "lab", "--format", "json").text
+    )
+    assert [(one["nodes"], one["tasks"], one["never_run"]) for one in outcome["outcomes"][:1]] == [
+        (2, 1, 2)
+    ]
     assert "--nodes" in lab.program("share", "simulate", str(trace)).refused(2)
 
 
 @pytest.mark.system
 @pytest.mark.long
-def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(lab: Lab) -> None:
+def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(
+    lab: Lab,
+) -> None:
     lab.kill_often(50, (0.2, 1.5))
 
 
@@ -318,7 +352,9 @@ def test_a_day_in_fast_motion_keeps_quotas_and_loses_no_step(lab: Lab) -> None:
     seen: set[str] = set()
 
     def look() -> dict[str, str]:
-        """The states; at every moment each priority has at most its quota, and all together the pool."""
+        """The states; at every moment each priority has at most its quota, and all together the
+        pool.
+        """
         tasks = lab.tasks().values()
         used = Counter[str]()
         for task in tasks:

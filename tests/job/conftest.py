@@ -1,4 +1,6 @@
-"""A disk that is small, where this person may mount one; and no test knows how long the saves of another took."""
+"""A disk that is small, where this person may mount one; and no test knows how long the saves of
+another took.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -18,7 +20,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "small", str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "small", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")

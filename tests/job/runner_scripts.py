@@ -17,11 +17,15 @@ def runner_script(
     packaging: Packaged | None = None,
 ) -> str:
     """Bash that calls it, by `python` or in the venv of a packaging, behind the words `wrap`."""
-    command = " ".join([*wrap, *(text if is_shell else shlex.quote(text) for text, is_shell in call.words())])
+    command = " ".join(
+        [*wrap, *(text if is_shell else shlex.quote(text) for text, is_shell in call.words())]
+    )
     return "\n".join((*runner_lines(python, python_path, packaging), command, ""))
 
 
-def runner_lines(python: str, python_path: Sequence[str], packaging: Packaged | None = None) -> tuple[str, ...]:
+def runner_lines(
+    python: str, python_path: Sequence[str], packaging: Packaged | None = None
+) -> tuple[str, ...]:
     """What stands before the runner's command."""
     path = shlex.quote(":".join(python_path))
     return (

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from hpcdash.job.callbacks import Callback, ClientCallbacks, RunsOn, StatusOn, received, shipped, tell
+from hpcdash.job.callbacks import (
+    Callback,
+    ClientCallbacks,
+    RunsOn,
+    StatusOn,
+    received,
+    shipped,
+    tell,
+)
 from hpcdash.job.pickles import packed, unpacked
 from hpcdash.job.states import EmittedBy, JobStatus, Launch, RunStatus
 from tests.support.records import for_each
@@ -21,7 +29,9 @@ LAUNCH = Launch("train", "main", pre_submission_id="s1")
 class Recorder(Callback):
     """Keeps what it is told."""
 
-    def __init__(self, runs_on: RunsOn = RunsOn.CLIENT, status_on: StatusOn = StatusOn.CHANGE) -> None:
+    def __init__(
+        self, runs_on: RunsOn = RunsOn.CLIENT, status_on: StatusOn = StatusOn.CHANGE
+    ) -> None:
         self.runs_on, self.status_on = runs_on, status_on
         self.told: list[Any] = []
 
@@ -41,7 +51,9 @@ class Broken(Recorder):
 
 
 @pytest.fixture
-def told_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+def told_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
     monkeypatch.setattr(logging.getLogger("hpcdash.job"), "propagate", True)
     return caplog
 
@@ -76,7 +88,10 @@ def test_one_that_cannot_be_pickled_is_left_out_with_a_warning(
     assert names(shipped([locked, Recorder(RunsOn.BOTH)]), tmp_path) == ["Recorderboth"]
     (warning,) = told_log.records
     assert warning.levelname == "WARNING"
-    assert "Recorder is not sent to the job, for it cannot be pickled: cannot pickle" in warning.message
+    assert (
+        "Recorder is not sent to the job, for it cannot be pickled: cannot pickle"
+        in warning.message
+    )
 
 
 def test_one_of_the_client_alone_need_not_be_picklable(told_log: pytest.LogCaptureFixture) -> None:
@@ -91,7 +106,9 @@ def test_one_that_cannot_be_read_on_the_node_takes_no_other_with_it(
 ) -> None:
     entries: Any = unpacked(shipped([Recorder(RunsOn.RUNNER)]))
     leaving = b"\x80\x04csys\nexit\nK\x03\x85R."
-    file = packed([("Foreign", b"\x80\x04cnot_on_this_node\nFoo\n."), ("Leaving", leaving), *entries])
+    file = packed(
+        [("Foreign", b"\x80\x04cnot_on_this_node\nFoo\n."), ("Leaving", leaving), *entries]
+    )
     assert names(file, tmp_path) == ["Recorderrunner"]
     assert "Foreign cannot be read" in told_log.text
     assert "Leaving cannot be read" in told_log.text
@@ -108,7 +125,9 @@ def test_a_file_that_cannot_be_read_has_no_callbacks_and_is_logged(
 # -- telling
 
 
-def test_what_a_callback_raises_is_logged_and_the_next_is_told(told_log: pytest.LogCaptureFixture) -> None:
+def test_what_a_callback_raises_is_logged_and_the_next_is_told(
+    told_log: pytest.LogCaptureFixture,
+) -> None:
     after = Recorder()
     tell([Broken(), after], "on_completed", "done")
     assert after.told == ["done"]
@@ -116,7 +135,9 @@ def test_what_a_callback_raises_is_logged_and_the_next_is_told(told_log: pytest.
     assert "no connection" in told_log.text
 
 
-def test_what_is_no_error_of_a_callback_does_not_end_the_job_either(told_log: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_error_of_a_callback_does_not_end_the_job_either(
+    told_log: pytest.LogCaptureFixture,
+) -> None:
     class Raises(Callback):
         def __init__(self, error: BaseException) -> None:
             self.error = error
@@ -140,7 +161,11 @@ def test_the_client_tells_its_own_once_that_the_scheduler_reported_the_end() -> 
     assert client.told[:-1] == ["PENDING", "RUNNING", "COMPLETED"]
     completed = client.told[-1]
     assert (completed.emitted_by, completed.status) == (EmittedBy.CLIENT, RunStatus.SUCCESS)
-    assert (completed.job_id, completed.launch, completed.scheduler_state) == ("7", LAUNCH, "COMPLETED")
+    assert (completed.job_id, completed.launch, completed.scheduler_state) == (
+        "7",
+        LAUNCH,
+        "COMPLETED",
+    )
     assert both.told == client.told
     assert runner.told == []
 

@@ -46,7 +46,9 @@ def test_a_keyword_only_parameter_is_given_by_keyword() -> None:
     ("args", "bound"),
     [((1, 2), (CONTEXT, 1, 2)), ((OTHER, 1, 2), (OTHER, 1, 2))],
 )
-def test_a_first_positional_parameter_goes_before_what_is_given(args: tuple[Any, ...], bound: tuple[Any, ...]) -> None:
+def test_a_first_positional_parameter_goes_before_what_is_given(
+    args: tuple[Any, ...], bound: tuple[Any, ...]
+) -> None:
     def train(job, x, y):
         return job, x, y
 
@@ -165,11 +167,25 @@ def no_text(x, context: "not an annotation" = None): ...  # type: ignore  # noqa
 def no_list_of_unknown(x, context: List[Union[Unknown, JobContext]] = []): ...  # noqa: B006, UP006, UP007
 
 
-ASK = [plain, optional, union, bar, dotted, aliased, annotated, quoted_inside, twice_quoted, beside_unknown, or_unknown]
+ASK = [
+    plain,
+    optional,
+    union,
+    bar,
+    dotted,
+    aliased,
+    annotated,
+    quoted_inside,
+    twice_quoted,
+    beside_unknown,
+    or_unknown,
+]
 
 
 @for_each("function", ASK, ids=lambda function: function.__name__)
-def test_a_parameter_annotated_with_the_context_is_given_it_whatever_its_name(function: Callable[..., Any]) -> None:
+def test_a_parameter_annotated_with_the_context_is_given_it_whatever_its_name(
+    function: Callable[..., Any],
+) -> None:
     assert bind_job_context(function, (1,), {}, CONTEXT) == ((1, CONTEXT), {})
 
 
@@ -211,7 +227,11 @@ def test_what_an_annotation_says_may_not_be_comparable() -> None:
 
 def test_a_name_that_only_a_type_checker_imports_is_taken_by_its_word() -> None:
     names: dict[str, Any] = {}
-    exec("def train(x, c: 'Optional[JobContext]' = None, d: 'api.JobContext | None' = None): return x, c, d", names)
+    exec(
+        "def train(x, c: 'Optional[JobContext]' = None, d: 'api.JobContext | None' = None): return "
+        "x, c, d",
+        names,
+    )
     assert called(names["train"], 1) == (1, CONTEXT, CONTEXT)
 
 

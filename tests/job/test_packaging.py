@@ -1,4 +1,6 @@
-"""The bash before the runner, run by bash: which Python starts it, what it can import, and what is left afterwards."""
+"""The bash before the runner, run by bash: which Python starts it, what it can import, and what is
+left afterwards.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,20 @@ esac"""
 
 
 class Site:
-    """A folder with a space and a quote in its name, tiny code, and a Python that notes what it is asked."""
+    """A folder with a space and a quote in its name, tiny code, and a Python that notes what it is
+    asked.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "it's here"
         self.folder.mkdir()
         self.out = self.folder / "out.pkl"
         self.started = 0
-        self.environment = {"PATH": os.environ["PATH"], "ASKED": str(folder / "asked"), "HOME": str(folder)} | OFFLINE
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "ASKED": str(folder / "asked"),
+            "HOME": str(folder),
+        } | OFFLINE
         self.python = str(self.program("asked-python", PYTHON.format(before="")))
 
     def program(self, name: str, text: str) -> Path:
@@ -135,8 +143,17 @@ def packagings() -> dict[str, Packaged]:
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
-    call = RunnerCall("m", "f", "/jobs/a b", output_file="/jobs/o.pkl", array_items_file="/jobs/i", sys_path=("/c d",))
-    script.write_text("#!/bin/bash\n" + runner_script(call, "", ("/c d",), packaging=packagings()[name]))
+    call = RunnerCall(
+        "m",
+        "f",
+        "/jobs/a b",
+        output_file="/jobs/o.pkl",
+        array_items_file="/jobs/i",
+        sys_path=("/c d",),
+    )
+    script.write_text(
+        "#!/bin/bash\n" + runner_script(call, "", ("/c d",), packaging=packagings()[name])
+    )
     checked = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True)
     assert (checked.stdout, checked.returncode) == ("", 0)
 
@@ -185,16 +202,26 @@ def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site:
 
 
 @pytest.mark.parametrize("path", ["", ":"])
-def test_what_the_wheel_holds_is_run_and_not_the_working_copy_where_the_job_starts(site: Site, path: str) -> None:
+def test_what_the_wheel_holds_is_run_and_not_the_working_copy_where_the_job_starts(
+    site: Site, path: str
+) -> None:
     (site.folder / "items").write_bytes(packed(["a"]))
-    (site.folder / "tiny.py").write_text("def where(*given):\n    return 'the working copy', given\n")
+    (site.folder / "tiny.py").write_text(
+        "def where(*given):\n    return 'the working copy', given\n"
+    )
     status, _, err = site.run(packaged_wheel(site), SLURM_ARRAY_TASK_ID="0", PYTHONPATH=path)
     assert (status, err) == (0, "")
     assert site.result("-0")[0].startswith(str(site.folder / "env"))
 
 
-def test_a_wheel_that_cannot_be_installed_ends_the_job_and_leaves_nothing_half_made(site: Site) -> None:
-    site.python = str(site.program("no-pip", PYTHON.format(before=QUICK.replace('pip "*) exit', 'pip "*) exit 2'))))
+def test_a_wheel_that_cannot_be_installed_ends_the_job_and_leaves_nothing_half_made(
+    site: Site,
+) -> None:
+    site.python = str(
+        site.program(
+            "no-pip", PYTHON.format(before=QUICK.replace('pip "*) exit', 'pip "*) exit 2'))
+        )
+    )
     text = packaged_wheel(site)
     status, _, err = site.run(text)
     assert status == 1
@@ -217,7 +244,11 @@ def test_a_builder_that_shows_no_life_is_replaced(site: Site) -> None:
 def test_a_job_that_is_ended_while_it_builds_leaves_nothing(site: Site) -> None:
     fifo = site.folder / "building"
     os.mkfifo(fifo)
-    site.python = str(site.program("slow", PYTHON.format(before=f'mkdir -p "${{@: -1}}"; echo > "{fifo}"; sleep 600')))
+    site.python = str(
+        site.program(
+            "slow", PYTHON.format(before=f'mkdir -p "${{@: -1}}"; echo > "{fifo}"; sleep 600')
+        )
+    )
     process = site.start(packaged_wheel(site))
     fifo.read_text()
     assert (site.folder / "env" / "lock").exists()
@@ -235,7 +266,9 @@ def test_a_folder_that_cannot_be_written_is_said_and_not_waited_for(site: Site) 
     assert "cannot be made: is" in err
 
 
-@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed"
+)
 def test_a_project_is_built_on_the_node_without_a_network(site: Site) -> None:
     (site.folder / "items").write_bytes(packed(["a"]))
     project = _project(site)
@@ -289,7 +322,9 @@ def test_a_wheel_that_cannot_be_packaged_is_refused(options: dict[str, Any], sai
 
 
 def test_another_runtime_runs_the_same_words(site: Site) -> None:
-    site.program("apptainer", '#!/bin/bash\nwhile [ "$1" != /net.sif ]; do shift; done\nshift\nexec "$@"\n')
+    site.program(
+        "apptainer", '#!/bin/bash\nwhile [ "$1" != /net.sif ]; do shift; done\nshift\nexec "$@"\n'
+    )
     words = [Word(text, is_shell) for text, is_shell in site.call().words()]
     container = Container(Runtime.APPTAINER, "/net.sif")
     command = container_command(container, words, slot_type=SlotType.CPU, environment={})

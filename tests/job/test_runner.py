@@ -1,4 +1,6 @@
-"""The runner as a job starts it: a process of its own, its exit status, what it tells and what it touches."""
+"""The runner as a job starts it: a process of its own, its exit status, what it tells and what it
+touches.
+"""
 
 from __future__ import annotations
 
@@ -240,7 +242,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 
 def test_a_function_that_returns_ends_with_0_and_is_told_of_in_order(job: Job) -> None:
     told = job.callbacks("Notes")
-    done = job.run("add", f"--callbacks-file={told}", "--pre-submission-id=s1", args=(2,), kwargs={"y": 3})
+    done = job.run(
+        "add", f"--callbacks-file={told}", "--pre-submission-id=s1", args=(2,), kwargs={"y": 3}
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert job.result == 5
     assert job.notes == [
@@ -266,7 +270,9 @@ def test_a_function_that_raises_ends_with_1_and_its_own_traceback(job: Job) -> N
     ]
 
 
-def test_a_failure_is_written_beside_the_result_and_goes_when_the_next_attempt_starts(job: Job) -> None:
+def test_a_failure_is_written_beside_the_result_and_goes_when_the_next_attempt_starts(
+    job: Job,
+) -> None:
     error = Path(f"{job.out}.error")
     job.run("add", args=(1,))
     job.run("fails", args=("nan",))
@@ -309,7 +315,9 @@ def test_an_error_that_leaves_by_sys_exit_when_it_is_shown_is_an_error(job: Job)
     assert json.loads(Path(f"{job.out}.error").read_text())["type"] == "Hidden"
 
 
-def test_a_person_that_interrupts_a_callback_takes_neither_the_result_nor_what_others_are_told(job: Job) -> None:
+def test_a_person_that_interrupts_a_callback_takes_neither_the_result_nor_what_others_are_told(
+    job: Job,
+) -> None:
     done = job.run("add", f"--callbacks-file={job.callbacks('Interrupted', 'Notes')}", args=(2,))
     assert (done.returncode != 0, job.result) == (True, 3)
     assert [line.split()[0] for line in job.notes[-4:]] == ["end", "end", "completed", "completed"]
@@ -318,28 +326,43 @@ def test_a_person_that_interrupts_a_callback_takes_neither_the_result_nor_what_o
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--module=functions", "--function=gone"], "AttributeError: module 'functions' has no attribute 'gone'"),
-        (["--module=functions", "--function=seven"], "TypeError: functions.seven is not a function but int"),
+        (
+            ["--module=functions", "--function=gone"],
+            "AttributeError: module 'functions' has no attribute 'gone'",
+        ),
+        (
+            ["--module=functions", "--function=seven"],
+            "TypeError: functions.seven is not a function but int",
+        ),
         (["--module=nowhere", "--function=f"], "ModuleNotFoundError: No module named 'nowhere'"),
-        (["--module=__main__", "--function=f"], "ImportError: a function of the program itself cannot be imported"),
+        (
+            ["--module=__main__", "--function=f"],
+            "ImportError: a function of the program itself cannot be imported",
+        ),
         (["--module=functions", "--function=add", "--args-file=none"], "FileNotFoundError"),
     ],
 )
-def test_what_fails_before_the_call_is_completed_without_having_begun(job: Job, words: list[str], said: str) -> None:
+def test_what_fails_before_the_call_is_completed_without_having_begun(
+    job: Job, words: list[str], said: str
+) -> None:
     done = job.run_words(*words, f"--callbacks-file={job.callbacks('Notes')}")
     assert done.returncode == 1
     assert said in done.stderr
     assert [line.split()[0] for line in job.notes if line != "imported"] == ["completed"]
 
 
-@pytest.mark.parametrize("words", [[], ["--module=m"], ["--module=m", "--function=f", "--context={}"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--module=m"], ["--module=m", "--function=f", "--context={}"]]
+)
 def test_a_command_line_that_is_wrong_ends_with_1(job: Job, words: list[str]) -> None:
     done = job.run_words(*words)
     assert done.returncode == 1
     assert "error:" in done.stderr
 
 
-@pytest.mark.parametrize(("status", "exit_status"), [(0, 0), (None, 0), (1, 1), (7, 1), ("out of memory", 1)])
+@pytest.mark.parametrize(
+    ("status", "exit_status"), [(0, 0), (None, 0), (1, 1), (7, 1), ("out of memory", 1)]
+)
 def test_a_function_that_leaves_by_sys_exit_failed_unless_its_status_is_0(
     job: Job, status: object, exit_status: int
 ) -> None:
@@ -353,14 +376,25 @@ def test_a_result_that_cannot_be_pickled_is_a_failure(job: Job) -> None:
     assert done.returncode == 1
     assert "cannot pickle" in done.stderr
     assert job.notes[-1].startswith("completed failure runner None TypeError: cannot pickle")
-    assert not [path for path in job.folder.iterdir() if path.name.startswith("result.pkl") and path.suffix != ".error"]
+    assert not [
+        path
+        for path in job.folder.iterdir()
+        if path.name.startswith("result.pkl") and path.suffix != ".error"
+    ]
 
 
 def test_what_callbacks_raise_is_logged_and_changes_nothing(job: Job) -> None:
     done = job.run("add", f"--callbacks-file={job.callbacks('Breaks', 'Notes')}", args=(2,))
     assert done.returncode == 0
     assert job.result == 3
-    assert [line.split()[0] for line in job.notes] == ["imported", "begin", "secret", "called", "end", "completed"]
+    assert [line.split()[0] for line in job.notes] == [
+        "imported",
+        "begin",
+        "secret",
+        "called",
+        "end",
+        "completed",
+    ]
     for hook in ("on_run_begin", "on_run_end", "on_completed"):
         assert f"hpcdash: ERROR: the callback Breaks failed in {hook}" in done.stderr
 
@@ -380,7 +414,14 @@ def test_a_callback_may_be_named_and_one_that_is_none_changes_nothing(job: Job) 
     )
     done = job.run("add", *words, args=(2,))
     assert (done.returncode, job.result) == (0, 3)
-    assert [line.split()[0] for line in job.notes] == ["imported", "begin", "secret", "called", "end", "completed"]
+    assert [line.split()[0] for line in job.notes] == [
+        "imported",
+        "begin",
+        "secret",
+        "called",
+        "end",
+        "completed",
+    ]
     assert done.stderr.count("cannot be created and will not run") == 3
 
 
@@ -388,7 +429,9 @@ def test_a_callback_may_be_named_and_one_that_is_none_changes_nothing(job: Job) 
 
 
 def test_the_context_is_of_the_environment_and_its_folder_of_the_command_line(job: Job) -> None:
-    job.run("told", "--job-dir=/jobs/b", args=(1,), SLURM_STEP_NODELIST="g[1-2]", JOB_DIR="/jobs/outer")
+    job.run(
+        "told", "--job-dir=/jobs/b", args=(1,), SLURM_STEP_NODELIST="g[1-2]", JOB_DIR="/jobs/outer"
+    )
     assert job.result == (1, "4711", None, ("g1", "g2"), "/jobs/b")
 
 
@@ -409,13 +452,22 @@ def test_sys_path_is_where_modules_are_looked_for_first(job: Job) -> None:
         (job.folder / name).mkdir()
         (job.folder / name / "here.py").write_text(f"def f(): return {name!r}")
     words = ["--module=here", "--function=f", f"--output-file={job.out}"]
-    assert job.run_words(*words, "--sys-path", f"{job.folder}/b", f"--sys-path={job.folder}/a").returncode == 0
+    assert (
+        job.run_words(
+            *words, "--sys-path", f"{job.folder}/b", f"--sys-path={job.folder}/a"
+        ).returncode
+        == 0
+    )
     assert job.result == "b"
 
 
 @pytest.mark.parametrize(
     ("index", "seen"),
-    [("0", ((1, 2, "each"), {"y": 0})), ("1", (("each",), {"y": 5})), ("2", (([3, 4], "each"), {"y": 0}))],
+    [
+        ("0", ((1, 2, "each"), {"y": 0})),
+        ("1", (("each",), {"y": 5})),
+        ("2", (([3, 4], "each"), {"y": 0})),
+    ],
 )
 def test_an_array_task_has_its_item(job: Job, index: str, seen: object) -> None:
     items = job.file("items", [(1, 2), {"y": 5}, [3, 4]])
@@ -463,7 +515,9 @@ def test_a_file_may_be_a_plain_pickle(tmp_path: Path) -> None:
 
 
 def test_it_starts_no_program_and_opens_no_socket(job: Job) -> None:
-    done = job.run("add", f"--callbacks-file={job.callbacks('Notes')}", "--job-dir=/jobs/b", args=(2,))
+    done = job.run(
+        "add", f"--callbacks-file={job.callbacks('Notes')}", "--job-dir=/jobs/b", args=(2,)
+    )
     assert done.returncode == 0
     failed = job.run("fails", f"--callbacks-file={job.callbacks('Notes')}", args=(2,))
     assert failed.returncode == 1
@@ -483,7 +537,9 @@ def test_the_result_is_only_ever_renamed_to_its_place(job: Job) -> None:
     assert [line for line in job.watched if line.startswith("opened")]
 
 
-def test_a_result_that_fails_half_way_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_fails_half_way_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "r"
     write_result(str(path), "whole")
 
@@ -499,9 +555,16 @@ def test_a_result_that_fails_half_way_leaves_the_one_before(tmp_path: Path, monk
 
 def test_the_standard_library_alone_is_imported(tmp_path: Path) -> None:
     names = ", ".join(f"hpcdash.job.{name}" for name in OURS)
-    show = f"import sys; before = set(sys.modules); import {names}; print(*(set(sys.modules) - before))"
+    show = (
+        f"import sys; before = set(sys.modules); import {names}; print(*(set(sys.modules) - "
+        f"before))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", show], env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", show],
+        env={"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "hpcdash" in loaded

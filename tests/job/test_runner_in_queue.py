@@ -1,4 +1,6 @@
-"""The runner in jobs of the embedded queue: its context, its ranks, its array tasks, its failure."""
+"""The runner in jobs of the embedded queue: its context, its ranks, its array tasks, its
+failure.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def queue(tmp_path: Path) -> Iterator[QueueLab]:
 
 
 def script(queue: QueueLab, function: str, *wrap: str, **fields: Any) -> str:
-    call = RunnerCall("mine", function, str(queue.work), output_file=str(queue.work / "out.pkl"), **fields)
+    call = RunnerCall(
+        "mine", function, str(queue.work), output_file=str(queue.work / "out.pkl"), **fields
+    )
     return runner_script(call, sys.executable, (ROOT,), wrap=wrap)
 
 
@@ -54,7 +58,9 @@ def test_each_rank_of_a_job_knows_its_own(queue: QueueLab) -> None:
 
 def test_each_array_task_has_its_item(queue: QueueLab) -> None:
     (queue.work / "items").write_bytes(packed(["a", "b"]))
-    number = queue.submit(script(queue, "where", array_items_file=str(queue.work / "items")), "--array=0-1")
+    number = queue.submit(
+        script(queue, "where", array_items_file=str(queue.work / "items")), "--array=0-1"
+    )
     assert {queue.ended(f"{number}_{task}").state for task in (0, 1)} == {"completed"}
     assert [result(queue, f"out-{task}.pkl")[0] for task in (0, 1)] == ["a", "b"]
 

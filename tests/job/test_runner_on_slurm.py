@@ -1,4 +1,6 @@
-"""The runner in jobs of a real Slurm, its code staged as a zip: ranks on two nodes, array tasks, a failure."""
+"""The runner in jobs of a real Slurm, its code staged as a zip: ranks on two nodes, array tasks, a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Told(Callback):
 
 @pytest.fixture
 def folder(slurm_lab: SlurmLab) -> Path:
-    """A job's folder on what the nodes share, owned by the user, with code and the zip of the runner."""
+    """A job's folder on what the nodes share, owned by the user, with code and the zip of the
+    runner.
+    """
     made = slurm_lab.work_dir(USER) / f"runner-{uuid4().hex[:8]}"
     slurm_lab.as_user(USER, "mkdir", made)
     (made / "mine.py").write_text(CODE)
@@ -73,7 +77,9 @@ def log(folder: Path) -> str:
     return "\n".join(path.read_text() for path in folder.glob("log*"))
 
 
-def test_two_ranks_on_each_of_two_nodes_know_where_they_are(slurm_lab: SlurmLab, folder: Path) -> None:
+def test_two_ranks_on_each_of_two_nodes_know_where_they_are(
+    slurm_lab: SlurmLab, folder: Path
+) -> None:
     (folder / "args").write_bytes(packed(("seen",)))
     (folder / "callbacks").write_bytes(shipped([Told()]))
     call = RunnerCall(
@@ -96,22 +102,39 @@ def test_two_ranks_on_each_of_two_nodes_know_where_they_are(slurm_lab: SlurmLab,
         assert (seen["world_size"], seen["num_nodes"], seen["local_world_size"]) == (4, 2, 2)
         assert seen["torch"]["MASTER_ADDR"] == hosts[0]
         assert seen["torch"]["RANK"] == str(seen["rank"])
-    assert {path.name for path in folder.glob("out.pkl*")} == {"out.pkl", "out.pkl.1", "out.pkl.2", "out.pkl.3"}
+    assert {path.name for path in folder.glob("out.pkl*")} == {
+        "out.pkl",
+        "out.pkl.1",
+        "out.pkl.2",
+        "out.pkl.3",
+    }
     # A callback whose module the job has not is left out, and said once by each rank.
     assert log(folder).count("hpcdash: ERROR: the callback Told cannot be read") == 4
 
 
 def test_each_array_task_has_its_item(slurm_lab: SlurmLab, folder: Path) -> None:
     (folder / "items").write_bytes(packed(["a", "b", "c"]))
-    call = RunnerCall("mine", "each", str(folder), array_items_file=f"{folder}/items", output_file=f"{folder}/o.pkl")
+    call = RunnerCall(
+        "mine",
+        "each",
+        str(folder),
+        array_items_file=f"{folder}/items",
+        output_file=f"{folder}/o.pkl",
+    )
     job = submit(slurm_lab, folder, call, "--array=0-2")
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
-    assert {path.name for path in folder.glob("item.*")} == {"item.a.json", "item.b.json", "item.c.json"}
+    assert {path.name for path in folder.glob("item.*")} == {
+        "item.a.json",
+        "item.b.json",
+        "item.c.json",
+    }
     assert {path.name for path in folder.glob("o*.pkl")} == {"o-0.pkl", "o-1.pkl", "o-2.pkl"}
 
 
-def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(slurm_lab: SlurmLab, folder: Path) -> None:
+def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(
+    slurm_lab: SlurmLab, folder: Path
+) -> None:
     (folder / "mine.py").unlink()
     (folder / "items").write_bytes(packed(list("abcd")))
     packaging = wheel_packaging(
@@ -120,7 +143,13 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(slu
         python="/usr/bin/python3",
         array_tasks=4,
     )
-    call = RunnerCall("tiny", "prefix", str(folder), array_items_file=f"{folder}/items", output_file=f"{folder}/o.pkl")
+    call = RunnerCall(
+        "tiny",
+        "prefix",
+        str(folder),
+        array_items_file=f"{folder}/items",
+        output_file=f"{folder}/o.pkl",
+    )
     job = submit(slurm_lab, folder, call, "--array=0-3", "-c4", packaging=packaging)
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)

@@ -1,4 +1,6 @@
-"""Checkpoints that are killed in the middle, on disks that fill up, by several ranks: whole or not there."""
+"""Checkpoints that are killed in the middle, on disks that fill up, by several ranks: whole or not
+there.
+"""
 
 import errno
 import json
@@ -93,7 +95,9 @@ def test_a_run_that_is_killed_while_it_saves_leaves_its_newest_whole_one(tmp_pat
     chance, torn, newest_step = random.Random(4711), 0, 0
     for _ in range(40):
         training = subprocess.Popen(
-            [sys.executable, "-c", SAVES_WITHOUT_END, str(folder)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SAVES_WITHOUT_END, str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert training.stdout is not None
         assert training.stdout.readline() == "ready\n"
@@ -107,7 +111,11 @@ def test_a_run_that_is_killed_while_it_saves_leaves_its_newest_whole_one(tmp_pat
         assert newest is not None or not said
         if newest is None:
             continue
-        assert newest.step >= max(newest_step, *map(int, said), 0) if said else newest.step >= newest_step
+        assert (
+            newest.step >= max(newest_step, *map(int, said), 0)
+            if said
+            else newest.step >= newest_step
+        )
         newest_step = newest.step
         for name in ("model.bin", "shards/optimizer.bin"):
             assert (newest.path / name).read_bytes() == b"%08d" % newest.step * 512 * 20
@@ -118,9 +126,14 @@ def test_a_run_that_is_killed_while_it_saves_leaves_its_newest_whole_one(tmp_pat
 
 
 @pytest.mark.system
-def test_a_save_that_is_killed_before_any_operation_on_files_leaves_a_whole_one_even_of_one(tmp_path: Path) -> None:
+def test_a_save_that_is_killed_before_any_operation_on_files_leaves_a_whole_one_even_of_one(
+    tmp_path: Path,
+) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED_BEFORE_EACH_OPERATION, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", KILLED_BEFORE_EACH_OPERATION, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert 20 < int(ended.stdout) < 200
@@ -131,7 +144,11 @@ def test_what_killed_runs_left_is_cleared_when_nobody_writes_there_any_more(tmp_
     ended = subprocess.Popen(["true"])
     ended.wait()
     host = os.uname().nodename.partition(".")[0]
-    names = (f".saving-00000005@{host}@{ended.pid}", f".saving-00000006@{host}@{os.getpid()}", ".saving-00000007")
+    names = (
+        f".saving-00000005@{host}@{ended.pid}",
+        f".saving-00000006@{host}@{os.getpid()}",
+        ".saving-00000007",
+    )
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "model").touch()
@@ -180,11 +197,15 @@ def test_the_newest_ones_stay_and_those_to_keep_forever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_checksum", [False, True])
-def test_what_is_damaged_does_not_count_among_those_to_keep(tmp_path: Path, has_checksum: bool) -> None:
+def test_what_is_damaged_does_not_count_among_those_to_keep(
+    tmp_path: Path, has_checksum: bool
+) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3, rank=0, checksum=has_checksum)
     save(checkpoints, 3000, 4000, 5000)
     for step in (4000, 5000):
-        (tmp_path / f"step-0000{step}" / "model").write_text(f"WEIGHTS AFTER {step}" if has_checksum else "")
+        (tmp_path / f"step-0000{step}" / "model").write_text(
+            f"WEIGHTS AFTER {step}" if has_checksum else ""
+        )
     checkpoints = Checkpoints(tmp_path, keep=2, rank=0, checksum=has_checksum)
     resumed = checkpoints.newest()
     assert resumed is not None
@@ -204,13 +225,16 @@ def test_a_save_reads_sizes_and_no_other_checkpoint_s_bytes(tmp_path: Path) -> N
         "checkpoints = Checkpoints(sys.argv[1], checksum=True, keep=2)\n"
         "read = []\n"
         "def look(event, args):\n"
-        "    if event == 'open' and str(args[0]).endswith('model') and 'r' in (args[1] or ''): read.append(args[0])\n"
+        "    if event == 'open' and str(args[0]).endswith('model') and 'r' in (args[1] or ''): "
+        "read.append(args[0])\n"
         "sys.addaudithook(look)\n"
         "for step in range(4):\n"
         "    with checkpoints.saving(step) as folder: (folder / 'model').write_text('x')\n"
         "print(len(read))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert ended.stdout == "4\n"
 
 
@@ -220,7 +244,10 @@ def test_a_run_that_goes_back_keeps_its_own_saves_and_goes_on_from_them(
     checkpoints = Checkpoints(tmp_path, rank=0)
     save(checkpoints, 1000, keep_forever=True)
     save(checkpoints, 4000, 5000)
-    assert next(found for found in checkpoints.all() if found.step == 1000).path.name == "step-00001000"
+    assert (
+        next(found for found in checkpoints.all() if found.step == 1000).path.name
+        == "step-00001000"
+    )
     # The clock of another host is late.
     monkeypatch.setattr("hpcdash.job.checkpoint.time", lambda: 1.0)
     save(checkpoints, 1100)
@@ -241,7 +268,10 @@ def test_two_runs_that_save_the_same_steps_in_one_folder_lose_none(tmp_path: Pat
         "    with checkpoints.saving(step) as folder: (folder / 'model').write_text('x')\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    runs = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], text=True, **pipes) for _ in range(2)]
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], text=True, **pipes)
+        for _ in range(2)
+    ]
     for run in runs:
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
@@ -293,7 +323,9 @@ def test_what_cannot_be_deleted_or_made_sure_of_is_said_once_and_fails_no_save(
     assert caplog.text.count("may not be on disk: Input/output error") == 1
 
 
-def test_all_ranks_resume_from_what_rank_0_chose(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_ranks_resume_from_what_rank_0_chose(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     save(Checkpoints(tmp_path, keep=None, rank=0), 100, 200, 200)
     given: list[int] = []
 
@@ -321,7 +353,8 @@ def test_a_rank_that_does_not_see_what_was_chosen_says_so(
     monkeypatch.setattr("hpcdash.job.on_disk._SEEN_SECONDS", 0.0)
     answers = iter((201, 1))
     with pytest.raises(
-        RuntimeError, match=r"rank 1 does not see .*step-00000200/WHOLE\.json, which rank 0 resumes from"
+        RuntimeError,
+        match=r"rank 1 does not see .*step-00000200/WHOLE\.json, which rank 0 resumes from",
     ):
         Checkpoints(tmp_path, rank=1).resume_from(lambda number: next(answers))
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -342,8 +375,12 @@ def test_a_step_that_is_saved_again_replaces_nothing_while_it_is_written(tmp_pat
     assert (newest.step, (newest.path / "model").read_text()) == (7, "better")
 
 
-@pytest.mark.parametrize("harm", ["no marker", "half a marker", "a file is shorter", "a file is gone"])
-def test_a_torn_one_is_passed_over_and_named(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "harm", ["no marker", "half a marker", "a file is shorter", "a file is gone"]
+)
+def test_a_torn_one_is_passed_over_and_named(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoints = Checkpoints(tmp_path, rank=0)
     save(checkpoints, 1, 2)
     torn = tmp_path / "step-00000002"
@@ -377,12 +414,17 @@ def test_an_empty_or_missing_folder_has_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_would_save_beside_rank_0_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="give barrier="), Checkpoints(tmp_path, rank=1).saving(1):
+    with (
+        pytest.raises(RuntimeError, match="give barrier="),
+        Checkpoints(tmp_path, rank=1).saving(1),
+    ):
         pytest.fail("saved")
 
 
 @pytest.mark.parametrize("has_checksum", [False, True])
-def test_links_are_kept_as_links_and_lead_to_the_same_files(tmp_path: Path, has_checksum: bool) -> None:
+def test_links_are_kept_as_links_and_lead_to_the_same_files(
+    tmp_path: Path, has_checksum: bool
+) -> None:
     (tmp_path / "base").write_text("base model")
     checkpoints = Checkpoints(tmp_path / "run", checksum=has_checksum, rank=0)
     with checkpoints.saving(1) as folder:
@@ -431,7 +473,9 @@ def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
     )
     (in_0, out_1), (in_1, out_0) = os.pipe(), os.pipe()
     ranks = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), *map(str, words)], pass_fds=words[1:])
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), *map(str, words)], pass_fds=words[1:]
+        )
         for words in ((0, out_0, in_0), (1, out_1, in_1))
     ]
     for end in (in_0, out_1, in_1, out_0):
@@ -439,11 +483,16 @@ def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
     assert [rank.wait() for rank in ranks] == [0, 0]
     newest = Checkpoints(tmp_path).newest()
     assert newest is not None
-    assert {path.name: path.read_text() for path in newest.path.glob("part*")} == {"part0": "3 of 0", "part1": "3 of 1"}
+    assert {path.name: path.read_text() for path in newest.path.glob("part*")} == {
+        "part0": "3 of 0",
+        "part1": "3 of 1",
+    }
     assert sorted(json.loads((newest.path / MARKER).read_text())["files"]) == ["part0", "part1"]
 
 
-def test_without_a_folder_it_is_that_of_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_it_is_that_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HPCDASH_CHECKPOINTS", raising=False)
     with pytest.raises(ValueError, match="set HPCDASH_CHECKPOINTS"):
         Checkpoints()
@@ -478,5 +527,9 @@ def test_a_file_that_is_written_anew_keeps_its_mode_and_the_link_to_it(tmp_path:
     link.symlink_to("run7/model.pt")
     with write_whole(link) as beside:
         beside.write_text("new")
-    assert (os.readlink(link), path.read_text(), path.stat().st_mode & 0o777) == ("run7/model.pt", "new", 0o640)
+    assert (os.readlink(link), path.read_text(), path.stat().st_mode & 0o777) == (
+        "run7/model.pt",
+        "new",
+        0o640,
+    )
     assert sorted(found.name for found in tmp_path.iterdir()) == ["model.pt", "run7"]

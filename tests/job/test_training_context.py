@@ -71,8 +71,17 @@ def test_each_fallback_is_taken_where_the_first_source_is_missing() -> None:
         SLURM_TASKS_PER_NODE="4(x2),3",
         SLURM_LAUNCH_NODE_IPADDR="10.1.1.1",
     )
-    assert (context.job_id, context.world_size, context.num_nodes, context.gpus_per_node) == ("1", 4, 3, 2)
-    assert (context.local_world_size, context.master_addr, context.master_port) == (4, "10.1.1.1", 20001)
+    assert (context.job_id, context.world_size, context.num_nodes, context.gpus_per_node) == (
+        "1",
+        4,
+        3,
+        2,
+    )
+    assert (context.local_world_size, context.master_addr, context.master_port) == (
+        4,
+        "10.1.1.1",
+        20001,
+    )
     assert of(SLURM_NODELIST="a[1-2]", SLURM_JOB_NODELIST="b1").hostnames == ("a1", "a2")
     assert of(SLURM_JOB_NODELIST="b[1-3]").num_nodes == 3
 
@@ -100,10 +109,15 @@ def test_ranks_meet_at_a_port_of_their_own_job_and_step_below_those_that_anybody
         port(SLURM_JOB_ID="4712", SLURM_STEP_ID="0"),
         port(SLURM_JOB_ID="4711", SLURM_STEP_ID="1"),
         port(SLURM_JOB_ID="4711", SLURM_STEP_ID="2"),
-        *(port(PBS_JOBID="4800[].pbs", PBS_ARRAY_INDEX=str(index), PBS_TASKNUM="3") for index in (1, 2)),
+        *(
+            port(PBS_JOBID="4800[].pbs", PBS_ARRAY_INDEX=str(index), PBS_TASKNUM="3")
+            for index in (1, 2)
+        ),
     ]
     assert len(set(beside)) == 6
-    assert {port(SLURM_JOB_ID=str(job), SLURM_STEP_ID="7") for job in range(12000)} == set(range(20000, 32000))
+    assert {port(SLURM_JOB_ID=str(job), SLURM_STEP_ID="7") for job in range(12000)} == set(
+        range(20000, 32000)
+    )
     assert port(**step, SLURM_SRUN_COMM_PORT="41234") == beside[0]
     # Of two tasks that pbs_tmrsh started, and of what mpirun started in its step on another node.
     assert port(PBS_JOBID="12.pbs", PBS_TASKNUM="1") == port(PBS_JOBID="12.pbs", PBS_TASKNUM="2")
@@ -120,13 +134,24 @@ def test_tasks_of_a_node_are_known_as_slurm_may_count_them(asked: str) -> None:
 
 @for_each(
     ("node", "tasks", "on_this_node"),
-    [("0", "2,1", 2), ("1", "2,1", 1), ("1", "2(x1),1", 1), ("2", "4(x3),2,1(x2)", 4), ("4", "4(x3),2,1(x2)", 1)],
+    [
+        ("0", "2,1", 2),
+        ("1", "2,1", 1),
+        ("1", "2(x1),1", 1),
+        ("2", "4(x3),2,1(x2)", 4),
+        ("4", "4(x3),2,1(x2)", 1),
+    ],
 )
-def test_a_node_with_fewer_tasks_than_the_first_says_its_own(node: str, tasks: str, on_this_node: int) -> None:
+def test_a_node_with_fewer_tasks_than_the_first_says_its_own(
+    node: str, tasks: str, on_this_node: int
+) -> None:
     assert of(SLURM_NODEID=node, SLURM_STEP_TASKS_PER_NODE=tasks).local_world_size == on_this_node
     # What the job was asked for is not what a step of fewer tasks has.
     asked = {"SLURM_NTASKS_PER_NODE": "8", "SLURM_TASKS_PER_NODE": "8(x6)"}
-    assert of(**asked, SLURM_NODEID=node, SLURM_STEP_TASKS_PER_NODE=tasks).local_world_size == on_this_node
+    assert (
+        of(**asked, SLURM_NODEID=node, SLURM_STEP_TASKS_PER_NODE=tasks).local_world_size
+        == on_this_node
+    )
     assert of(SLURM_TASKS_PER_NODE=tasks).local_world_size == int(tasks[0])
     assert of(SLURM_NODEID="9", SLURM_TASKS_PER_NODE=tasks).local_world_size is None
 
@@ -153,7 +178,9 @@ def test_a_list_of_hosts_is_its_names(written: str, names: tuple[str, ...]) -> N
 def test_pbs_says_its_hosts_in_a_file_once_for_each_process(tmp_path: Path) -> None:
     nodes = tmp_path / "nodes"
     nodes.write_text("cn1\ncn1\ncn2\ncn2\n")
-    context = of(PBS_JOBID="12[3].server", PBS_NODEFILE=str(nodes), PBS_ARRAY_INDEX="3", PBS_TASKNUM="1")
+    context = of(
+        PBS_JOBID="12[3].server", PBS_NODEFILE=str(nodes), PBS_ARRAY_INDEX="3", PBS_TASKNUM="1"
+    )
     assert (context.job_id, context.step_id, context.array_index) == ("12[3].server", "1", 3)
     assert (context.hostnames, context.num_nodes, context.world_size) == (("cn1", "cn2"), 2, 4)
     assert (context.local_world_size, context.master_addr) == (2, "cn1")
@@ -162,8 +189,17 @@ def test_pbs_says_its_hosts_in_a_file_once_for_each_process(tmp_path: Path) -> N
 
 def test_a_rank_of_mpirun_is_not_the_task_of_slurm_that_started_it() -> None:
     assert rank_among_all({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "3"}) == 3
-    assert of(SLURM_PROCID="0", SLURM_NTASKS="1", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4").rank == 3
-    assert (rank_among_all({}), processes_in_all({}), processes_in_all({"WORLD_SIZE": "8"})) == (0, 1, 8)
+    assert (
+        of(
+            SLURM_PROCID="0", SLURM_NTASKS="1", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4"
+        ).rank
+        == 3
+    )
+    assert (rank_among_all({}), processes_in_all({}), processes_in_all({"WORLD_SIZE": "8"})) == (
+        0,
+        1,
+        8,
+    )
 
 
 IN_A_STEP_OF_TWO = {
@@ -175,7 +211,12 @@ IN_A_STEP_OF_TWO = {
     "SLURM_STEP_NUM_TASKS": "2",
     "SLURM_NTASKS_PER_NODE": "1",
 }
-IN_A_BATCH_SCRIPT = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
+IN_A_BATCH_SCRIPT = {
+    "SLURM_NODEID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "8",
+}
 
 
 def three(rank: int, local_rank: int, world_size: int) -> dict[str, str]:
@@ -186,7 +227,15 @@ def three(rank: int, local_rank: int, world_size: int) -> dict[str, str]:
     ("environment", "stands"),
     [
         # torchrun, four on each of two nodes, once a node by srun.
-        ({**IN_A_STEP_OF_TWO, **three(6, 2, 8), "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, (6, 2, 8, 4)),
+        (
+            {
+                **IN_A_STEP_OF_TWO,
+                **three(6, 2, 8),
+                "LOCAL_WORLD_SIZE": "4",
+                "TORCHELASTIC_RUN_ID": "x",
+            },
+            (6, 2, 8, 4),
+        ),
         # deepspeed and accelerate, which say no more than the three.
         ({**IN_A_STEP_OF_TWO, **three(6, 2, 8)}, (6, 2, 8, None)),
         # torchrun, one a node: its ranks need not be in the order of the nodes.
@@ -194,15 +243,26 @@ def three(rank: int, local_rank: int, world_size: int) -> dict[str, str]:
         # deepspeed in a batch script that asked for as many tasks.
         ({**IN_A_BATCH_SCRIPT, **three(5, 5, 8), "LOCAL_WORLD_SIZE": "8"}, (5, 5, 8, 8)),
         # torchrun under mpirun, once a node.
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", **three(5, 1, 8)}, (5, 1, 8, None)),
-        # srun, in a script that exported the three for its own shell, where they are those of task 0.
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", **three(5, 1, 8)},
+            (5, 1, 8, None),
+        ),
+        # srun, in a script that exported the three for its own shell, where they are those of task
+        # 0.
         ({**IN_A_STEP_OF_TWO, **three(0, 0, 2)}, (1, 0, 2, 1)),
         # srun, in a script with a RANK of its own, as of an adapter.
         ({**IN_A_STEP_OF_TWO, "RANK": "16"}, (1, 0, 2, 1)),
-        # Lightning, which starts processes itself and says no RANK: on one node, on two of PBS, in a batch script.
+        # Lightning, which starts processes itself and says no RANK: on one node, on two of PBS, in
+        # a batch script.
         ({"NODE_RANK": "0", "LOCAL_RANK": "2", "WORLD_SIZE": "4"}, (2, 2, 4, None)),
-        ({"NODE_RANK": "1", "NUM_NODES": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, (6, 2, 8, None)),
-        ({**IN_A_BATCH_SCRIPT, "NODE_RANK": "0", "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, (2, 2, 8, None)),
+        (
+            {"NODE_RANK": "1", "NUM_NODES": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "8"},
+            (6, 2, 8, None),
+        ),
+        (
+            {**IN_A_BATCH_SCRIPT, "NODE_RANK": "0", "LOCAL_RANK": "2", "WORLD_SIZE": "8"},
+            (2, 2, 8, None),
+        ),
         # torchrun without a scheduler.
         (three(3, 1, 4), (3, 1, 4, None)),
     ],
@@ -211,12 +271,22 @@ def test_of_launchers_below_others_the_last_one_says_the_rank(
     environment: dict[str, str], stands: tuple[int | None, ...]
 ) -> None:
     context = of(**environment)
-    assert (context.rank, context.local_rank, context.world_size, context.local_world_size) == stands
-    assert (rank_among_all(environment), processes_in_all(environment)) == (context.rank, context.world_size)
+    assert (
+        context.rank,
+        context.local_rank,
+        context.world_size,
+        context.local_world_size,
+    ) == stands
+    assert (rank_among_all(environment), processes_in_all(environment)) == (
+        context.rank,
+        context.world_size,
+    )
     assert context.torch_distributed_env()["RANK"] == str(context.rank)
 
 
-def test_a_rank_of_another_node_is_not_taken_for_the_first_where_its_number_cannot_be_known() -> None:
+def test_a_rank_of_another_node_is_not_taken_for_the_first_where_its_number_cannot_be_known() -> (
+    None
+):
     on_second_node = {"NODE_RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}
     assert (of(**on_second_node).rank, rank_among_all(on_second_node) > 0) == (None, True)
 

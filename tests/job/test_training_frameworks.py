@@ -1,4 +1,6 @@
-"""The callbacks for frameworks, with stand-ins of the same interface: neither framework is installed here."""
+"""The callbacks for frameworks, with stand-ins of the same interface: neither framework is
+installed here.
+"""
 
 import json
 import shutil
@@ -30,10 +32,14 @@ def frameworks() -> Iterator[None]:
 def guard_of(folder: Path) -> TrainingGuard:
     kill, save = str(folder / "KILL"), str(folder / "SAVE")
     metrics = folder / "metrics.jsonl"
-    return TrainingGuard(kill=kill, save=save, look_every_seconds=0, metrics=metrics, memory=None, signals=())
+    return TrainingGuard(
+        kill=kill, save=save, look_every_seconds=0, metrics=metrics, memory=None, signals=()
+    )
 
 
-def test_the_trainer_of_hugging_face_saves_and_stops_when_told(frameworks: None, tmp_path: Path) -> None:
+def test_the_trainer_of_hugging_face_saves_and_stops_when_told(
+    frameworks: None, tmp_path: Path
+) -> None:
     from hpcdash.job.huggingface import GuardCallback
 
     callback: Any = GuardCallback(guard_of(tmp_path))
@@ -52,7 +58,9 @@ def test_the_trainer_of_hugging_face_saves_and_stops_when_told(frameworks: None,
         if control.should_save:
             done.append(f"saved {step}")
             (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
-            (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").write_text(f"weights after {step}")
+            (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").write_text(
+                f"weights after {step}"
+            )
             (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
             callback.on_save(SimpleNamespace(output_dir=str(tmp_path / "run")), state, control)
         if control.should_training_stop:
@@ -90,7 +98,11 @@ def test_a_torn_checkpoint_of_the_trainer_is_passed_over(
         for name in ("model.safetensors", "trainer_state.json"):
             (path / name).write_text('{"weights": 1}')
         if is_marked:
-            callback.on_save(SimpleNamespace(output_dir=tmp_path / "run"), SimpleNamespace(global_step=step), None)
+            callback.on_save(
+                SimpleNamespace(output_dir=tmp_path / "run"),
+                SimpleNamespace(global_step=step),
+                None,
+            )
         return path
 
     save(10, is_marked=True)
@@ -122,7 +134,9 @@ def test_a_clock_that_goes_back_makes_no_later_checkpoint_an_older_one(
         path = tmp_path / "run" / f"checkpoint-{step}"
         path.mkdir(parents=True)
         (path / "trainer_state.json").write_text("{}")
-        callback.on_save(SimpleNamespace(output_dir=tmp_path / "run"), SimpleNamespace(global_step=step), None)
+        callback.on_save(
+            SimpleNamespace(output_dir=tmp_path / "run"), SimpleNamespace(global_step=step), None
+        )
     assert callback.resume_from(tmp_path / "run") == f"{tmp_path}/run/checkpoint-20"
 
 
@@ -134,11 +148,15 @@ def test_rank_0_of_the_trainer_chooses_for_all(frameworks: None, tmp_path: Path)
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
     options: dict[str, Any] = {"memory": None, "signals": (), "kill": "", "save": "", "metrics": ""}
     told: list[int] = []
-    first: Any = GuardCallback(rank=0, all_reduce_max=lambda number: told.append(number) or number, **options)
+    first: Any = GuardCallback(
+        rank=0, all_reduce_max=lambda number: told.append(number) or number, **options
+    )
     assert first.resume_from(tmp_path) == f"{tmp_path}/checkpoint-20"
     (tmp_path / "checkpoint-30").mkdir()
     (tmp_path / "checkpoint-30" / "trainer_state.json").write_text("{}")
-    second: Any = GuardCallback(rank=1, all_reduce_max=lambda number: max(number, told.pop(0)), **options)
+    second: Any = GuardCallback(
+        rank=1, all_reduce_max=lambda number: max(number, told.pop(0)), **options
+    )
     assert second.resume_from(tmp_path) == f"{tmp_path}/checkpoint-20"
 
 
@@ -173,7 +191,9 @@ class Trainer:
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
-def test_the_trainer_of_lightning_saves_and_stops_when_told(frameworks: None, tmp_path: Path, is_sharded: bool) -> None:
+def test_the_trainer_of_lightning_saves_and_stops_when_told(
+    frameworks: None, tmp_path: Path, is_sharded: bool
+) -> None:
     from hpcdash.job.lightning import GuardCallback
 
     callback: Any = GuardCallback(tmp_path / "checkpoints", guard_of(tmp_path))

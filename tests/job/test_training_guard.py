@@ -1,4 +1,6 @@
-"""The three lines of a loop: what stops it, what saves, and that all ranks do the same at the same step."""
+"""The three lines of a loop: what stops it, what saves, and that all ranks do the same at the same
+step.
+"""
 
 import json
 import os
@@ -22,7 +24,9 @@ Ranks = list["subprocess.Popen[str]"]
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ranks]:
-    """Two ranks that train, with switches KILL and SAVE in tmp_path; the environment is the fixture's parameter."""
+    """Two ranks that train, with switches KILL and SAVE in tmp_path; the environment is the
+    fixture's parameter.
+    """
     environment = {
         **os.environ,
         **getattr(request, "param", {}),
@@ -55,7 +59,9 @@ def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ranks]:
 
 
 def ends(ranks: Ranks) -> tuple[list[list[str]], str]:
-    """The last lines of each rank, after both have ended by themselves with exit status 0; what they said besides."""
+    """The last lines of each rank, after both have ended by themselves with exit status 0; what
+    they said besides.
+    """
     said = [training.communicate() for training in ranks]
     assert [training.returncode for training in ranks] == [0, 0], said
     return [out.splitlines() for out, _ in said], "".join(log for _, log in said)
@@ -74,7 +80,9 @@ def test_a_kill_switch_stops_both_ranks_after_the_same_step(ranks: Ranks, tmp_pa
 
 
 @pytest.mark.system
-def test_a_save_switch_has_both_ranks_save_at_the_same_step_and_go_on(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_save_switch_has_both_ranks_save_at_the_same_step_and_go_on(
+    ranks: Ranks, tmp_path: Path
+) -> None:
     (tmp_path / "SAVE").touch()
     saved = [training.stdout.readline() for training in ranks if training.stdout]
     assert saved[0] == saved[1]
@@ -147,13 +155,17 @@ def test_after_it_said_stop_it_asks_for_one_save_alone() -> None:
 
 def test_with_checks_every_tenth_step_ranks_talk_at_those_alone() -> None:
     said = []
-    with TrainingGuard(kill="", save="", check_every_steps=10, all_reduce_max=lambda n: said.append(n) or n) as guard:
+    with TrainingGuard(
+        kill="", save="", check_every_steps=10, all_reduce_max=lambda n: said.append(n) or n
+    ) as guard:
         for step in range(100):
             guard.step(step)
     assert len(said) == 10
 
 
-def test_the_end_is_seen_as_many_iterations_earlier_as_are_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_seen_as_many_iterations_earlier_as_are_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [1000.0]
     monkeypatch.setattr("hpcdash.job.guard.monotonic", lambda: clock[0])
     ends_at = Preemption(signals=(), walltime=100_000, now=lambda: clock[0])
@@ -166,7 +178,8 @@ def test_the_end_is_seen_as_many_iterations_earlier_as_are_between_two_looks(mon
             guard.saved(20)
         if guard.should_stop():
             break
-    # At 60 there are 280 s left: enough for two iterations and saves, but not for those up to the next look.
+    # At 60 there are 280 s left: enough for two iterations and saves, but not for those up to the
+    # next look.
     assert (step, guard.stop_reason) == (
         60,
         "280 s are left at step 60, less than the 360 s of 2 × (10 iterations + save)",
@@ -178,7 +191,10 @@ def test_several_processes_that_cannot_talk_are_warned_once_and_each_sees_the_ki
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     kill = tmp_path / "KILL"
-    guards = [TrainingGuard(kill=str(kill), save="", rank=rank, look_every_seconds=0, signals=()) for rank in (0, 3)]
+    guards = [
+        TrainingGuard(kill=str(kill), save="", rank=rank, look_every_seconds=0, signals=())
+        for rank in (0, 3)
+    ]
     kill.touch()
     for guard in guards:
         guard.step(1)
@@ -220,7 +236,9 @@ def torch_of_two_ranks() -> Iterator[list[int]]:
     del sys.modules["torch"]
 
 
-def test_torch_distributed_is_used_where_it_runs(torch_of_two_ranks: list[int], tmp_path: Path) -> None:
+def test_torch_distributed_is_used_where_it_runs(
+    torch_of_two_ranks: list[int], tmp_path: Path
+) -> None:
     (tmp_path / "KILL").touch()
     # Rank 1 does not look for itself.
     with TrainingGuard(kill=str(tmp_path / "KILL"), save="", rank=1, look_every_seconds=0) as guard:
@@ -241,7 +259,9 @@ def test_the_rank_is_that_of_torch_from_when_it_runs_and_as_given_where_it_is(
     save = tmp_path / "SAVE"
     with monkeypatch.context() as before:
         before.setattr(distributed, "is_initialized", lambda: False)
-        guard = TrainingGuard(kill="", save=str(save), look_every_seconds=0, metrics=tmp_path / "m", signals=())
+        guard = TrainingGuard(
+            kill="", save=str(save), look_every_seconds=0, metrics=tmp_path / "m", signals=()
+        )
         switches, writer = Switches(save=str(save), every_seconds=0), MetricsWriter(tmp_path / "n")
         checkpoints = Checkpoints(tmp_path)
         assert guard.rank == 0
@@ -250,7 +270,10 @@ def test_the_rank_is_that_of_torch_from_when_it_runs_and_as_given_where_it_is(
     writer.write(1, loss=1.0)
     assert (guard.rank, guard.should_save(), switches.save_wanted()) == (1, False, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["SAVE"]
-    with pytest.raises(RuntimeError, match="rank 1 would save beside rank 0"), checkpoints.saving(1):
+    with (
+        pytest.raises(RuntimeError, match="rank 1 would save beside rank 0"),
+        checkpoints.saving(1),
+    ):
         pass
     assert TrainingGuard(kill="", save="", rank=0, signals=()).rank == 0
     monkeypatch.setattr(distributed, "get_world_size", lambda: 1)
@@ -263,7 +286,11 @@ def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> No
     torch_of_two_ranks[0] = 1
     assert preemption.should_stop(2) == "another rank was told that the job is ending at step 2"
     said: list[int] = []
-    own = Preemption(signals=(), exit_duration_in_mins=0, all_reduce_max=lambda number: said.append(number) or number)
+    own = Preemption(
+        signals=(),
+        exit_duration_in_mins=0,
+        all_reduce_max=lambda number: said.append(number) or number,
+    )
     assert own.should_stop(3).startswith("0 s are left at step 3")
     assert said == [1]
 
@@ -271,7 +298,9 @@ def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> No
 def run_example(folder: Path, **environment: str) -> "subprocess.Popen[str]":
     given = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, str(ROOT / "examples" / "plain.py"), str(folder)]
-    return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.system
@@ -299,7 +328,9 @@ def test_the_example_survives_a_night_of_signals_and_kills(tmp_path: Path) -> No
 def test_the_log_tells_who_dropped_the_save_switch_what_came_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = TrainingGuard(save=str(tmp_path / "SAVE"), signals=(), look_every_seconds=0, save_every_steps=4)
+    guard = TrainingGuard(
+        save=str(tmp_path / "SAVE"), signals=(), look_every_seconds=0, save_every_steps=4
+    )
     for step in range(1, 6):
         if step == 2:
             (tmp_path / "SAVE").touch()

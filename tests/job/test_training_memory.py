@@ -1,4 +1,6 @@
-"""Memory as the kernel's files say it: of real control groups, and of files like those of other hosts."""
+"""Memory as the kernel's files say it: of real control groups, and of files like those of other
+hosts.
+"""
 
 import os
 import subprocess
@@ -19,7 +21,9 @@ def proc(tmp_path: Path) -> Path:
     """A /proc of a host of which half is used, without control groups."""
     made = tmp_path / "proc"
     (made / "self").mkdir(parents=True)
-    (made / "meminfo").write_text("MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  500 kB\nHugePages_Total: 0\n")
+    (made / "meminfo").write_text(
+        "MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  500 kB\nHugePages_Total: 0\n"
+    )
     return made
 
 
@@ -38,9 +42,14 @@ def test_a_system_without_these_files_says_nothing(tmp_path: Path) -> None:
     assert MemoryGuard(host_used=lambda: host_used_percent(str(tmp_path))).should_stop() == ""
 
 
-def test_the_tightest_group_of_version_2_counts_without_its_cache(proc: Path, tmp_path: Path) -> None:
+def test_the_tightest_group_of_version_2_counts_without_its_cache(
+    proc: Path, tmp_path: Path
+) -> None:
     mount = tmp_path / "cgroup two"
-    group(mount / "slurm" / "job_7" / "step_0", {"memory.max": "max\n", "memory.current": "990\n", "memory.stat": ""})
+    group(
+        mount / "slurm" / "job_7" / "step_0",
+        {"memory.max": "max\n", "memory.current": "990\n", "memory.stat": ""},
+    )
     group(
         mount / "slurm" / "job_7",
         {
@@ -51,13 +60,19 @@ def test_the_tightest_group_of_version_2_counts_without_its_cache(proc: Path, tm
     )
     (proc / "self" / "cgroup").write_text("0::/slurm/job_7/step_0\n")
     escaped = str(mount).replace(" ", "\\040")
-    (proc / "self" / "mountinfo").write_text(f"31 23 0:28 / {escaped} rw,relatime shared:4 - cgroup2 cgroup2 rw\n")
+    (proc / "self" / "mountinfo").write_text(
+        f"31 23 0:28 / {escaped} rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
+    )
     assert host_used_percent(str(proc)) == 90
 
 
 def test_a_group_of_version_1_counts_where_its_limit_is_one(proc: Path, tmp_path: Path) -> None:
     mount = tmp_path / "memory"
-    own = {"memory.limit_in_bytes": "1000\n", "memory.usage_in_bytes": "970\n", "memory.stat": "total_active_file 20\n"}
+    own = {
+        "memory.limit_in_bytes": "1000\n",
+        "memory.usage_in_bytes": "970\n",
+        "memory.stat": "total_active_file 20\n",
+    }
     group(mount, {"memory.limit_in_bytes": "9223372036854771712\n", "memory.usage_in_bytes": "5\n"})
     group(mount / "slurm" / "uid_1" / "job_7", own)
     (proc / "self" / "cgroup").write_text("5:cpu,cpuacct:/\n4:memory:/slurm/uid_1/job_7\n0::/\n")
@@ -65,10 +80,14 @@ def test_a_group_of_version_1_counts_where_its_limit_is_one(proc: Path, tmp_path
     assert host_used_percent(str(proc)) == 95
 
 
-def test_a_container_that_sees_its_own_group_as_the_root_is_limited_by_it(proc: Path, tmp_path: Path) -> None:
+def test_a_container_that_sees_its_own_group_as_the_root_is_limited_by_it(
+    proc: Path, tmp_path: Path
+) -> None:
     mount = tmp_path / "memory"
     group(mount, {"memory.limit_in_bytes": "1000\n", "memory.usage_in_bytes": "990\n"})
-    (proc / "self" / "mountinfo").write_text(f"35 31 0:32 /docker/abc {mount} rw - cgroup cgroup rw,memory\n")
+    (proc / "self" / "mountinfo").write_text(
+        f"35 31 0:32 /docker/abc {mount} rw - cgroup cgroup rw,memory\n"
+    )
     for path in ("/docker/abc", "/", "/another/view"):
         (proc / "self" / "cgroup").write_text(f"4:memory:{path}\n")
         assert host_used_percent(str(proc)) == 99, path
@@ -92,7 +111,9 @@ def test_a_process_in_a_real_group_is_stopped_before_the_kernel_kills_it() -> No
         "print(len(leak), guard.should_stop())\n"
     )
     try:
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
     finally:
         own.rmdir()
     assert ended.returncode == 0, ended.stderr
@@ -145,7 +166,9 @@ def torch_that_is_imported() -> Iterator[ModuleType]:
     del sys.modules["torch"]
 
 
-def test_the_gpu_of_a_program_that_uses_torch_is_watched(torch_that_is_imported: ModuleType) -> None:
+def test_the_gpu_of_a_program_that_uses_torch_is_watched(
+    torch_that_is_imported: ModuleType,
+) -> None:
     guard = MemoryGuard(None, every_seconds=0)
     assert guard.should_stop() == ""
     assert torch_that_is_imported.free[0] == 6 * GIB
@@ -163,11 +186,15 @@ def test_torch_is_never_imported_by_this(tmp_path: Path) -> None:
         "guard.memory.should_stop()\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.getcwd()}"}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_measurement_that_fails_is_said_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_measurement_that_fails_is_said_once_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def broken() -> float:
         raise RuntimeError("the driver is gone")
 
@@ -176,7 +203,9 @@ def test_a_measurement_that_fails_is_said_once_and_stops_nothing(caplog: pytest.
     assert caplog.text.count("the driver is gone") == 1
 
 
-def test_a_host_that_cannot_be_measured_is_said_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_host_that_cannot_be_measured_is_said_once_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     guard = MemoryGuard(95.0, None, every_seconds=0, host_used=lambda: None)
     assert [guard.should_stop() for _ in range(3)] == ["", "", ""]
     assert caplog.text.count("cannot measure host memory") == 1

@@ -42,7 +42,12 @@ def test_a_chart_reads_step_metrics_and_time_of_each_line(tmp_path: Path) -> Non
     path = tmp_path / "new" / "metrics.jsonl"
     before = time.time()
     writer = MetricsWriter(path, rank=0)
-    writer.write(500, loss=2.125, lr=3e-4, **{"eval/accuracy": 0.5, "grad_norm": math.nan, "perplexity": math.inf})
+    writer.write(
+        500,
+        loss=2.125,
+        lr=3e-4,
+        **{"eval/accuracy": 0.5, "grad_norm": math.nan, "perplexity": math.inf},
+    )
     (line,) = path.read_text().splitlines()
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     reading = read_json(line)
@@ -78,11 +83,25 @@ def test_tensors_are_their_numbers_and_what_is_none_is_left_out(
 
     writer = MetricsWriter(tmp_path / "m", rank=0)
     for _ in range(2):
-        writer.write(1, loss=Tensor(), third=Fraction(1, 4), done=True, image=Image(), note="high", step_=3, time=0.1)
+        writer.write(
+            1,
+            loss=Tensor(),
+            third=Fraction(1, 4),
+            done=True,
+            image=Image(),
+            note="high",
+            step_=3,
+            time=0.1,
+        )
     written = lines_of(tmp_path / "m")[0]
     del written["time"]
     assert written == {"step": 1, "loss": 0.25, "third": 0.25, "done": 1, "step_": 3}
-    assert caplog.text.count("image") == caplog.text.count("note") == caplog.text.count("called time") == 1
+    assert (
+        caplog.text.count("image")
+        == caplog.text.count("note")
+        == caplog.text.count("called time")
+        == 1
+    )
 
 
 def test_ranks_other_than_0_write_nothing(tmp_path: Path) -> None:
@@ -91,7 +110,9 @@ def test_ranks_other_than_0_write_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_full_disk_loses_no_line_and_tears_none(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_loses_no_line_and_tears_none(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (244 << 10))
     path = small_disk / "metrics.jsonl"
@@ -105,7 +126,9 @@ def test_a_full_disk_loses_no_line_and_tears_none(small_disk: Path, caplog: pyte
     assert [line["step"] for line in lines_of(path)] == list(range(2001))
 
 
-def test_a_mount_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mount_that_is_gone_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
     writer = MetricsWriter(tmp_path / "file" / "metrics.jsonl", rank=0)
     for step in range(20_000):
@@ -171,12 +194,16 @@ def test_a_mount_that_hangs_stops_nothing_and_keeps_the_newest_lines(
     steps: list[int] = []
     while len(steps) < 21:
         with contextlib.suppress(BlockingIOError):
-            steps += [json.loads(line)["step"] for line in os.read(reader, 1 << 20).splitlines() if line]
+            steps += [
+                json.loads(line)["step"] for line in os.read(reader, 1 << 20).splitlines() if line
+            ]
     assert steps == [0, *range(980, 1000)]
     os.close(reader)
 
 
-def test_half_a_line_takes_no_place_in_a_full_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_line_takes_no_place_in_a_full_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpcdash.job.metrics._MOST_WAITING_LINES", 3)
     folder = tmp_path / "later"
     (tmp_path / "file").touch()
@@ -188,14 +215,22 @@ def test_half_a_line_takes_no_place_in_a_full_queue(tmp_path: Path, monkeypatch:
     folder.mkdir()
     (folder / "m").write_text('{"half')
     assert writer.flush()
-    assert [json.loads(line)["step"] for line in (folder / "m").read_text().splitlines()[1:]] == [2, 3, 4]
+    assert [json.loads(line)["step"] for line in (folder / "m").read_text().splitlines()[1:]] == [
+        2,
+        3,
+        4,
+    ]
 
 
 def test_half_a_line_of_a_run_that_was_killed_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
     MetricsWriter(path, rank=0).write(3, loss=1)
-    assert [line[:12] for line in path.read_text().splitlines()] == ['{"step": 1, ', '{"step": 2, ', '{"step": 3, ']
+    assert [line[:12] for line in path.read_text().splitlines()] == [
+        '{"step": 1, ',
+        '{"step": 2, ',
+        '{"step": 3, ',
+    ]
 
 
 @pytest.mark.system

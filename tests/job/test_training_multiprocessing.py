@@ -1,4 +1,6 @@
-"""A training's processes on one node: numbered, bound to NUMA nodes, and all gone once one fails."""
+"""A training's processes on one node: numbered, bound to NUMA nodes, and all gone once one
+fails.
+"""
 
 import os
 import signal
@@ -36,7 +38,9 @@ def start(folder: Path, word: str, python: str = sys.executable) -> "subprocess.
     (folder / "train.py").write_text(PROGRAM)
     given = {**os.environ, "PYTHONPATH": ROOT}
     words = [python, "train.py", word]
-    return subprocess.Popen(words, cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        words, cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def until_begun(folder: Path, word: str) -> None:
@@ -48,14 +52,19 @@ def until_begun(folder: Path, word: str) -> None:
 def until_gone(folder: Path) -> None:
     for number in range(2):
         process = (folder / f"waits.{number}").read_text()
-        while os.path.exists(f"/proc/{process}") and "(zombie)" not in Path(f"/proc/{process}/status").read_text():
+        while (
+            os.path.exists(f"/proc/{process}")
+            and "(zombie)" not in Path(f"/proc/{process}/status").read_text()
+        ):
             time.sleep(0.05)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("python", ["this", "oldest"])
 def test_each_process_has_its_number_and_all_are_waited_for(tmp_path: Path, python: str) -> None:
-    with start(tmp_path, "ends", sys.executable if python == "this" else oldest_python()) as training:
+    with start(
+        tmp_path, "ends", sys.executable if python == "this" else oldest_python()
+    ) as training:
         said = training.communicate()
     assert (said[0], training.returncode) == ("all ended\n", 0), said
     assert sorted(one.name for one in tmp_path.glob("ends.*")) == ["ends.0", "ends.1"]
@@ -80,7 +89,9 @@ def test_they_end_with_the_program_that_started_them_even_if_it_is_killed(tmp_pa
 
 
 @pytest.mark.system
-def test_a_signal_goes_on_to_all_of_them_and_they_are_waited_for_while_they_save(tmp_path: Path) -> None:
+def test_a_signal_goes_on_to_all_of_them_and_they_are_waited_for_while_they_save(
+    tmp_path: Path,
+) -> None:
     with start(tmp_path, "saves") as training:
         until_begun(tmp_path, "saves")
         # As Slurm warns a step; both go on.
@@ -113,7 +124,11 @@ def test_each_process_has_the_cpus_of_one_numa_node(
     if len(allowed) < nodes:
         pytest.skip("there is one CPU here")
     # Of the second node, only what this process may use counts.
-    lists = [f"{allowed[0]}", f"{allowed[-1]},4000-4003"] if nodes == 2 else [f"{allowed[0]}-{allowed[-1]}"]
+    lists = (
+        [f"{allowed[0]}", f"{allowed[-1]},4000-4003"]
+        if nodes == 2
+        else [f"{allowed[0]}-{allowed[-1]}"]
+    )
     for number, text in enumerate(lists):
         (tmp_path / "sys" / f"node{number}").mkdir(parents=True)
         (tmp_path / "sys" / f"node{number}" / "cpulist").write_text(text + "\n")

@@ -1,4 +1,6 @@
-"""A training in jobs of a real Slurm: where its ranks meet, its end, a signal to the step, an array burning through."""
+"""A training in jobs of a real Slurm: where its ranks meet, its end, a signal to the step, an array
+burning through.
+"""
 
 from __future__ import annotations
 
@@ -83,14 +85,26 @@ def submit(lab: SlurmLab, folder: Path, line: str, *options: str) -> str:
         f"#!/bin/bash\nexport PYTHONPATH={folder}/job.zip\n"
         f"export HPCDASH_KILL_SWITCH={folder}/KILL\n{line.format(python='/usr/bin/python3')}\n"
     )
-    return lab.submit(USER, "-t10", f"-D{folder}", f"-o{folder}/log", "--open-mode=append", *options, script=script)
+    return lab.submit(
+        USER,
+        "-t10",
+        f"-D{folder}",
+        f"-o{folder}/log",
+        "--open-mode=append",
+        *options,
+        script=script,
+    )
 
 
 def test_a_signal_to_the_step_has_all_ranks_save_and_spares_what_they_started_however_they_did(
     slurm_lab: SlurmLab, folder: Path
 ) -> None:
     job = submit(slurm_lab, folder, "srun {python} train.py ask", "-N2", "-n2")
-    wait_until("both ranks train", lambda: len(list(folder.glob("ready.*"))) == 2, lambda: (folder / "log").read_text())
+    wait_until(
+        "both ranks train",
+        lambda: len(list(folder.glob("ready.*"))) == 2,
+        lambda: (folder / "log").read_text(),
+    )
     slurm_lab.as_user(USER, "scancel", "--signal=USR1", f"{job}.0")
     slurm_lab.wait_state(job, "COMPLETED", "FAILED", "CANCELLED")
     log = (folder / "log").read_text()
@@ -100,7 +114,11 @@ def test_a_signal_to_the_step_has_all_ranks_save_and_spares_what_they_started_ho
     # All ranks meet at a port that is free where rank 0 is: srun itself listens at its own.
     assert log.count(f"port {20000 + int(job) % 12000}\n") == 2
     # Rank 0 alone asks, once; Slurm 22.05 says no end in the environment.
-    ends = [[int(word) for word in line.split()[1:]] for line in log.splitlines() if line.startswith("end ")]
+    ends = [
+        [int(word) for word in line.split()[1:]]
+        for line in log.splitlines()
+        if line.startswith("end ")
+    ]
     told = slurm_lab.admin("scontrol", "show", "job", job).stdout.decode()
     minutes = (max(end for end, _ in ends) - start_of(told)) / 60
     assert minutes == 10

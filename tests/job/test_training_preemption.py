@@ -51,7 +51,9 @@ def test_a_signal_lets_the_iteration_end_and_save(name: str) -> None:
 @pytest.mark.system
 def test_a_handler_that_was_there_is_called_too() -> None:
     # Not print: the signal may come while the main thread is still in its own.
-    before = "signal.signal(signal.SIGUSR1, lambda number, frame: os.write(1, b'mine %d\\n' % number))"
+    before = (
+        "signal.signal(signal.SIGUSR1, lambda number, frame: os.write(1, b'mine %d\\n' % number))"
+    )
     training = started(LOOP.format(before=before))
     training.send_signal(signal.SIGUSR1)
     out, _ = training.communicate()
@@ -137,7 +139,9 @@ if __name__ == "__main__":
 
 @pytest.mark.system
 @pytest.mark.parametrize("python", [sys.executable, "3.8"])
-def test_a_warning_to_the_whole_step_spares_workers_however_they_were_started(tmp_path: Path, python: str) -> None:
+def test_a_warning_to_the_whole_step_spares_workers_however_they_were_started(
+    tmp_path: Path, python: str
+) -> None:
     (tmp_path / "train.py").write_text(WORKERS)
     ended = subprocess.run(
         [oldest_python() if python == "3.8" else python, str(tmp_path / "train.py")],
@@ -219,13 +223,17 @@ b.close()
 os.kill(os.getpid(), signal.SIGUSR1)
 os.kill(os.getpid(), signal.SIGTERM)
 """
-    ended = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-u", "-c", code], capture_output=True, text=True, check=False
+    )
     said = ["theirs", "first", "False True", "b is there for TERM", "theirs", "first"]
     assert ended.stdout.splitlines() == said, ended.stderr
     assert ended.returncode == -signal.SIGTERM
 
 
-def test_it_stops_when_twice_an_iteration_and_a_save_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_when_twice_an_iteration_and_a_save_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [1_000_000.0]
     monkeypatch.setenv("SLURM_JOB_END_TIME", "1001000")
     preemption = Preemption(signals=(), now=lambda: clock[0])
@@ -237,7 +245,10 @@ def test_it_stops_when_twice_an_iteration_and_a_save_are_left(monkeypatch: pytes
     clock[0] = 1_000_599
     assert preemption.reason() == ""
     clock[0] = 1_000_600
-    assert preemption.reason(5) == "400 s are left at step 5, less than the 400 s of 2 × (iteration + save)"
+    assert (
+        preemption.reason(5)
+        == "400 s are left at step 5, less than the 400 s of 2 × (iteration + save)"
+    )
 
 
 def test_some_seconds_are_left_for_the_end_however_fast_all_is() -> None:
@@ -248,7 +259,9 @@ def test_some_seconds_are_left_for_the_end_however_fast_all_is() -> None:
     preemption.ends_at += 9 - preemption.seconds_left()
     assert preemption.reason(3) == "9 s are left at step 3, less than the 10 s of the end itself"
     # Of a test that runs for a minute it is not too much.
-    short = Preemption(signals=(), exit_duration_in_mins=(time.time() - process_start() + 60) / 60, save_seconds=0)
+    short = Preemption(
+        signals=(), exit_duration_in_mins=(time.time() - process_start() + 60) / 60, save_seconds=0
+    )
     assert short.grace_seconds() == pytest.approx(3, abs=0.1)
     short.also("validation", 20)
     assert short.grace_seconds() == 40
@@ -315,14 +328,20 @@ def test_the_earliest_end_counts_and_minutes_are_from_the_start_of_the_program()
     assert end_time(environment={"SLURM_JOB_END_TIME": "2000000000"}) == 2_000_000_000
     assert end_time(environment={"SLURM_JOB_END_TIME": "soon"}) is None
     assert end_time(environment={"HPCDASH_END_TIME": "1700000000.5"}) == 1_700_000_000.5
-    of_the_launch = {"HPCDASH_END_TIME": "1900000000", "HPCDASH_END_TIME_OF": "7", "SLURM_JOB_END_TIME": "2000000000"}
+    of_the_launch = {
+        "HPCDASH_END_TIME": "1900000000",
+        "HPCDASH_END_TIME_OF": "7",
+        "SLURM_JOB_END_TIME": "2000000000",
+    }
     assert end_time(environment=of_the_launch) == 1_900_000_000
     assert end_time(environment={**of_the_launch, "SLURM_JOB_ID": "7"}) == 1_900_000_000
     # It is of the job that this one was submitted from.
     assert end_time(environment={**of_the_launch, "SLURM_JOB_ID": "8"}) == 2_000_000_000
     ends = end_time(exit_duration_in_mins=5990, walltime="1000:00:00", environment={})
     assert ends == pytest.approx(started_at + 5990 * 60, abs=0.1)
-    assert end_time(environment={"PBS_WALLTIME": "3600"}) == pytest.approx(started_at + 3600, abs=0.1)
+    assert end_time(environment={"PBS_WALLTIME": "3600"}) == pytest.approx(
+        started_at + 3600, abs=0.1
+    )
 
 
 @pytest.mark.system
@@ -332,11 +351,16 @@ def test_slurm_is_asked_once_and_only_where_wanted(tmp_path: Path) -> None:
     program.write_text(
         "#!/bin/sh\n"
         f'echo "$*" >> {calls}\n'
-        'echo "JobId=$4 JobName=x TimeLimit=1-00:00:00 StartTime=2033-05-17T03:33:20 EndTime=2033-05-18T03:33:20'
+        'echo "JobId=$4 JobName=x TimeLimit=1-00:00:00 StartTime=2033-05-17T03:33:20 '
+        "EndTime=2033-05-18T03:33:20"
         ' Deadline=N/A"\n'
     )
     program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1990000000"}
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_END_TIME": "1990000000",
+    }
     code = (
         "from hpcdash.job import Preemption\n"
         "import sys\n"
@@ -347,7 +371,11 @@ def test_slurm_is_asked_once_and_only_where_wanted(tmp_path: Path) -> None:
 
     def ends(*arguments: str) -> str:
         ended = subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return ended.stdout.strip()
 
@@ -409,7 +437,9 @@ def test_the_batch_script_is_not_notified_of_any_other_end(
     monkeypatch.setenv("HPCDASH_STOPPED_EARLY", str(marker))
     walltime = 0.01 if ends_for == "time" else None
     memory: Any = NoMemory()
-    with TrainingGuard(kill=str(kill), memory=memory, walltime=walltime, look_every_seconds=0) as guard:
+    with TrainingGuard(
+        kill=str(kill), memory=memory, walltime=walltime, look_every_seconds=0
+    ) as guard:
         if ends_for == "kill switch":
             kill.touch()
             os.kill(os.getpid(), signal.SIGTERM)

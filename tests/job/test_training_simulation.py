@@ -1,4 +1,6 @@
-"""A program that is asked to suspend without a pool, and one that is written for another platform's."""
+"""A program that is asked to suspend without a pool, and one that is written for another
+platform's.
+"""
 
 import os
 import subprocess
@@ -11,7 +13,8 @@ from hpcdash.job.zip import job_zip
 from tests.job.oldest_python import oldest_python
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
-# Asked to suspend it saves, unless it is `deaf` or `slow`; it ends by itself after some steps once it has resumed.
+# Asked to suspend it saves, unless it is `deaf` or `slow`; it ends by itself after some steps once
+# it has resumed.
 TRAINING = """
 import os, sys, time
 from pathlib import Path
@@ -55,7 +58,9 @@ if __name__ == "__main__":
 """
 
 
-def simulated(folder: Path, *words: str, path: str = ROOT, python: str = sys.executable) -> tuple[int, str, str]:
+def simulated(
+    folder: Path, *words: str, path: str = ROOT, python: str = sys.executable
+) -> tuple[int, str, str]:
     given = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
         [python, "-m", "hpcdash.job.simulation", *words],
@@ -70,7 +75,9 @@ def simulated(folder: Path, *words: str, path: str = ROOT, python: str = sys.exe
 
 @pytest.mark.system
 @pytest.mark.parametrize("python", ["this", "oldest"])
-def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(tmp_path: Path, python: str) -> None:
+def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(
+    tmp_path: Path, python: str
+) -> None:
     program = sys.executable if python == "this" else oldest_python()
     (tmp_path / "train.py").write_text(TRAINING)
     words = ("--suspend-after", "0.3", "--grace", "60", program, "train.py", "good")
@@ -85,17 +92,33 @@ def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(tmp_path
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("deaf", "it never looked for the command"), ("slow", "it saw the command but did not call go_suspend")],
+    [
+        ("deaf", "it never looked for the command"),
+        ("slow", "it saw the command but did not call go_suspend"),
+    ],
 )
-def test_a_program_that_does_not_suspend_in_time_is_ended_and_told_why(tmp_path: Path, kind: str, why: str) -> None:
+def test_a_program_that_does_not_suspend_in_time_is_ended_and_told_why(
+    tmp_path: Path, kind: str, why: str
+) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    words = ("--suspend-after", "1", "--grace", "1", "--import", "1", sys.executable, "train.py", kind)
+    words = (
+        "--suspend-after",
+        "1",
+        "--grace",
+        "1",
+        "--import",
+        "1",
+        sys.executable,
+        "train.py",
+        kind,
+    )
     status, _, said = simulated(tmp_path, *words)
     assert status == 1
     assert f"the program did not suspend in 1 s, and is ended: {why}\n" in said
 
 
-# As its platform's documentation has it: it saves, sleeps for as long as it has, and suspends. IMPORT are seconds.
+# As its platform's documentation has it: it saves, sleeps for as long as it has, and suspends.
+# IMPORT are seconds.
 DOCUMENTED = """
 import sys, time
 time.sleep(float(sys.argv[1]))
@@ -115,14 +138,26 @@ def test_a_program_that_sleeps_through_its_time_and_one_that_still_imports_suspe
     tmp_path: Path, imports: str
 ) -> None:
     (tmp_path / "train.py").write_text(DOCUMENTED)
-    words = ("--suspend-after", "0.5", "--grace", "1", sys.executable, "-m", "hpcdash.job.hfai", "train.py")
+    words = (
+        "--suspend-after",
+        "0.5",
+        "--grace",
+        "1",
+        sys.executable,
+        "-m",
+        "hpcdash.job.hfai",
+        "train.py",
+    )
     status, _, said = simulated(tmp_path, *words, imports, "1")
     assert (status, "suspended" in said) == (0, True), said
 
 
 @pytest.mark.system
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
-    assert simulated(tmp_path, "nosuch")[::2] == (127, "hpcdash: nosuch cannot be started: No such file or directory\n")
+    assert simulated(tmp_path, "nosuch")[::2] == (
+        127,
+        "hpcdash: nosuch cannot be started: No such file or directory\n",
+    )
     assert "there is nothing to run" in simulated(tmp_path)[2]
 
 
@@ -135,7 +170,12 @@ def test_a_program_that_imports_hfai_runs_as_it_is(tmp_path: Path, library: str)
         Path(path).write_bytes(job_zip())
     (tmp_path / "train.py").write_text(HFAI_PROGRAM)
     words = (sys.executable, "-m", "hpcdash.job.hfai", "train.py")
-    status, out, said = simulated(tmp_path, "--suspend-after", "2", "--grace", "60", *words, path=path)
+    status, out, said = simulated(
+        tmp_path, "--suspend-after", "2", "--grace", "60", *words, path=path
+    )
     assert (status, out) == (0, ""), said
     status, out, said = simulated(tmp_path, *words, path=path)
-    assert (status, out) == (0, f"{[(epoch, step) for epoch in range(2) for step in range(4)]}\n"), said
+    assert (status, out) == (
+        0,
+        f"{[(epoch, step) for epoch in range(2) for step in range(4)]}\n",
+    ), said

@@ -27,14 +27,18 @@ os.wait()
 """
 
 
-def test_outside_a_shared_pool_nothing_is_asked_and_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_shared_pool_nothing_is_asked_and_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(suspend.SUSPEND, raising=False)
     monkeypatch.delenv(suspend.SUSPEND_READY, raising=False)
     assert suspend.receive_suspend_command() is False
     assert suspend.go_suspend() is None
 
 
-def test_the_command_is_seen_once_it_is_written_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_is_seen_once_it_is_written_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(suspend, "_EVERY_SECONDS", 0.0)
     file, seen = tmp_path / "suspend", tmp_path / "suspend.seen"
     monkeypatch.setenv(suspend.SUSPEND, str(file))
@@ -53,11 +57,18 @@ def test_the_command_is_seen_once_it_is_written_and_stays(tmp_path: Path, monkey
 
 @pytest.mark.system
 @pytest.mark.parametrize("python", ["this", "oldest"])
-def test_a_child_process_answers_and_go_suspend_ends_with_the_task_alone(tmp_path: Path, python: str) -> None:
+def test_a_child_process_answers_and_go_suspend_ends_with_the_task_alone(
+    tmp_path: Path, python: str
+) -> None:
     program = sys.executable if python == "this" else oldest_python()
     file, ready = tmp_path / "suspend", tmp_path / "suspend.ready"
     file.write_bytes(b"")
-    given = {**os.environ, "PYTHONPATH": ROOT, suspend.SUSPEND: str(file), suspend.SUSPEND_READY: str(ready)}
+    given = {
+        **os.environ,
+        "PYTHONPATH": ROOT,
+        suspend.SUSPEND: str(file),
+        suspend.SUSPEND_READY: str(ready),
+    }
     with subprocess.Popen(
         [program, "-c", TASK],
         env=given,

@@ -25,11 +25,15 @@ BURN = (
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.system
-def test_a_queued_array_burns_through_with_clean_exits_while_the_file_is_there(tmp_path: Path) -> None:
+def test_a_queued_array_burns_through_with_clean_exits_while_the_file_is_there(
+    tmp_path: Path,
+) -> None:
     kill = tmp_path / "KILL"
     kill.touch()
     for _ in range(3):
@@ -114,14 +118,22 @@ def test_files_are_looked_for_at_most_every_few_seconds_and_with_one_call() -> N
     assert run(code).stdout == "2\n"
 
 
-def test_nothing_that_is_wrong_with_a_path_reaches_the_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_that_is_wrong_with_a_path_reaches_the_loop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o000)
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     (tmp_path / "file").touch()
     with as_somebody_else():
-        for path in (f"{closed}/KILL", f"{loop}/KILL", f"{tmp_path}/file/KILL", "/x" * 3000, "nul\0byte"):
+        for path in (
+            f"{closed}/KILL",
+            f"{loop}/KILL",
+            f"{tmp_path}/file/KILL",
+            "/x" * 3000,
+            "nul\0byte",
+        ):
             caplog.clear()
             switches = Switches(path, f"{path}2", every_seconds=0)
             assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(5))
@@ -170,7 +182,8 @@ def test_a_process_that_is_forked_looks_for_itself(tmp_path: Path) -> None:
         f"switches = Switches({str(tmp_path / 'KILL')!r}, '', every_seconds=0)\n"
         "assert not switches.kill_wanted()\n"
         "child = os.fork()\n"
-        f"if not child: open({str(tmp_path / 'KILL')!r}, 'w').close(); os._exit(40 + switches.kill_wanted())\n"
+        f"if not child: open({str(tmp_path / 'KILL')!r}, 'w').close(); os._exit(40 + "
+        f"switches.kill_wanted())\n"
         "print(os.waitpid(child, 0)[1] >> 8)\n"
     )
     assert ended.stdout == "41\n", ended.stderr
@@ -211,7 +224,9 @@ def test_rank_0_looks_and_the_others_are_told(tmp_path: Path) -> None:
         said.append(number)
         return max(said)
 
-    ranks = [Switches(path, "", rank=rank, all_reduce_max=spread, every_seconds=0) for rank in range(3)]
+    ranks = [
+        Switches(path, "", rank=rank, all_reduce_max=spread, every_seconds=0) for rank in range(3)
+    ]
     assert [switches.kill_wanted() for switches in ranks] == [True, True, True]
     assert said == [1, 0, 0]
 

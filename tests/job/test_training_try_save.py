@@ -1,4 +1,6 @@
-"""A model that saves when it is to suspend: whole, each rank its part, read without trust in whoever wrote it."""
+"""A model that saves when it is to suspend: whole, each rank its part, read without trust in
+whoever wrote it.
+"""
 
 import copy
 import json
@@ -20,7 +22,10 @@ from hpcdash.job.checkpoint import init
 from tests.job.oldest_python import oldest_python
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
-GIVEN = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))}
+GIVEN = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH")))),
+}
 # What a training saves at each step, and where it is killed: the file is larger than one write.
 SAVES_AT_EACH_STEP = """
 import sys
@@ -115,7 +120,9 @@ def test_what_was_saved_last_is_loaded_and_given_back(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "run")) == ["step-00000004", "step-00000005"]
 
 
-def test_the_folder_is_that_of_the_job_unless_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_that_of_the_job_unless_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HPCDASH_CHECKPOINTS", str(tmp_path / "run"))
     net = Net([1])
     init(net)
@@ -130,7 +137,9 @@ def resumed_without_optimizer(folder: Path) -> tuple[int, int, Any]:
     return init(Net(), ckpt_path=folder)
 
 
-def test_outside_a_shared_pool_nothing_is_saved_but_by_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_shared_pool_nothing_is_saved_but_by_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(suspend.SUSPEND_READY, raising=False)
     net = Net([1])
     init(net, ckpt_path=tmp_path / "run")
@@ -138,10 +147,16 @@ def test_outside_a_shared_pool_nothing_is_saved_but_by_force(tmp_path: Path, mon
     assert not (tmp_path / "run").exists()
 
 
-def test_a_task_that_is_asked_to_suspend_saves_and_suspends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_asked_to_suspend_saves_and_suspends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suspended: list[Any] = []
     monkeypatch.setattr(suspend, "_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(try_save, "go_suspend", lambda: suspended.append(resumed_without_optimizer(tmp_path / "run")))
+    monkeypatch.setattr(
+        try_save,
+        "go_suspend",
+        lambda: suspended.append(resumed_without_optimizer(tmp_path / "run")),
+    )
     monkeypatch.setenv(suspend.SUSPEND, str(tmp_path / "suspend"))
     monkeypatch.setenv(suspend.SUSPEND_READY, str(tmp_path / "suspend.ready"))
     (tmp_path / "suspend").touch()
@@ -158,8 +173,16 @@ class Level(IntEnum):
     HIGH = 3
 
 
-def test_plain_values_come_back_and_others_are_refused_before_the_first_save(tmp_path: Path) -> None:
-    others = {"text": "x", 3: (1, [2.5, None], {4}), "level": Level.HIGH, "raw": b"\0", "nested": OrderedDict(a=True)}
+def test_plain_values_come_back_and_others_are_refused_before_the_first_save(
+    tmp_path: Path,
+) -> None:
+    others = {
+        "text": "x",
+        3: (1, [2.5, None], {4}),
+        "level": Level.HIGH,
+        "raw": b"\0",
+        "nested": OrderedDict(a=True),
+    }
     net = Net([1])
     init(net, ckpt_path=tmp_path / "run")
     net.try_save(1, 2, others, force=True)
@@ -168,7 +191,9 @@ def test_plain_values_come_back_and_others_are_refused_before_the_first_save(tmp
     assert type(found["level"]) is int
     fresh = Net([1])
     init(fresh, ckpt_path=tmp_path / "run")
-    with pytest.raises(TypeError, match=r"others\.path is a pathlib\.(_local\.)?PosixPath, which cannot be saved"):
+    with pytest.raises(
+        TypeError, match=r"others\.path is a pathlib\.(_local\.)?PosixPath, which cannot be saved"
+    ):
         fresh.try_save(1, 3, {"path": Path("x")})
 
 
@@ -201,9 +226,13 @@ def test_a_checkpoint_is_for_what_was_saved_in_it(tmp_path: Path) -> None:
 def test_parts_of_two_ranks_are_for_two_ranks(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     file = file_of(tmp_path, 1)
-    content = pickle.dumps({**pickle.loads(file.read_bytes()), "ranks": 2, "replicated": False}, protocol=4)
+    content = pickle.dumps(
+        {**pickle.loads(file.read_bytes()), "ranks": 2, "replicated": False}, protocol=4
+    )
     replace(file, content)
-    with pytest.raises(RuntimeError, match="holds the parts of 2 ranks, and this training has 1: start 2"):
+    with pytest.raises(
+        RuntimeError, match="holds the parts of 2 ranks, and this training has 1: start 2"
+    ):
         resumed(tmp_path)
 
 
@@ -242,7 +271,9 @@ def test_a_link_is_not_followed_out_of_a_checkpoint(tmp_path: Path) -> None:
     file.symlink_to(file_of(tmp_path / "other", 1))
     marker = file.with_name("WHOLE.json")
     marker.write_text(json.dumps({"files": {file.name: {"link": os.readlink(file)}}}))
-    with pytest.raises(RuntimeError, match=r"rank-00000\.state cannot be read: Too many levels of symbolic links"):
+    with pytest.raises(
+        RuntimeError, match=r"rank-00000\.state cannot be read: Too many levels of symbolic links"
+    ):
         resumed(tmp_path / "run")
 
 
@@ -260,7 +291,10 @@ def kill_while_saving(folder: Path, kills: int, python: str) -> None:
     last = 0
     for _ in range(kills):
         with subprocess.Popen(
-            [python, "-c", SAVES_AT_EACH_STEP, str(folder)], env=GIVEN, stdout=subprocess.PIPE, text=True
+            [python, "-c", SAVES_AT_EACH_STEP, str(folder)],
+            env=GIVEN,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as training:
             assert training.stdout is not None
             lines = [training.stdout.readline() for _ in range(chance.randint(2, 4))]
@@ -274,24 +308,36 @@ def kill_while_saving(folder: Path, kills: int, python: str) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("python", ["this", "oldest"])
-def test_a_training_that_is_killed_while_it_saves_loses_one_save_at_most(tmp_path: Path, python: str) -> None:
+def test_a_training_that_is_killed_while_it_saves_loses_one_save_at_most(
+    tmp_path: Path, python: str
+) -> None:
     kill_while_saving(tmp_path, 3, sys.executable if python == "this" else oldest_python())
 
 
 @pytest.mark.system
 @pytest.mark.long
-def test_a_training_that_is_killed_fifty_times_while_it_saves_loses_one_save_at_most(tmp_path: Path) -> None:
+def test_a_training_that_is_killed_fifty_times_while_it_saves_loses_one_save_at_most(
+    tmp_path: Path,
+) -> None:
     kill_while_saving(tmp_path, 50, sys.executable)
 
 
 def torch_steps(folder: Path, kind: str, steps: int, ranks: int) -> list[str]:
     pytest.importorskip("torch", reason="PyTorch is not installed: its CPU build will do")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+    ]
     words = [*(launcher if ranks > 1 else [sys.executable]), "-", str(folder), kind, str(steps)]
     program = folder.with_suffix(".py")
     program.write_text(TORCH_STEPS)
     words[words.index("-")] = str(program)
-    done = subprocess.run(words, env={**GIVEN, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, env={**GIVEN, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
     return done.stdout.split(" ", 1) if done.returncode == 0 else ["", done.stderr]
 
 
@@ -305,7 +351,10 @@ def test_each_rank_of_ddp_writes_a_part_and_any_number_resumes(tmp_path: Path) -
     assert after[0] == "4"
     # As if it had never been interrupted, by however many ranks.
     straight = torch_steps(tmp_path / "straight", "ddp", 4, ranks=1)[1].split()
-    assert (after[1].split()[0], float(after[1].split()[1])) == ("[1]", pytest.approx(float(straight[1]), abs=1e-4))
+    assert (after[1].split()[0], float(after[1].split()[1])) == (
+        "[1]",
+        pytest.approx(float(straight[1]), abs=1e-4),
+    )
 
 
 @pytest.mark.system

@@ -20,9 +20,13 @@ pytestmark = pytest.mark.system
 PACKAGE = Path(hpcdash.job.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 # What only the callback of a framework imports.
-FRAMEWORKS = {"huggingface.py": {"transformers"}, "lightning.py": {"lightning", "pytorch_lightning"}}
+FRAMEWORKS = {
+    "huggingface.py": {"transformers"},
+    "lightning.py": {"lightning", "pytorch_lightning"},
+}
 OLDEST = (3, 8)
-# 30 ms where argparse's source is compiled in 12: how fast the machine is today says nothing of the library.
+# 30 ms where argparse's source is compiled in 12: how fast the machine is today says nothing of the
+# library.
 MOST_IMPORT_MS, COMPILE_MS = 30, 12
 
 EVERYTHING = """
@@ -63,8 +67,9 @@ print(took * 1000, (time.process_time() - begun) * 1000)
 
 
 def run_everything(python: str, folder: Path) -> tuple[float, float]:
-    """CPU milliseconds that the import of three of its names takes from a zip (no site packages, a foreign folder), and
-    that argparse's source takes to compile."""
+    """CPU milliseconds that the import of three of its names takes from a zip (no site packages, a
+    foreign folder), and that argparse's source takes to compile.
+    """
     made, elsewhere = folder / "job.zip", folder / "elsewhere"
     made.write_bytes(job_zip())
     elsewhere.mkdir(exist_ok=True)
@@ -91,11 +96,15 @@ def test_all_of_it_runs_from_a_zip_on_the_oldest_python(tmp_path: Path) -> None:
 
 
 def test_all_of_it_runs_from_a_zip_on_this_python_and_is_imported_at_once(tmp_path: Path) -> None:
-    imported, compiled = zip(*(run_everything(sys.executable, tmp_path) for _ in range(5)), strict=True)
+    imported, compiled = zip(
+        *(run_everything(sys.executable, tmp_path) for _ in range(5)), strict=True
+    )
     assert min(imported) / min(compiled) < MOST_IMPORT_MS / COMPILE_MS
 
 
-def test_the_program_writes_the_same_zip_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_writes_the_same_zip_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "job.zip"
     command = [sys.executable, "-m", "hpcdash.job.zip", str(out)]
     subprocess.run(command, cwd=PACKAGE.parents[1], check=True, capture_output=True, text=True)
@@ -107,7 +116,9 @@ def test_the_program_writes_the_same_zip_each_time(tmp_path: Path, capsys: pytes
 
 
 @for_each("path", SOURCES, ids=lambda path: path.name)
-def test_every_file_is_of_the_oldest_python_and_imports_the_standard_library_alone(path: Path) -> None:
+def test_every_file_is_of_the_oldest_python_and_imports_the_standard_library_alone(
+    path: Path,
+) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST)
     imported = set()
     for node in ast.walk(tree):
@@ -137,18 +148,29 @@ def test_an_hpcdash_that_is_installed_as_well_is_not_hidden(tmp_path: Path) -> N
         text=True,
         check=False,
     )
-    assert ended.stdout == f"{tmp_path}/job.zip/hpcdash/job/__init__.py {hpcdash.__version__}\n", ended.stderr
+    assert ended.stdout == f"{tmp_path}/job.zip/hpcdash/job/__init__.py {hpcdash.__version__}\n", (
+        ended.stderr
+    )
 
 
-def test_the_command_in_a_job_takes_its_own_files_and_not_those_of_an_older_zip(tmp_path: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(job_zip())) as new, zipfile.ZipFile(tmp_path / "job.zip", "w") as old:
+def test_the_command_in_a_job_takes_its_own_files_and_not_those_of_an_older_zip(
+    tmp_path: Path,
+) -> None:
+    with (
+        zipfile.ZipFile(io.BytesIO(job_zip())) as new,
+        zipfile.ZipFile(tmp_path / "job.zip", "w") as old,
+    ):
         old.writestr("hpcdash/__init__.py", new.read("hpcdash/__init__.py"))
         old.writestr("hpcdash/job/__init__.py", "")
     (tmp_path / "request.toml").write_text('name = "again"\ncommand = "true"\n')
     ended = subprocess.run(
         [sys.executable, "-m", "hpcdash", "render", "request.toml", "--for", "slurm"],
         cwd=tmp_path,
-        env={"PYTHONPATH": f"{tmp_path}/job.zip:{PACKAGE.parents[1]}", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={
+            "PYTHONPATH": f"{tmp_path}/job.zip:{PACKAGE.parents[1]}",
+            "HOME": str(tmp_path),
+            "PATH": "/usr/bin:/bin",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -14,10 +14,17 @@ def tiny_wheel(folder: Path, code: str) -> str:
     files = {
         "tiny.py": code,
         "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
-        "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: "
+        "py3-none-any\n",
     }
-    sums = {name: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()) for name, text in files.items()}
-    record = [f"{name},sha256={sums[name].rstrip(b'=').decode()},{len(text)}\n" for name, text in files.items()]
+    sums = {
+        name: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+        for name, text in files.items()
+    }
+    record = [
+        f"{name},sha256={sums[name].rstrip(b'=').decode()},{len(text)}\n"
+        for name, text in files.items()
+    ]
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in {**files, "tiny-1.0.dist-info/RECORD": "".join(record)}.items():
             archive.writestr(name, text)

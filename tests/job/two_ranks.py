@@ -1,4 +1,7 @@
-"""One of two ranks of a training that agree over pipes. A program: RANK OUT IN, file descriptors of two pipes."""
+"""One of two ranks of a training that agree over pipes.
+
+A program: RANK OUT IN, file descriptors of two pipes.
+"""
 
 import os
 import struct
@@ -22,7 +25,9 @@ guard = TrainingGuard(
     all_reduce_max=all_reduce_max,
     rank=rank,
     look_every_seconds=0,
-    memory=MemoryGuard(host_used=lambda: 99.0 if full_on == str(rank) and step >= 20 else 1.0, every_seconds=0),
+    memory=MemoryGuard(
+        host_used=lambda: 99.0 if full_on == str(rank) and step >= 20 else 1.0, every_seconds=0
+    ),
 )
 print("ready", flush=True)
 for step in range(1, 100_000):

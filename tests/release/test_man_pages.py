@@ -1,4 +1,6 @@
-"""The man pages: one a command, from what --help says, and nothing in them that roff takes for its own."""
+"""The man pages: one a command, from what --help says, and nothing in them that roff takes for its
+own.
+"""
 
 from __future__ import annotations
 
@@ -78,5 +80,7 @@ def test_no_line_of_a_text_becomes_a_request(monkeypatch: pytest.MonkeyPatch) ->
 def test_mandoc_has_nothing_to_say_of_them(tmp_path: Path) -> None:
     for name, text in PAGES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    said = subprocess.run(["mandoc", "-Tlint", *PAGES], cwd=tmp_path, capture_output=True, text=True)
+    said = subprocess.run(
+        ["mandoc", "-Tlint", *PAGES], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (said.returncode, said.stdout) == (0, "")

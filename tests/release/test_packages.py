@@ -62,9 +62,20 @@ def test_the_wheel_alone_has_all_that_the_program_reads(packages: Path, tmp_path
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     wheel = only(packages, "*.whl")
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python")
-    run(*pip, "install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check", wheel, home=home)
+    run(
+        *pip,
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--disable-pip-version-check",
+        wheel,
+        home=home,
+    )
     use(environment / "bin" / "hpcdash", home)
-    where = run(environment / "bin" / "python", "-c", "import hpcdash; print(hpcdash.__file__)", home=home)
+    where = run(
+        environment / "bin" / "python", "-c", "import hpcdash; print(hpcdash.__file__)", home=home
+    )
     assert Path(where.strip()).is_relative_to(environment)
     assert (environment / "share" / "man" / "man1" / "hpcdash-submit.1").is_file()
 
@@ -85,12 +96,17 @@ def test_a_wheel_of_the_sdist_is_the_same(packages: Path, tmp_path: Path) -> Non
 def pythons() -> list[str]:
     """One interpreter of each version from 3.11 on."""
     found: dict[str, str] = {}
-    places = [*Path.home().glob(".pyenv/versions/*/bin/python"), *(f"python3.{minor}" for minor in range(11, 20))]
+    places = [
+        *Path.home().glob(".pyenv/versions/*/bin/python"),
+        *(f"python3.{minor}" for minor in range(11, 20)),
+    ]
     for name in [sys.executable, *map(str, places)]:
         program = shutil.which(name)
         code = "import sys; sys.version_info >= (3, 11) and print(*sys.version_info[:2], sep='.')"
         if program is not None:
-            said = subprocess.run((program, "-c", code), capture_output=True, text=True).stdout.strip()
+            said = subprocess.run(
+                (program, "-c", code), capture_output=True, text=True
+            ).stdout.strip()
             if said:
                 found.setdefault(said, program)
     return [found[version] for version in sorted(found)]
@@ -98,11 +114,19 @@ def pythons() -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
-def test_each_python_here_installs_it_from_the_registry(packages: Path, tmp_path: Path, kind: str) -> None:
+def test_each_python_here_installs_it_from_the_registry(
+    packages: Path, tmp_path: Path, kind: str
+) -> None:
     for number, python in enumerate(pythons()):
         home, environment = tmp_path / f"home {number}", tmp_path / str(number)
         home.mkdir()
         subprocess.run((python, "-m", "venv", environment), check=True)
-        pip = (environment / "bin" / "pip", "install", "-q", "--disable-pip-version-check", only(packages, kind))
+        pip = (
+            environment / "bin" / "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            only(packages, kind),
+        )
         subprocess.run(pip, check=True)
         use(environment / "bin" / "hpcdash", home)

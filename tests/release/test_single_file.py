@@ -1,4 +1,6 @@
-"""The single file unpacks once, whole and undamaged, into a folder that nobody else can change, and runs from there."""
+"""The single file unpacks once, whole and undamaged, into a folder that nobody else can change, and
+runs from there.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def programs(home: Path) -> Path:
     return home / ".cache" / "hpcdash" / "program"
 
 
-def test_it_unpacks_once_and_runs_from_there_with_a_python_that_has_it_too(file: Path, home: Path) -> None:
+def test_it_unpacks_once_and_runs_from_there_with_a_python_that_has_it_too(
+    file: Path, home: Path
+) -> None:
     status, out, err = run(file, home, "jobs", "--all")
     assert (status, err.startswith("hpcdash: unpacking into ")) == (0, True)
     said = json.loads(out)
@@ -79,7 +83,9 @@ def test_it_unpacks_once_and_runs_from_there_with_a_python_that_has_it_too(file:
     assert said["words"] == ["jobs", "--all"]
     assert said["path"] is None
     assert Path(said["file"]).is_relative_to(program)
-    child = subprocess.run((said["python"], "-P", "-c", "import hpcdash; print(hpcdash.__file__)"), capture_output=True)
+    child = subprocess.run(
+        (said["python"], "-P", "-c", "import hpcdash; print(hpcdash.__file__)"), capture_output=True
+    )
     assert child.stdout.decode().strip() == str(program / "hpcdash" / "__init__.py")
     assert (program.stat().st_mode & 0o777, (program / "evil").exists()) == (0o700, False)
     assert run(file, home, "jobs", "--all") == (0, out, "")
@@ -99,7 +105,9 @@ def test_a_damaged_file_is_refused_and_leaves_nothing(file: Path, home: Path) ->
         content = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(file, "w") as archive:
         for name, raw in content.items():
-            archive.writestr(name, raw.replace(b"sys.executable", b"sys.executablf") if "other" in name else raw)
+            archive.writestr(
+                name, raw.replace(b"sys.executable", b"sys.executablf") if "other" in name else raw
+            )
     status, out, err = run(file, home)
     assert (status, out) == (1, "")
     assert "other-9.9-py3-none-any.whl is damaged" in err
@@ -111,7 +119,11 @@ def test_a_damaged_file_is_refused_and_leaves_nothing(file: Path, home: Path) ->
 def test_a_folder_of_somebody_else_is_refused(file: Path, home: Path, whose: str) -> None:
     assert run(file, home)[0] == 0
     (program,) = programs(home).iterdir()
-    os.chown({"program": programs(home), "hpcdash": programs(home).parent, "id": program}[whose], 65534, 65534)
+    os.chown(
+        {"program": programs(home), "hpcdash": programs(home).parent, "id": program}[whose],
+        65534,
+        65534,
+    )
     status, out, err = run(file, home)
     assert (status, out) == (1, "")
     assert "HPCDASH_CACHE" in err
@@ -119,7 +131,9 @@ def test_a_folder_of_somebody_else_is_refused(file: Path, home: Path, whose: str
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
 @pytest.mark.parametrize("whose", ["program", "id"])
-def test_a_folder_that_others_can_write_is_refused(file: Path, home: Path, whose: str, mode: int) -> None:
+def test_a_folder_that_others_can_write_is_refused(
+    file: Path, home: Path, whose: str, mode: int
+) -> None:
     assert run(file, home)[0] == 0
     (program,) = programs(home).iterdir()
     folder = programs(home) if whose == "program" else program
@@ -133,7 +147,9 @@ def test_a_folder_that_others_can_write_is_refused(file: Path, home: Path, whose
     assert "is not yours alone" in err
 
 
-def test_a_parent_in_which_others_could_replace_it_is_refused(file: Path, home: Path, tmp_path: Path) -> None:
+def test_a_parent_in_which_others_could_replace_it_is_refused(
+    file: Path, home: Path, tmp_path: Path
+) -> None:
     shared = tmp_path / "shared"
     (shared / "mine").mkdir(parents=True)
     shared.chmod(0o777)
@@ -167,5 +183,8 @@ def test_beside_it_is_a_list_of_what_is_in_it(file: Path) -> None:
     listed = json.loads(file.with_suffix(".cdx.json").read_text())
     assert listed["bomFormat"] == "CycloneDX"
     (own, other) = listed["components"]
-    assert (own["purl"], own["licenses"]) == ("pkg:pypi/hpcdash@9.9", [{"license": {"name": "MIT"}}])
+    assert (own["purl"], own["licenses"]) == (
+        "pkg:pypi/hpcdash@9.9",
+        [{"license": {"name": "MIT"}}],
+    )
     assert len(other["hashes"][0]["content"]) == 64

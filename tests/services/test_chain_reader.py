@@ -1,4 +1,6 @@
-"""A train is read with few questions: what a job waited for is asked once, and of no more jobs than said."""
+"""A train is read with few questions: what a job waited for is asked once, and of no more jobs than
+said.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,17 @@ async def test_what_a_job_waited_for_is_asked_once(tmp_path: Path) -> None:
 
 
 async def test_of_a_long_past_no_more_than_a_few_are_asked(tmp_path: Path) -> None:
-    transport = train_cluster(lines={str(100 + n): f"sbatch -d afterany:{99 + n} run.sh" for n in range(1, 40)})
+    transport = train_cluster(
+        lines={str(100 + n): f"sbatch -d afterany:{99 + n} run.sh" for n in range(1, 40)}
+    )
     first = 1_795_000_000
     transport.history = [
-        {**PAST, "jobid": str(100 + n), "start": str(first + n * 100), "end": str(first + n * 100 + 90)}
+        {
+            **PAST,
+            "jobid": str(100 + n),
+            "start": str(first + n * 100),
+            "end": str(first + n * 100 + 90),
+        }
         for n in range(40)
     ]
     reader = ChainReader(store_on(transport, tmp_path), "139")
@@ -56,8 +65,8 @@ async def test_of_a_long_past_no_more_than_a_few_are_asked(tmp_path: Path) -> No
 async def test_a_job_seen_waiting_is_still_joined_after_it_began(tmp_path: Path) -> None:
     transport = train_cluster(has_array=False)
     transport.history = []
-    transport.fails[lambda words: words[0] == HISTORY and words[-1] != "ALL"] = AccountingUnavailable(
-        "no accounting answers", argv=("sacct",)
+    transport.fails[lambda words: words[0] == HISTORY and words[-1] != "ALL"] = (
+        AccountingUnavailable("no accounting answers", argv=("sacct",))
     )
     reader = ChainReader(store_on(transport, tmp_path), "63")
     assert await order(reader) == ["62", "63"]
@@ -77,9 +86,14 @@ async def test_a_job_that_nothing_knows_is_said(tmp_path: Path) -> None:
         await ChainReader(store_on(train_cluster(), tmp_path), "999").read()
 
 
-async def test_a_job_whose_turn_has_come_and_that_waits_for_room_still_follows_what_ended(tmp_path: Path) -> None:
+async def test_a_job_whose_turn_has_come_and_that_waits_for_room_still_follows_what_ended(
+    tmp_path: Path,
+) -> None:
     transport = train_cluster(has_array=False)
-    transport.mine, transport.recent = [], [job("62", name="other", **{**WAITS, "reason": "Resources"})]
+    transport.mine, transport.recent = (
+        [],
+        [job("62", name="other", **{**WAITS, "reason": "Resources"})],
+    )
     reader = ChainReader(store_on(transport, tmp_path), "62")
     assert await order(reader) == ["60", "61", "62"]
 

@@ -1,4 +1,6 @@
-"""Each job of a chain is submitted once, after the one before; what is appended to a chain waits for its last."""
+"""Each job of a chain is submitted once, after the one before; what is appended to a chain waits
+for its last.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,20 @@ class Chain:
 
     async def submit(self, count: int) -> tuple[Outcome, ...]:
         return await submit_chain(
-            self.plan, self.actions, self.store, count, lambda link, outcome: self.told.append((link, outcome))
+            self.plan,
+            self.actions,
+            self.store,
+            count,
+            lambda link, outcome: self.told.append((link, outcome)),
         )
 
     @property
     def waited_for(self) -> list[str]:
         """What each submission was told to wait for."""
-        return [next((word for word in argv if "dependency" in word), "") for argv, _ in self.transport.submitted]
+        return [
+            next((word for word in argv if "dependency" in word), "")
+            for argv, _ in self.transport.submitted
+        ]
 
 
 @pytest.fixture
@@ -81,16 +90,23 @@ async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> N
     outcomes = await chain.submit(5)
     assert len(chain.transport.submitted) == 3
     assert format_chain(outcomes, 5) == (
-        "2 jobs of 5 submitted, which stay: 91 92; number 3: Job violates QOS limits; the 2 after it were not sent"
+        "2 jobs of 5 submitted, which stay: 91 92; number 3: Job violates QOS limits; the 2 after "
+        "it were not sent"
     )
 
 
-async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_that_is_found(chain: Chain) -> None:
+async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_that_is_found(
+    chain: Chain,
+) -> None:
     chain.transport.answers["sbatch"] = [None, LOST]
 
     def arrives(word: str) -> None:
         if len(chain.transport.submitted) == 2:
-            [mark] = [option[10:] for option in chain.transport.submitted[1][0] if option.startswith("--comment=")]
+            [mark] = [
+                option[10:]
+                for option in chain.transport.submitted[1][0]
+                if option.startswith("--comment=")
+            ]
             chain.transport.mine = chain.transport.recent = [{"jobarrayid": "192", "comment": mark}]
 
     chain.transport.on_run = arrives
@@ -102,12 +118,15 @@ async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_th
 
 async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: Chain) -> None:
     chain.transport.answers["sbatch"] = [None, LOST]
-    chain.transport.fails[RECENT] = ControllerDown("the controller does not answer", argv=("squeue",))
+    chain.transport.fails[RECENT] = ControllerDown(
+        "the controller does not answer", argv=("squeue",)
+    )
     outcomes = await chain.submit(3)
     assert [outcome.done for outcome in outcomes] == [True, None]
     assert len(chain.transport.submitted) == 2
-    assert "1 job of 3 submitted, which stay: 91; number 2: it may or may not have been submitted" in format_chain(
-        outcomes, 3
+    assert (
+        "1 job of 3 submitted, which stay: 91; number 2: it may or may not have been submitted"
+        in format_chain(outcomes, 3)
     )
 
 
@@ -117,7 +136,9 @@ async def test_one_whose_number_was_not_told_is_the_last(chain: Chain) -> None:
     assert (outcomes[0].done, len(chain.transport.submitted)) == (True, 1)
 
 
-async def test_a_later_one_that_cannot_be_planned_is_an_outcome_and_the_first_is_an_error(chain: Chain) -> None:
+async def test_a_later_one_that_cannot_be_planned_is_an_outcome_and_the_first_is_an_error(
+    chain: Chain,
+) -> None:
     async def refuses(after: tuple[str, ...]) -> SubmissionPlan:
         if len(after) == at:
             raise UsageError("it cannot be")
@@ -158,7 +179,9 @@ async def test_in_pbs_one_waits_for_the_last_of_a_chain() -> None:
     train = await ChainReader(store, "9.pbs01").read()
     assert [unit.job_id for unit in train.units] == ["9.pbs01", "10.pbs01", "11.pbs01"]
     detail = await store.fetch_detail("10.pbs01")
-    again = plan_append(store, Appendix("10.pbs01", SCRIPT, "child", detail, {}), (train.ends[-1].job_id,))
+    again = plan_append(
+        store, Appendix("10.pbs01", SCRIPT, "child", detail, {}), (train.ends[-1].job_id,)
+    )
     [command] = again.plan.commands
     words = without_env(command.argv)
     at = words.index("qsub")

@@ -28,7 +28,11 @@ Run = Callable[[Query[tuple[Chunk, ...]]], tuple[Chunk, ...]]
 
 
 def answer(query: Query[tuple[Chunk, ...]], shell: str = "sh", path: str = "") -> CommandResult:
-    words = [shutil.which(shell) or shell, *(("sh",) if shell == "busybox" else ()), *query.argv[1:]]
+    words = [
+        shutil.which(shell) or shell,
+        *(("sh",) if shell == "busybox" else ()),
+        *query.argv[1:],
+    ]
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None
     done = subprocess.run(words, capture_output=True, check=False, env=environment)
     return CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0)
@@ -45,9 +49,19 @@ def test_ranges_and_ends_of_many_files_come_with_one_command(run: Run, tmp_path:
     for name in names:
         with open(os.fsencode(tmp_path / name), "wb") as file:
             file.write(content)
-    wanted = [(0, 10), (99_999, 100_001), (299_999, 5), (300_000, 10), (5, 0), (None, 7), (None, 1 << 20), (0, 1 << 20)]
+    wanted = [
+        (0, 10),
+        (99_999, 100_001),
+        (299_999, 5),
+        (300_000, 10),
+        (5, 0),
+        (None, 7),
+        (None, 1 << 20),
+        (0, 1 << 20),
+    ]
     ranges = [
-        FileRange(str(tmp_path / name), begin, length) for name, (begin, length) in zip(names, wanted, strict=True)
+        FileRange(str(tmp_path / name), begin, length)
+        for name, (begin, length) in zip(names, wanted, strict=True)
     ]
     chunks = run(files_query(ranges))
     whole = len(content)
@@ -60,7 +74,9 @@ def test_ranges_and_ends_of_many_files_come_with_one_command(run: Run, tmp_path:
     assert len({chunk.look.identity for chunk in chunks}) == len(names)
 
 
-def test_each_that_cannot_be_read_says_why_and_the_others_are_read(run: Run, tmp_path: Path) -> None:
+def test_each_that_cannot_be_read_says_why_and_the_others_are_read(
+    run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_bytes(b"here")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("gone")
@@ -111,7 +127,9 @@ def test_what_is_as_it_was_is_not_read_again(run: Run, tmp_path: Path) -> None:
     assert again() == (b"", False)
 
 
-def test_one_that_stands_for_another_is_read_where_that_holds_but_blanks(run: Run, tmp_path: Path) -> None:
+def test_one_that_stands_for_another_is_read_where_that_holds_but_blanks(
+    run: Run, tmp_path: Path
+) -> None:
     for name, text in (("words", "bad\n"), ("blanks", " \n\t\n"), ("other", "more")):
         (tmp_path / name).write_text(text)
     ranges = []
@@ -165,12 +183,16 @@ def test_what_an_answer_that_was_cut_lacks_is_said_of_each_file(tmp_path: Path) 
         (tmp_path / name).write_bytes(b"0123456789")
     query = files_query([FileRange(str(tmp_path / name), 0, 100) for name in "abc"])
     whole = answer(query)
-    cut = replace(whole, stdout=b"Welcome!\n" + whole.stdout[: whole.stdout.rindex(b"there") - 25], status=137)
+    cut = replace(
+        whole, stdout=b"Welcome!\n" + whole.stdout[: whole.stdout.rindex(b"there") - 25], status=137
+    )
     chunks = query.parse(cut)
     assert [bool(chunk.look.problem) for chunk in chunks] == [False, True, True]
     assert chunks[0].content == b"0123456789"
     nothing = replace(whole, stdout=b"", stderr=b"This account is not available.\n", status=1)
-    assert {chunk.look.problem for chunk in query.parse(nothing)} == {"This account is not available."}
+    assert {chunk.look.problem for chunk in query.parse(nothing)} == {
+        "This account is not available."
+    }
 
 
 def test_a_whole_file_is_read_or_it_is_said_why_not(tmp_path: Path) -> None:
@@ -181,7 +203,9 @@ def test_a_whole_file_is_read_or_it_is_said_why_not(tmp_path: Path) -> None:
     def read(path: Path) -> bytes:
         query = whole_file_query(str(path), 1 << 20)
         done = subprocess.run(query.argv, capture_output=True, check=False)
-        return query.parse(CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0))
+        return query.parse(
+            CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0)
+        )
 
     assert read(script) == script.read_bytes()
     os.truncate(script, 0)

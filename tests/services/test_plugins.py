@@ -1,4 +1,6 @@
-"""A person's own commands: their words and environment, whatever a job is called, and how they end."""
+"""A person's own commands: their words and environment, whatever a job is called, and how they
+end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sshd import until_gone
 
-SHELL = ["$(rm -rf ~)", "`id`", "a;b", "a b", "*", "'", '"', "a\nb", "a\x1b]0;x\x07", "a\0b", "a\ud800"]
+SHELL = [
+    "$(rm -rf ~)",
+    "`id`",
+    "a;b",
+    "a b",
+    "*",
+    "'",
+    '"',
+    "a\nb",
+    "a\x1b]0;x\x07",
+    "a\0b",
+    "a\ud800",
+]
 HOSTILE = [*SHELL, "-rf", "--help"]
 
 
@@ -40,9 +54,18 @@ async def output_of(command: PluginCommand) -> tuple[int, str]:
 
 
 def test_a_field_stays_in_its_one_word() -> None:
-    assert built("x", "--id={id}", "{id}@{cluster}", "{{id}}", "{}").argv == ("x", "--id=12", "12@juno", "{id}", "{}")
+    assert built("x", "--id={id}", "{id}@{cluster}", "{{id}}", "{}").argv == (
+        "x",
+        "--id=12",
+        "12@juno",
+        "{id}",
+        "{}",
+    )
     argument = ("sh", "-c", 'echo "$1"', "sh", "{name}")
-    assert built(*argument, name="$(rm -rf ~) 'a' {id}").argv == (*argument[:-1], "$(rm -rf ~) 'a' {id}")
+    assert built(*argument, name="$(rm -rf ~) 'a' {id}").argv == (
+        *argument[:-1],
+        "$(rm -rf ~) 'a' {id}",
+    )
 
 
 def test_the_node_of_a_job_is_its_first() -> None:
@@ -79,7 +102,9 @@ def test_a_field_that_is_unknown_is_no_empty_word() -> None:
 
 @for_each("name", SHELL)
 @for_each("program", ["ssh", "/usr/bin/ssh", "watch", "tmux", "clush", "pdsh", "mine"])
-def test_no_program_gets_what_a_shell_acts_on_as_it_may_hand_its_words_to_one(program: str, name: str) -> None:
+def test_no_program_gets_what_a_shell_acts_on_as_it_may_hand_its_words_to_one(
+    program: str, name: str
+) -> None:
     with pytest.raises(UsageError):
         built(program, "host", "grep", "--", "x{name}", name=name)
 
@@ -100,7 +125,9 @@ async def test_a_hostile_name_reaches_a_program_as_it_is_or_not_at_all(name: str
 def test_every_field_is_a_variable_and_secrets_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LAB_TOKEN", "WANDB_API_KEY", "MAIL", "HARMLESS"):
         monkeypatch.setenv(name, "value")
-    command = build_command(Plugin("mine", ("x",), secrets=("WANDB_API_KEY",)), {"id": "12", "gpus": 4}, "job", "12")
+    command = build_command(
+        Plugin("mine", ("x",), secrets=("WANDB_API_KEY",)), {"id": "12", "gpus": 4}, "job", "12"
+    )
     environment = environment_here(command, frozenset({"MAIL"}))
     assert (environment["HPCDASH_JOB_ID"], environment["HPCDASH_JOB_GPUS"]) == ("12", "4")
     assert {"HARMLESS", "WANDB_API_KEY"} <= environment.keys()
@@ -109,8 +136,14 @@ def test_every_field_is_a_variable_and_secrets_stay_here(monkeypatch: pytest.Mon
 
 def test_no_variable_of_a_row_is_one_that_hpcdash_reads() -> None:
     command = built("x", state="running", queue="gpu")
-    assert (command.variables["HPCDASH_JOB_STATE"], command.variables["HPCDASH_JOB_QUEUE"]) == ("running", "gpu")
-    assert not {"HPCDASH_STATE", "HPCDASH_QUEUE", "HPCDASH_CONFIG", "HPCDASH_CACHE"} & command.variables.keys()
+    assert (command.variables["HPCDASH_JOB_STATE"], command.variables["HPCDASH_JOB_QUEUE"]) == (
+        "running",
+        "gpu",
+    )
+    assert (
+        not {"HPCDASH_STATE", "HPCDASH_QUEUE", "HPCDASH_CONFIG", "HPCDASH_CACHE"}
+        & command.variables.keys()
+    )
 
 
 @pytest.mark.system
@@ -136,7 +169,9 @@ async def test_a_command_is_ended_at_its_limit() -> None:
 async def test_a_command_that_is_given_up_ends_with_what_it_started() -> None:
     started = asyncio.Event()
     command = built("sh", "-c", "sleep 600.4711 & echo begun; wait")
-    task = asyncio.ensure_future(run_plugin(command, ScriptedTransport(), lambda chunk: started.set()))
+    task = asyncio.ensure_future(
+        run_plugin(command, ScriptedTransport(), lambda chunk: started.set())
+    )
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -40,7 +40,10 @@ def test_nodes_are_checked_by_a_job_and_what_was_found_is_told_by_node(over_ssh:
             'node_probe = ["disk", "cuda"]',
             ": hpcdash: the cuda check failed: the driver cannot be loaded: ",
         ),
-        ('startup_hook = "test -d /missing || exit 7"', "hpcdash: the startup hook failed on node "),
+        (
+            'startup_hook = "test -d /missing || exit 7"',
+            "hpcdash: the startup hook failed on node ",
+        ),
         ('startup_hook = "touch made"\nnode_probe = "disk"', ""),
     ],
     ids=["check", "hook", "well"],
@@ -49,7 +52,9 @@ def test_what_fails_before_the_command_is_the_job_s_cause(
     over_ssh: Program, tmp_path: Path, more: str, cause: str
 ) -> None:
     request = tmp_path / "a.toml"
-    request.write_text(f'name = "before"\ncommand = "echo started"\nslot_type = "cpu"\ntime = "2m"\n{more}\n')
+    request.write_text(
+        f'name = "before"\ncommand = "echo started"\nslot_type = "cpu"\ntime = "2m"\n{more}\n'
+    )
     done = over_ssh("submit", str(request))
     assert done.status == 0, done
     job = done.text.strip()

@@ -17,7 +17,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm_releases
 
-# As driver 535 prints it with csv,noheader,nounits: four GPUs, of which the job sees those of CUDA_VISIBLE_DEVICES.
+# As driver 535 prints it with csv,noheader,nounits: four GPUs, of which the job sees those of
+# CUDA_VISIBLE_DEVICES.
 _NVIDIA_SMI = """#!/bin/sh
 cat <<rows
 0, GPU-6a1c, 93, 30100, 81920, 401.20, NVIDIA A100-SXM4-80GB
@@ -66,26 +67,34 @@ def steps(lab: SlurmLab, job: str) -> int:
 def test_a_command_runs_in_the_job_on_each_node_and_what_fails_is_told(
     clean_slurm: SlurmLab, job: str, program: Program
 ) -> None:
-    gpus = program("exec", job, "--each-gpu", "--format", "json", "--", "printenv", "CUDA_VISIBLE_DEVICES").json
+    gpus = program(
+        "exec", job, "--each-gpu", "--format", "json", "--", "printenv", "CUDA_VISIBLE_DEVICES"
+    ).json
     assert [(one["node"], one["gpu"], one["output"]) for one in gpus["nodes"]] == [
         (node, gpu, f"{gpu}\n") for node in ("g1", "g2") for gpu in ("0", "1")
     ]
     both = program("exec", job, "--", "sh", "-c", 'echo "$SLURM_JOB_ID $CUDA_VISIBLE_DEVICES"')
     assert (both.status, both.text.splitlines()[1::2]) == (0, ["g[1-2] (2)", f"{job} 0,1"])
-    part = program("exec", job, "--", "sh", "-c", 'echo "it\'s $1"; [ "$SLURMD_NODENAME" = g1 ]', "sh", "$(id)")
+    part = program(
+        "exec", job, "--", "sh", "-c", 'echo "it\'s $1"; [ "$SLURMD_NODENAME" = g1 ]', "sh", "$(id)"
+    )
     assert (part.status, part.stderr) == (1, "hpcdash: g2: exit 1\n")
     assert part.text.count("it's $(id)\n") == 2
     assert clean_slurm.job_states(job) == {"RUNNING"}
 
 
-def test_each_node_has_all_gpus_of_the_job_however_they_were_asked_for(clean_slurm: SlurmLab, program: Program) -> None:
+def test_each_node_has_all_gpus_of_the_job_however_they_were_asked_for(
+    clean_slurm: SlurmLab, program: Program
+) -> None:
     # A step by itself would get one of two on each node here, and none at all there.
     asked = {
         "g[1-2] (2)\n0,1\n": ("--ntasks-per-node=2", "--gpus-per-task=1"),
         "g1\n0,1\ng2\n0\n": ("--gpus=3",),
     }
     for shown, options in asked.items():
-        job = clean_slurm.submit("alice", "-p", "gpu", "-N2", *options, "-o/dev/null", script="#!/bin/sh\nsleep 300\n")
+        job = clean_slurm.submit(
+            "alice", "-p", "gpu", "-N2", *options, "-o/dev/null", script="#!/bin/sh\nsleep 300\n"
+        )
         clean_slurm.wait_state(job, "RUNNING")
         answer = program("exec", job, "--", "printenv", "CUDA_VISIBLE_DEVICES")
         assert (answer.status, answer.text.replace("-" * 15 + "\n", "")) == (0, shown), answer
@@ -114,7 +123,9 @@ def test_what_a_job_uses_is_sampled_by_one_step_which_ends_with_its_reader(
         assert any(one["command"] == "sleep 3600" for one in node["processes"])
     wait_until("the end of its step", lambda: steps(clean_slurm, job) == before)
     follower = subprocess.Popen(
-        program.argv("top", job, "--format", "json"), env=program.environment, stdout=subprocess.PIPE
+        program.argv("top", job, "--format", "json"),
+        env=program.environment,
+        stdout=subprocess.PIPE,
     )
     assert follower.stdout is not None
     assert follower.stdout.readline().startswith(b"{")

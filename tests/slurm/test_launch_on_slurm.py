@@ -1,4 +1,6 @@
-"""Generated batch scripts submitted to a real Slurm: what is given, what runs on each node, how it ends."""
+"""Generated batch scripts submitted to a real Slurm: what is given, what runs on each node, how it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import pytest
 from hpcdash.backends.script.body import CONTAINER_UP, Place, secrets_file
 from hpcdash.backends.slurm.lint import refusal_hint
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 from tests.support.process_lists import seen_command_lines
 from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
@@ -22,9 +32,14 @@ from tests.support.slurm import LabError, SlurmLab
 from tests.support.waiting import wait_until
 
 CPU = SlotType.CPU
-BOTH, GRES, NEITHER = Site(), Site(tres_supported=False), Site(tres_supported=False, gres_supported=False)
+BOTH, GRES, NEITHER = (
+    Site(),
+    Site(tres_supported=False),
+    Site(tres_supported=False, gres_supported=False),
+)
 HOSTILE = "a b;$(touch owned) `touch owned` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
-# Slurm looks after time limits each 30 s, and sends a signal up to 30 s early: from the 5th second of a minute on.
+# Slurm looks after time limits each 30 s, and sends a signal up to 30 s early: from the 5th second
+# of a minute on.
 USR1, BATCH_USR1 = EarlySignal("USR1", 25), EarlySignal("USR1", 25, batch_only=True)
 
 _ROW = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
@@ -74,7 +89,8 @@ TELLS_ITS_SECRET = 'echo "${#API_TOKEN} $V"; sleep 2.25'
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table from slots to options; `given` is (tasks, GPUs seen by each) of every node, in order.
+    """A row of the table from slots to options; `given` is (tasks, GPUs seen by each) of every
+    node, in order.
 
     Empty where Slurm spreads the GPUs over the nodes as it finds them.
     """
@@ -125,7 +141,9 @@ class Ran:
         self.lab = lab
         self.folder = lab.work_dir("alice") / f"launch-{uuid4().hex[:8]}"
         lab.as_user("alice", "mkdir", "-p", self.folder / "bin")
-        self.programs = {"torchrun": _TORCHRUN} | dict.fromkeys(("apptainer", "podman", "enroot"), _RUNTIME)
+        self.programs = {"torchrun": _TORCHRUN} | dict.fromkeys(
+            ("apptainer", "podman", "enroot"), _RUNTIME
+        )
         for name, text in self.programs.items():
             (self.folder / "bin" / name).write_text(text)
             (self.folder / "bin" / name).chmod(0o755)
@@ -138,9 +156,15 @@ class Ran:
         self.seen: set[str] = set()
 
     def submit(self, known_as: str, command: str = _ROW, **fields: Any) -> None:
-        known: dict[str, Any] = {"limit_seconds": 60, "memory_bytes": 64 << 20, "work_dir": str(self.folder)}
+        known: dict[str, Any] = {
+            "limit_seconds": 60,
+            "memory_bytes": 64 << 20,
+            "work_dir": str(self.folder),
+        }
         request = Request(command=command, **(known | fields))
-        script = batch_script(Scheduler.SLURM, request, Place("test", str(self.folder)), queue_has_gpus=True)
+        script = batch_script(
+            Scheduler.SLURM, request, Place("test", str(self.folder)), queue_has_gpus=True
+        )
         has_pyxis = request.container is not None and request.container.runtime is Runtime.PYXIS
         path = self.path.replace("PATH=", f"PATH={self.folder}/pyxis:") if has_pyxis else self.path
         self.ids[known_as] = self.lab.submit("alice", path, script=script.text)
@@ -150,7 +174,11 @@ class Ran:
             words = ("squeue", "-h", "-o", "%F", "-j", ",".join(self.ids.values()))
             return self.lab.admin(*words, check=False).stdout.decode().split()
 
-        wait_until("the end of all jobs", lambda: not left(), lambda: self.lab.admin("squeue").stdout.decode())
+        wait_until(
+            "the end of all jobs",
+            lambda: not left(),
+            lambda: self.lab.admin("squeue").stdout.decode(),
+        )
 
     def text(self, name: str, ending: str = "out") -> str:
         path = self.folder / f"{self.ids[name]}.{ending}"
@@ -181,27 +209,53 @@ def ran(slurm_lab: SlurmLab) -> Iterator[Ran]:
         several = "echo begun\n/usr/bin/python3 train.py\necho went on"
         jobs.submit("warned in several lines", several, signal=USR1, rank_logs=True, **cpus(2))
         jobs.submit(
-            "warned in a container", several, signal=BATCH_USR1, container=CONTAINERS[Runtime.APPTAINER], slots=0
+            "warned in a container",
+            several,
+            signal=BATCH_USR1,
+            container=CONTAINERS[Runtime.APPTAINER],
+            slots=0,
         )
         fails = '[ "$SLURM_NODEID" = 1 ] || exec sleep 300; exit 7'
         jobs.submit("one node fails", fails, **cpus(2))
-        jobs.submit("one rank fails", '[ "$SLURM_PROCID" = 3 ] || exec sleep 300; exit 7', **cpus(4, 2, **SRUN))
-        jobs.submit("hostile", 'printf "%s" "$V" | od -An -tx1', environment={"V": HOSTILE}, slots=0)
+        jobs.submit(
+            "one rank fails",
+            '[ "$SLURM_PROCID" = 3 ] || exec sleep 300; exit 7',
+            **cpus(4, 2, **SRUN),
+        )
+        jobs.submit(
+            "hostile", 'printf "%s" "$V" | od -An -tx1', environment={"V": HOSTILE}, slots=0
+        )
         cores = ("--cpus-per-task=3",)
-        jobs.submit("cores", 'scontrol show step -o "$SLURM_JOB_ID.0"', extra_args=cores, **gpus(2, 1))
-        jobs.submit("array", 'echo "task $SLURM_ARRAY_TASK_ID"', array=parse_tasks("1-3%2"), slots=0)
+        jobs.submit(
+            "cores", 'scontrol show step -o "$SLURM_JOB_ID.0"', extra_args=cores, **gpus(2, 1)
+        )
+        jobs.submit(
+            "array", 'echo "task $SLURM_ARRAY_TASK_ID"', array=parse_tasks("1-3%2"), slots=0
+        )
         for runtime, container in CONTAINERS.items():
             environment = {"V": HOSTILE.replace("\n", " ")}
-            jobs.submit(runtime, "echo inside", container=container, environment=environment, **gpus(2, 1))
+            jobs.submit(
+                runtime, "echo inside", container=container, environment=environment, **gpus(2, 1)
+            )
         secret = {"API_TOKEN": SECRET, "V": "plain"}
-        (jobs.folder / "secrets.sh").write_bytes(secrets_file(Request(command="a", environment=secret)))
+        (jobs.folder / "secrets.sh").write_bytes(
+            secrets_file(Request(command="a", environment=secret))
+        )
         (jobs.folder / "secrets.sh").chmod(0o644)
         for runtime in SECRETIVE:
             container = None if runtime is Runtime.NONE else Container(runtime, "lab/net:1")
-            jobs.submit(f"secret {runtime}", TELLS_ITS_SECRET, container=container, environment=secret, **cpus(2))
+            jobs.submit(
+                f"secret {runtime}",
+                TELLS_ITS_SECRET,
+                container=container,
+                environment=secret,
+                **cpus(2),
+            )
         for row in ROWS:
             jobs.submit(row.name, **row.fields)
-        with seen_command_lines("hunter2", "sleep 2.25", "--container-image=lab/net:1") as jobs.seen:
+        with seen_command_lines(
+            "hunter2", "sleep 2.25", "--container-image=lab/net:1"
+        ) as jobs.seen:
             jobs.wait()
         yield jobs
     finally:
@@ -225,8 +279,12 @@ def test_a_row_of_the_table_gives_its_nodes_tasks_and_gpus(ran: Ran, row: Row) -
         assert all(count == (devices if is_task_a_gpu else 1) for count, devices in given), given
 
 
-def test_where_slurm_has_its_bug_with_gpus_on_any_nodes_the_refusal_has_a_hint(slurm_lab: SlurmLab) -> None:
-    script = batch_script(Scheduler.SLURM, Request(command="true", **gpus(8)), Place("test", "/tmp"))
+def test_where_slurm_has_its_bug_with_gpus_on_any_nodes_the_refusal_has_a_hint(
+    slurm_lab: SlurmLab,
+) -> None:
+    script = batch_script(
+        Scheduler.SLURM, Request(command="true", **gpus(8)), Place("test", "/tmp")
+    )
     options = [line.removeprefix("#SBATCH ") for line in script.text.splitlines()]
     version = slurm_lab.admin("sbatch", "--version").stdout.decode()
     try:
@@ -258,7 +316,9 @@ def test_a_command_of_several_lines_goes_on_after_an_early_signal(ran: Ran) -> N
 
 def test_an_early_signal_reaches_a_command_in_a_container(ran: Ran) -> None:
     lines = ran.text("warned in a container").splitlines()
-    assert lines[1:] == ["begun", "0 None warned", "saved", "went on"], ran.text("warned in a container", "err")
+    assert lines[1:] == ["begun", "0 None warned", "saved", "went on"], ran.text(
+        "warned in a container", "err"
+    )
     assert ran.shown("warned in a container")["ExitCode"] == "0:0"
 
 
@@ -285,13 +345,21 @@ def test_each_task_of_an_array_has_a_log_of_its_own(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize("runtime", CONTAINERS)
-def test_one_container_a_node_is_started_with_its_words_and_variables(ran: Ran, runtime: Runtime) -> None:
+def test_one_container_a_node_is_started_with_its_words_and_variables(
+    ran: Ran, runtime: Runtime
+) -> None:
     made = [json.loads(line) for line in ran.lines(runtime) if line.startswith("[")]
     assert [node for node, _, _ in made] == ["0", "1"], ran.text(runtime, "err")
     value = HOSTILE.replace("\n", " ")
     for _, words, seen in made:
-        assert words[:2] == [runtime, {"apptainer": "exec", "podman": "run", "enroot": "start"}[runtime]]
-        assert any(word.startswith(("/data:/d:ro", "--volume=/data:/d:ro", "/data:/d:none:")) for word in words)
+        assert words[:2] == [
+            runtime,
+            {"apptainer": "exec", "podman": "run", "enroot": "start"}[runtime],
+        ]
+        assert any(
+            word.startswith(("/data:/d:ro", "--volume=/data:/d:ro", "/data:/d:none:"))
+            for word in words
+        )
         assert seen["APPTAINERENV_V" if runtime is Runtime.APPTAINER else "V"] == value
         assert value not in words
     assert ran.lines(runtime).count("inside") == 2
@@ -299,7 +367,9 @@ def test_one_container_a_node_is_started_with_its_words_and_variables(ran: Ran, 
 
 
 @pytest.mark.parametrize("runtime", SECRETIVE)
-def test_a_secret_reaches_the_command_and_nothing_that_others_or_logs_show(ran: Ran, runtime: Runtime) -> None:
+def test_a_secret_reaches_the_command_and_nothing_that_others_or_logs_show(
+    ran: Ran, runtime: Runtime
+) -> None:
     name = f"secret {runtime}"
     assert ran.lines(name).count(f"{len(SECRET)} plain") == 2, ran.text(name, "err")
     assert [line for line in ran.seen if "sleep 2.25" in line]
@@ -307,7 +377,9 @@ def test_a_secret_reaches_the_command_and_nothing_that_others_or_logs_show(ran: 
     shown = ran.lab.admin("scontrol", "show", "job", "-dd", ran.ids[name]).stdout
     script = ran.lab.admin("scontrol", "write", "batch_script", ran.ids[name], "-").stdout
     logs = b"".join(path.read_bytes() for path in (ran.lab.run_dir / "log").rglob("*.log"))
-    assert not [part for part in (shown, script, logs, ran.text(name, "err").encode()) if b"hunter2" in part]
+    assert not [
+        part for part in (shown, script, logs, ran.text(name, "err").encode()) if b"hunter2" in part
+    ]
 
 
 def test_each_field_is_what_slurm_shows_of_the_job(slurm_lab: SlurmLab) -> None:

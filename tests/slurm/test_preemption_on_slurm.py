@@ -1,4 +1,6 @@
-"""Trainings that a real Slurm preempts, with a GraceTime and without: requeued once, from what they saved, or ended."""
+"""Trainings that a real Slurm preempts, with a GraceTime and without: requeued once, from what they
+saved, or ended.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.support.waiting import wait_until
 
 USER = "alice"
 NODE = "n2"
-# It saves every 10 steps, and a file has it end; a save after a warning lasts until another file is there.
+# It saves every 10 steps, and a file has it end; a save after a warning lasts until another file is
+# there.
 TRAINING = """
 import os, pathlib, time
 from hpcdash.job import Checkpoints, TrainingGuard
@@ -67,7 +70,9 @@ class Trained:
             "limit_seconds": 1200,
         }
         request = Request(**(known | fields))
-        self.script = batch_script(Scheduler.SLURM, request, Place("1", str(self.folder)), queue_has_gpus=False).text
+        self.script = batch_script(
+            Scheduler.SLURM, request, Place("1", str(self.folder)), queue_has_gpus=False
+        ).text
         self.job = ""
 
     def submit(self, *options: str) -> Trained:
@@ -91,7 +96,9 @@ class Trained:
         return self.log() + self.shown()
 
     def shown(self, task: str = "") -> str:
-        return self.lab.admin("scontrol", "show", "job", self.job + task, check=False).stdout.decode()
+        return self.lab.admin(
+            "scontrol", "show", "job", self.job + task, check=False
+        ).stdout.decode()
 
     def wait_shown(self, *words: str, task: str = "") -> None:
         wait_until(
@@ -105,7 +112,9 @@ class Trained:
         return self.lab.submit(USER, "--qos=high", "--exclusive", f"-w{NODE}", "-t5")
 
     def start_now(self, preempting: str, task: str = "") -> None:
-        """Free the node, and start the requeued job without the two minutes that Slurm waits for."""
+        """Free the node, and start the requeued job without the two minutes that Slurm waits
+        for.
+        """
         self.lab.admin("scancel", preempting)
         self.file("ready" + task.strip("_")).unlink()
         # Within the same second slurmd takes the new start for the one it has just ended.
@@ -116,9 +125,15 @@ class Trained:
         """Wait until the accounting, which lags, has these runs of the job, in order."""
 
         def listed() -> str:
-            return self.lab.admin("sacct", "-DXnP", "-ostate", "-j", self.job + task).stdout.decode()
+            return self.lab.admin(
+                "sacct", "-DXnP", "-ostate", "-j", self.job + task
+            ).stdout.decode()
 
-        wait_until(f"runs {states}", lambda: [line.split()[0] for line in listed().splitlines()] == [*states], listed)
+        wait_until(
+            f"runs {states}",
+            lambda: [line.split()[0] for line in listed().splitlines()] == [*states],
+            listed,
+        )
 
 
 @pytest.fixture
@@ -144,7 +159,11 @@ def test_a_training_that_saves_within_the_grace_is_requeued_each_time_and_its_de
         assert training.log().count("hpcdash: preempted: requeues job") == restarts
         assert clean_slurm.job_states(dependent) == {"PENDING"}
         training.start_now(preempting)
-    starts = [int(line.split()[-1]) for line in training.log().splitlines() if line.startswith("starts at step")]
+    starts = [
+        int(line.split()[-1])
+        for line in training.log().splitlines()
+        if line.startswith("starts at step")
+    ]
     assert starts == sorted(set(starts)), training.log()
     assert starts[0] == 1
     training.touch("finish")
@@ -232,7 +251,9 @@ def test_the_last_task_of_an_array_requeues_itself_and_neither_a_finished_nor_a_
     training.wait_runs("REQUEUED", "COMPLETED", task="_3")
 
 
-def test_a_heterogeneous_job_waits_for_slurm_to_requeue_it(clean_slurm: SlurmLab, grace: Callable[[int], None]) -> None:
+def test_a_heterogeneous_job_waits_for_slurm_to_requeue_it(
+    clean_slurm: SlurmLab, grace: Callable[[int], None]
+) -> None:
     grace(8)
     training = Trained(clean_slurm).submit("-n1", ":", "-n1", "-wn3", "--qos=low")
     training.wait_file("ready")

@@ -33,14 +33,21 @@ def folder(clean_slurm: SlurmLab) -> Iterator[Path]:
 
 
 def submit(lab: SlurmLab, folder: Path, command: str, probe: str = "", **fields: object) -> str:
-    known: dict[str, object] = {"slots": 4, "slots_per_node": 2, "queue": "gpu", "slot_type": SlotType.CUDA}
+    known: dict[str, object] = {
+        "slots": 4,
+        "slots_per_node": 2,
+        "queue": "gpu",
+        "slot_type": SlotType.CUDA,
+    }
     known |= {"limit_seconds": 120, "work_dir": str(folder), "site": Site(node_probe=probe)}
     script = batch_script(
         Scheduler.SLURM,
         Request(command=command, **(known | fields)),  # type: ignore[arg-type]
         Place("test", str(folder)),
     )
-    return lab.submit("alice", f"--export=ALL,PATH={folder}/bin:/usr/bin:/bin,HOME={folder}", script=script.text)
+    return lab.submit(
+        "alice", f"--export=ALL,PATH={folder}/bin:/usr/bin:/bin,HOME={folder}", script=script.text
+    )
 
 
 @pytest.mark.parametrize("tres", [True, False])
@@ -48,7 +55,8 @@ def test_a_node_that_fails_its_probe_is_named_and_the_command_starts_nowhere(
     clean_slurm: SlurmLab, folder: Path, *, tres: bool
 ) -> None:
     probe = (
-        'echo "GPUs $CUDA_VISIBLE_DEVICES"\n[ "$SLURMD_NODENAME" != g2 ] || { echo "CUDA error: lost" >&2; exit 9; }'
+        'echo "GPUs $CUDA_VISIBLE_DEVICES"\n[ "$SLURMD_NODENAME" != g2 ] || { echo "CUDA '
+        'error: lost" >&2; exit 9; }'
     )
     site = Site(node_probe=probe, tres_supported=tres)
     job = submit(clean_slurm, folder, "echo started", site=site)
@@ -59,13 +67,16 @@ def test_a_node_that_fails_its_probe_is_named_and_the_command_starts_nowhere(
     cause = root_cause(said)
     assert cause is not None
     assert cause.words == (
-        'hpcdash: node g2 failed the probe (status 9): submit with exclude_nodes = ["g2"], or --exclude=g2'
+        'hpcdash: node g2 failed the probe (status 9): submit with exclude_nodes = ["g2"], or '
+        "--exclude=g2"
     )
     code = clean_slurm.admin("scontrol", "show", "job", "-o", job).stdout.decode()
     assert "ExitCode=1:0" in code
 
 
-def test_a_signal_reaches_the_command_that_started_after_the_probe(clean_slurm: SlurmLab, folder: Path) -> None:
+def test_a_signal_reaches_the_command_that_started_after_the_probe(
+    clean_slurm: SlurmLab, folder: Path
+) -> None:
     command = "trap 'echo warned; exit' USR1\necho up\nfor _ in $(seq 600); do sleep 0.1; done"
     signal = EarlySignal("USR1", 25, batch_only=True)
     job = submit(clean_slurm, folder, command, "true", signal=signal)
@@ -84,7 +95,9 @@ def test_stacks_of_every_node_while_the_job_has_all_of_it(
     if has_spy:
         (folder / "bin" / "py-spy").write_text(_PY_SPY)
         (folder / "bin" / "py-spy").chmod(0o755)
-    job = submit(clean_slurm, folder, f"echo up; {_SLEEPS}", launcher=launcher, extra_args=("--exclusive",))
+    job = submit(
+        clean_slurm, folder, f"echo up; {_SLEEPS}", launcher=launcher, extra_args=("--exclusive",)
+    )
     out, tasks = folder / f"{job}.out", 4 if launcher is Launcher.SRUN else 2
     wait_until("all tasks", lambda: out.exists() and out.read_text().count("up") == tasks)
     lines = program_over_ssh(clean_slurm, tmp_path / "home")("stacks", job).text.splitlines()

@@ -1,4 +1,6 @@
-"""A report's totals are sreport's and sacct's own, to the second, over some hundred runs in a real accounting."""
+"""A report's totals are sreport's and sacct's own, to the second, over some hundred runs in a real
+accounting.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,17 @@ SPAN_HOURS = (3, 21)
 def sql(lab: SlurmLab, statement: str) -> list[list[str]]:
     """Rows of tab separated cells, without the titles."""
     argv = mariadb_client_argv(lab.run_dir, statement)
-    printed = lab.admin(*argv[:-2], "--batch", "--skip-column-names", "slurm_acct_db", *argv[-2:]).stdout
+    printed = lab.admin(
+        *argv[:-2], "--batch", "--skip-column-names", "slurm_acct_db", *argv[-2:]
+    ).stdout
     return [line.split("\t") for line in printed.decode().splitlines()]
 
 
 @pytest.fixture
 def day(clean_slurm: SlurmLab) -> Iterator[int]:
-    """A day a hundred days ago, whose accounting has runs before, in, after and across it, and some suspended ones."""
+    """A day a hundred days ago, whose accounting has runs before, in, after and across it, and some
+    suspended ones.
+    """
     lab = clean_slurm
     begins = int(time.time()) // DAY * DAY - 100 * DAY
     chance = random.Random(5)
@@ -50,7 +56,8 @@ def day(clean_slurm: SlurmLab) -> Iterator[int]:
         end = start + chance.randrange(1, 9 * HOUR)
         cpus, gpus = chance.randrange(1, 9), chance.choice([0, 0, 1, 2])
         suspended = 0
-        # When a run was suspended is not told to those who ask: only within the span are the seconds certain.
+        # When a run was suspended is not told to those who ask: only within the span are the
+        # seconds certain.
         if begins + 4 * HOUR < start and end < begins + 20 * HOUR and chance.random() < 0.4:
             at = start + chance.randrange(0, (end - start) // 2 + 1)
             suspended = chance.randrange(0, end - at)
@@ -72,13 +79,21 @@ def day(clean_slurm: SlurmLab) -> Iterator[int]:
     registered = sql(lab, "select min(time_start) from lab_event_table where node_name=''")[0][0]
     try:
         sql(lab, f"insert into lab_job_table ({columns}) values {','.join(jobs)}")
-        sql(lab, f"insert into lab_suspend_table (job_db_inx,id_assoc,time_start,time_end) values {','.join(pauses)}")
+        sql(
+            lab,
+            f"insert into lab_suspend_table (job_db_inx,id_assoc,time_start,time_end) values "
+            f"{','.join(pauses)}",
+        )
         # Before a cluster was registered sreport counts nothing.
         sql(
             lab,
-            f"update lab_event_table set time_start={begins - 10 * DAY} where node_name='' and time_start={registered}",
+            f"update lab_event_table set time_start={begins - 10 * DAY} where node_name='' and "
+            f"time_start={registered}",
         )
-        times = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(begins + hour * HOUR)) for hour in SPAN_HOURS]
+        times = [
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(begins + hour * HOUR))
+            for hour in SPAN_HOURS
+        ]
         lab.admin("env", "TZ=UTC", "sacctmgr", "-i", "roll", *times)
         yield begins
     finally:
@@ -92,10 +107,16 @@ def day(clean_slurm: SlurmLab) -> Iterator[int]:
             ),
         ):
             sql(lab, f"delete from lab_{table} where {condition}")
-        sql(lab, f"update lab_event_table set time_start={registered} where time_start={begins - 10 * DAY}")
+        sql(
+            lab,
+            f"update lab_event_table set time_start={registered} where "
+            f"time_start={begins - 10 * DAY}",
+        )
 
 
-def test_totals_are_those_of_sreport_and_sacct_to_the_second(clean_slurm: SlurmLab, day: int, tmp_path: Path) -> None:
+def test_totals_are_those_of_sreport_and_sacct_to_the_second(
+    clean_slurm: SlurmLab, day: int, tmp_path: Path
+) -> None:
     lab = clean_slurm
     since, until = (day + hour * HOUR for hour in SPAN_HOURS)
     program = program_on_the_spot(lab, tmp_path / "home")
@@ -107,7 +128,19 @@ def test_totals_are_those_of_sreport_and_sacct_to_the_second(clean_slurm: SlurmL
     ours = {row["key"]: (row["cpu_seconds"], row["gpu_seconds"]) for row in answer["by_user"]}
 
     times = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) for at in (since, until)]
-    report = ("env", "TZ=UTC", "sreport", "-n", "-P", "-t", "seconds", "-T", "cpu,gres/gpu", "user", "top")
+    report = (
+        "env",
+        "TZ=UTC",
+        "sreport",
+        "-n",
+        "-P",
+        "-t",
+        "seconds",
+        "-T",
+        "cpu,gres/gpu",
+        "user",
+        "top",
+    )
     printed = lab.admin(*report, f"start={times[0]}", f"end={times[1]}").stdout
     theirs: dict[str, dict[str, int]] = {}
     for line in printed.decode().split():
@@ -117,7 +150,18 @@ def test_totals_are_those_of_sreport_and_sacct_to_the_second(clean_slurm: SlurmL
     assert len(ours) == 2
 
     # sacct's own list of those that ended in the span, counted by state.
-    ended = ("env", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-n", "-P", "-X", "-o", "state,end")
+    ended = (
+        "env",
+        "TZ=UTC",
+        "SLURM_TIME_FORMAT=%s",
+        "sacct",
+        "-a",
+        "-n",
+        "-P",
+        "-X",
+        "-o",
+        "state,end",
+    )
     listed = lab.admin(*ended, "--name", "past", "-S", times[0], "-E", times[1]).stdout
     rows = [line.split("|") for line in listed.decode().split()]
     states = Counter(state for state, end in rows if since <= int(end) < until)

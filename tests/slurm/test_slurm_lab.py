@@ -27,7 +27,10 @@ def squeue(lab: SlurmLab, *words: str) -> bytes:
 
 
 def test_five_nodes_are_up_and_the_sixth_is_down(clean_slurm: SlurmLab) -> None:
-    states = dict(line.split() for line in clean_slurm.admin("sinfo", "-hNo", "%N %t").stdout.decode().splitlines())
+    states = dict(
+        line.split()
+        for line in clean_slurm.admin("sinfo", "-hNo", "%N %t").stdout.decode().splitlines()
+    )
     assert {name: states[name] for name in ("n1", "n2", "n3", "g1", "g2")} == dict.fromkeys(
         ("n1", "n2", "n3", "g1", "g2"), "idle"
     )
@@ -41,7 +44,9 @@ def test_the_gpu_nodes_have_registered_four_gpus_each(slurm_lab: SlurmLab) -> No
 
 
 def test_a_job_runs_with_gpus_as_its_user_and_ends_in_the_accounting(clean_slurm: SlurmLab) -> None:
-    job_id = clean_slurm.submit("alice", "-p", "gpu", "--gres=gpu:2", "-o", "out", script="#!/bin/sh\nid -un\n")
+    job_id = clean_slurm.submit(
+        "alice", "-p", "gpu", "--gres=gpu:2", "-o", "out", script="#!/bin/sh\nid -un\n"
+    )
     clean_slurm.wait_state(job_id, "COMPLETED")
     assert (clean_slurm.work_dir("alice") / "out").read_text() == f"{clean_slurm.alice}\n"
 
@@ -51,7 +56,9 @@ def test_a_job_runs_with_gpus_as_its_user_and_ends_in_the_accounting(clean_slurm
 
     # The database hears of an end a moment after squeue.
     wait_until(
-        "its end in the accounting", lambda: accounted().startswith(f"{clean_slurm.alice}|COMPLETED|"), accounted
+        "its end in the accounting",
+        lambda: accounted().startswith(f"{clean_slurm.alice}|COMPLETED|"),
+        accounted,
     )
     assert "gres/gpu=2" in accounted()
 
@@ -69,7 +76,8 @@ def test_hostile_names_comments_and_reasons_are_kept_byte_for_byte(clean_slurm: 
         assert squeue(clean_slurm, "-j", job_id, "-o", "%j") == name + b"\n"
         assert squeue(clean_slurm, "-j", job_id, "-o", "%k") == name + b"\n"
     assert (
-        clean_slurm.admin("sinfo", "-h", "-n", HOSTILE_NODE, "-p", "long", "-o", "%E").stdout == HOSTILE_REASON + b"\n"
+        clean_slurm.admin("sinfo", "-h", "-n", HOSTILE_NODE, "-p", "long", "-o", "%E").stdout
+        == HOSTILE_REASON + b"\n"
     )
     assert not clean_slurm.tripwire.exists()
 
@@ -110,22 +118,35 @@ def test_bulk_jobs_are_distinct_and_numbered(clean_slurm: SlurmLab) -> None:
 
 def test_the_scenario_stands_as_it_is_named_and_can_be_cleaned_away(clean_slurm: SlurmLab) -> None:
     jobs = scenario(clean_slurm)
-    for label, state in (("completing", "COMPLETING"), ("suspended", "SUSPENDED"), ("node failed", "NODE_FAIL")):
+    for label, state in (
+        ("completing", "COMPLETING"),
+        ("suspended", "SUSPENDED"),
+        ("node failed", "NODE_FAIL"),
+    ):
         assert clean_slurm.job_states(jobs[label]) == {state}
-    for label, reason in (("license", "Licenses"), ("qos limit", "QOSMaxJobsPerUserLimit"), ("held", "JobHeldUser")):
+    for label, reason in (
+        ("license", "Licenses"),
+        ("qos limit", "QOSMaxJobsPerUserLimit"),
+        ("held", "JobHeldUser"),
+    ):
         assert squeue(clean_slurm, "-j", jobs[label], "-o", "%r").decode().strip() == reason
     clean_slurm.reset()
     assert squeue(clean_slurm) == b""
 
 
-def test_a_lab_of_another_kind_runs_beside_the_first_and_leaves_nothing(slurm_lab: SlurmLab) -> None:
+def test_a_lab_of_another_kind_runs_beside_the_first_and_leaves_nothing(
+    slurm_lab: SlurmLab,
+) -> None:
     run_dir = slurm_lab.run_dir.parent / f"{slurm_lab.run_dir.name}-beside"
     lab = SlurmLab(run_dir, base_port=free_base_port(), users=slurm_lab.users, accounting=False)
     try:
         lab.start()
         job_id = lab.submit("alice")
         lab.wait_state(job_id, "RUNNING")
-        assert lab.as_user("alice", "sacct", check=False).stderr == b"Slurm accounting storage is disabled\n"
+        assert (
+            lab.as_user("alice", "sacct", check=False).stderr
+            == b"Slurm accounting storage is disabled\n"
+        )
         assert job_id not in squeue(slurm_lab, "-u", slurm_lab.alice, "-o", "%i").decode().split()
     finally:
         lab.stop(wipe=True)

@@ -1,4 +1,6 @@
-"""A sacct that tells of runs, for a ScriptedTransport: `transport.answers[RUNS_ASKED] = Accounting(runs)`."""
+"""A sacct that tells of runs, for a ScriptedTransport: `transport.answers[RUNS_ASKED] =
+Accounting(runs)`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ RUNS_ASKED = "sacct -n -D"
 
 @dataclass
 class Accounting:
-    """A sacct that tells of some runs: with states of those that ended in its times, else of those there then."""
+    """A sacct that tells of some runs: with states of those that ended in its times, else of those
+    there then.
+    """
 
     runs: list[Fields] = field(default_factory=list)
     asked: list[Span] = field(default_factory=list)
@@ -23,7 +27,9 @@ class Accounting:
 
     def __call__(self, command: Command) -> Reply:
         words = command.words
-        since, last = (int(words[words.index(option) + 1].removeprefix("uts")) for option in ("-S", "-E"))
+        since, last = (
+            int(words[words.index(option) + 1].removeprefix("uts")) for option in ("-S", "-E")
+        )
         if (reply := self.before(len(self.asked))) is not None:
             self.asked.append(Span(since, last + 1))
             return reply

@@ -25,7 +25,8 @@ def write_tokens(program: Program, account: str, other: str) -> None:
     tokens = program.config.parent / "api-tokens.toml"
     tokens.parent.mkdir(parents=True, exist_ok=True)
     tokens.write_text(
-        f'[own]\ntoken = "{TOKEN}"\naccounts = ["{account}"]\n[other]\ntoken = "{OTHER}"\naccounts = ["{other}"]\n'
+        f'[own]\ntoken = "{TOKEN}"\naccounts = ["{account}"]\n[other]\ntoken = "{OTHER}"\naccounts '
+        f'= ["{other}"]\n'
     )
     tokens.chmod(0o600)
 
@@ -84,7 +85,9 @@ class Api:
         rest, _ = self.running.communicate()
         self.said.append(rest.decode())
 
-    def __call__(self, method: str, path: str, body: object = None, token: str = TOKEN, **headers: str) -> Answer:
+    def __call__(
+        self, method: str, path: str, body: object = None, token: str = TOKEN, **headers: str
+    ) -> Answer:
         sent = {"Authorization": f"Bearer {token}"} if token else {}
         content = None
         if body is not None:

@@ -9,11 +9,17 @@ import subprocess
 import sys
 
 # It ends with the process that started it, which holds its stdin.
-_BUSY = "import os, threading\nthreading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()\nwhile True: pass"
+_BUSY = (
+    "import os, threading\nthreading.Thread(target=lambda: (os.read(0, 1), "
+    "os._exit(0))).start()\nwhile True: pass"
+)
 
 
 def main(count: str, *command: str) -> int:
-    busy = [subprocess.Popen([sys.executable, "-c", _BUSY], stdin=subprocess.PIPE) for _ in range(int(count))]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", _BUSY], stdin=subprocess.PIPE)
+        for _ in range(int(count))
+    ]
     try:
         return subprocess.run(command, check=False).returncode
     finally:

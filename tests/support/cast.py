@@ -1,6 +1,8 @@
-"""Records the demonstration as an asciinema file, and draws its marked moments as one SVG that shows them in turn.
+"""Records the demonstration as an asciinema file, and draws its marked moments as one SVG that
+shows them in turn.
 
-python -m tests.support.cast            # records docs/images/demo.cast anew, and draws docs/images/demo.svg
+python -m tests.support.cast            # records docs/images/demo.cast anew, and draws
+docs/images/demo.svg
 """
 
 from __future__ import annotations
@@ -50,8 +52,13 @@ _NAMED = {
 async def record(folder: Path) -> str:
     """Drive the demonstration, and write down what its terminal showed, and when."""
     (folder / "tmp").mkdir()
-    program = Program(home_with(folder / "home"), variables={"TMPDIR": str(folder / "tmp"), "COLORTERM": "truecolor"})
-    lines: list[str] = [json.dumps({"version": 2, "width": COLUMNS, "height": LINES, "title": "hpcdash demo"})]
+    program = Program(
+        home_with(folder / "home"),
+        variables={"TMPDIR": str(folder / "tmp"), "COLORTERM": "truecolor"},
+    )
+    lines: list[str] = [
+        json.dumps({"version": 2, "width": COLUMNS, "height": LINES, "title": "hpcdash demo"})
+    ]
     began, taken = time.monotonic(), 0
 
     def note(screen: Screen, marker: str = "") -> None:
@@ -82,7 +89,9 @@ async def record(folder: Path) -> str:
 
 
 def _compact(lines: list[str]) -> Iterator[str]:
-    """The recording without long pauses, and of each change of the screen only the rows that it left changed."""
+    """The recording without long pauses, and of each change of the screen only the rows that it
+    left changed.
+    """
     yield lines[0]
     before = left_out = 0.0
     screen = pyte.Screen(COLUMNS, LINES)
@@ -104,10 +113,16 @@ def _compact(lines: list[str]) -> Iterator[str]:
 def _row_text(screen: pyte.Screen, y: int) -> str:
     """A row as a terminal is told to show it."""
     parts = ["\x1b[?25l"] if y == 0 else []
-    for (colour, back, bold), run in groupby((screen.buffer[y][x] for x in range(screen.columns)), _look):
-        rgb = (";".join(str(int(value[at : at + 2], 16)) for at in (0, 2, 4)) for value in (colour, back))
+    for (colour, back, bold), run in groupby(
+        (screen.buffer[y][x] for x in range(screen.columns)), _look
+    ):
+        rgb = (
+            ";".join(str(int(value[at : at + 2], 16)) for at in (0, 2, 4))
+            for value in (colour, back)
+        )
         parts.append(
-            f"\x1b[0{';1' if bold else ''};38;2;{next(rgb)};48;2;{next(rgb)}m" + "".join(cell.data for cell in run)
+            f"\x1b[0{';1' if bold else ''};38;2;{next(rgb)};48;2;{next(rgb)}m"
+            + "".join(cell.data for cell in run)
         )
     return "".join(parts)
 
@@ -124,12 +139,18 @@ def draw(cast: str) -> str:
         if kind == "o":
             stream.feed(UNKNOWN_SEQUENCES.sub(b"", text.encode()))
         else:
-            title = f'<text x="{width / 2:g}" y="22" text-anchor="middle" class="t">{escape(text)}</text>'
-            frames.append(f'<g class="f f{len(frames)}">{title}{"".join(_rows(screen, classes))}</g>')
+            title = (
+                f'<text x="{width / 2:g}" y="22" text-anchor="middle" '
+                f'class="t">{escape(text)}</text>'
+            )
+            frames.append(
+                f'<g class="f f{len(frames)}">{title}{"".join(_rows(screen, classes))}</g>'
+            )
     whole = SECONDS_A_MOMENT * len(frames)
     share = 100 / len(frames)
     style = [
-        f"text{{font:{_FONT_SIZE}px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre;"
+        f"text{{font:{_FONT_SIZE}px ui-monospace,Menlo,Consolas,'DejaVu Sans "
+        f"Mono',monospace;white-space:pre;"
         f"fill:#{_FOREGROUND}}}",
         ".t{fill:#8b949e}",
         f".f{{visibility:hidden;animation:a {whole:g}s step-end infinite}}",
@@ -140,7 +161,8 @@ def draw(cast: str) -> str:
         *(f".{name}{{{rule}}}" for rule, name in classes.items()),
     ]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}"><style>{"".join(style)}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} '
+        f'{height:g}"><style>{"".join(style)}</style>'
         f'<rect width="100%" height="100%" rx="8" fill="#{_BACKGROUND}"/>{"".join(frames)}</svg>\n'
     )
 
@@ -157,7 +179,10 @@ def _rows(screen: pyte.Screen, classes: dict[str, str]) -> Iterator[str]:
             x += len(text)
             if back != _BACKGROUND:
                 name = classes.setdefault(f"fill:#{back}", f"c{len(classes)}")
-                yield f'<rect class="{name}" x="{left:g}" y="{top}" width="{wide:.4g}" height="{_CELL_HEIGHT}"/>'
+                yield (
+                    f'<rect class="{name}" x="{left:g}" y="{top}" width="{wide:.4g}" '
+                    f'height="{_CELL_HEIGHT}"/>'
+                )
             if text.strip():
                 rule = f"fill:#{colour}" + (";font-weight:700" if bold else "")
                 name = classes.setdefault(rule, f"c{len(classes)}")
@@ -182,7 +207,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         CAST.write_text(asyncio.run(record(Path(folder))))
     CAST.with_suffix(".svg").write_text(draw(CAST.read_text()))
-    print(f"{CAST} and its .svg: {CAST.stat().st_size >> 10}, {CAST.with_suffix('.svg').stat().st_size >> 10} KiB")
+    print(
+        f"{CAST} and its .svg: {CAST.stat().st_size >> 10}, "
+        f"{CAST.with_suffix('.svg').stat().st_size >> 10} KiB"
+    )
 
 
 if __name__ == "__main__":

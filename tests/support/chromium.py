@@ -20,8 +20,11 @@ import aiohttp
 from tests.support.waiting import deadline
 
 # On a machine with two cores that does other things as well.
-_PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-# Keeps hold of the page's terminal, which textual.js tells nobody of: its fit add-on is set on what owns both.
+_PROGRAM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+# Keeps hold of the page's terminal, which textual.js tells nobody of: its fit add-on is set on what
+# owns both.
 _WATCH_TERMINAL = """
 Object.defineProperty(Object.prototype, "fitAddon", {configurable: true, set(addon) {
   window.shown = this;
@@ -89,7 +92,9 @@ class Tab:
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
-        said = await self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        said = await self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in said, said
         return said["result"].get("value")
 
@@ -97,7 +102,8 @@ class Tab:
         await self.send("Page.navigate", url=url)
 
     async def until(self, wanted: str | Callable[[str], bool], *, around: bool = False) -> str:
-        """What its terminal shows once that holds `wanted`, or `wanted` says so; of a page without one its words.
+        """What its terminal shows once that holds `wanted`, or `wanted` says so; of a page without
+        one its words.
 
         `around`: what the page says beside its terminal.
         """
@@ -106,7 +112,9 @@ class Tab:
             text = str(await self.evaluate("document.body.innerText" if around else _READ_TERMINAL))
             if wanted in text if isinstance(wanted, str) else wanted(text):
                 return text
-            assert time.monotonic() < over, f"{text}\nrequests: {self.requests}\ncomplaints: {self.complaints}"
+            assert time.monotonic() < over, (
+                f"{text}\nrequests: {self.requests}\ncomplaints: {self.complaints}"
+            )
             await asyncio.sleep(0.1)
 
     async def press(self, key: str) -> None:
@@ -119,12 +127,18 @@ class Tab:
 
     async def resize(self, width: int, height: int) -> None:
         await self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
 
     async def history(self) -> list[str]:
         """The addresses that its back key leads to, and its own."""
-        return [str(entry["url"]) for entry in (await self.send("Page.getNavigationHistory"))["entries"]]
+        return [
+            str(entry["url"]) for entry in (await self.send("Page.getNavigationHistory"))["entries"]
+        ]
 
     async def screenshot(self, file: Path) -> bytes:
         """The page as a PNG, which is written to `file` too."""
@@ -170,9 +184,25 @@ def _start(home: Path, profile: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
             _PROGRAM,
-            *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio"),
-            *("--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=1200,800", "about:blank"),
+            *(
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+            ),
+            *(
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--mute-audio",
+            ),
+            *(
+                "--remote-debugging-port=0",
+                f"--user-data-dir={profile}",
+                "--window-size=1200,800",
+                "about:blank",
+            ),
         ],
         env={**os.environ, "HOME": str(home)},
         stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
-"""The code in the documentation's pages, and the folder it runs in: jobs, a training, a request, on an embedded queue.
+"""The code in the documentation's pages, and the folder it runs in: jobs, a training, a request, on
+an embedded queue.
 
-In a page, a block whose fence has a title is a file of that name. Other blocks of sh and python run, unless the line
-above says <!-- not run: WHY -->.
+In a page, a block whose fence has a title is a file of that name. Other blocks of sh and python
+run, unless the line above says <!-- not run: WHY -->.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of code; `file` is its title, `not_run` why it cannot run here, `line` where its text begins."""
+    """One block of code; `file` is its title, `not_run` why it cannot run here, `line` where its
+    text begins.
+    """
 
     page: str
     line: int
@@ -138,7 +141,9 @@ true
 
 
 class PageFolder:
-    """A home with an embedded queue, which is the cluster juno; commands are typed at a terminal there."""
+    """A home with an embedded queue, which is the cluster juno; commands are typed at a terminal
+    there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,7 +153,9 @@ class PageFolder:
             (self.home / name).write_text(text)
         config = self.home / ".config" / "hpcdash" / "config.toml"
         config.parent.mkdir(parents=True)
-        config.write_text('[clusters.juno]\ntransport = "local"\nbackend = "local"\n[poll]\nmine_seconds = 3\n')
+        config.write_text(
+            '[clusters.juno]\ntransport = "local"\nbackend = "local"\n[poll]\nmine_seconds = 3\n'
+        )
         programs = self.home / ".local" / "bin"
         programs.mkdir(parents=True)
         warm_start().write_command(programs / "hpcdash-itself")
@@ -186,7 +193,9 @@ class PageFolder:
 
     def _next_number(self, number: int) -> None:
         with sqlite3.connect(self.queue.folder / "queue.db", timeout=20) as database:
-            database.execute("INSERT OR REPLACE INTO facts VALUES ('last_number', ?)", (number - 1,))
+            database.execute(
+                "INSERT OR REPLACE INTO facts VALUES ('last_number', ?)", (number - 1,)
+            )
         database.close()
 
     def write(self, block: Block) -> None:
@@ -207,7 +216,13 @@ class PageFolder:
     def _run(self, place: str, *argv: str) -> None:
         ours, theirs = os.openpty()
         process = subprocess.Popen(
-            argv, stdin=theirs, stdout=theirs, stderr=theirs, cwd=self.home, env=self.environment, process_group=0
+            argv,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=self.home,
+            env=self.environment,
+            process_group=0,
         )
         os.close(theirs)
         written = bytearray()
@@ -219,7 +234,9 @@ class PageFolder:
             process.kill()
             process.wait()
         reader.join(1.0)
-        assert status == 0, f"{place}: {argv[-1]}\nended with {status}:\n{written.decode(errors='replace')}"
+        assert status == 0, (
+            f"{place}: {argv[-1]}\nended with {status}:\n{written.decode(errors='replace')}"
+        )
 
 
 def _answer(terminal: int, written: bytearray) -> None:

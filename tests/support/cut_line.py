@@ -1,4 +1,7 @@
-"""A line to a login node that is cut at a chosen byte, or once a command there has come to a point. For tests."""
+"""A line to a login node that is cut at a chosen byte, or once a command there has come to a point.
+
+For tests.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ import psutil
 
 _CHUNK_BYTES = 1 << 14
 
-# Stands for a command that submits: `called` is when it has read all of its stdin, `answered` when the real one has
-# ended, `printed` when its answer is on stdout. In `stops` are the points where it waits to be let go on.
+# Stands for a command that submits: `called` is when it has read all of its stdin, `answered` when
+# the real one has ended, `printed` when its answer is on stdout. In `stops` are the points where it
+# waits to be let go on.
 _SUBMITS = """\
 #!/bin/bash
 here={folder}
@@ -52,7 +56,10 @@ POINTS = ("called", "answered", "printed", "looked")
 
 
 class CutLine:
-    """A TCP relay on loopback to a port here. `up` is towards that port; bytes are counted over all connections."""
+    """A TCP relay on loopback to a port here.
+
+    `up` is towards that port; bytes are counted over all connections.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = 0
@@ -81,7 +88,11 @@ class CutLine:
             task.add_done_callback(self._tasks.discard)
 
     async def _copy(
-        self, way: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter, flows: asyncio.Event
+        self,
+        way: str,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        flows: asyncio.Event,
     ) -> None:
         try:
             while chunk := await source.read(_CHUNK_BYTES):
@@ -104,11 +115,15 @@ class CutLine:
             sink.close()
 
     def cut_after(self, way: str, count: int) -> None:
-        """Let that many more bytes through, `up` or `down`; the next one cuts the line in its place."""
+        """Let that many more bytes through, `up` or `down`; the next one cuts the line in its
+        place.
+        """
         self._left[way], self._at_end = count, self.cut
 
     def hold_after(self, way: str, count: int) -> None:
-        """Let that many more bytes through, `up` or `down`; the next one has the line fall silent in its place."""
+        """Let that many more bytes through, `up` or `down`; the next one has the line fall silent
+        in its place.
+        """
         self._left[way], self._at_end = count, self.fall_silent
 
     def cut(self) -> None:
@@ -123,7 +138,9 @@ class CutLine:
         self._writers.clear()
 
     def fall_silent(self) -> None:
-        """Pass nothing on and say nothing, as a network that went away; connections made from now on are whole."""
+        """Pass nothing on and say nothing, as a network that went away; connections made from now
+        on are whole.
+        """
         self._held, self._flows = self._flows, _open_event()
         self._held.clear()
 
@@ -152,7 +169,10 @@ def _open_event() -> asyncio.Event:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Commands in `folder`/bin that stand before the real ones and wait at chosen points. Anyone there may run them."""
+    """Commands in `folder`/bin that stand before the real ones and wait at chosen points.
+
+    Anyone there may run them.
+    """
 
     folder: Path
 
@@ -209,11 +229,18 @@ class Gate:
 
 @contextmanager
 def gate(
-    submits: str = "sbatch", looks: str = "squeue", *, real: str = "", only: str = "", does_outlive: bool = False
+    submits: str = "sbatch",
+    looks: str = "squeue",
+    *,
+    real: str = "",
+    only: str = "",
+    does_outlive: bool = False,
 ) -> Iterator[Gate]:
-    """A gate before the programs that submit and look, by name; `does_outlive`: the first survives the line's end.
+    """A gate before the programs that submit and look, by name; `does_outlive`: the first survives
+    the line's end.
 
-    `real` is what a shell runs in its place, found by its name where '' is given; `only` calls with such a word count.
+    `real` is what a shell runs in its place, found by its name where '' is given; `only` calls with
+    such a word count.
     """
     # pytest's own folders are closed to the users who log in.
     folder = Path(tempfile.mkdtemp(prefix="hpcdash-gate-"))
@@ -222,8 +249,13 @@ def gate(
         (folder / "bin").mkdir()
         (folder / "stops").touch()
         apart = _APART if does_outlive else ""
-        submitting = _SUBMITS.format(folder=folder, real=real or shutil.which(submits), apart=apart, only=only)
-        for name, text in ((submits, submitting), (looks, _LOOKS.format(folder=folder, real=shutil.which(looks)))):
+        submitting = _SUBMITS.format(
+            folder=folder, real=real or shutil.which(submits), apart=apart, only=only
+        )
+        for name, text in (
+            (submits, submitting),
+            (looks, _LOOKS.format(folder=folder, real=shutil.which(looks))),
+        ):
             if name:
                 (folder / "bin" / name).write_text(text)
                 (folder / "bin" / name).chmod(0o755)
@@ -248,7 +280,9 @@ def ssh_config_through(config: str, old_port: int, port: int, folder: Path) -> P
     folder.mkdir(parents=True, exist_ok=True)
     text = Path(known).read_text().replace(f":{old_port} ", f":{port} ")
     (folder / "known_hosts").write_text(text)
-    changed = config.replace(f"Port {old_port}", f"Port {port}").replace(known, str(folder / "known_hosts"))
+    changed = config.replace(f"Port {old_port}", f"Port {port}").replace(
+        known, str(folder / "known_hosts")
+    )
     path = folder / "config"
     path.write_text(changed + "  ServerAliveInterval 1\n  Compression no\n")
     return path

@@ -1,11 +1,13 @@
-"""Gives every reader of bytes and texts changed ones: it reads them or refuses them with an error of ours, in time.
+"""Gives every reader of bytes and texts changed ones: it reads them or refuses them with an error
+of ours, in time.
 
     python -m tests.support.fuzz [--seed 1] [--count 200000] [--first 0] [--workers 2] [--reader 'torque jobs']
     python -m tests.support.fuzz --long-runs [--megabytes 10]
 
-The first changes recorded answers, logs, requests, configurations and filters at random: mutant N of a seed is the same
-on any machine, however many workers there are. The second puts a long run of one pattern into each. Both print what
-goes wrong, with seed, number and a file of its bytes, and exit 1; how long the slowest took is a remark.
+The first changes recorded answers, logs, requests, configurations and filters at random: mutant N
+of a seed is the same on any machine, however many workers there are. The second puts a long run of
+one pattern into each. Both print what goes wrong, with seed, number and a file of its bytes, and
+exit 1; how long the slowest took is a remark.
 """
 
 from __future__ import annotations
@@ -93,8 +95,8 @@ BACKENDS: Mapping[str, tuple[Backend, Sequence[str]]] = {
     "embedded": (EMBEDDED, ()),
     "ray": (RAY, ("ray",)),
 }
-# What a reader may take of the processor, whatever it is given; measured ones take a tenth of it. On a slower machine
-# it is more by as much as _yardstick() takes more there.
+# What a reader may take of the processor, whatever it is given; measured ones take a tenth of it.
+# On a slower machine it is more by as much as _yardstick() takes more there.
 SECONDS_AT_REST = 0.5
 SECONDS_A_BYTE = 5e-6
 _YARDSTICK_SECONDS = 0.005
@@ -104,7 +106,20 @@ _BLOCK = 500
 _RUN_BYTES = 60_000
 _NUMBER = re.compile(rb"[0-9]+")
 _NUMBERS = (
-    *(b"", b"0", b"00", b"-1", b"-0", b"1.5", b"1e999", b"nan", b"inf", b"1-", b"0-9223372036854775806", b"4294967294"),
+    *(
+        b"",
+        b"0",
+        b"00",
+        b"-1",
+        b"-0",
+        b"1.5",
+        b"1e999",
+        b"nan",
+        b"inf",
+        b"1-",
+        b"0-9223372036854775806",
+        b"4294967294",
+    ),
     *(
         b"9223372036854775807",
         b"9223372036854775808",
@@ -122,13 +137,85 @@ _LETTERS = b"\x00\t\n\r\x1b\x1e\x1f !\"#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~\x7f
 # What a run is made of: what readers look for, begun and never ended, or ended and never begun.
 PATTERNS: tuple[bytes, ...] = (
     *(bytes((letter,)) for letter in _LETTERS),
-    *(b"\n\n ", b" \n", b"\r\n", b"\n\t", b"\n=", b"=\n", b"a\n", b"\n    a = b", b"\n\n    a = b\n\nn1", b"\n\tA = b"),
-    *(b"\nJob Id: 1.s\n", b"\nJob Id:\t1\n", b"\nJob Id: 1.s\n    Job_Name = a\n", b"\nName=n1\n", b"\nQueue: a\n"),
-    *(b"\n\n\nJob Id:\t1\n\tJob_Name = a\n", b"^\n", b"^\xca", b"\\\\", b"\\n", b",\\,", b"A=", b",A=b", b" A=b"),
-    *(b"<Job>", b"</Job>", b"<a>", b"</a>", b"<a></a>", b"<Job><Job_Id>1</Job_Id></Job>", b"&lt;", b"&#", b"&#1;"),
-    *(b"<a b='", b"<!--", b"<![CDATA[", b"<?a ", b"<!DOCTYPE a [<!ENTITY a 'b'>", b"&a;", b"</", b"<Data>"),
-    *(b"1,", b"1-", b"1-2,", b"0-9/1.s,", b"n[1-", b"n[1],", b"[[", b"]]", b"1+", b"+1:ncpus=1", b":a", b"1:", b"0:"),
-    *(b"gpu:", b",gpu:a:1", b"(IDX:0", b"mem=", b",mem=1G", b"gres/gpu:", b"%j", b"%1", b"%%", b"k\x08", b"\x1b["),
+    *(
+        b"\n\n ",
+        b" \n",
+        b"\r\n",
+        b"\n\t",
+        b"\n=",
+        b"=\n",
+        b"a\n",
+        b"\n    a = b",
+        b"\n\n    a = b\n\nn1",
+        b"\n\tA = b",
+    ),
+    *(
+        b"\nJob Id: 1.s\n",
+        b"\nJob Id:\t1\n",
+        b"\nJob Id: 1.s\n    Job_Name = a\n",
+        b"\nName=n1\n",
+        b"\nQueue: a\n",
+    ),
+    *(
+        b"\n\n\nJob Id:\t1\n\tJob_Name = a\n",
+        b"^\n",
+        b"^\xca",
+        b"\\\\",
+        b"\\n",
+        b",\\,",
+        b"A=",
+        b",A=b",
+        b" A=b",
+    ),
+    *(
+        b"<Job>",
+        b"</Job>",
+        b"<a>",
+        b"</a>",
+        b"<a></a>",
+        b"<Job><Job_Id>1</Job_Id></Job>",
+        b"&lt;",
+        b"&#",
+        b"&#1;",
+    ),
+    *(
+        b"<a b='",
+        b"<!--",
+        b"<![CDATA[",
+        b"<?a ",
+        b"<!DOCTYPE a [<!ENTITY a 'b'>",
+        b"&a;",
+        b"</",
+        b"<Data>",
+    ),
+    *(
+        b"1,",
+        b"1-",
+        b"1-2,",
+        b"0-9/1.s,",
+        b"n[1-",
+        b"n[1],",
+        b"[[",
+        b"]]",
+        b"1+",
+        b"+1:ncpus=1",
+        b":a",
+        b"1:",
+        b"0:",
+    ),
+    *(
+        b"gpu:",
+        b",gpu:a:1",
+        b"(IDX:0",
+        b"mem=",
+        b",mem=1G",
+        b"gres/gpu:",
+        b"%j",
+        b"%1",
+        b"%%",
+        b"k\x08",
+        b"\x1b[",
+    ),
     *(
         b"\x1b[31m",
         b"\x1b]",
@@ -155,8 +242,19 @@ PATTERNS: tuple[bytes, ...] = (
         b"JobId=1 ",
         b" JobName=",
     ),
-    *(b"\nJobId=1 UserId=a\n   UserId=b", b"\n\nJobId=1 a\n", b"PartitionName=", b"\n   NumNodes=", b"-" * 80),
-    *(b"Batch Script for 1\n" + b"-" * 80 + b"\n", b"scancel: Terminating job 1\n", b" for job 1", b"qdel: a 1.s\n"),
+    *(
+        b"\nJobId=1 UserId=a\n   UserId=b",
+        b"\n\nJobId=1 a\n",
+        b"PartitionName=",
+        b"\n   NumNodes=",
+        b"-" * 80,
+    ),
+    *(
+        b"Batch Script for 1\n" + b"-" * 80 + b"\n",
+        b"scancel: Terminating job 1\n",
+        b" for job 1",
+        b"qdel: a 1.s\n",
+    ),
     *(
         b"#SBATCH --a=b\n",
         b"#PBS -l a=b\n",
@@ -173,7 +271,9 @@ PATTERNS: tuple[bytes, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read` takes what a command printed and its exit status; `samples` are answers it reads as a rule."""
+    """`read` takes what a command printed and its exit status; `samples` are answers it reads as a
+    rule.
+    """
 
     name: str
     read: Callable[[bytes, int], object]
@@ -225,26 +325,36 @@ def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:
     yield "start estimate", backend.submit.start_estimate(Submission(b"#!/bin/sh\n", "a.sh"))
 
 
-def _answer(backend: Backend, argv: tuple[str, ...], status: int, stdout: bytes, stderr: bytes) -> CommandResult:
-    """Return what the transport does; of HTTP it is a frame for each path, so that these are whole."""
+def _answer(
+    backend: Backend, argv: tuple[str, ...], status: int, stdout: bytes, stderr: bytes
+) -> CommandResult:
+    """Return what the transport does; of HTTP it is a frame for each path, so that these are
+    whole.
+    """
     if backend is not RAY:
         return CommandResult(argv, status, stdout, stderr, 0.0)
     paths = len(argv) - 1 if argv[0] == "GET" else 1
     bodies = stdout.split(_BETWEEN_BODIES, paths - 1)
     bodies += [b"{}"] * (paths - len(bodies))
-    frames = [b"%d %d -\n%b" % (_HTTP_STATUSES.get(status, 200), len(body), body) for body in bodies]
+    frames = [
+        b"%d %d -\n%b" % (_HTTP_STATUSES.get(status, 200), len(body), body) for body in bodies
+    ]
     return CommandResult(argv, 0, b"".join(frames), b"", 0.0)
 
 
 def _bodies(raw: bytes) -> bytes:
     """Return the bodies of recorded frames; '' of what has none."""
     try:
-        return _BETWEEN_BODIES.join(one.body for one in read_responses(CommandResult(("GET",), 0, raw, b"", 0.0)))
+        return _BETWEEN_BODIES.join(
+            one.body for one in read_responses(CommandResult(("GET",), 0, raw, b"", 0.0))
+        )
     except HpcdashError:
         return b""
 
 
-def _read_answer(query: Query[Any], backend: Backend, on_stderr: bool, raw: bytes, status: int) -> object:
+def _read_answer(
+    query: Query[Any], backend: Backend, on_stderr: bool, raw: bytes, status: int
+) -> object:
     token = (token_of(query.argv) or "").encode()
     raw = raw.replace(_TOKEN, token)
     stdout, stderr = (b"", raw) if on_stderr else (raw, b"")
@@ -258,7 +368,9 @@ def _read_answer(query: Query[Any], backend: Backend, on_stderr: bool, raw: byte
     return found
 
 
-_ROW = pa.Table.from_pylist([_row(id="2", state="running", name="a", work_dir="/home/alice")], schema=schema.JOBS)
+_ROW = pa.Table.from_pylist(
+    [_row(id="2", state="running", name="a", work_dir="/home/alice")], schema=schema.JOBS
+)
 
 
 def _shown(found: ParsedTable, backend: Backend) -> object:
@@ -276,7 +388,9 @@ def _shown(found: ParsedTable, backend: Backend) -> object:
     return rows
 
 
-def _refusing(error: type[Exception] | tuple[()], read: Callable[[str], object], text: str) -> object:
+def _refusing(
+    error: type[Exception] | tuple[()], read: Callable[[str], object], text: str
+) -> object:
     try:
         return read(text)
     except error:
@@ -284,25 +398,38 @@ def _refusing(error: type[Exception] | tuple[()], read: Callable[[str], object],
 
 
 def _actions(backend: Backend) -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
-    ids = ("2.s", "12[3].s", "14[6-10].s", "12[].s") if backend.name == "pbs" else ("2", "12_3", "14_[6-10]", "12")
+    ids = (
+        ("2.s", "12[3].s", "14[6-10].s", "12[].s")
+        if backend.name == "pbs"
+        else ("2", "12_3", "14_[6-10]", "12")
+    )
     if backend in (BACKENDS["wrappers"][0], RAY):
         ids = ("2", "3")
     for verb in (Verb.CANCEL, Verb.HOLD, Verb.REQUEUE, Verb.SUSPEND, Verb.SIGNAL, Verb.ALTER):
-        request = ActionRequest(verb, ids, signal="USR1", changes={"time": "2h"} if verb is Verb.ALTER else {})
+        request = ActionRequest(
+            verb, ids, signal="USR1", changes={"time": "2h"} if verb is Verb.ALTER else {}
+        )
         try:
             commands = backend.actions.commands(request)
         except HpcdashError:
             continue
         for number, command in enumerate(commands):
 
-            def read(raw: bytes, status: int, read: Any = command.read, argv: Any = command.argv) -> object:
+            def read(
+                raw: bytes, status: int, read: Any = command.read, argv: Any = command.argv
+            ) -> object:
                 half = len(raw) // 2
                 return read(_answer(backend, argv, status, raw[:half], raw[half:]))
 
             yield f"{verb} {number}" if number else str(verb), read
-    handover = backend.submit.submission(Submission(b"#!/bin/sh\n", "a.sh", array="" if len(ids) == 2 else "1-3"))
+    handover = backend.submit.submission(
+        Submission(b"#!/bin/sh\n", "a.sh", array="" if len(ids) == 2 else "1-3")
+    )
     submit = handover.command
-    yield "submit", lambda raw, status: submit.read(_answer(backend, submit.argv, status, raw, raw[:100]))
+    yield (
+        "submit",
+        lambda raw, status: submit.read(_answer(backend, submit.argv, status, raw, raw[:100])),
+    )
 
 
 def _text(raw: bytes) -> str:
@@ -357,7 +484,9 @@ def _of_bytes(read: Callable[[bytes], object]) -> Callable[[bytes, int], object]
 
 
 def _read_request(text: str) -> None:
-    """Read a request, write it and read it back, and write its script for each scheduler that has scripts."""
+    """Read a request, write it and read it back, and write its script for each scheduler that has
+    scripts.
+    """
     request = read_request(text)
     written = request_text(request)
     # nan is not equal to itself.
@@ -396,7 +525,9 @@ def _put(document: Mapping[str, Any], place: tuple[str, ...], value: object) -> 
 
 def _filter_rows(kind: pa.Schema, raw: bytes) -> None:
     text = _text(raw)
-    rows = pa.Table.from_pylist([{}, {"id": "12_3", "name": "a b", "state": "running", "gpus": 2, "cpus": 1}], kind)
+    rows = pa.Table.from_pylist(
+        [{}, {"id": "12_3", "name": "a b", "state": "running", "gpus": 2, "cpus": 1}], kind
+    )
     completions(text, kind, rows)
     apply(rows, parse_filter(text, kind), 1.8e9)
 
@@ -404,10 +535,19 @@ def _filter_rows(kind: pa.Schema, raw: bytes) -> None:
 def _of_people() -> Iterator[tuple[str, Callable[[bytes, int], object], Sequence[bytes]]]:
     """Readers of what people write, and what they write."""
     example = re.sub(r"(?m)^#(?! )", "", default_config_text())
-    for name, read, texts in (("request", _read_request, _REQUESTS), ("config", _read_config, (example,))):
-        samples = [part.encode() for text in texts for part in (text, *re.split(r"(?m)^(?=\[)", text))]
+    for name, read, texts in (
+        ("request", _read_request, _REQUESTS),
+        ("config", _read_config, (example,)),
+    ):
+        samples = [
+            part.encode() for text in texts for part in (text, *re.split(r"(?m)^(?=\[)", text))
+        ]
         yield name, _of_bytes(lambda raw, read=read: read(decode(raw, "a.toml"))), samples
-        yield f"{name} value", _of_bytes(partial(_with_value, read, tomllib.loads(texts[0]))), _VALUES
+        yield (
+            f"{name} value",
+            _of_bytes(partial(_with_value, read, tomllib.loads(texts[0]))),
+            _VALUES,
+        )
     for name, kind in (("jobs", schema.JOBS), ("nodes", schema.NODES), ("queues", schema.QUEUES)):
         yield f"filter of {name}", _of_bytes(partial(_filter_rows, kind)), _FILTERS
 
@@ -434,14 +574,38 @@ _ANSWERED_BY = {
 _BETWEEN_BODIES = b"\x1e"
 _HTTP_STATUSES = {1: 404, 35: 409, 124: 429, 153: 500}
 _JSON_VALUES = (
-    *("null", "true", "0", "-1", "1.5", "NaN", "Infinity", "1e308", "9223372036854775808", "1" + "0" * 400),
-    *('""', '"x"', '"12"', '"nan"', '"\\u001b[31m"', '"\\ud800"', '"' + "9" * 5000 + '"', "[]", "[null]", "[[]]"),
+    *(
+        "null",
+        "true",
+        "0",
+        "-1",
+        "1.5",
+        "NaN",
+        "Infinity",
+        "1e308",
+        "9223372036854775808",
+        "1" + "0" * 400,
+    ),
+    *(
+        '""',
+        '"x"',
+        '"12"',
+        '"nan"',
+        '"\\u001b[31m"',
+        '"\\ud800"',
+        '"' + "9" * 5000 + '"',
+        "[]",
+        "[null]",
+        "[[]]",
+    ),
     *("{}", '{"a": null}', '[{"a": 1}]', '["x", 1]', "253402300800000", '"2026-11-21T10:22:33Z"'),
 )
 _RAY_JOB = {"job_id": "01000000"}
 # What is asked of one job is asked of this one; a task of an array is one too.
 _JOB = "2"
-_OF_ONE_JOB = frozenset({"jobs by id", "history by id", "native", "past native", "usage", "past usage", "priority"})
+_OF_ONE_JOB = frozenset(
+    {"jobs by id", "history by id", "native", "past native", "usage", "past usage", "priority"}
+)
 _JOB_ID = re.compile(rb"(Job Id: |<Job_Id>)[0-9]+(?:\[\d*\])?(?:\.[A-Za-z0-9.-]+)?(?=[\x1e\n<])")
 
 
@@ -462,18 +626,26 @@ def readers() -> tuple[Reader, ...]:
         reads: list[tuple[str, Callable[[bytes, int], object]]] = []
         for name, query in _questions(backend):
             if query is not None:
-                reads.append((name, partial(_read_answer, query, backend, name == "start estimate")))
+                reads.append(
+                    (name, partial(_read_answer, query, backend, name == "start estimate"))
+                )
         for name, read in (*reads, *_actions(backend)):
             made_up = _MADE_UP.get(f"{title} {name}", ())
             ending = _ANSWERED_BY.get(name) or _ANSWERED_BY.get(name.partition(" ")[0], ".*")
-            recorded = [raw for folder in folders for raw in _recorded(folder, ending) or _recorded(folder, ".*")]
+            recorded = [
+                raw
+                for folder in folders
+                for raw in _recorded(folder, ending) or _recorded(folder, ".*")
+            ]
             if backend is RAY:
                 recorded = list(filter(None, map(_bodies, recorded)))
             if name in _OF_ONE_JOB:
                 recorded = [_JOB_ID.sub(rb"\g<1>2.s", raw) for raw in recorded]
             found.append(Reader(f"{title} {name}", read, made_up or recorded or _EMBEDDED_ANSWERS))
     for name, read in _of_text():
-        samples = _recorded("metrics", ".*") if name.startswith(("log", "root")) else (_SCRIPT, *_TEXTS)
+        samples = (
+            _recorded("metrics", ".*") if name.startswith(("log", "root")) else (_SCRIPT, *_TEXTS)
+        )
         found.append(Reader(name, read, samples))
     found += [Reader(name, read, samples) for name, read, samples in (*_of_disks(), *_of_people())]
     return tuple(found)
@@ -500,31 +672,67 @@ _CONFIG_FILE = Path("/home/a/.config/hpcdash/config.toml")
 _REQUESTS = (
     FULL_REQUEST,
     'command = "python train.py"\nslots = 8\ntime = "2h"\n',
-    'script = "run.sh"\narray = "1-10%2"\n[environment]\nA = 1\n[site]\nstorage_root = "/scratch/a"\n',
+    'script = "run.sh"\narray = "1-10%2"\n[environment]\nA = 1\n[site]\nstorage_root = '
+    '"/scratch/a"\n',
     'slots = 2\n[call]\nfunction = "train:main"\nitems = [1, "x", 2.5]\n[call.kwargs]\nlr = 1e-4\n',
 )
 _DF = (
-    b"Filesystem     1024-blocks      Used Available Capacity Mounted on\n/dev/vda 264212084 24716876 81674036 24% /\n"
+    b"Filesystem     1024-blocks      Used Available Capacity Mounted on\n/dev/vda 264212084 "
+    b"24716876 81674036 24% /\n"
     b"//server/my share 9 9 9 99% /x 1000 900 100 90% /data/a 5 6 7 8% /real\nproc 0 0 0 - /proc\n",
-    b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 65536 100 65436 1% /data\n/dev/b 0 0 0 - /data/a\n",
+    b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 65536 100 65436 1% /data\n/dev/b 0 0 "
+    b"0 - /data/a\n",
     b"1234567\t/data/a\n",
 )
 _QUOTAS = (
-    b"Disk quotas for usr alice (uid 500):\n     Filesystem  kbytes   quota   limit   grace   files   quota   limit   "
-    b"grace\n   /mnt/lustre 30720* 30000 30920 6d23h56m44s 10101* 10000 11000 6d23h59m50s\n/lus/lfs1\n"
+    b"Disk quotas for usr alice (uid 500):\n     Filesystem  kbytes   quota   limit   grace   "
+    b"files   quota   limit   "
+    b"grace\n   /mnt/lustre 30720* 30000 30920 6d23h56m44s 10101* 10000 11000 "
+    b"6d23h59m50s\n/lus/lfs1\n"
     b"                78173842908       0 214748364800       - 4044325       0 51200000       -\n",
-    b"Disk quotas for user alice (uid 1001): \n     Filesystem   space   quota   limit   grace   files   quota\n"
-    b"10.1.1.1:/home 116M*   100M    200M   6days      12  0   0\n/dev/a\n        7876M      0K  10240M  105k  0  0\n",
-    b"Quota information for storage pool Default (ID: 1):\n      user/group     ||           size          ||\n"
+    b"Disk quotas for user alice (uid 1001): \n     Filesystem   space   quota   limit   grace   "
+    b"files   quota\n"
+    b"10.1.1.1:/home 116M*   100M    200M   6days      12  0   0\n/dev/a\n        7876M      0K  "
+    b"10240M  105k  0  0\n",
+    b"Quota information for storage pool Default (ID: 1):\n      user/group     ||           size  "
+    b"        ||\n"
     b"       support|  1000|| 325.48 GiB |   2.00 TiB ||   119758|unlimited\n",
     b"name,id,size,hard,files,hard\nalice,1000,1234,99999,12,unlimited\n",
     b"mmlsquota::HEADER:version:reserved:reserved:filesystemName:quotaType:id:name:blockUsage:blockQuota:blockLimit:"
     b"filesUsage:filesQuota:filesLimit:filesetname:\nmmlsquota::0:1:::gpfs%3A1:USR:500:alice:1024:2048:4096:7:8:9:home:\n",
 )
 _VALUES = (
-    *(b"1", b"-1.5", b"true", b"nan", b"2026-11-21T10:22:33Z", b"[1, 2]", b"['a', 'b:ro']", b"{a = 1, b = {c = 'x'}}"),
-    *(b"2h", b"1-02:00:00", b"480G", b"1-10%2", b"B:USR1@600", b"12_3", b"n[01-03]", b"gpu:a100:2", b"/a/b/%x", b"~/a"),
-    *(b"train:main", b"docker://a/b:1", b"user@host:22", b"http://localhost:8265", b"srun", b"--nice=3", b"A=b c"),
+    *(
+        b"1",
+        b"-1.5",
+        b"true",
+        b"nan",
+        b"2026-11-21T10:22:33Z",
+        b"[1, 2]",
+        b"['a', 'b:ro']",
+        b"{a = 1, b = {c = 'x'}}",
+    ),
+    *(
+        b"2h",
+        b"1-02:00:00",
+        b"480G",
+        b"1-10%2",
+        b"B:USR1@600",
+        b"12_3",
+        b"n[01-03]",
+        b"gpu:a100:2",
+        b"/a/b/%x",
+        b"~/a",
+    ),
+    *(
+        b"train:main",
+        b"docker://a/b:1",
+        b"user@host:22",
+        b"http://localhost:8265",
+        b"srun",
+        b"--nice=3",
+        b"A=b c",
+    ),
 )
 _FILTERS = (
     b"state:running limit>2h (train or eval) !debug",
@@ -537,21 +745,33 @@ _FILTERS = (
     b"priority=-5 elapsed<90s node_list:n[1-3]",
 )
 # Integers and null are right for columns of any kind but a list.
-_EMBEDDED_COLUMNS = {field.name: [None, None] for kind in (schema.JOBS, schema.NODES, schema.QUEUES) for field in kind}
+_EMBEDDED_COLUMNS = {
+    field.name: [None, None]
+    for kind in (schema.JOBS, schema.NODES, schema.QUEUES)
+    for field in kind
+}
 _EMBEDDED_ANSWERS = (
-    json.dumps({"columns": {**_EMBEDDED_COLUMNS, "id": ["1", "2_3"], "cpus": [4, 8], "name": ["a", "b"]}}).encode(),
+    json.dumps(
+        {"columns": {**_EMBEDDED_COLUMNS, "id": ["1", "2_3"], "cpus": [4, 8], "name": ["a", "b"]}}
+    ).encode(),
     b'{"user": "a", "version": "1", "node": "n", "now": 1.5}',
     b'{"id": 3, "ignored": ["--x"]}',
-    b'{"job_id": "2", "done": true, "words": ""}\n{"job_id": "12_3", "done": false, "words": "no such job"}\n',
+    b'{"job_id": "2", "done": true, "words": ""}\n{"job_id": "12_3", "done": false, "words": "no '
+    b'such job"}\n',
     b'{"cpu_seconds": 1.5, "memory_peak_bytes": 100}',
 )
 # Answers of which no case keeps any.
 _MADE_UP: Mapping[str, Sequence[bytes]] = {
     "slurm script": (_SCRIPT,),
     "slurm past script": (b"Batch Script for 12\n" + b"-" * 80 + b"\n" + _SCRIPT,),
-    "slurm usage": (b"12.batch|1|n1|cpu=00:00:27,fs/disk=48616,mem=367864K|cpu=00:00:27,mem=1G|fs/disk=4|1.00M\n",),
+    "slurm usage": (
+        b"12.batch|1|n1|cpu=00:00:27,fs/disk=48616,mem=367864K|cpu=00:00:27,mem=1G|fs/disk=4|1.00M\n",
+    ),
     "slurm past native": (
-        b"\n".join(_TOKEN.join(text.encode() for text in row) for row in (PAST_JOB, PAST_JOB.values())) + b"\n",
+        b"\n".join(
+            _TOKEN.join(text.encode() for text in row) for row in (PAST_JOB, PAST_JOB.values())
+        )
+        + b"\n",
     ),
     "slurm past usage": (
         b"12|||1771200000|1771203600|3600|4|billing=4,cpu=4,mem=8G,node=1|00:10.909||||\n"
@@ -561,26 +781,36 @@ _MADE_UP: Mapping[str, Sequence[bytes]] = {
     "slurm qos": (
         b"normal|||00:00:00|1-00:00:00|cpu=4|2|3|cpu=10|4|gres/gpu=2\nhigh|normal|requeue|00:05:00|||||||\n",
     ),
-    "slurm queue rules": (b"PartitionName=q\n   AllowGroups=ALL PreemptMode=REQUEUE GraceTime=120\n",),
+    "slurm queue rules": (
+        b"PartitionName=q\n   AllowGroups=ALL PreemptMode=REQUEUE GraceTime=120\n",
+    ),
     "slurm preemption": (
-        b"PreemptType             = preempt/partition_prio\nPartitionName=q\n   PriorityTier=1 PreemptMode=REQUEUE\n\n"
+        b"PreemptType             = preempt/partition_prio\nPartitionName=q\n   PriorityTier=1 "
+        b"PreemptMode=REQUEUE\n\n"
         b"PartitionName=r\n   PriorityTier=9\n",
     ),
-    "slurm accounts": (b"alice|physics|physics||normal,high|normal\nalice|physics|bio|gpu|normal|\n",),
+    "slurm accounts": (
+        b"alice|physics|physics||normal,high|normal\nalice|physics|bio|gpu|normal|\n",
+    ),
     "slurm qos offers": (b"normal|1-00:00:00|4|cpu=4,gres/gpu=2|cpu=8|5|cpu=100|9|low\n",),
     "slurm start estimate": (
-        b"sbatch: Job 12 to start at 1771200000 using 4 processors on nodes n[1-2] in partition q\n",
+        b"sbatch: Job 12 to start at 1771200000 using 4 processors on nodes n[1-2] in "
+        b"partition q\n",
     ),
     "slurm submit": (b"Submitted batch job 12\n", b"12;cluster\n"),
     "slurm cancel": (
-        b"scancel: Terminating job 2\nscancel: error: Kill job error on job id 12_3: Invalid job id specified\n",
+        b"scancel: Terminating job 2\nscancel: error: Kill job error on job id 12_3: Invalid job "
+        b"id specified\n",
     ),
-    "slurm hold": (b"12_0,4-5: No error\n12_1-3: Job is pending execution\nAccess denied for job 2\n",),
+    "slurm hold": (
+        b"12_0,4-5: No error\n12_1-3: Job is pending execution\nAccess denied for job 2\n",
+    ),
     **dict.fromkeys(
         ("pbs-text native", "pbs-text past native", "pbs-text usage", "pbs-text past usage"),
         (
             b"Clock: 1795233995\nJob Id: 2.s\n    Job_Name = train\n    Job_Owner = alice@login1\n"
-            b"    resources_used.cput = 00:10:00\n    resources_used.mem = 18874368kb\n    job_state = R\n"
+            b"    resources_used.cput = 00:10:00\n    resources_used.mem = 18874368kb\n    "
+            b"job_state = R\n"
             b"    Resource_List.select = 2:ncpus=4\n    Output_Path = login1:/home/alice/train.o2\n"
             b"    Variable_List = PBS_O_HOME=/home/alice,PBS_O_WORKDIR=/home/al\n\tice\n\n",
         ),
@@ -617,7 +847,9 @@ def _json_places(container: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutant(choose: random.Random, samples: Sequence[bytes]) -> bytes:
-    """A recorded answer with lines lost, moved and repeated, bytes changed, runs put in; often cut."""
+    """A recorded answer with lines lost, moved and repeated, bytes changed, runs put in; often
+    cut.
+    """
     raw = choose.choice(samples)
     if raw[:1] in (b"{", b"[") and choose.random() < 0.5:
         return _with_other_values(choose, raw)
@@ -645,7 +877,9 @@ def mutant(choose: random.Random, samples: Sequence[bytes]) -> bytes:
                     changed[slice(*number.span())] = choose.choice(_NUMBERS)
             case 8:
                 if field := _FIELD.search(changed, at):
-                    changed[slice(*field.span(1))] = choose.choice((b"", b"", b"None", b"(null)", b"N/A", b" "))
+                    changed[slice(*field.span(1))] = choose.choice(
+                        (b"", b"", b"None", b"(null)", b"N/A", b" ")
+                    )
             case 5:
                 other = choose.choice(samples)
                 start = choose.randrange(len(other) + 1)
@@ -663,7 +897,9 @@ def mutant(choose: random.Random, samples: Sequence[bytes]) -> bytes:
 
 
 def try_reader(reader: Reader, raw: bytes, status: int = 0) -> float:
-    """The processor's seconds it takes to read an answer, or to refuse it; raises Broken for what it must not do."""
+    """The processor's seconds it takes to read an answer, or to refuse it; raises Broken for what
+    it must not do.
+    """
     began = time.thread_time()
     try:
         with _ended_if_it_hangs():
@@ -717,7 +953,9 @@ def mutants(seed: int, some: Sequence[Reader]) -> Iterator[tuple[Reader, bytes, 
 def with_runs(
     choose: random.Random, reader: Reader, run_bytes: int, patterns: Iterable[bytes] = PATTERNS
 ) -> Iterator[tuple[str, bytes]]:
-    """Answers of one pattern alone, and recorded ones with a run of it in the middle of something."""
+    """Answers of one pattern alone, and recorded ones with a run of it in the middle of
+    something.
+    """
     for pattern in (*patterns, _TOKEN, b"\x1f\x1e" + b"T" * 10):
         run = pattern * (run_bytes // len(pattern))
         yield f"{pattern!r}", run
@@ -755,7 +993,14 @@ def _try_all(attempts: Iterable[tuple[str, Reader, bytes, int]]) -> _Tried:
             faults.append(_fault(place, reader, raw, status, error))
         else:
             slowest = heapq.nlargest(
-                10, [*slowest, (seconds / (len(raw) + 10_000) * 1e6, f"{reader.name}, {place}: {seconds:.2f} s")]
+                10,
+                [
+                    *slowest,
+                    (
+                        seconds / (len(raw) + 10_000) * 1e6,
+                        f"{reader.name}, {place}: {seconds:.2f} s",
+                    ),
+                ],
             )
     return _Tried(count, digest.digest(), tuple(faults), tuple(slowest))
 
@@ -771,7 +1016,9 @@ def _fault(place: str, reader: Reader, raw: bytes, status: int, error: Broken) -
 
 def _numbered(seed: int, beginning: str, numbers: range) -> _Tried:
     some = [reader for reader in readers() if reader.name.startswith(beginning)]
-    return _try_all((f"seed {seed}, number {number}", *mutant_at(seed, number, some)) for number in numbers)
+    return _try_all(
+        (f"seed {seed}, number {number}", *mutant_at(seed, number, some)) for number in numbers
+    )
 
 
 def _in_workers(seed: int, beginning: str, numbers: range, workers: int) -> Iterator[_Tried]:
@@ -782,14 +1029,19 @@ def _in_workers(seed: int, beginning: str, numbers: range, workers: int) -> Iter
         yield from map(block, blocks)
         return
     finished = 0
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), faulthandler.enable) as pool:
+    with ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), faulthandler.enable
+    ) as pool:
         try:
             for tried in pool.map(block, blocks):
                 yield tried
                 finished += 1
         except BrokenProcessPool:
             first = blocks[finished][0]
-            words = f"a worker was ended: seed {seed}, from number {first} on; see --first {first} --workers 1"
+            words = (
+                f"a worker was ended: seed {seed}, from number {first} on; see --first "
+                f"{first} --workers 1"
+            )
             yield _Tried(0, b"", (_Fault("worker", words),), ())
 
 
@@ -806,7 +1058,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--reader", default="", help="those whose names begin so, which have numbers of their own")
+    parser.add_argument(
+        "--reader", default="", help="those whose names begin so, which have numbers of their own"
+    )
     parser.add_argument("--long-runs", action="store_true")
     parser.add_argument("--megabytes", type=float, default=1)
     asked = parser.parse_args(words)
@@ -828,8 +1082,15 @@ def main(words: Sequence[str] | None = None) -> int:
             broken[fault.kind] += 1
             if broken[fault.kind] <= 2:
                 print(fault.words, flush=True)
-    print(f"seed {asked.seed}: {count} mutants {digest.hexdigest()[:16]}; {broken.total()} broke their readers")
-    print("the slowest, in µs a byte:", *(f"  {rate:.2f} {line[:160]}" for rate, line in slowest), sep="\n")
+    print(
+        f"seed {asked.seed}: {count} mutants {digest.hexdigest()[:16]}; {broken.total()} broke "
+        f"their readers"
+    )
+    print(
+        "the slowest, in µs a byte:",
+        *(f"  {rate:.2f} {line[:160]}" for rate, line in slowest),
+        sep="\n",
+    )
     for kind, times in broken.items():
         print(f"broken {times} times: {kind}")
     return 1 if broken else 0

@@ -1,4 +1,6 @@
-"""A hardware key (sk-ssh-ed25519) made in software, and an agent that holds it and waits for its touch. For tests."""
+"""A hardware key (sk-ssh-ed25519) made in software, and an agent that holds it and waits for its
+touch. For tests.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,28 @@ class HardwareKey:
         return f"{ALGORITHM.decode()} {base64.b64encode(self.blob).decode()} yubi\n"
 
     def write(self, path: Path) -> None:
-        """The file that ssh-keygen makes (PROTOCOL.key), which holds a handle and no secret, and the .pub beside it."""
-        inner = struct.pack(">II", 1, 1) + _string(ALGORITHM) + _string(self._public) + _string(_APPLICATION)
+        """The file that ssh-keygen makes (PROTOCOL.key), which holds a handle and no secret, and
+        the .pub beside it.
+        """
+        inner = (
+            struct.pack(">II", 1, 1)
+            + _string(ALGORITHM)
+            + _string(self._public)
+            + _string(_APPLICATION)
+        )
         inner += bytes([_USER_PRESENT]) + _string(b"handle") + _string(b"") + _string(b"yubi")
         inner += bytes(range(1, 1 + -len(inner) % 8))
-        content = b"openssh-key-v1\0" + _string(b"none") + _string(b"none") + _string(b"") + struct.pack(">I", 1)
+        content = (
+            b"openssh-key-v1\0"
+            + _string(b"none")
+            + _string(b"none")
+            + _string(b"")
+            + struct.pack(">I", 1)
+        )
         text = base64.encodebytes(content + _string(self.blob) + _string(inner)).decode()
-        path.write_text(f"-----BEGIN OPENSSH PRIVATE KEY-----\n{text}-----END OPENSSH PRIVATE KEY-----\n")
+        path.write_text(
+            f"-----BEGIN OPENSSH PRIVATE KEY-----\n{text}-----END OPENSSH PRIVATE KEY-----\n"
+        )
         path.chmod(0o600)
         path.with_name(path.name + ".pub").write_text(self.public_line)
 
@@ -73,7 +90,9 @@ class HardwareKey:
 
     async def _answer(self, request: bytes) -> bytes:
         if request[0] == _REQUEST_IDENTITIES:
-            return bytes([_IDENTITIES]) + struct.pack(">I", 1) + _string(self.blob) + _string(b"yubi")
+            return (
+                bytes([_IDENTITIES]) + struct.pack(">I", 1) + _string(self.blob) + _string(b"yubi")
+            )
         if request[0] != _SIGN_REQUEST:
             return bytes([_FAILURE])
         await self.touched.wait()

@@ -1,4 +1,6 @@
-"""Measures the size and the English of hpcdash/, and fails where a figure exceeds its ceiling in tests/house.toml."""
+"""Measures the size and the English of hpcdash/, and fails where a figure exceeds its ceiling in
+tests/house.toml.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ _SPEECH = re.compile(
     re.IGNORECASE,
 )
 _GENITIVE = re.compile(r"^_?of_|_of$|[a-z]_of_[a-z]")
-# Terms of the field and of the language: extend this where a name is right as it is, and give the reason in the commit.
+# Terms of the field and of the language: extend this where a name is right as it is, and give the
+# reason in the commit.
 _TERMS = re.compile(
     r"time_of_day|out_of_|end_of_|start_of_|one_of|all_of|any_of|index_of|part_of|percent_of|point_of|look_ahead|lookup|"
     r"look_up|^tell$|ask_password|ask_passphrase|keyword"
 )
-_SUBJECTLESS = re.compile(r"What|Those|Where|Which|Who|As |So |Of |How|Why|When|From|That|They|It |Nothing|Without")
+_SUBJECTLESS = re.compile(
+    r"What|Those|Where|Which|Who|As |So |Of |How|Why|When|From|That|They|It |Nothing|Without"
+)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -51,7 +56,10 @@ class House:
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return the totals, and the rates per 10 000 lines, by section of the ceilings."""
-        rates = {name: 10_000 * len(places) / self.totals["lines"] for name, places in self.places.items()}
+        rates = {
+            name: 10_000 * len(places) / self.totals["lines"]
+            for name, places in self.places.items()
+        }
         rates["nodes per statement"] = self.totals["nodes"] / self.totals["statements"]
         return {
             "totals": {name: float(count) for name, count in self.totals.items()},
@@ -130,7 +138,9 @@ def _is_subjectless(node: ast.Module | Definition) -> bool:
     return bool(_SUBJECTLESS.match(text))
 
 
-def exceeded(figures: dict[str, dict[str, float]], ceilings: dict[str, dict[str, float]]) -> list[str]:
+def exceeded(
+    figures: dict[str, dict[str, float]], ceilings: dict[str, dict[str, float]]
+) -> list[str]:
     """Return a line for each figure above its ceiling, or without one."""
     found = []
     for section, values in figures.items():
@@ -150,7 +160,10 @@ def main() -> int:
     house = House(ROOT / "hpcdash")
     if options.list:
         if options.list not in house.places:
-            parser.error(f"no places for {options.list!r} (expected one of: {', '.join(sorted(house.places))})")
+            parser.error(
+                f"no places for {options.list!r} (expected one of: "
+                f"{', '.join(sorted(house.places))})"
+            )
         print("\n".join(house.places[options.list]))
         return 0
     figures = house.figures()
@@ -162,7 +175,10 @@ def main() -> int:
     for problem in problems:
         print(f"{CEILINGS.relative_to(ROOT)}: {problem}", file=sys.stderr)
     if problems:
-        print("python -m tests.support.house --list FIGURE prints the places behind a rate.", file=sys.stderr)
+        print(
+            "python -m tests.support.house --list FIGURE prints the places behind a rate.",
+            file=sys.stderr,
+        )
     return bool(problems)
 
 

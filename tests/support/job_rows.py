@@ -18,25 +18,43 @@ def at(minutes: float) -> datetime:
     return BEGIN + timedelta(minutes=minutes)
 
 
-def job_row(job_id: str, state: str = "pending", dependency: str | None = None, **more: Any) -> dict[str, Any]:
+def job_row(
+    job_id: str, state: str = "pending", dependency: str | None = None, **more: Any
+) -> dict[str, Any]:
     """A job named train of alice's; `started`, `ended` and `submitted` are minutes."""
     times = {column: at(more.pop(name)) for name, column in _MINUTES.items() if name in more}
     array_id = job_id.partition("_")[0] if "_" in job_id else None
-    known = {"id": job_id, "array_id": array_id, "state": state, "dependency": dependency, "_tasks": 1}
+    known = {
+        "id": job_id,
+        "array_id": array_id,
+        "state": state,
+        "dependency": dependency,
+        "_tasks": 1,
+    }
     return {**dict.fromkeys(JOBS.names), "user": "alice", "name": "train", **known, **times, **more}
 
 
-def task_row(array: str, tasks: str, state: str = "pending", dependency: str | None = None, **more: Any) -> Any:
-    """A task of an array, or those that wait of it: the tasks 3 to 10 where `tasks` is no number."""
+def task_row(
+    array: str, tasks: str, state: str = "pending", dependency: str | None = None, **more: Any
+) -> Any:
+    """A task of an array, or those that wait of it: the tasks 3 to 10 where `tasks` is no
+    number.
+    """
     first, count = (int(tasks), 1) if tasks.isdecimal() else (3, 8)
     shown = tasks if tasks.isdecimal() else f"[{tasks}]"
-    return job_row(f"{array}_{shown}", state, dependency, array_task=tasks, _task=first, _tasks=count, **more)
+    return job_row(
+        f"{array}_{shown}", state, dependency, array_task=tasks, _task=first, _tasks=count, **more
+    )
 
 
 def run_row(job_id: str, state: str = "completed", **more: Any) -> dict[str, Any]:
     """An ended run of a job as job_row has it: its first one."""
     row = job_row(job_id, state, **more)
-    return {**dict.fromkeys(RUNS.names), "run": 1, **{name: row[name] for name in RUNS.names if name in row}}
+    return {
+        **dict.fromkeys(RUNS.names),
+        "run": 1,
+        **{name: row[name] for name in RUNS.names if name in row},
+    }
 
 
 def table_of(*rows: Mapping[str, Any], schema: pa.Schema = JOBS) -> pa.Table:

@@ -1,4 +1,7 @@
-"""A node's own disk that only a program named ssh leads to, and a scheduler that says so. For tests."""
+"""A node's own disk that only a program named ssh leads to, and a scheduler that says so.
+
+For tests.
+"""
 
 from __future__ import annotations
 

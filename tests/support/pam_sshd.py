@@ -1,4 +1,7 @@
-"""A real sshd with a PAM stack of its own, in which a login waits for an approval on a phone. For tests."""
+"""A real sshd with a PAM stack of its own, in which a login waits for an approval on a phone.
+
+For tests.
+"""
 
 from __future__ import annotations
 

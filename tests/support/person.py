@@ -1,4 +1,6 @@
-"""A person at the keyboard, as far as a transport can tell: answers prompts and remembers what was asked. For tests."""
+"""A person at the keyboard, as far as a transport can tell: answers prompts and remembers what was
+asked. For tests.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,19 @@ from hpcdash.transport.base import HostKeyQuestion, Prompt
 
 
 class Person:
-    """`answers` maps a part of a field's label to what is typed; `accepts` is the answer to unknown host keys.
+    """`answers` maps a part of a field's label to what is typed; `accepts` is the answer to unknown
+    host keys.
 
-    `shown` is what hosts said without asking, `waited` which were silent for long. A person who is not here is asked
-    nothing.
+    `shown` is what hosts said without asking, `waited` which were silent for long. A person who is
+    not here is asked nothing.
     """
 
     def __init__(
-        self, answers: Mapping[str, str] | None = None, *, accepts: bool = False, is_here: bool = True
+        self,
+        answers: Mapping[str, str] | None = None,
+        *,
+        accepts: bool = False,
+        is_here: bool = True,
     ) -> None:
         self.answers = dict(answers or {})
         self.accepts = accepts

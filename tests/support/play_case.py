@@ -27,7 +27,9 @@ T = TypeVar("T")
 
 
 def parse_cases_once() -> None:
-    """Have a case of fixtures/ parsed once a process, whoever replays it: most of what a test over all cases takes."""
+    """Have a case of fixtures/ parsed once a process, whoever replays it: most of what a test over
+    all cases takes.
+    """
     parsed = cache(load_case)
 
     def load(directory: Path) -> Case:
@@ -74,7 +76,9 @@ def table_questions(
 
 
 def expected_of(directory: Path) -> dict[str, Any]:
-    """The content of expected.json: `probe`, the tables as the contract's rows, `rejected` rows and `errors` by key."""
+    """The content of expected.json: `probe`, the tables as the contract's rows, `rejected` rows and
+    `errors` by key.
+    """
     transport = ReplayTransport(directory)
     backend = backend_of(transport)
     found: dict[str, Any] = {"schema": 1}
@@ -88,7 +92,11 @@ def expected_of(directory: Path) -> dict[str, Any]:
             if key not in LATER:
                 raise
         except HpcdashError as error:
-            errors[key] = {"kind": type(error).__name__, "message": error.message, "next_step": error.next_step}
+            errors[key] = {
+                "kind": type(error).__name__,
+                "message": error.message,
+                "next_step": error.next_step,
+            }
 
     def read_table(key: str, kind: pa.Schema, query: Query[ParsedTable]) -> list[dict[str, Any]]:
         parsed = play(transport, query)
@@ -96,7 +104,10 @@ def expected_of(directory: Path) -> dict[str, Any]:
             rejected[key] = list(parsed.rejected)
         return table_to_json_rows(parsed.table, schema.public_names(kind))
 
-    attempt("probe", lambda: msgspec.json.decode(msgspec.json.encode(play(transport, backend.probe.query()))))
+    attempt(
+        "probe",
+        lambda: msgspec.json.decode(msgspec.json.encode(play(transport, backend.probe.query()))),
+    )
     cluster = found["probe"]["cluster"] if "probe" in found else ""
     for key, (kind, build) in table_questions(backend, transport.user, cluster).items():
         if key not in LATER or Capability(key) in backend.capabilities:

@@ -1,4 +1,6 @@
-"""What lists of processes showed while something ran: each command line that any process of this machine had."""
+"""What lists of processes showed while something ran: each command line that any process of this
+machine had.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _LOOK_SECONDS = 0.1
 
 @contextmanager
 def seen_command_lines(*wanted: str) -> Iterator[set[str]]:
-    """Those that hold one of the `wanted` words, as any user could have seen them; complete once the block ends."""
+    """Those that hold one of the `wanted` words, as any user could have seen them; complete once
+    the block ends.
+    """
     words = [word.encode() for word in wanted]
     found: set[str] = set()
     over = threading.Event()

@@ -1,4 +1,6 @@
-"""Runs the real hpcdash in a process of its own, as a person's shell would, with a home of its own."""
+"""Runs the real hpcdash in a process of its own, as a person's shell would, with a home of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Run(Struct, frozen=True):
 
     @property
     def json(self) -> dict[str, Any]:
-        """stdout as the one JSON object it must be, of a call that went well and had nothing to complain of."""
+        """stdout as the one JSON object it must be, of a call that went well and had nothing to
+        complain of.
+        """
         assert (self.status, self.stderr) == (0, ""), self
         found = json.loads(self.stdout.decode("utf-8", "strict"))
         assert isinstance(found, dict)
@@ -49,7 +53,9 @@ class Run(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """hpcdash in `home`, where its configuration, cache, logs and .ssh are; `before` are options of every call."""
+    """hpcdash in `home`, where its configuration, cache, logs and .ssh are; `before` are options of
+    every call.
+    """
 
     home: Path
     before: tuple[str, ...] = ()

@@ -34,12 +34,19 @@ def why_no_ray() -> str | None:
     """Why no Ray can be started here, None where it can."""
     if sys.platform != "linux":
         return "Ray is tried on Linux alone"
-    return None if importlib.util.find_spec("ray") else "Ray is not installed: pip install 'ray[default]'"
+    return (
+        None
+        if importlib.util.find_spec("ray")
+        else "Ray is not installed: pip install 'ray[default]'"
+    )
 
 
 @dataclass
 class RayCluster:
-    """A head of `cpus`; `start` and `stop` it. Each node is a `ray start --block` with its own process group."""
+    """A head of `cpus`; `start` and `stop` it.
+
+    Each node is a `ray start --block` with its own process group.
+    """
 
     cpus: int = 2
     # Of all nodes: variables, and a folder before the PATH.
@@ -58,7 +65,9 @@ class RayCluster:
         for _ in range(_STARTS):
             self._start_head(resources)
             head = self._nodes[0]
-            wait_until("the dashboard", lambda head=head: self._answers() or head.poll() is not None)
+            wait_until(
+                "the dashboard", lambda head=head: self._answers() or head.poll() is not None
+            )
             if head.poll() is None:
                 return
             self._nodes.clear()
@@ -66,7 +75,11 @@ class RayCluster:
 
     def _answers(self) -> bool:
         """Its dashboard is up before the head is a node."""
-        return bool(self.get("/api/version")) and self.get("/api/jobs/") is not None and bool(self.alive_nodes())
+        return (
+            bool(self.get("/api/version"))
+            and self.get("/api/jobs/") is not None
+            and bool(self.alive_nodes())
+        )
 
     def _start_head(self, resources: Mapping[str, float]) -> None:
         self._ray(
@@ -80,27 +93,39 @@ class RayCluster:
         )
 
     def add_slice(self, kind: str, name: str, workers: int = 2) -> list[int]:
-        """The workers of one TPU slice, as Ray names their resources; returns their places, the first one's first."""
+        """The workers of one TPU slice, as Ray names their resources; returns their places, the
+        first one's first.
+        """
         heads = [{f"TPU-{kind}-head": 1}] + [{}] * (workers - 1)
         return self._add([{name: 1, "TPU": 4, **head} for head in heads])
 
-    def add_node(self, variables: Mapping[str, str] = MappingProxyType({}), **resources: float) -> int:
+    def add_node(
+        self, variables: Mapping[str, str] = MappingProxyType({}), **resources: float
+    ) -> int:
         """One more node, with variables of its own; returns its place, for `kill_node`."""
         [place] = self._add([resources], variables)
         return place
 
     def _add(
-        self, nodes: Sequence[Mapping[str, float]], variables: Mapping[str, str] = MappingProxyType({})
+        self,
+        nodes: Sequence[Mapping[str, float]],
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> list[int]:
         """Nodes with these resources, which start at the same time."""
         places: dict[int, int] = {}
         for _ in range(_STARTS):
             missing = [at for at in range(len(nodes)) if at not in places]
             for at in missing:
-                words = (f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=0", f"--resources={json.dumps(nodes[at])}")
+                words = (
+                    f"--address=127.0.0.1:{self.gcs_port}",
+                    "--num-cpus=0",
+                    f"--resources={json.dumps(nodes[at])}",
+                )
                 places[at] = self._ray(*words, variables=variables)
             wait_until("the nodes", self._is_whole)
-            places = {at: place for at, place in places.items() if self._nodes[place].poll() is None}
+            places = {
+                at: place for at, place in places.items() if self._nodes[place].poll() is None
+            }
             if len(places) == len(nodes):
                 return [places[at] for at in range(len(nodes))]
         raise AssertionError(f"a node ended {_STARTS} times while it started: see {self.folder}")
@@ -113,7 +138,11 @@ class RayCluster:
 
     def alive_nodes(self) -> list[str]:
         found = self.get("/api/v0/nodes") or {"data": {"result": {"result": []}}}
-        return [node["node_id"] for node in found["data"]["result"]["result"] if node["state"] == "ALIVE"]
+        return [
+            node["node_id"]
+            for node in found["data"]["result"]["result"]
+            if node["state"] == "ALIVE"
+        ]
 
     def _is_whole(self) -> bool:
         """Whether the head counts exactly the nodes that run: its list is some seconds behind."""
@@ -132,7 +161,9 @@ class RayCluster:
         return job is not None and job["status"] not in ("PENDING", "RUNNING")
 
     def log(self, job_id: str) -> str:
-        """What a job's driver wrote so far, without colours: what is waited for costs no process of hpcdash's."""
+        """What a job's driver wrote so far, without colours: what is waited for costs no process of
+        hpcdash's.
+        """
         found = self.get(f"/api/jobs/{job_id}/logs") or {}
         return re.sub(r"\x1b\[[0-9;]*m", "", found.get("logs", ""))
 
@@ -156,7 +187,9 @@ class RayCluster:
     def _ray(self, *words: str, variables: Mapping[str, str] = MappingProxyType({})) -> int:
         folder = Path(sys.executable).parent
         program = folder / "ray"
-        path = os.pathsep.join(filter(None, (self.path, str(folder), os.environ.get("PATH", os.defpath))))
+        path = os.pathsep.join(
+            filter(None, (self.path, str(folder), os.environ.get("PATH", os.defpath)))
+        )
         with Path(self.folder, f"start-{len(self._nodes)}.log").open("wb") as log:
             node = subprocess.Popen(
                 (
@@ -169,7 +202,8 @@ class RayCluster:
                     f"--dashboard-agent-listen-port={free_port()}",
                     f"--dashboard-agent-grpc-port={free_port()}",
                     f"--runtime-env-agent-port={free_port()}",
-                    # A port that is not given is waited for, and the node ends where its agent takes long.
+                    # A port that is not given is waited for, and the node ends where its agent
+                    # takes long.
                     f"--metrics-export-port={free_port()}",
                     "--min-worker-port=0",
                     "--max-worker-port=0",
@@ -183,7 +217,8 @@ class RayCluster:
                     **os.environ,
                     "PATH": path,
                     "PYTHONUNBUFFERED": "1",
-                    # Workers that are started before they are needed have no job's environment, and cost a second each.
+                    # Workers that are started before they are needed have no job's environment, and
+                    # cost a second each.
                     "RAY_prestart_worker_first_driver": "0",
                     # Ray would let its workers have what other tests leave of the processors.
                     "RAY_worker_niceness": "0",

@@ -1,4 +1,7 @@
-"""Servers on loopback that keep what a hook or a mail brings, and a certificate for them. Asserts nothing."""
+"""Servers on loopback that keep what a hook or a mail brings, and a certificate for them.
+
+Asserts nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ class Request:
 
 @dataclass
 class HookReceiver:
-    """`answers`: the whole answers to the next requests, OK after them; None: nothing, and the line stays open."""
+    """`answers`: the whole answers to the next requests, OK after them; None: nothing, and the line
+    stays open.
+    """
 
     port: int = 0
     requests: list[Request] = field(default_factory=list)
@@ -60,7 +65,12 @@ class HookReceiver:
 
 def answer(status: str, body: str = "", *headers: str) -> bytes:
     """`answer("429 Too Many Requests", "", "Retry-After: 7")`."""
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body.encode())}", "Connection: close", *headers]
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Length: {len(body.encode())}",
+        "Connection: close",
+        *headers,
+    ]
     return "\r\n".join([*lines, "", body]).encode()
 
 
@@ -88,7 +98,10 @@ class Mail:
 
 @dataclass
 class MailReceiver:
-    """`refuses`: address to the whole reply. `greetings`: the first words to the next connections; 220 without any."""
+    """`refuses`: address to the whole reply.
+
+    `greetings`: the first words to the next connections; 220 without any.
+    """
 
     port: int = 0
     tls: ssl.SSLContext | None = None
@@ -164,7 +177,9 @@ async def mail_receiver(
 ) -> AsyncIterator[MailReceiver]:
     """`tls` is offered with STARTTLS, or spoken at once."""
     receiver = MailReceiver(tls=tls)
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=tls if from_first_byte else None)
+    server = await asyncio.start_server(
+        receiver.serve, "127.0.0.1", 0, ssl=tls if from_first_byte else None
+    )
     receiver.port = server.sockets[0].getsockname()[1]
     try:
         yield receiver
@@ -193,7 +208,11 @@ def server_context(folder: Path) -> tuple[ssl.SSLContext, str]:
     trusted, secret = folder / "loopback.pem", folder / "loopback.key"
     trusted.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(trusted, secret)

@@ -1,4 +1,5 @@
-"""Asks a live Slurm all that hpcdash asks, and keeps it as a case of fixtures/: see hpcdash.recorded for the format.
+"""Asks a live Slurm all that hpcdash asks, and keeps it as a case of fixtures/: see
+hpcdash.recorded for the format.
 
     python -m tests.support.record_case --case everyday --user alice --lab /path/of/a/lab --rename alice=maya
     python -m tests.support.record_case --expect fixtures/slurm/22.05/everyday
@@ -78,21 +79,35 @@ def case_questions(user: str, backend: Backend = BACKEND) -> Iterator[tuple[str,
     yield "history-all", "sacct-fields", backend.history.jobs(None, HISTORY_SECONDS)
 
 
-def job_questions(job_id: str, *, in_queue: bool, backend: Backend = BACKEND) -> Iterator[tuple[str, str, Query[Any]]]:
+def job_questions(
+    job_id: str, *, in_queue: bool, backend: Backend = BACKEND
+) -> Iterator[tuple[str, str, Query[Any]]]:
     """The same for one job: from the queue where it still is, else from the history."""
     stem = "jobs/" + re.sub(r"[^0-9A-Za-z]+", "-", re.sub(r"_\[.*", "_rest", job_id))
     if in_queue:
         yield f"{stem}-squeue", "squeue-fields", backend.queue.jobs(JobScope(job_ids=(job_id,)))
         yield f"{stem}-scontrol", "", backend.detail.native(job_id)
     else:
-        yield f"{stem}-sacct", "sacct-fields", backend.history.jobs(None, HISTORY_SECONDS, (job_id,))
+        yield (
+            f"{stem}-sacct",
+            "sacct-fields",
+            backend.history.jobs(None, HISTORY_SECONDS, (job_id,)),
+        )
         yield f"{stem}-sacct-all", "", backend.history.native(job_id)
 
 
-def run_as(user: str, environment: Mapping[str, str], root: str, argv: tuple[str, ...]) -> CommandResult:
+def run_as(
+    user: str, environment: Mapping[str, str], root: str, argv: tuple[str, ...]
+) -> CommandResult:
     """Run a command as somebody here, in a login's bare environment; `root` as of SlurmLab."""
     home = pwd.getpwnam(user).pw_dir
-    settings = {"HOME": home, "USER": user, "LOGNAME": user, "PATH": "/usr/local/bin:/usr/bin:/bin", **environment}
+    settings = {
+        "HOME": home,
+        "USER": user,
+        "LOGNAME": user,
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        **environment,
+    }
     become = ("runuser", "-u", user, "--") if pwd.getpwuid(os.getuid()).pw_name != user else ()
     bare = ("env", "-i", "-C", home, *(f"{name}={value}" for name, value in settings.items()))
     started = time.monotonic()
@@ -102,13 +117,17 @@ def run_as(user: str, environment: Mapping[str, str], root: str, argv: tuple[str
         capture_output=True,
         timeout=_COMMAND_LIMIT_SECONDS,
     )
-    return CommandResult(argv, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+    return CommandResult(
+        argv, done.returncode, done.stdout, done.stderr, time.monotonic() - started
+    )
 
 
 def record(
     stem: str, word_file: str, query: Query[Any], ask: Callable[[tuple[str, ...]], CommandResult]
 ) -> tuple[Recorded, Any]:
-    """The answer to one query, RECORDED_TOKEN in place of its own token, and what is read from it (None: nothing)."""
+    """The answer to one query, RECORDED_TOKEN in place of its own token, and what is read from it
+    (None: nothing).
+    """
     answer = ask(query.argv)
     try:
         parsed = query.parse(answer)
@@ -116,13 +135,19 @@ def record(
         print(f"{stem}: {type(error).__name__}: {error.message}", file=sys.stderr)
         parsed = None
     token = token_of(query.argv)
-    stdout = answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
+    stdout = (
+        answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
+    )
     argv = normalised_argv(query.argv)
-    return Recorded(stem, argv, answer.status, stdout, answer.stderr, answer.seconds, word_file), parsed
+    return Recorded(
+        stem, argv, answer.status, stdout, answer.stderr, answer.seconds, word_file
+    ), parsed
 
 
 def renamed(recorded: Recorded, renames: Iterable[tuple[str, str]]) -> Recorded:
-    """With words replaced in argv and output; a word is not part of a longer one, nor of the token before it."""
+    """With words replaced in argv and output; a word is not part of a longer one, nor of the token
+    before it.
+    """
     for old, new in renames:
         pattern = re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(old.encode()) + rb"(?![A-Za-z0-9_])")
 
@@ -145,7 +170,13 @@ def toml_string(text: str) -> str:
 
 
 def write_case(
-    directory: Path, about: str, user: str, clock: int, commands: Iterable[Recorded], *, backend: str = BACKEND.name
+    directory: Path,
+    about: str,
+    user: str,
+    clock: int,
+    commands: Iterable[Recorded],
+    *,
+    backend: str = BACKEND.name,
 ) -> None:
     """The folder of a case: case.toml and the files it names."""
     words = directory.parent / "words"
@@ -168,7 +199,10 @@ def write_case(
         lines += ["", "[[command]]", f"argv = [{', '.join(shown)}]"]
         if command.status:
             lines.append(f"exit = {command.status}")
-        for key, suffix, raw in (("stdout", "out", command.stdout), ("stderr", "err", command.stderr)):
+        for key, suffix, raw in (
+            ("stdout", "out", command.stdout),
+            ("stderr", "err", command.stderr),
+        ):
             if raw:
                 file = directory / f"{command.name}.{suffix}"
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +258,10 @@ def record_case(
         commands.append(record(stem, word_file, asked, ask)[0])
     wanted: dict[str, bool] = {}
     if whose_details != "none":
-        for stem, in_queue in ((f"jobs-{whose_details}-ended", True), (f"history-{whose_details}", False)):
+        for stem, in_queue in (
+            (f"jobs-{whose_details}-ended", True),
+            (f"history-{whose_details}", False),
+        ):
             for job_id in tables[stem].table["id"].to_pylist() if tables.get(stem) else ():
                 wanted.setdefault(job_id, in_queue)
     seen = {command.argv for command in commands}
@@ -236,25 +273,41 @@ def record_case(
                 commands.append(recorded)
     if stretch != 1.0:
         commands = [
-            replace(command, stdout=stretched(command.argv, command.stdout, clock, stretch)) for command in commands
+            replace(command, stdout=stretched(command.argv, command.stdout, clock, stretch))
+            for command in commands
         ]
     shown_user = dict(renames).get(user, user)
-    write_case(directory, about, shown_user, clock, [renamed(command, renames) for command in commands])
+    write_case(
+        directory, about, shown_user, clock, [renamed(command, renames) for command in commands]
+    )
     write_expected(directory)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.support.record_case", description=__doc__)
-    parser.add_argument("--expect", type=Path, metavar="CASE_DIR", help="only write expected.json of a recorded case")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.record_case", description=__doc__
+    )
+    parser.add_argument(
+        "--expect",
+        type=Path,
+        metavar="CASE_DIR",
+        help="only write expected.json of a recorded case",
+    )
     parser.add_argument("--case", help="its name")
     parser.add_argument("--about", default="", help="one sentence")
     parser.add_argument("--version", default="22.05")
     parser.add_argument("--user", default=pwd.getpwuid(os.getuid()).pw_name)
-    parser.add_argument("--lab", type=Path, help="folder of a throw-away Slurm; else the Slurm of this machine")
+    parser.add_argument(
+        "--lab", type=Path, help="folder of a throw-away Slurm; else the Slurm of this machine"
+    )
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
-    parser.add_argument("--details", choices=("mine", "all", "none"), default="mine", help="whose jobs one by one")
-    parser.add_argument("--stretch", type=float, default=1.0, metavar="FACTOR", help="make the past longer")
+    parser.add_argument(
+        "--details", choices=("mine", "all", "none"), default="mine", help="whose jobs one by one"
+    )
+    parser.add_argument(
+        "--stretch", type=float, default=1.0, metavar="FACTOR", help="make the past longer"
+    )
     asked = parser.parse_args()
     if asked.expect:
         write_expected(asked.expect)

@@ -1,4 +1,5 @@
-"""Asks the stand-ins of tests.support.pbs all that hpcdash asks a PBS, and keeps it as cases of fixtures/pbs/.
+"""Asks the stand-ins of tests.support.pbs all that hpcdash asks a PBS, and keeps it as cases of
+fixtures/pbs/.
 
     python -m tests.support.record_pbs_case [SCENE ...]
 
@@ -38,7 +39,8 @@ from tests.support.play_case import HISTORY_SECONDS
 from tests.support.record_case import Recorded, write_case, write_expected
 
 CASES = SCENES.parent
-# A command of the stand-ins answers soon, or never; a probe gives a server that says nothing ten seconds.
+# A command of the stand-ins answers soon, or never; a probe gives a server that says nothing ten
+# seconds.
 _PATIENCE_SECONDS = 60.0
 _PATIENCE_WITH_A_HUNG_SERVER_SECONDS = 2.0
 _NEVER_SECONDS = 3600.0
@@ -73,10 +75,14 @@ def host_questions(backend: Backend, stem: str, jobs: Any) -> Iterator[tuple[str
         yield f"{stem}-hosts", "hosts.sh", query
 
 
-def job_questions(backend: Backend, row: dict[str, Any], *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
+def job_questions(
+    backend: Backend, row: dict[str, Any], *, in_queue: bool
+) -> Iterator[tuple[str, str, Query[Any]]]:
     """The same for the page of one job."""
     job_id = str(row["id"])
-    stem = "jobs/" + re.sub(r"[^0-9A-Za-z]+", "-", job_id.partition(".")[0].replace("[]", "-array")).strip("-")
+    stem = "jobs/" + re.sub(
+        r"[^0-9A-Za-z]+", "-", job_id.partition(".")[0].replace("[]", "-array")
+    ).strip("-")
     if in_queue:
         yield f"{stem}-row", "job-row.sh", backend.queue.jobs(JobScope(job_ids=(job_id,)))
         yield f"{stem}-native", "native.sh", backend.detail.native(job_id)
@@ -93,7 +99,9 @@ def job_questions(backend: Backend, row: dict[str, Any], *, in_queue: bool) -> I
 
 
 class Recorder:
-    """Runs queries against stand-ins, and keeps each different command once, in the order they were asked."""
+    """Runs queries against stand-ins, and keeps each different command once, in the order they were
+    asked.
+    """
 
     def __init__(self, stand_ins: StandIns) -> None:
         self.stand_ins = stand_ins
@@ -103,12 +111,16 @@ class Recorder:
         self._files: dict[str, str] = {}
 
     def ask(self, stem: str, word_file: str, query: Query[Any]) -> Any:
-        """What is read from the answer, which is kept; None where it is an error, or of one job and known already."""
+        """What is read from the answer, which is kept; None where it is an error, or of one job and
+        known already.
+        """
         argv = normalised_argv(query.argv)
         if argv in self.commands and stem.startswith("jobs/"):
             return None
         is_hung = self.stand_ins.settings.get("hung", False) and stem != "probe"
-        answer = self._run(query.argv, _PATIENCE_WITH_A_HUNG_SERVER_SECONDS if is_hung else _PATIENCE_SECONDS)
+        answer = self._run(
+            query.argv, _PATIENCE_WITH_A_HUNG_SERVER_SECONDS if is_hung else _PATIENCE_SECONDS
+        )
         if argv not in self.commands:
             number = 2
             name = stem
@@ -117,9 +129,15 @@ class Recorder:
             self._names.add(name)
             word_file = self._files.setdefault(max(argv, key=len), word_file)
             token = token_of(query.argv)
-            stdout = answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
+            stdout = (
+                answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode())
+                if token
+                else answer.stdout
+            )
             stdout = stdout.replace(str(self.stand_ins.path).encode(), SITE_FOLDER.encode())
-            self.commands[argv] = Recorded(name, argv, answer.status, stdout, answer.stderr, answer.seconds, word_file)
+            self.commands[argv] = Recorded(
+                name, argv, answer.status, stdout, answer.stderr, answer.seconds, word_file
+            )
         if answer.seconds >= _NEVER_SECONDS:
             return None
         try:
@@ -160,7 +178,10 @@ def record_scene(scene: str, folder: Path) -> Path:
     recorder = Recorder(stand_ins)
     probe = recorder.ask("probe", "probe.sh", BACKEND.probe.query())
     backend = BACKEND if probe is None else BACKEND.for_probe(probe)
-    tables = {stem: recorder.ask(stem, word_file, query) for stem, word_file, query in case_questions(backend, user)}
+    tables = {
+        stem: recorder.ask(stem, word_file, query)
+        for stem, word_file, query in case_questions(backend, user)
+    }
     for stem in ("jobs-me", "jobs-mine"):
         for question in host_questions(backend, stem, tables[stem] and tables[stem].table):
             recorder.ask(*question)
@@ -181,10 +202,15 @@ def record_scene(scene: str, folder: Path) -> Path:
 
 def main() -> None:
     every = sorted(file.parent.name for file in SCENES.glob("*/scene.json"))
-    parser = argparse.ArgumentParser(prog="python -m tests.support.record_pbs_case", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.record_pbs_case", description=__doc__
+    )
     parser.add_argument("scenes", nargs="*", metavar="SCENE", default=[], help=", ".join(every))
     scenes = parser.parse_args().scenes or every
-    with tempfile.TemporaryDirectory(prefix="hpcdash-pbs-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="hpcdash-pbs-") as folder,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
         for directory in pool.map(partial(record_scene, folder=Path(folder)), scenes):
             print(directory)
 

@@ -1,4 +1,5 @@
-"""Records a case of fixtures/ray from a Ray that runs: all that a screen asks of it, with the logs of its jobs.
+"""Records a case of fixtures/ray from a Ray that runs: all that a screen asks of it, with the logs
+of its jobs.
 
 python -m tests.support.record_ray_case URL DIRECTORY "one sentence about it" [OLD=NEW ...]
 """
@@ -54,15 +55,26 @@ class Recorder:
 
     async def log(self, path: str | None) -> None:
         """Write down what a log holds by now."""
-        request = BACKEND.logs.request(path or "").replace("/stream?", "/file?").replace("&interval=1", "")
+        request = (
+            BACKEND.logs.request(path or "")
+            .replace("/stream?", "/file?")
+            .replace("&interval=1", "")
+        )
         if not request:
             return
         request, _, pattern = request.partition("#")
         [response] = read_responses(await self.transport.run(("GET", request)))
         if response.is_success:
             begins = re.compile(unquote(pattern).encode())
-            lines = [line[found.end() :] for line in response.body.splitlines(True) if (found := begins.match(line))]
-            self.write(f"files{self.renamed((path or '').encode()).decode()}", self.renamed(b"".join(lines)))
+            lines = [
+                line[found.end() :]
+                for line in response.body.splitlines(True)
+                if (found := begins.match(line))
+            ]
+            self.write(
+                f"files{self.renamed((path or '').encode()).decode()}",
+                self.renamed(b"".join(lines)),
+            )
 
     def write(self, name: str, content: bytes) -> None:
         file = self.folder / name
@@ -83,7 +95,9 @@ async def record(url: str, folder: Path, about: str, renames: dict[str, str]) ->
         native = await recorder.ask(f"jobs/{name}.out", BACKEND.detail.native(job_id))
         detail = JobDetail(jobs.slice(at, 1), native)
         await recorder.log(BACKEND.logs.files(detail, None).stdout)
-        if (activity := BACKEND.detail.activity(jobs.slice(at, 1).to_pylist()[0], native)) is not None:
+        if (
+            activity := BACKEND.detail.activity(jobs.slice(at, 1).to_pylist()[0], native)
+        ) is not None:
             await recorder.ask(f"activity/{name}.out", activity)
         if (others := BACKEND.logs.others(detail, LogFiles(None, None))) is not None:
             for log in await recorder.ask(f"logs/{name}.out", others) or ():

@@ -1,4 +1,6 @@
-"""Tests of many records of one kind: one case for all of them, whose failure names each record that fails."""
+"""Tests of many records of one kind: one case for all of them, whose failure names each record that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ _Test = Callable[..., Any]
 
 
 def for_each(
-    names: str | Sequence[str], records: Iterable[Any], ids: Iterable[object] | Callable[[Any], object] | None = None
+    names: str | Sequence[str],
+    records: Iterable[Any],
+    ids: Iterable[object] | Callable[[Any], object] | None = None,
 ) -> Callable[[_Test], _Test]:
-    """Run a test with every record, whatever fails before; takes what pytest.mark.parametrize takes.
+    """Run a test with every record, whatever fails before; takes what pytest.mark.parametrize
+    takes.
 
-    That one makes a case of each record: for records that are few, take long, or need fixtures of their own.
+    That one makes a case of each record: for records that are few, take long, or need fixtures of
+    their own.
     """
     fields = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     titled: list[tuple[str, dict[str, Any]]] = []
@@ -33,13 +39,17 @@ def for_each(
             parameters = record
         assert not parameters.marks, "a record has no marks"
         values = dict(zip(fields, parameters.values, strict=True))
-        title = titles[place] if titles else ", ".join(filter(None, map(title_value, values.values())))
+        title = (
+            titles[place] if titles else ", ".join(filter(None, map(title_value, values.values())))
+        )
         titled.append((parameters.id or title, values))
     assert titled, "no records"
 
     def decorate(test: _Test) -> _Test:
         signature = inspect.signature(test)
-        others = [parameter for name, parameter in signature.parameters.items() if name not in fields]
+        others = [
+            parameter for name, parameter in signature.parameters.items() if name not in fields
+        ]
 
         def trials() -> Iterator[tuple[contextlib.AbstractContextManager[None], dict[str, Any]]]:
             failures: list[tuple[str, BaseException]] = []
@@ -75,7 +85,8 @@ def for_each(
 def _collected(failures: list[tuple[str, BaseException]], title: str) -> Iterator[None]:
     try:
         yield
-    # pytest.raises fails with the second, and so does the hang guard, which ends the test and not a record of it.
+    # pytest.raises fails with the second, and so does the hang guard, which ends the test and not a
+    # record of it.
     except (Exception, pytest.fail.Exception, BaseExceptionGroup) as error:
         if "from pytest-timeout" in str(error):
             raise

@@ -10,9 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 
-def files_in(folder: Path, scheduler: str, names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may name the scheduler's server is looked for in these files of a folder, one a group of the usual."""
+def files_in(
+    folder: Path, scheduler: str, names: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may name the scheduler's server is looked for in these files of a folder, one a group of
+    the usual.
+    """
     probe = import_module(f"hpcdash.backends.{scheduler}.probe")
     usual = probe.LOCAL_CONFIGURATION
-    files = tuple(replace(one, files=(str(folder / name),)) for one, name in zip(usual.files, names, strict=True))
+    files = tuple(
+        replace(one, files=(str(folder / name),))
+        for one, name in zip(usual.files, names, strict=True)
+    )
     monkeypatch.setattr(probe, "LOCAL_CONFIGURATION", replace(usual, files=files))

@@ -26,15 +26,22 @@ _MODES = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
 # A terminal shows its cursor and wraps lines.
 _MODES_ON = (7, 25)
 _KEYS_PUSHED = re.compile(rb"\x1b\[>[0-9]+u")
-# What pyte would print as text: private sequences of newer terminals (keyboard protocols, queries, cursor shapes).
-UNKNOWN_SEQUENCES = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$p|\x1b[_P^][^\x1b]*\x1b\\")
+# What pyte would print as text: private sequences of newer terminals (keyboard protocols, queries,
+# cursor shapes).
+UNKNOWN_SEQUENCES = re.compile(
+    rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$p|\x1b[_P^][^\x1b]*\x1b\\"
+)
 
 
 class Screen:
     """A pseudo-terminal with the dashboard on it; `text` is what a person sees."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes] | WarmProcess, descriptor: int, columns: int, lines: int
+        self,
+        process: subprocess.Popen[bytes] | WarmProcess,
+        descriptor: int,
+        columns: int,
+        lines: int,
     ) -> None:
         self.process = process
         self._descriptor = descriptor
@@ -56,10 +63,18 @@ class Screen:
 
     @property
     def modes_left(self) -> set[str]:
-        """What of the terminal's modes is not as it was: mouse, paste, focus, keys, other screen, cursor, wrapping."""
+        """What of the terminal's modes is not as it was: mouse, paste, focus, keys, other screen,
+        cursor, wrapping.
+        """
         switched = {int(mode): letter for mode, letter in _MODES.findall(self.raw)}
-        left = {f"?{mode}h" for mode, letter in switched.items() if letter == b"h" and mode not in _MODES_ON}
-        left |= {f"?{mode}l" for mode, letter in switched.items() if letter == b"l" and mode in _MODES_ON}
+        left = {
+            f"?{mode}h"
+            for mode, letter in switched.items()
+            if letter == b"h" and mode not in _MODES_ON
+        }
+        left |= {
+            f"?{mode}l" for mode, letter in switched.items() if letter == b"l" and mode in _MODES_ON
+        }
         keys = len(_KEYS_PUSHED.findall(self.raw)) - self.raw.count(b"\x1b[<u")
         return left | ({f"keys {keys}"} if keys else set())
 
@@ -84,9 +99,13 @@ class Screen:
         # A sequence may be cut between two reads.
         start = whole.rfind(b"\x1b")
         is_cut = (
-            start >= 0 and len(whole) - start < 40 and not re.match(rb"\x1b(\[[^@-~]*[@-~]|[^\[_P^])", whole[start:])
+            start >= 0
+            and len(whole) - start < 40
+            and not re.match(rb"\x1b(\[[^@-~]*[@-~]|[^\[_P^])", whole[start:])
         )
-        whole, self._unfinished = (whole[:start], whole[start:]) if is_cut and chunk else (whole, b"")
+        whole, self._unfinished = (
+            (whole[:start], whole[start:]) if is_cut and chunk else (whole, b"")
+        )
         self._stream.feed(UNKNOWN_SEQUENCES.sub(b"", whole))
         self._changed.set()
 
@@ -104,7 +123,9 @@ class Screen:
         holds = what if callable(what) else lambda text: what in text
         over = deadline()
         while not holds(self.text):
-            assert self.process.poll() is None, f"it ended before {what!r}; the screen:\n{self.text}"
+            assert self.process.poll() is None, (
+                f"it ended before {what!r}; the screen:\n{self.text}"
+            )
             assert time.monotonic() < over, f"waited in vain for {what!r}; the screen:\n{self.text}"
             self._changed.clear()
             try:
@@ -118,7 +139,9 @@ class Screen:
         return await asyncio.to_thread(self.process.wait)
 
     async def all_output(self) -> bytes:
-        """All that was written, once the program and whatever else had the terminal have left it."""
+        """All that was written, once the program and whatever else had the terminal have left
+        it.
+        """
         await self._closed.wait()
         return self.raw
 
@@ -136,7 +159,9 @@ async def dashboard(
     process: subprocess.Popen[bytes] | WarmProcess
     if is_warm(program.environment) and type(program).argv is Program.argv and not is_cold:
         streams = (theirs, theirs, theirs)
-        process = warm_start().start((*program.before, *words), program.environment, program.home, streams)
+        process = warm_start().start(
+            (*program.before, *words), program.environment, program.home, streams
+        )
     else:
         process = subprocess.Popen(  # noqa: ASYNC220
             program.argv(*words),

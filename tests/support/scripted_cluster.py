@@ -1,4 +1,6 @@
-"""A store and a poller over a scripted transport, with a clock that a test moves, and an array that failed there."""
+"""A store and a poller over a scripted transport, with a clock that a test moves, and an array that
+failed there.
+"""
 
 from __future__ import annotations
 
@@ -125,8 +127,12 @@ SCRIPT = "#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
 LOG_ENDS = "sh*tail -c"
 
 
-def failed_array(folder: Path, ends: dict[int, tuple[str, str, str, str]] | None = None) -> ScriptedTransport:
-    """A cluster with array 88 of alice's, whose logs are in a folder; what is submitted is job 93."""
+def failed_array(
+    folder: Path, ends: dict[int, tuple[str, str, str, str]] | None = None
+) -> ScriptedTransport:
+    """A cluster with array 88 of alice's, whose logs are in a folder; what is submitted is job
+    93.
+    """
     transport = ScriptedTransport()
     for task, end in sorted((ends or ENDS).items()):
         end_task(transport, folder, task, *end)
@@ -135,7 +141,8 @@ def failed_array(folder: Path, ends: dict[int, tuple[str, str, str, str]] | None
         task = int(command.words[-1].partition("_")[2] or "0")
         path = f"{folder}/88_{task:02d}.out"
         return (
-            f"JobId={100 + task} ArrayJobId=88 ArrayTaskId={task} JobName=lr-sweep\n   UserId=alice(1001)\n"
+            f"JobId={100 + task} ArrayJobId=88 ArrayTaskId={task} JobName=lr-sweep\n   "
+            f"UserId=alice(1001)\n"
             f"   BatchFlag=1\n   Command={folder}/train.sh\n   StdErr={path}\n   StdOut={path}\n"
         )
 
@@ -144,12 +151,22 @@ def failed_array(folder: Path, ends: dict[int, tuple[str, str, str, str]] | None
         LOG_ENDS: run_here,
         "scontrol write": SCRIPT,
         "scontrol*show": shown,
-        "sacct*ALL": lambda command: submit_line_text(command.words, {"88_0": "sbatch --mem=4G -a 0-9%4 train.sh"}),
+        "sacct*ALL": lambda command: submit_line_text(
+            command.words, {"88_0": "sbatch --mem=4G -a 0-9%4 train.sh"}
+        ),
     }
     return transport
 
 
-def end_task(transport: ScriptedTransport, folder: Path, task: int, state: str, code: str, node: str, log: str) -> None:
+def end_task(
+    transport: ScriptedTransport,
+    folder: Path,
+    task: int,
+    state: str,
+    code: str,
+    node: str,
+    log: str,
+) -> None:
     (folder / f"88_{task:02d}.out").write_text(log.format(task=task))
     row: Fields = {
         "jobarrayid": f"88_{task}",
@@ -160,5 +177,8 @@ def end_task(transport: ScriptedTransport, folder: Path, task: int, state: str, 
         "name": "lr-sweep",
         "workdir": str(folder),
     }
-    transport.mine = [*(known for known in transport.mine if known["jobarrayid"] != row["jobarrayid"]), row]
+    transport.mine = [
+        *(known for known in transport.mine if known["jobarrayid"] != row["jobarrayid"]),
+        row,
+    ]
     transport.recent = [*transport.mine]

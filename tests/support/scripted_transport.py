@@ -1,4 +1,6 @@
-"""The transport of tests: a Slurm in this process over rows a test sets, or a real transport; answers, waits, fails."""
+"""The transport of tests: a Slurm in this process over rows a test sets, or a real transport;
+answers, waits, fails.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ ClusterName={cluster}
 AccountingStorageType={storage}
 """
 MINE, EVERYONE, RECENT, ONE = "mine", "everyone", "recent", "one"
-# What a command is about, besides the ways squeue is asked: sacct, sinfo's two layouts, scontrol, the probe.
+# What a command is about, besides the ways squeue is asked: sacct, sinfo's two layouts, scontrol,
+# the probe.
 HISTORY, NODES, QUEUES, NATIVE, PROBED = "sacct", "nodes", "queues", "scontrol", "probe"
 # Whatever changes a job: scancel, scontrol's verbs, and what signals one.
 ACT = "act"
@@ -44,7 +47,9 @@ _JOB_IDS = re.compile(r"(?:jobid=)?([0-9].*)")
 
 
 class Command(Struct, frozen=True):
-    """What was to be run: `words` without a leading env, `limits` as the transport was given them."""
+    """What was to be run: `words` without a leading env, `limits` as the transport was given
+    them.
+    """
 
     argv: tuple[str, ...]
     words: tuple[str, ...]
@@ -55,10 +60,11 @@ class Command(Struct, frozen=True):
         return replace(await LocalTransport().run(self.argv, **self.limits), seconds=0.01)
 
 
-# Which commands: a word of those above, how a command line begins (`scontrol write`, `sh*tail -c`), or by its words.
+# Which commands: a word of those above, how a command line begins (`scontrol write`, `sh*tail -c`),
+# or by its words.
 Key = str | Callable[[tuple[str, ...]], bool]
-# stdout; or status, stdout and stderr; or what is raised; or what is awaited first; or each of a list in turn. None
-# leaves it to what was answered without.
+# stdout; or status, stdout and stderr; or what is raised; or what is awaited first; or each of a
+# list in turn. None leaves it to what was answered without.
 Reply = (
     None
     | str
@@ -80,15 +86,18 @@ def run_here(command: Command) -> Awaitable[CommandResult]:
 class ScriptedTransport:
     """Implements hpcdash.transport.base.Transport.
 
-    What `answers` does not answer is run `behind`, where that is given; else Slurm answers from lists of rows, each a
-    part of those in slurm_text. The keys of `answers`, `fails` and `hangs` say which commands are meant; of several
-    that do, the last one set counts. `fails[key]` is raised in place of an answer, `hangs[key]` is awaited before it,
-    `cut[word]` is how many bytes of stdout come back, `silent` programs are not there (status 127). `refused` maps an
-    id to why scancel and scontrol do nothing with it. A recording's token in an answer becomes that of the poll.
+    What `answers` does not answer is run `behind`, where that is given; else Slurm answers from
+    lists of rows, each a part of those in slurm_text. The keys of `answers`, `fails` and `hangs`
+    say which commands are meant; of several that do, the last one set counts. `fails[key]` is
+    raised in place of an answer, `hangs[key]` is awaited before it, `cut[word]` is how many bytes
+    of stdout come back, `silent` programs are not there (status 127). `refused` maps an id to why
+    scancel and scontrol do nothing with it. A recording's token in an answer becomes that of the
+    poll.
 
-    `asked` lists what was asked, by the words above, `argvs` as command lines, and `answered` how they ended.
-    `submitted` has words and stdin of each sbatch, which get 91, 92, …; `acted` has what changes jobs. `on_run` is
-    called as each command begins, `on_connect` with `force` before the line opens.
+    `asked` lists what was asked, by the words above, `argvs` as command lines, and `answered` how
+    they ended. `submitted` has words and stdin of each sbatch, which get 91, 92, …; `acted` has
+    what changes jobs. `on_run` is called as each command begins, `on_connect` with `force` before
+    the line opens.
     """
 
     def __init__(
@@ -206,20 +215,27 @@ class ScriptedTransport:
             said = [f"scancel: Signal 10 to job {job_id}" for job_id in ids if job_id not in bad]
         else:
             said = [f"scancel: Terminating job {job_id}" for job_id in ids]
-            said += [f"scancel: error: Kill job error on job id {job_id}: {why}" for job_id, why in bad.items()]
+            said += [
+                f"scancel: error: Kill job error on job id {job_id}: {why}"
+                for job_id, why in bad.items()
+            ]
         return (1 if bad else 0), b"", "\n".join(said).encode()
 
     def _answer(self, word: str, words: tuple[str, ...], token: str) -> tuple[bytes, bytes]:
         match word:
             case "probe":
-                probe = PROBE.format(user=self.user, storage=self.storage, cluster=self.cluster, now=self.now())
+                probe = PROBE.format(
+                    user=self.user, storage=self.storage, cluster=self.cluster, now=self.now()
+                )
                 return probe.encode(), b""
             case "date":
                 return f"{self.now():.0f}\n".encode(), b""
             case "mine":
                 listed = {row.get("jobarrayid", "88") for row in self.mine}
                 ended = (
-                    [row for row in self.recent if row.get("jobarrayid", "88") not in listed] if "all" in words else []
+                    [row for row in self.recent if row.get("jobarrayid", "88") not in listed]
+                    if "all" in words
+                    else []
                 )
                 return queue_text(*self.mine, *ended, token=token), b""
             case "everyone":
@@ -229,7 +245,11 @@ class ScriptedTransport:
             case "one":
                 wanted = words[words.index("-j") + 1].split(",")
                 arrays = {job_id.partition("_")[0] for job_id in wanted}
-                rows = [row for row in self.recent if str(row.get("jobarrayid", "88")).partition("_")[0] in arrays]
+                rows = [
+                    row
+                    for row in self.recent
+                    if str(row.get("jobarrayid", "88")).partition("_")[0] in arrays
+                ]
                 return queue_text(
                     *rows, token=token
                 ), b"" if rows else b"slurm_load_jobs error: Invalid job id specified"
@@ -241,7 +261,11 @@ class ScriptedTransport:
                 return _printed(queues.LAYOUT, QUEUE, self.queues, token), b""
             case _:
                 found = self.native.get(words[-1].partition("_")[0])
-                return (found.encode(), b"") if found else (b"", b"slurm_load_jobs error: Invalid job id specified")
+                return (
+                    (found.encode(), b"")
+                    if found
+                    else (b"", b"slurm_load_jobs error: Invalid job id specified")
+                )
 
     def _history(self, words: tuple[str, ...], token: str) -> bytes:
         wanted = words[words.index("-j") + 1].split(",") if "-j" in words else None
@@ -313,7 +337,9 @@ async def _answered(reply: Reply, command: Command) -> CommandResult | None:
         reply = reply.encode()
     status, stdout, stderr = reply if isinstance(reply, tuple) else (0, reply, b"")
     token = (token_of(command.argv) or "").encode()
-    return CommandResult(command.argv, status, stdout.replace(RECORDED_TOKEN.encode(), token), stderr, 0.01)
+    return CommandResult(
+        command.argv, status, stdout.replace(RECORDED_TOKEN.encode(), token), stderr, 0.01
+    )
 
 
 def _of(given: dict[Key, Any], words: tuple[str, ...]) -> Any:
@@ -333,7 +359,9 @@ def _is_meant(key: Key, words: tuple[str, ...]) -> bool:
 
 
 def _acts(words: tuple[str, ...]) -> bool:
-    return words[0] in ("scancel", "timeout") or (words[0] == "scontrol" and not {"show", "write"} & {*words})
+    return words[0] in ("scancel", "timeout") or (
+        words[0] == "scontrol" and not {"show", "write"} & {*words}
+    )
 
 
 def _about(words: tuple[str, ...]) -> str:

@@ -25,7 +25,9 @@ def batch_script(scheduler: Scheduler, request: Request, place: Place, **more: A
     return writer.batch_script(request, place, **more)
 
 
-def lint_script(script: bytes, scheduler: str, offers: Offers, over: tuple[str, ...] = ()) -> tuple[LintFinding, ...]:
+def lint_script(
+    script: bytes, scheduler: str, offers: Offers, over: tuple[str, ...] = ()
+) -> tuple[LintFinding, ...]:
     return (slurm_lint if scheduler == "slurm" else pbs_lint).lint_script(script, offers, over)
 
 

@@ -1,4 +1,6 @@
-"""A shared pool with its coordinator as a process, and trainings in it that write down each step they take."""
+"""A shared pool with its coordinator as a process, and trainings in it that write down each step
+they take.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from tests.support.waiting import wait_until
 
 
 class SharedPool(ABC):
-    """`folder` is for the coordinator's words; it publishes in `published`. A training works in `work(name)`: it writes
-    `start` to `starts` as it begins and each step's number to `steps`, goes on from `saved`, and ends once there is
-    `enough`."""
+    """`folder` is for the coordinator's words; it publishes in `published`.
+
+    A training works in `work(name)`: it writes `start` to `starts` as it begins and each step's
+    number to `steps`, goes on from `saved`, and ends once there is `enough`.
+    """
 
     published: Path
 
@@ -34,7 +38,9 @@ class SharedPool(ABC):
 
     @abstractmethod
     def add(self, name: str, *, is_hot: bool = False) -> object:
-        """Submit a task, of which two fit and a third one waits; a hot one has a higher priority."""
+        """Submit a task, of which two fit and a third one waits; a hot one has a higher
+        priority.
+        """
 
     # -- the coordinator
 
@@ -47,7 +53,9 @@ class SharedPool(ABC):
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv, folder, environment = self.coordinator_call(*words)
-        return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            argv, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
 
     def kill(self) -> None:
         if self.coordinator is not None:
@@ -87,7 +95,9 @@ class SharedPool(ABC):
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
     def assert_nothing_lost(self, *names: str) -> None:
-        """Each step was taken once, however often the task was interrupted, and each run was noted."""
+        """Each step was taken once, however often the task was interrupted, and each run was
+        noted.
+        """
         tasks = self.tasks()
         for name in names:
             task, steps = tasks[name], self.steps(name)
@@ -95,11 +105,15 @@ class SharedPool(ABC):
             starts = (self.work(name) / "starts").read_text().split()
             *hows, end = [run["how"] for run in task["runs"]]
             assert len(starts) == len(hows) + 1, (task, self.log.read_text())
-            assert (end, set(hows) <= {"suspended", "paused", "yielded"}) == ("succeeded", True), task
+            assert (end, set(hows) <= {"suspended", "paused", "yielded"}) == ("succeeded", True), (
+                task
+            )
             assert task["suspended"] == len(hows) - hows.count("paused"), task
 
     def kill_often(self, kills: int, pause_seconds: tuple[float, float]) -> None:
-        """A coordinator that is killed again and again, while a task of higher priority comes and goes."""
+        """A coordinator that is killed again and again, while a task of higher priority comes and
+        goes.
+        """
         chance = random.Random(kills)
         names = ("one", "two", "three")
         for name in names:

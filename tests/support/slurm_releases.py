@@ -1,10 +1,11 @@
-"""Writes the cases of Slurm releases that were never run: what they would print of a small made-up cluster.
+"""Writes the cases of Slurm releases that were never run: what they would print of a small made-up
+cluster.
 
     python -m tests.support.slurm_releases
 
-Fields, states, reasons and keys are those of each release's documentation and sources (squeue/opts.c, sacct/sacct.c,
-job_state_reason.c, job_info.c at its tag). It answers what hpcdash asks: run it again when that changes, and read the
-difference of expected.json.
+Fields, states, reasons and keys are those of each release's documentation and sources
+(squeue/opts.c, sacct/sacct.c, job_state_reason.c, job_info.c at its tag). It answers what hpcdash
+asks: run it again when that changes, and read the difference of expected.json.
 """
 
 from __future__ import annotations
@@ -41,23 +42,61 @@ _TOKEN = RECORDED_TOKEN.encode()
 Fields = Mapping[str, str]
 
 _SHOWN, _PAST = "11", "10"
-_RUNNING = {"submittime": str(CLOCK - 3 * _HOUR), "eligibletime": str(CLOCK - 3 * _HOUR), "exit_code": "0:0"}
-_RUNNING |= {"starttime": str(CLOCK - 5400), "endtime": str(CLOCK - 5400 + 12 * _HOUR), "timeused": "1:30:00"}
+_RUNNING = {
+    "submittime": str(CLOCK - 3 * _HOUR),
+    "eligibletime": str(CLOCK - 3 * _HOUR),
+    "exit_code": "0:0",
+}
+_RUNNING |= {
+    "starttime": str(CLOCK - 5400),
+    "endtime": str(CLOCK - 5400 + 12 * _HOUR),
+    "timeused": "1:30:00",
+}
 _RUNNING |= {"username": USER, "workdir": "/home/maya/llm"}
-_WAITING = {**_RUNNING, "state": "PENDING", "starttime": "N/A", "endtime": "N/A", "timeused": "0:00", "nodelist": ""}
+_WAITING = {
+    **_RUNNING,
+    "state": "PENDING",
+    "starttime": "N/A",
+    "endtime": "N/A",
+    "timeused": "0:00",
+    "nodelist": "",
+}
 # From 23.02 on an exit is CODE:SIGNAL, no longer the status of wait().
 _FAILED = {**_RUNNING, "endtime": str(CLOCK - 120), "timeused": "1:28:00", "state": "FAILED"}
 _JOBS: Sequence[Fields] = (
     {**_RUNNING, "jobarrayid": _SHOWN, "name": "train-llm"},
-    {**_WAITING, "jobarrayid": "20_[2-9%1]", "arraytaskid": "2-9%1", "name": "sweep", "reason": "JobArrayTaskLimit"},
-    {**_FAILED, "jobarrayid": "31", "name": "exit-3", "exit_code": "3:0", "reason": "NonZeroExitCode"},
+    {
+        **_WAITING,
+        "jobarrayid": "20_[2-9%1]",
+        "arraytaskid": "2-9%1",
+        "name": "sweep",
+        "reason": "JobArrayTaskLimit",
+    },
+    {
+        **_FAILED,
+        "jobarrayid": "31",
+        "name": "exit-3",
+        "exit_code": "3:0",
+        "reason": "NonZeroExitCode",
+    },
 )
 _NEW_JOBS: Mapping[str, Sequence[Fields]] = {
     "23.11": (
-        {**_RUNNING, "jobarrayid": "12", "name": "cfd", "tres-alloc": "cpu=8,mem=48G,node=1,license/foomem=2"},
+        {
+            **_RUNNING,
+            "jobarrayid": "12",
+            "name": "cfd",
+            "tres-alloc": "cpu=8,mem=48G,node=1,license/foomem=2",
+        },
         {**_WAITING, "jobarrayid": "13", "name": "avx", "reason": "Constraints"},
         {**_WAITING, "jobarrayid": "14", "name": "reserved", "reason": "ReservationInvalid"},
-        {**_WAITING, "jobarrayid": "15", "name": "lost", "state": "RESV_DEL_HOLD", "reason": "ReservationDeleted"},
+        {
+            **_WAITING,
+            "jobarrayid": "15",
+            "name": "lost",
+            "state": "RESV_DEL_HOLD",
+            "reason": "ReservationDeleted",
+        },
         {**_FAILED, "jobarrayid": "32", "name": "segfault", "exit_code": "0:11"}
         | {"reason": "RaisedSignal:11(Segmentation_fault)"},
     ),
@@ -67,7 +106,12 @@ _NEW_JOBS: Mapping[str, Sequence[Fields]] = {
         {**_WAITING, "jobarrayid": "43", "name": "much", "reason": "MaxCpuRunMinsPerUser"},
     ),
 }
-_FREE = {"cpusstate": "0/8/0/8", "gresused": "gpu:a100:0(IDX:N/A)", "allocmem": "0", "cpusload": "0.01"}
+_FREE = {
+    "cpusstate": "0/8/0/8",
+    "gresused": "gpu:a100:0(IDX:N/A)",
+    "allocmem": "0",
+    "cpusload": "0.01",
+}
 _DRAINED = {**_FREE, "timestamp": str(CLOCK - 2 * _HOUR), "user": "root", "reason": "bad DIMM"}
 _NODES: Sequence[Fields] = ({"nodelist": "g1"},)
 _NEW_NODES: Mapping[str, Sequence[Fields]] = {
@@ -81,19 +125,36 @@ _NEW_NODES: Mapping[str, Sequence[Fields]] = {
     "24.05": ({**_FREE, "nodelist": "g2", "statecomplete": "idle+blocked"},),
     "25.05": ({**_FREE, "nodelist": "g2", "statecomplete": "idle+external"},),
 }
-_ENDED = {"submit": str(CLOCK - 5 * _HOUR), "eligible": str(CLOCK - 5 * _HOUR), "user": USER, "workdir": "/home/maya"}
+_ENDED = {
+    "submit": str(CLOCK - 5 * _HOUR),
+    "eligible": str(CLOCK - 5 * _HOUR),
+    "user": USER,
+    "workdir": "/home/maya",
+}
 _ENDED |= {"end": str(CLOCK - 2 * _HOUR)}
 _HISTORY: Sequence[Fields] = (
     {**_ENDED, "jobid": "9_4", "jobname": "sweep", "state": "OUT_OF_MEMORY", "exitcode": "0:125"}
     | {"start": str(CLOCK - 4 * _HOUR), "elapsedraw": "7200"},
     # From 23.02 on sacct tells no CPUs of a job that never began.
-    {**_ENDED, "jobid": _PAST, "jobname": "never-began", "state": "CANCELLED by 1001", "ncpus": "0", "alloctres": ""}
+    {
+        **_ENDED,
+        "jobid": _PAST,
+        "jobname": "never-began",
+        "state": "CANCELLED by 1001",
+        "ncpus": "0",
+        "alloctres": "",
+    }
     | {"nodelist": "None assigned", "start": "None", "elapsedraw": "0"},
 )
-_MORE_OF_THE_PAST = {"submitline": "sbatch -o logs/%x-%j.out train.sh", "stdout": "logs/%x-%j.out", "restarts": "0"}
+_MORE_OF_THE_PAST = {
+    "submitline": "sbatch -o logs/%x-%j.out train.sh",
+    "stdout": "logs/%x-%j.out",
+    "restarts": "0",
+}
 # Fields of `sacct -o ALL`, some of many, by the release that has them first.
 _ALL_FIELDS = {
-    "23.11": "Account AllocTRES ElapsedRaw End ExitCode Extra FailedNode JobID JobName Licenses NCPUS NNodes NodeList"
+    "23.11": "Account AllocTRES ElapsedRaw End ExitCode Extra FailedNode JobID JobName Licenses "
+    "NCPUS NNodes NodeList"
     " Partition Planned QOS Reason ReqTRES Start State Submit SubmitLine TimelimitRaw User WorkDir",
     "24.05": "StdErr StdIn StdOut",
     "24.11": "QOSREQ Restarts SLUID",
@@ -147,15 +208,23 @@ def _nodes(release: str, argv: Sequence[str]) -> bytes:
 
 
 def _queues() -> bytes:
-    return f"gpu\n{RECORDED_TOKEN}\n".encode() + printed_row(QUEUES, {**QUEUE, "partition": "gpu*"}, RECORDED_TOKEN)
+    return f"gpu\n{RECORDED_TOKEN}\n".encode() + printed_row(
+        QUEUES, {**QUEUE, "partition": "gpu*"}, RECORDED_TOKEN
+    )
 
 
 def _history(release: str, argv: Sequence[str]) -> bytes:
-    rows = [{**PAST_JOB, **_MORE_OF_THE_PAST, **row} for row in _HISTORY if "-j" not in argv or row["jobid"] in argv]
+    rows = [
+        {**PAST_JOB, **_MORE_OF_THE_PAST, **row}
+        for row in _HISTORY
+        if "-j" not in argv or row["jobid"] in argv
+    ]
     names: Sequence[str] = FIELDS
     lines = []
     if argv[-1] == "ALL":
-        names = " ".join(fields for first, fields in _ALL_FIELDS.items() if first <= release).split()
+        names = " ".join(
+            fields for first, fields in _ALL_FIELDS.items() if first <= release
+        ).split()
         lines = [names]
     lines += [[row.get(name.lower(), "") for name in names] for row in rows]
     return b"".join(_TOKEN.join(value.encode() for value in line) + b"\n" for line in lines)
@@ -174,11 +243,13 @@ def _shown_job(release: str) -> bytes:
 
 def _probed(release: str) -> bytes:
     commands = "".join(
-        f"command={name}=/usr/bin/{name}\n" for name in ("squeue", "sinfo", "sacct", "scontrol", "sbatch")
+        f"command={name}=/usr/bin/{name}\n"
+        for name in ("squeue", "sinfo", "sacct", "scontrol", "sbatch")
     )
     return (
         f"user={USER}\nclock={CLOCK}\n{commands}version=slurm {RELEASES[release]}\n"
-        "ping=Slurmctld(primary) at ctl1 is UP \nAccountingStorageType=accounting_storage/slurmdbd\nClusterName=atlas\n"
+        "ping=Slurmctld(primary) at ctl1 is UP "
+        "\nAccountingStorageType=accounting_storage/slurmdbd\nClusterName=atlas\n"
         "AccountingStorageTRES=cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu\nGresTypes=gpu\nMinJobAge=300\n"
     ).encode()
 
@@ -202,7 +273,13 @@ def _answers(release: str) -> Iterator[Recorded]:
             stdout = _shown_job(release) if argv[0] == "scontrol" else _probed(release)
         file = stem.replace("-me", "").replace("-mine", "").replace("-all-ended", "-ended")
         yield Recorded(
-            file if stem.endswith("sacct-all") else file.removesuffix("-all"), argv, 0, stdout, b"", 0.01, word_file
+            file if stem.endswith("sacct-all") else file.removesuffix("-all"),
+            argv,
+            0,
+            stdout,
+            b"",
+            0.01,
+            word_file,
         )
 
 

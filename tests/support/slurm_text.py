@@ -1,4 +1,7 @@
-"""Writes what squeue, sinfo and sacct would print for given fields. Knows the layouts asked for, no server."""
+"""Writes what squeue, sinfo and sacct would print for given fields.
+
+Knows the layouts asked for, no server.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,11 @@ def printed_row(layout: Layout, fields: Fields, token: str = TOKEN) -> bytes:
     """One line as `-O` prints it."""
     first = SEPARATOR.encode().join(_bytes(fields[name]) for name in layout.plain)
     return (
-        b"".join(part + token.encode() for part in (first, *(_bytes(fields[name]) for name in layout.hostile))) + b"\n"
+        b"".join(
+            part + token.encode()
+            for part in (first, *(_bytes(fields[name]) for name in layout.hostile))
+        )
+        + b"\n"
     )
 
 
@@ -127,28 +134,42 @@ def queue_text(*rows: Fields, token: str = TOKEN) -> bytes:
 def history_text(*rows: Fields, token: str = TOKEN) -> bytes:
     """sacct's output: each row is PAST_JOB with these fields changed."""
     return b"".join(
-        token.encode().join(_bytes({**PAST_JOB, **row}[name]) for name in history.FIELDS) + b"\n" for row in rows
+        token.encode().join(_bytes({**PAST_JOB, **row}[name]) for name in history.FIELDS) + b"\n"
+        for row in rows
     )
 
 
 def runs_text(*rows: Fields, token: str = TOKEN) -> bytes:
-    """sacct's output with steps: a row whose jobid has a dot is a step, which has no user and no allocation of GPUs."""
+    """sacct's output with steps: a row whose jobid has a dot is a step, which has no user and no
+    allocation of GPUs.
+    """
     return b"".join(
-        token.encode().join(_bytes({**PAST_RUN, **row}[name]) for name in runs.FIELDS) + b"\n" for row in rows
+        token.encode().join(_bytes({**PAST_RUN, **row}[name]) for name in runs.FIELDS) + b"\n"
+        for row in rows
     )
 
 
 def shown_job(job_id: str, *, name: str = "train", **fields: object) -> str:
-    """What `scontrol show job` says of a batch job of alice's, with these fields (StdOut, StdErr, …)."""
+    """What `scontrol show job` says of a batch job of alice's, with these fields (StdOut, StdErr,
+    …).
+    """
     more = "".join(f"   {field}={value}\n" for field, value in fields.items())
-    return f"JobId={job_id.partition('_')[0]} JobName={name}\n   UserId=alice(1001)\n   BatchFlag=1\n{more}\n"
+    return (
+        f"JobId={job_id.partition('_')[0]} JobName={name}\n   UserId=alice(1001)\n   "
+        f"BatchFlag=1\n{more}\n"
+    )
 
 
 def submit_line_text(words: tuple[str, ...], lines: Mapping[str, str] = {}) -> str:
     """What sacct says, asked for all fields, of how each of these jobs was submitted."""
-    separator = next(word for word in words if word.startswith("--delimiter=")).removeprefix("--delimiter=")
+    separator = next(word for word in words if word.startswith("--delimiter=")).removeprefix(
+        "--delimiter="
+    )
     more = [f"Field{number}" for number in range(30)]
-    rows = [["JobID", *more, "SubmitLine"], *([job_id, *("" for _ in more), line] for job_id, line in lines.items())]
+    rows = [
+        ["JobID", *more, "SubmitLine"],
+        *([job_id, *("" for _ in more), line] for job_id, line in lines.items()),
+    ]
     return "".join(separator.join(row) + "\n" for row in rows)
 
 

@@ -1,4 +1,6 @@
-"""Throw-away ssh servers on loopback: OpenSSH's, whose line can be cut, and one in this process that asks for more."""
+"""Throw-away ssh servers on loopback: OpenSSH's, whose line can be cut, and one in this process
+that asks for more.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,11 @@ def sshd_program() -> str | None:
 
 
 def login_user(shell: str = "bash", label: str = "") -> str | None:
-    """A user with this login shell who can log in by key, made where we may; None where that cannot be.
+    """A user with this login shell who can log in by key, made where we may; None where that cannot
+    be.
 
-    `label` is for tests that change the account or its home; there is one of that label for each worker.
+    `label` is for tests that change the account or its home; there is one of that label for each
+    worker.
     """
     program = shutil.which(shell)
     if program is None:
@@ -66,17 +70,24 @@ def login_user(shell: str = "bash", label: str = "") -> str | None:
     if os.getuid() != 0:
         own = pwd.getpwuid(os.getuid())
         return own.pw_name if Path(own.pw_shell).name == shell else None
-    return account(label + os.environ.get("PYTEST_XDIST_WORKER", "") if label else shell, "-m", "-s", program)
+    return account(
+        label + os.environ.get("PYTEST_XDIST_WORKER", "") if label else shell, "-m", "-s", program
+    )
 
 
 def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
     """A fresh key pair, replacing what is there."""
     path.unlink(missing_ok=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "test", "-f", str(path)], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "test", "-f", str(path)],
+        check=True,
+    )
 
 
 def commands_with(word: str) -> list[str]:
-    """The command lines, other than ours, of all processes of this run of the tests that hold this word."""
+    """The command lines, other than ours, of all processes of this run of the tests that hold this
+    word.
+    """
     found = []
     for process in processes():
         with suppress(psutil.NoSuchProcess):
@@ -106,7 +117,10 @@ def block_until_there(word: str) -> None:
 
 def _is_sshd(process: psutil.Process) -> bool:
     try:
-        return process.name().startswith(("sshd", "hpcdash-test")) and process.status() != psutil.STATUS_ZOMBIE
+        return (
+            process.name().startswith(("sshd", "hpcdash-test"))
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
     except psutil.NoSuchProcess:
         return False
 
@@ -158,9 +172,18 @@ class Sshd:
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         # sshd takes the first of two values.
-        (self.folder / "sshd_config").write_text(more_config + _CONFIG.format(port=self.port, folder=self.folder))
+        (self.folder / "sshd_config").write_text(
+            more_config + _CONFIG.format(port=self.port, folder=self.folder)
+        )
         self._process = subprocess.Popen(
-            [program, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")],
+            [
+                program,
+                "-D",
+                "-f",
+                str(self.folder / "sshd_config"),
+                "-E",
+                str(self.folder / "sshd.log"),
+            ],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -175,13 +198,17 @@ class Sshd:
                 time.sleep(0.02)
 
     def kill_with_sessions(self) -> None:
-        """End the listener and the sshd of each session, by pid, as a crash would; their commands are not touched."""
+        """End the listener and the sshd of each session, by pid, as a crash would; their commands
+        are not touched.
+        """
         if self._process is None:
             return
         stopped = [psutil.Process(self._process.pid)]
         stopped[0].suspend()
         # Suspended ones fork no more: once no new one is found, these are all.
-        while new := [p for p in stopped[0].children(recursive=True) if _is_sshd(p) and p not in stopped]:
+        while new := [
+            p for p in stopped[0].children(recursive=True) if _is_sshd(p) and p not in stopped
+        ]:
             for process in new:
                 process.suspend()
             stopped += new
@@ -240,7 +267,9 @@ class _Questions(asyncssh.SSHServer):
         self._pushed = True
         return "", self._owner.push_words, "", []
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> bool:
         return True
 
 
@@ -255,10 +284,13 @@ async def _copy(source: Any, sink: Any) -> None:
 class TwoFactorServer:
     """`password` is asked unseen, then `code` with echo; `responses` keeps what was typed.
 
-    With `push_words` a round without a question comes then, and an answer to it once `approved` is set.
+    With `push_words` a round without a question comes then, and an answer to it once `approved` is
+    set.
     """
 
-    def __init__(self, name: str, host_key: Path, password: str = "secret", code: str = "123456") -> None:
+    def __init__(
+        self, name: str, host_key: Path, password: str = "secret", code: str = "123456"
+    ) -> None:
         self.name = name
         self.host_key = host_key
         self.password = password
@@ -314,7 +346,9 @@ class TwoFactorServer:
         feeding.add_done_callback(lambda _, stdin=child.stdin: stdin.close())
         try:
             # As sshd does: the status comes after all output.
-            await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
+            await asyncio.gather(
+                _copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr)
+            )
             process.exit(await child.wait())
             await process.wait_closed()
             await feeding

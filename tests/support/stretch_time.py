@@ -1,9 +1,12 @@
-"""Makes the past of a young cluster longer, so that a recording shows hours and days. Knows Slurm's fields, no server.
+"""Makes the past of a young cluster longer, so that a recording shows hours and days.
 
-Every time before the recording's clock moves away from it by a factor, with some scatter; run times follow from the
-new starts and ends. A job that runs ends at its start plus its limit, which doubles until that is to come; one that ran
-into its limit had as much as it ran. Other limits and the future stay. As the nodes of a throw-away cluster are one
-machine with one load, each is given that of its busy CPUs.
+Knows Slurm's fields, no server.
+
+Every time before the recording's clock moves away from it by a factor, with some scatter; run times
+follow from the new starts and ends. A job that runs ends at its start plus its limit, which doubles
+until that is to come; one that ran into its limit had as much as it ran. Other limits and the
+future stay. As the nodes of a throw-away cluster are one machine with one load, each is given that
+of its busy CPUs.
 """
 
 from __future__ import annotations
@@ -42,13 +45,17 @@ def stretched(argv: tuple[str, ...], stdout: bytes, clock: int, factor: float) -
     if argv[0] == "scontrol":
         return _scontrol(stdout, clock, moved)
     if argv[0] == "sinfo":
-        stdout = re.sub(rb"(?<=\x1f)\d{10}(?=\x1f)", lambda found: b"%d" % moved(int(found.group())), stdout)
+        stdout = re.sub(
+            rb"(?<=\x1f)\d{10}(?=\x1f)", lambda found: b"%d" % moved(int(found.group())), stdout
+        )
         return b"\n".join(_loaded(line) for line in stdout.split(b"\n"))
     return stdout
 
 
 def _loaded(line: bytes) -> bytes:
-    """A node's line with a load of 0.85 to 1.04 for each CPU in use; a line that holds no load stays."""
+    """A node's line with a load of 0.85 to 1.04 for each CPU in use; a line that holds no load
+    stays.
+    """
     found = re.search(rb"\x1f(\d+)/\d+/\d+/\d+\x1f.*\x1f(\d+\.\d\d)\x1f", line)
     if found is None:
         return line
@@ -64,7 +71,9 @@ def clock_text(seconds: int) -> str:
 
 
 def _retime(row: dict[str, str], clock: int, moved: Callable[[int], int]) -> None:
-    """Row keys: state, submit, eligible, start, end, elapsed and limit (seconds as text); changed in place."""
+    """Row keys: state, submit, eligible, start, end, elapsed and limit (seconds as text); changed
+    in place.
+    """
     ran = row["state"] not in {"PENDING"} and row["start"].isdigit()
     running = row["state"] in {"RUNNING", "SUSPENDED"}
     for key in ("submit", "eligible", "start"):
@@ -110,7 +119,9 @@ def _queue(stdout: bytes, clock: int, moved: Callable[[int], int]) -> bytes:
             "eligibletime": row["eligible"],
             "starttime": row["start"],
             "endtime": row["end"],
-            "timeused": clock_text(int(row["elapsed"])) if int(row["elapsed"]) else values["timeused"],
+            "timeused": clock_text(int(row["elapsed"]))
+            if int(row["elapsed"])
+            else values["timeused"],
         }
         if row["limit"] != ("" if limit is None else str(limit)):
             values["timelimit"] = clock_text(int(row["limit"]))
@@ -132,7 +143,9 @@ def _history(rows: bytes, names: list[str], clock: int, moved: Callable[[int], i
         else:
             flat.append(piece)
     for begin in range(0, len(flat) - between, len(names)):
-        fields = [field.decode("utf-8", "surrogateescape") for field in flat[begin : begin + len(names)]]
+        fields = [
+            field.decode("utf-8", "surrogateescape") for field in flat[begin : begin + len(names)]
+        ]
         minutes = fields[at["timelimitraw"]]
         row = {
             "state": fields[at["state"]].split(" ")[0],

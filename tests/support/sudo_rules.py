@@ -1,4 +1,6 @@
-"""A site where one account submits as others: accounts, sudo's rules and root's program, all gone when it is left."""
+"""A site where one account submits as others: accounts, sudo's rules and root's program, all gone
+when it is left.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def why_no_sudo() -> str:
 
 
 def install_rules(file: Path, text: str) -> None:
-    """Write a file of /etc/sudoers.d, whole or not at all for whoever asks sudo meanwhile. Its name has no dot."""
+    """Write a file of /etc/sudoers.d, whole or not at all for whoever asks sudo meanwhile.
+
+    Its name has no dot.
+    """
     unfinished = file.with_name(f"{file.name}.unfinished")
     unfinished.touch(0o440)
     unfinished.write_text(text)
@@ -38,8 +43,8 @@ def install_rules(file: Path, text: str) -> None:
 class SudoSite:
     """`launcher` submits as the members of `group`: `alice`, and `bob`, whose primary group it is.
 
-    `outsider` is in no group; `system` (a system account) and `second_root` (of uid 0) are members too. `top` is root's
-    alone: below it are `bin`, root's program and the storage root.
+    `outsider` is in no group; `system` (a system account) and `second_root` (of uid 0) are members
+    too. `top` is root's alone: below it are `bin`, root's program and the storage root.
     """
 
     prefix: str
@@ -92,7 +97,13 @@ class SudoSite:
     def home(self, account: str) -> Path:
         return self.top / "home" / account
 
-    def install(self, *, commands: tuple[str, ...] = ("id",), bin_folder: str = "/usr/bin", env_file: str = "") -> None:
+    def install(
+        self,
+        *,
+        commands: tuple[str, ...] = ("id",),
+        bin_folder: str = "/usr/bin",
+        env_file: str = "",
+    ) -> None:
         """The rules, and root's program with the storage root it keeps."""
         self.install_program()
         text = sudoers_text(
@@ -115,11 +126,19 @@ class SudoSite:
         self.root.chmod(0o1777)
 
     def run_as(
-        self, account: str, *argv: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None
+        self,
+        account: str,
+        *argv: str,
+        stdin: bytes = b"",
+        variables: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         """A command as an account, from its home."""
         return subprocess.run(
-            [*self.argv_as(account), *(f"{name}={value}" for name, value in (variables or {}).items()), *argv],
+            [
+                *self.argv_as(account),
+                *(f"{name}={value}" for name, value in (variables or {}).items()),
+                *argv,
+            ],
             input=stdin,
             capture_output=True,
             check=False,
@@ -132,13 +151,25 @@ class SudoSite:
         if account == self.bob:
             identity = (f"--reuid={account}", f"--regid={self.group}", "--init-groups")
         home = self.home(account)
-        return ("setpriv", *identity, "env", "-i", "PATH=/usr/bin:/bin", f"HOME={home}", f"USER={account}")
+        return (
+            "setpriv",
+            *identity,
+            "env",
+            "-i",
+            "PATH=/usr/bin:/bin",
+            f"HOME={home}",
+            f"USER={account}",
+        )
 
-    def sudo(self, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    def sudo(
+        self, *words: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
         """What sudo does for the launcher, asking nobody."""
         return self.run_as(self.launcher, "sudo", "-n", *words, variables=variables)
 
-    def launch(self, account: str, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def launch(
+        self, account: str, *words: str, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
         """What the launcher gets of root's program as an account."""
         argv = ("sudo", "-n", "-u", account, str(self.program), *words)
         return self.run_as(self.launcher, *argv, stdin=stdin)
@@ -154,10 +185,35 @@ def sudo_site() -> Iterator[SudoSite]:
         site.top.chmod(0o755)
         _admin("groupadd", site.group)
         for account in (site.launcher, site.alice, site.outsider):
-            _admin("useradd", "-M", "-U", "-s", "/bin/sh", "-p", "*", "-d", str(site.home(account)), account)
-        _admin("useradd", "-M", "-g", site.group, "-s", "/bin/sh", "-d", str(site.home(site.bob)), site.bob)
-        _admin("useradd", "-M", "-r", "-s", "/bin/sh", "-d", str(site.home(site.system)), site.system)
-        _admin("useradd", "-M", "-o", "-u", "0", "-g", site.group, "-s", "/bin/sh", site.second_root)
+            _admin(
+                "useradd",
+                "-M",
+                "-U",
+                "-s",
+                "/bin/sh",
+                "-p",
+                "*",
+                "-d",
+                str(site.home(account)),
+                account,
+            )
+        _admin(
+            "useradd",
+            "-M",
+            "-g",
+            site.group,
+            "-s",
+            "/bin/sh",
+            "-d",
+            str(site.home(site.bob)),
+            site.bob,
+        )
+        _admin(
+            "useradd", "-M", "-r", "-s", "/bin/sh", "-d", str(site.home(site.system)), site.system
+        )
+        _admin(
+            "useradd", "-M", "-o", "-u", "0", "-g", site.group, "-s", "/bin/sh", site.second_root
+        )
         for account in (site.alice, site.system):
             _admin("usermod", "-a", "-G", site.group, account)
         for folder in (site.top / "home", site.bin):
@@ -168,7 +224,14 @@ def sudo_site() -> Iterator[SudoSite]:
         yield site
     finally:
         site.rules.unlink(missing_ok=True)
-        for account in (site.launcher, site.alice, site.bob, site.outsider, site.system, site.second_root):
+        for account in (
+            site.launcher,
+            site.alice,
+            site.bob,
+            site.outsider,
+            site.system,
+            site.second_root,
+        ):
             # -f: an account of uid 0 always has processes.
             _admin("userdel", "-f", account, check=False)
         _admin("groupdel", site.group, check=False)

@@ -1,8 +1,11 @@
-"""A run of the tests: the number, accounts, temporary folder and processes that are its own. Runs go side by side.
+"""A run of the tests: the number, accounts, temporary folder and processes that are its own.
 
-The pytest that was called forks. The child runs the tests. The parent adopts every orphan; when a worker is killed, it
-ends what that worker started; at the end it ends everything, and removes the accounts, sudo rules and folder of the
-run. What is left of a run whose parent was killed too, the next run removes.
+Runs go side by side.
+
+The pytest that was called forks. The child runs the tests. The parent adopts every orphan; when a
+worker is killed, it ends what that worker started; at the end it ends everything, and removes the
+accounts, sudo rules and folder of the run. What is left of a run whose parent was killed too, the
+next run removes.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 def begin() -> None:
-    """Have the tests run in a child of this process, which ends what they leave; comes back in the child alone."""
+    """Have the tests run in a child of this process, which ends what they leave; comes back in the
+    child alone.
+    """
     if sys.platform != "linux" or _NUMBER in os.environ:
         os.environ.setdefault(_NUMBER, str(os.getpid()))
         return
@@ -69,28 +74,37 @@ def begin() -> None:
 
 
 def begin_worker() -> None:
-    """Have what this worker of xdist starts end with it, and itself with the pytest that started it."""
+    """Have what this worker of xdist starts end with it, and itself with the pytest that started
+    it.
+    """
     if _PARENT in os.environ:
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         Path(tempfile.gettempdir(), f"{_WORKER}{os.getpid()}").touch()
 
 
 def name(label: str) -> str:
-    """What an account, a group or a folder of this run is called, so that it is removed with the run."""
+    """What an account, a group or a folder of this run is called, so that it is removed with the
+    run.
+    """
     found = f"{_PREFIX}{os.environ[_NUMBER]}-{label}"
     assert len(found) <= _LONGEST_NAME, found
     return found
 
 
 def account(label: str, *options: str) -> str:
-    """This run's account of that label, made with these options of useradd if there is none. Needs root."""
+    """This run's account of that label, made with these options of useradd if there is none.
+
+    Needs root.
+    """
     wanted = name(label)
     with locked_accounts():
         try:
             pwd.getpwnam(wanted)
         except KeyError:
             # "*" is no password that fits, yet does not lock the account: a key still opens it.
-            subprocess.run(["useradd", "-p", "*", *options, wanted], check=True, capture_output=True)
+            subprocess.run(
+                ["useradd", "-p", "*", *options, wanted], check=True, capture_output=True
+            )
     return wanted
 
 
@@ -111,7 +125,9 @@ def group(label: str) -> str:
 
 
 def processes() -> list[psutil.Process]:
-    """All processes of this run; of the machine, where the run has no parent or uses a lab that is kept."""
+    """All processes of this run; of the machine, where the run has no parent or uses a lab that is
+    kept.
+    """
     parent = os.environ.get(_PARENT)
     if parent is None or "HPCDASH_SLURM_LAB" in os.environ:
         return list(psutil.process_iter())
@@ -119,7 +135,9 @@ def processes() -> list[psutil.Process]:
 
 
 def _free_number() -> tuple[int, socket.socket, Path]:
-    """The lowest number that no run has, its lock, and its folder; what is left of runs that were killed is removed."""
+    """The lowest number that no run has, its lock, and its folder; what is left of runs that were
+    killed is removed.
+    """
     for stale in sorted(_left_numbers()):
         with suppress(OSError), _lock(stale):
             _end_stale(stale)
@@ -145,7 +163,9 @@ def _folder(number: int) -> Path:
 
 
 def _left_numbers() -> set[int]:
-    names = [entry.pw_name for entry in pwd.getpwall()] + [entry.gr_name for entry in grp.getgrall()]
+    names = [entry.pw_name for entry in pwd.getpwall()] + [
+        entry.gr_name for entry in grp.getgrall()
+    ]
     names += [path.name for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")]
     found = (re.match(rf"{_PREFIX}(\d{{1,2}})(?:-|$)", name) for name in names)
     return {int(match[1]) for match in found if match}
@@ -208,32 +228,44 @@ class _Lineage:
 
 def _end_stale(number: int) -> None:
     """End what is left of a run that was killed with its parent."""
-    accounts = {entry.pw_uid for entry in pwd.getpwall() if entry.pw_name.startswith(f"{_PREFIX}{number}-")}
+    accounts = {
+        entry.pw_uid for entry in pwd.getpwall() if entry.pw_name.startswith(f"{_PREFIX}{number}-")
+    }
     _end_all(lambda: _marked(number, accounts))
     _remove(number)
 
 
 def _remove(number: int) -> None:
     """Remove the accounts, groups, rules of sudo and the folder of a run."""
-    names = [entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith(f"{_PREFIX}{number}-")]
+    names = [
+        entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith(f"{_PREFIX}{number}-")
+    ]
     if os.getuid() == 0:
         for rules in _RULES.glob(f"{_PREFIX}{number}-*"):
             rules.unlink()
         with locked_accounts():
             for name in names:
                 subprocess.run(["userdel", "-r", "-f", name], check=False, capture_output=True)
-            for name in [entry.gr_name for entry in grp.getgrall() if entry.gr_name.startswith(f"{_PREFIX}{number}-")]:
+            for name in [
+                entry.gr_name
+                for entry in grp.getgrall()
+                if entry.gr_name.startswith(f"{_PREFIX}{number}-")
+            ]:
                 subprocess.run(["groupdel", name], check=False, capture_output=True)
     for folder in (_folder(number), *ROOTS_FOLDER.glob(f"{_PREFIX}{number}-*")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _marked(number: int, accounts: Iterable[int]) -> Iterator[int]:
-    """Processes with the run's number in their environment, its folder among their words, or an account of its own."""
+    """Processes with the run's number in their environment, its folder among their words, or an
+    account of its own.
+    """
     words = (b"%s=%d\0" % (_NUMBER.encode(), number), os.fsencode(_folder(number)) + b"/")
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            told = [Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
+            told = [
+                Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("environ", "cmdline")
+            ]
             is_marked = any(word in text for word in words for text in told)
             if process.pid != os.getpid() and (is_marked or process.uids().real in accounts):
                 yield process.pid

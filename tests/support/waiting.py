@@ -1,4 +1,6 @@
-"""Waits without a limit of their own: shortly before its hang guard a test fails with what it waits for."""
+"""Waits without a limit of their own: shortly before its hang guard a test fails with what it waits
+for.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,18 @@ def end_test() -> None:
 
 def deadline() -> float:
     """Return the time.monotonic() at which a wait that begins now fails."""
-    return time.monotonic() + GUARD_SECONDS - _REPORT_SECONDS if _test_deadline is None else _test_deadline
+    return (
+        time.monotonic() + GUARD_SECONDS - _REPORT_SECONDS
+        if _test_deadline is None
+        else _test_deadline
+    )
 
 
 def wait_until(
-    what: str, ready: Callable[[], T | None], evidence: Callable[[], str] = str, seconds: float | None = None
+    what: str,
+    ready: Callable[[], T | None],
+    evidence: Callable[[], str] = str,
+    seconds: float | None = None,
 ) -> T:
     """Return the first true answer of `ready`.
 

@@ -1,7 +1,8 @@
 """Starts hpcdash in new processes that need not import it: each is forked from one that has.
 
-The imports are paid once a session instead of at each of hundreds of calls. Every call still has a process, a session,
-an environment, a working directory and standard streams of its own, and ends as the program ends.
+The imports are paid once a session instead of at each of hundreds of calls. Every call still has a
+process, a session, an environment, a working directory and standard streams of its own, and ends as
+the program ends.
 """
 
 from __future__ import annotations
@@ -59,9 +60,18 @@ _IMPORTED = (
     "zoneinfo",
 )
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-# What Python, the C library and what is imported read before anything of ours does: who sets another one needs a start
-# from nothing.
-_READ_AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TEXTUAL_", "ESCDELAY", "TERM_PROGRAM", "OPENBLAS_")
+# What Python, the C library and what is imported read before anything of ours does: who sets
+# another one needs a start from nothing.
+_READ_AT_START = (
+    "LANG",
+    "LC_",
+    "PYTHON",
+    "LD_",
+    "TEXTUAL_",
+    "ESCDELAY",
+    "TERM_PROGRAM",
+    "OPENBLAS_",
+)
 _LONGEST_BYTES = 1 << 20
 
 
@@ -115,7 +125,9 @@ class WarmProcess:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it, unless it has ended: whoever forked it waits for it, and its status comes a moment later."""
+        """Send it, unless it has ended: whoever forked it waits for it, and its status comes a
+        moment later.
+        """
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -154,7 +166,9 @@ class WarmStart:
         nothing = os.open(os.devnull, os.O_RDWR)
         pipes = os.pipe(), os.pipe()
         try:
-            program = self.start(words, environment, folder, (nothing, *(theirs for _, theirs in pipes)))
+            program = self.start(
+                words, environment, folder, (nothing, *(theirs for _, theirs in pipes))
+            )
         finally:
             for theirs in (nothing, *(theirs for _, theirs in pipes)):
                 os.close(theirs)
@@ -169,17 +183,25 @@ class WarmStart:
             return subprocess.CompletedProcess(words, program.wait(), stdout, stderr)
 
     def start(
-        self, words: tuple[str, ...], environment: Mapping[str, str], folder: Path, streams: tuple[int, int, int]
+        self,
+        words: tuple[str, ...],
+        environment: Mapping[str, str],
+        folder: Path,
+        streams: tuple[int, int, int],
     ) -> WarmProcess:
         """`python -m hpcdash WORDS`; the first of its streams is its terminal, if it is one."""
-        call = json.dumps({"words": words, "environment": dict(environment), "folder": str(folder)}).encode()
+        call = json.dumps(
+            {"words": words, "environment": dict(environment), "folder": str(folder)}
+        ).encode()
         connection = self._connection()
         socket.send_fds(connection, [call], list(streams))
         connection.shutdown(socket.SHUT_WR)
         return WarmProcess(connection)
 
     def write_command(self, path: Path) -> None:
-        """Write an `hpcdash` for a shell's PATH; it has the streams, environment and folder of its caller."""
+        """Write an `hpcdash` for a shell's PATH; it has the streams, environment and folder of its
+        caller.
+        """
         path.write_text(f"#!{sys.executable} -SIE\nPATH = {self._path!r}\n{_COMMAND}")
         path.chmod(0o700)
 
@@ -218,7 +240,8 @@ def _serve(path: str) -> list[str]:
     """Fork a process for each call. Comes back in those alone, with the words of the call."""
     for name in _IMPORTED:
         importlib.import_module(name)
-    # What was imported stays as it is: its pages are shared as long as nobody looks for garbage in them.
+    # What was imported stays as it is: its pages are shared as long as nobody looks for garbage in
+    # them.
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -269,7 +292,9 @@ def _become(call: dict[str, object], streams: list[int]) -> list[str]:
 
 
 def _end(status: int) -> None:
-    """End as Python does, without taking all that was imported apart: a third of the time of a short call."""
+    """End as Python does, without taking all that was imported apart: a third of the time of a
+    short call.
+    """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     # What nobody awaited, or closed, says so now.
@@ -284,7 +309,8 @@ if __name__ == "__main__":
     try:
         runpy.run_module("hpcdash", run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        # The end of a session hangs up its terminal with what was printed and not yet read: there no sooner than usual.
+        # The end of a session hangs up its terminal with what was printed and not yet read: there
+        # no sooner than usual.
         if not isinstance(end.code, int) or os.isatty(0):
             raise
         _end(end.code)

@@ -31,6 +31,9 @@ def test_a_kind_that_is_unknown_is_named() -> None:
 
 
 def test_importing_the_transports_imports_no_asyncssh() -> None:
-    modules = "hpcdash.transport.ssh, hpcdash.transport.openssh, hpcdash.transport.local, hpcdash.transport.pool"
+    modules = (
+        "hpcdash.transport.ssh, hpcdash.transport.openssh, hpcdash.transport.local, "
+        "hpcdash.transport.pool"
+    )
     code = f"import sys, {modules}; sys.exit('asyncssh' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,4 +1,6 @@
-"""A server asked over HTTP: what comes back of requests, how logs are followed, and how it fails."""
+"""A server asked over HTTP: what comes back of requests, how logs are followed, and how it
+fails.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.registry import load_backend
-from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed, HpcdashError
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandMissing,
+    CommandTimedOut,
+    ConnectionFailed,
+    HpcdashError,
+)
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
@@ -37,13 +45,20 @@ Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def server(handle: Handler) -> AsyncIterator[int]:
-    """An HTTP server on loopback: `handle` gets the request's head and body, and writes what it answers."""
+    """An HTTP server on loopback: `handle` gets the request's head and body, and writes what it
+    answers.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(
-                (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
+                (
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line[:15] == b"content-length:"
+                ),
+                0,
             )
             await handle(head + await reader.readexactly(length), writer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -104,7 +119,11 @@ async def test_the_method_path_body_and_token_arrive_as_they_were_given() -> Non
 async def test_an_unsuccessful_status_is_the_exit_status_with_the_server_s_words() -> None:
     async with asked(answering("500 Oops", b"Traceback")) as transport:
         done = await transport.run(("GET", "/a"))
-    assert (done.status, done.stdout, done.stderr) == (500, b"500 9 -\nTraceback", b"500 Oops\nTraceback")
+    assert (done.status, done.stdout, done.stderr) == (
+        500,
+        b"500 9 -\nTraceback",
+        b"500 Oops\nTraceback",
+    )
 
 
 async def test_a_redirect_is_not_followed() -> None:
@@ -120,7 +139,9 @@ async def test_a_redirect_is_not_followed() -> None:
         ("403 Forbidden", {"Authorization": "Bearer t"}, "still valid"),
     ],
 )
-async def test_a_refused_token_says_where_to_set_one(status: str, headers: dict[str, str], words: str) -> None:
+async def test_a_refused_token_says_where_to_set_one(
+    status: str, headers: dict[str, str], words: str
+) -> None:
     async with asked(answering(status, b"no token\n"), headers=headers) as transport:
         with pytest.raises(AuthenticationFailed, match=words):
             await transport.run(("GET", "/a"))
@@ -132,7 +153,9 @@ async def test_no_more_than_the_cap_is_kept() -> None:
     assert (done.truncated, done.stdout) == (True, b"200 1000 -\n" + b"x" * 1000)
 
 
-async def test_what_is_no_request_runs_on_the_host_beside_the_server_or_is_refused(tmp_path: Path) -> None:
+async def test_what_is_no_request_runs_on_the_host_beside_the_server_or_is_refused(
+    tmp_path: Path,
+) -> None:
     write = ("sh", "-c", 'echo "$1" > "$2"', "sh", "there", str(tmp_path / "x"))
     async with asked(answering("200 OK")) as transport:
         with pytest.raises(CommandMissing, match="no command can be run there"):
@@ -175,7 +198,9 @@ async def test_a_silent_server_is_given_up_on_in_time() -> None:
 
 
 class GrowingLog:
-    """Streams a log that grows, as a server does that follows a file; `cut` begins it anew with the next request."""
+    """Streams a log that grows, as a server does that follows a file; `cut` begins it anew with the
+    next request.
+    """
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -223,7 +248,9 @@ async def test_reading_a_log_again_is_no_command_to_the_cluster() -> None:
     log = GrowingLog(b"first\n")
     async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
         budget = CommandBudget(2)
-        store = ClusterStore("ray", transport, (load_backend("ray"),), clock=SystemClock(), budget=budget)
+        store = ClusterStore(
+            "ray", transport, (load_backend("ray"),), clock=SystemClock(), budget=budget
+        )
         for _ in range(5):
             [chunk] = await store.poll(files_query([FileRange("/logs/a", 0, 1 << 20)]))
             assert chunk.content == b"first\n"
@@ -246,7 +273,9 @@ async def test_a_part_of_a_log_has_the_lines_that_begin_so_and_takes_no_request_
 
 async def test_a_path_that_is_no_log_is_no_file_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    async with asked(GrowingLog(b""), log_request=log_request, file_readers=FILE_READERS) as transport:
+    async with asked(
+        GrowingLog(b""), log_request=log_request, file_readers=FILE_READERS
+    ) as transport:
         content, problem = await read(transport, str(tmp_path / "secret"))
     assert (content, problem) == (b"", "there is no such file")
 
@@ -258,18 +287,26 @@ async def test_a_log_that_the_server_does_not_know_is_missing() -> None:
         assert await read(transport) == (b"", "there is no such file")
 
 
-async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machine_is_looked_at(tmp_path: Path) -> None:
+async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machine_is_looked_at(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "secret").write_text("secret")
-    logs = FactsRequest(files=("/logs/a",), tails=(TailQuery("/logs/a"), TailQuery(str(tmp_path / "secret"))))
+    logs = FactsRequest(
+        files=("/logs/a",), tails=(TailQuery("/logs/a"), TailQuery(str(tmp_path / "secret")))
+    )
     disk = FactsRequest(files=("/logs/a",), disks=(DiskQuery(str(tmp_path)),))
     streamed, rest = disk.parted(lambda path: bool(log_request(path)))
     assert (streamed.files, rest.files, rest.disks) == (("/logs/a",), (), disk.disks)
     readers = {FACTS_SCRIPT: facts_log_positions}
-    async with asked(GrowingLog(b"loss nan\n"), log_request=log_request, file_readers=readers) as transport:
+    async with asked(
+        GrowingLog(b"loss nan\n"), log_request=log_request, file_readers=readers
+    ) as transport:
         query = facts_query(logs)
         facts = query.parse(await transport.run(query.argv))
         assert facts.files["/logs/a"].size == 9
-        assert {path: chunk.content for path, chunk in facts.tails.items()} == {"/logs/a": b"loss nan\n"}
+        assert {path: chunk.content for path, chunk in facts.tails.items()} == {
+            "/logs/a": b"loss nan\n"
+        }
         with pytest.raises(CommandMissing, match="no command can be run there"):
             await transport.run(facts_query(disk).argv)
 
@@ -279,7 +316,9 @@ async def test_when_a_log_grew_is_known_once_it_was_seen_to_grow() -> None:
     async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
 
         async def looks() -> list[FileStat]:
-            query = files_query([FileRange(path, 0, 0) for path in ("/logs/a", "/logs/a#1")], with_age=True)
+            query = files_query(
+                [FileRange(path, 0, 0) for path in ("/logs/a", "/logs/a#1")], with_age=True
+            )
             return [chunk.look for chunk in query.parse(await transport.run(query.argv))]
 
         assert [(look.is_there, look.age_seconds) for look in await looks()] == [(True, None)] * 2
@@ -289,9 +328,13 @@ async def test_when_a_log_grew_is_known_once_it_was_seen_to_grow() -> None:
         assert all(age is not None and age < 60 for age in ages)
 
 
-async def test_nothing_of_a_log_stays_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_a_log_stays_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    async with asked(GrowingLog(b"first\n"), log_request=log_request, file_readers=FILE_READERS) as transport:
+    async with asked(
+        GrowingLog(b"first\n"), log_request=log_request, file_readers=FILE_READERS
+    ) as transport:
         await read(transport)
         assert len(os.listdir(tmp_path)) == 1
     assert os.listdir(tmp_path) == []
@@ -303,7 +346,9 @@ async def test_copies_of_logs_that_nobody_reads_any_more_are_removed(
     monkeypatch.setattr("hpcdash.transport.log_spool._IDLE_SECONDS", 0.5)
     monkeypatch.setattr("hpcdash.transport.log_spool._MOST_BYTES_TOGETHER", 10)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    async with asked(GrowingLog(b"first\n"), log_request=str, file_readers=FILE_READERS) as transport:
+    async with asked(
+        GrowingLog(b"first\n"), log_request=str, file_readers=FILE_READERS
+    ) as transport:
         for name in "abcb":
             assert (await read(transport, f"/logs/{name}"))[0] == b"first\n"
         [folder] = os.listdir(tmp_path)
@@ -314,7 +359,10 @@ async def test_copies_of_logs_that_nobody_reads_any_more_are_removed(
 async def test_a_server_behind_a_login_node_is_asked_through_its_connection(
     sshd: Sshd, user: str, tmp_path: Path
 ) -> None:
-    async with server(answering("200 OK", b"there")) as port, transport_to(sshd, user, tmp_path) as login:
+    async with (
+        server(answering("200 OK", b"there")) as port,
+        transport_to(sshd, user, tmp_path) as login,
+    ):
         transport = HttpTransport(f"http://127.0.0.1:{port}", login=login)
         assert (await transport.run(("GET", "/a"))).stdout == b"200 5 -\nthere"
         closed = HttpTransport(f"http://127.0.0.1:{free_port()}", login=login)
@@ -329,7 +377,9 @@ async def test_a_person_may_log_in_for_longer_than_a_request_may_take_and_try_ag
     person = Person()
     async with server(answering("200 OK", b"there")) as port, two_hops(tmp_path) as (_, cluster):
         cluster.push_words = "Pushed a login request"
-        transport = HttpTransport(f"http://127.0.0.1:{port}", login=cluster_transport(tmp_path, person))
+        transport = HttpTransport(
+            f"http://127.0.0.1:{port}", login=cluster_transport(tmp_path, person)
+        )
         with pytest.raises(AuthenticationFailed):
             await transport.connect()
         assert transport.health.state == "failed"

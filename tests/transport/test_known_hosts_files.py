@@ -39,17 +39,23 @@ def looked_up(folder: Path, text: str, host: str, port: int = 22) -> KnownKeys:
         ("[*.site]:2222", "login.site", 2222, True),
     ],
 )
-def test_a_name_pattern_speaks_of_a_host(tmp_path: Path, names: str, host: str, port: int, known: bool) -> None:
+def test_a_name_pattern_speaks_of_a_host(
+    tmp_path: Path, names: str, host: str, port: int, known: bool
+) -> None:
     assert bool(looked_up(tmp_path, f"{names} {A}\n", host, port).host_keys) is known
 
 
 def test_the_line_of_an_entry_is_known(tmp_path: Path) -> None:
-    found = looked_up(tmp_path, f"# comment\n\nnot an entry\nhost {A} who@where\nhost ssh-rsa !!!\n", "host")
+    found = looked_up(
+        tmp_path, f"# comment\n\nnot an entry\nhost {A} who@where\nhost ssh-rsa !!!\n", "host"
+    )
     (key,) = found.host_keys
     assert (key.where, key.blob) == (f"{tmp_path}/known_hosts:4", KEY_A)
 
 
-def test_a_name_without_port_stands_for_another_port_only_where_that_is_unknown(tmp_path: Path) -> None:
+def test_a_name_without_port_stands_for_another_port_only_where_that_is_unknown(
+    tmp_path: Path,
+) -> None:
     both = f"host {A}\n[host]:2222 {B}\n"
     assert [key.blob for key in looked_up(tmp_path, both, "host", 2222).host_keys] == [KEY_B]
     fallback = looked_up(tmp_path, f"host {A}\n", "host", 2222)
@@ -57,7 +63,9 @@ def test_a_name_without_port_stands_for_another_port_only_where_that_is_unknown(
 
 
 def test_a_revoked_key_is_in_no_other_list(tmp_path: Path) -> None:
-    found = looked_up(tmp_path, f"host {A}\nhost {B}\n@revoked * {A}\n@cert-authority *.x,host {A}\n", "host")
+    found = looked_up(
+        tmp_path, f"host {A}\nhost {B}\n@revoked * {A}\n@cert-authority *.x,host {A}\n", "host"
+    )
     assert [key.blob for key in found.host_keys] == [KEY_B]
     assert [key.blob for key in found.revoked] == [KEY_A]
     assert found.authorities == ()
@@ -66,7 +74,9 @@ def test_a_revoked_key_is_in_no_other_list(tmp_path: Path) -> None:
 def test_names_hashed_by_ssh_keygen_are_found(tmp_path: Path) -> None:
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is not installed")
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True
+    )
     public = " ".join((tmp_path / "key.pub").read_text().split()[:2])
     path = tmp_path / "known_hosts"
     path.write_text(f"[login.site]:2222 {public}\n")

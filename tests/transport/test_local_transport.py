@@ -25,7 +25,12 @@ Starter = Callable[[LocalTransport, tuple[str, ...]], Coroutine[None, None, None
 async def test_status_and_both_outputs_are_given() -> None:
     transport = LocalTransport()
     done = await transport.run(("sh", "-c", "echo out; echo words >&2; exit 4"))
-    assert (done.status, done.stdout, done.stderr, done.truncated) == (4, b"out\n", b"words\n", False)
+    assert (done.status, done.stdout, done.stderr, done.truncated) == (
+        4,
+        b"out\n",
+        b"words\n",
+        False,
+    )
     assert transport.health.state == "connected"
 
 
@@ -80,7 +85,9 @@ async def test_stderr_is_told_while_the_command_runs(tmp_path: Path) -> None:
 
 async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None:
     with pytest.raises(CommandTimedOut) as caught:
-        await LocalTransport().run(("sh", "-c", "trap '' TERM; echo slow >&2; sleep 87654.1; :"), limit_seconds=0.3)
+        await LocalTransport().run(
+            ("sh", "-c", "trap '' TERM; echo slow >&2; sleep 87654.1; :"), limit_seconds=0.3
+        )
     assert caught.value.words == "slow"
     assert await until_gone("87654.1") == []
 
@@ -128,7 +135,9 @@ async def _notify(transport: LocalTransport, argv: tuple[str, ...]) -> None:
 
 @for_each("start", [_run, _stream, _notify])
 @for_each("steps", range(12))
-def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(start: Starter, steps: int) -> None:
+def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(
+    start: Starter, steps: int
+) -> None:
     """At each step of the loop, once the shell has a child of its own, as on a busy machine."""
     word = f"8765{steps + 10}"
     argv = ("sh", "-c", f"sleep {word}; :")
@@ -148,7 +157,9 @@ def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(s
 
 @for_each("start", [_run, _stream, _notify])
 @for_each("steps", range(1, 12))
-def test_a_command_that_starts_as_the_program_ends_leaves_nothing(start: Starter, steps: int) -> None:
+def test_a_command_that_starts_as_the_program_ends_leaves_nothing(
+    start: Starter, steps: int
+) -> None:
     """The end of a loop cancels every task, those of asyncio too."""
     word = f"8766{steps + 10}"
     argv = ("sh", "-c", f"sleep {word}; :")
@@ -198,7 +209,9 @@ async def test_what_cannot_be_run_is_refused(argv: tuple[str, ...]) -> None:
         await LocalTransport().run(argv)
 
 
-def test_a_loop_that_ends_after_a_command_was_given_up_on_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_ends_after_a_command_was_given_up_on_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def give_up() -> None:
         running = asyncio.create_task(LocalTransport().run(("sleep", "30")))
         await asyncio.sleep(0.02)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, HostKeyChanged, HostKeyRefused
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    ConnectionFailed,
+    HostKeyChanged,
+    HostKeyRefused,
+)
 from hpcdash.transport.openssh import OpenSshTransport
 from tests.support.sshd import Sshd, free_port, make_key, until_gone
 
@@ -18,10 +24,13 @@ def transport_to(
     sshd: Sshd, user: str, folder: Path, *, key: Path | None = None, known: str | None = None
 ) -> OpenSshTransport:
     known_hosts = folder / "known_hosts"
-    known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n" if known is None else known)
+    known_hosts.write_text(
+        f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n" if known is None else known
+    )
     config = folder / "config"
     config.write_text(
-        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {user}\n IdentityFile {key or sshd.key}\n"
+        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {user}\n IdentityFile "
+        f"{key or sshd.key}\n"
         f" IdentitiesOnly yes\n UserKnownHostsFile {known_hosts}\n"
     )
     return OpenSshTransport("cluster", config_path=config)
@@ -30,7 +39,8 @@ def transport_to(
 async def test_words_stdin_and_status_pass_through(sshd: Sshd, user: str, tmp_path: Path) -> None:
     transport = transport_to(sshd, user, tmp_path)
     done = await transport.run(
-        ("sh", "-c", 'printf "<%s>" "$@"; cat; echo words >&2; exit 3', "sh", "$(x)", "a'b\n", ""), stdin=b"in\0"
+        ("sh", "-c", 'printf "<%s>" "$@"; cat; echo words >&2; exit 3', "sh", "$(x)", "a'b\n", ""),
+        stdin=b"in\0",
     )
     assert (done.status, done.stdout, done.stderr) == (3, b"<$(x)><a'b\n><>in\0", b"words\n")
     assert done.argv[0] == "sh"
@@ -39,21 +49,29 @@ async def test_words_stdin_and_status_pass_through(sshd: Sshd, user: str, tmp_pa
     assert (await transport.run(("sh", "-c", "exit 255"))).status == 255
 
 
-async def test_what_a_command_says_is_told_as_it_comes(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_what_a_command_says_is_told_as_it_comes(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     pieces: list[bytes] = []
     transport = transport_to(sshd, user, tmp_path)
-    done = await transport.run(("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append)
+    done = await transport.run(
+        ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append
+    )
     assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
 
 
-async def test_a_command_over_its_limit_is_ended_there(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_command_over_its_limit_is_ended_there(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     with pytest.raises(CommandTimedOut):
         await transport_to(sshd, user, tmp_path).run(("sleep", "98765.91"), limit_seconds=1)
     assert await until_gone("98765.91") == []
 
 
 async def test_a_stream_ends_with_its_context(sshd: Sshd, user: str, tmp_path: Path) -> None:
-    async with transport_to(sshd, user, tmp_path).stream(("sh", "-c", "echo first; sleep 98765.92")) as stream:
+    async with transport_to(sshd, user, tmp_path).stream(
+        ("sh", "-c", "echo first; sleep 98765.92")
+    ) as stream:
         async for chunk in stream:
             assert chunk == b"first\n"
             break

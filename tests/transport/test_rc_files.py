@@ -1,4 +1,6 @@
-"""What rc files and a configured `path` do to commands: what they print is no output, what they break is told."""
+"""What rc files and a configured `path` do to commands: what they print is no output, what they
+break is told.
+"""
 
 # ruff: noqa: ASYNC240
 
@@ -27,7 +29,9 @@ LIMIT_SECONDS = 2
 
 @pytest.fixture
 def account() -> str:
-    """An account that only these tests use, and of them only those of this worker: each writes its .bashrc."""
+    """An account that only these tests use, and of them only those of this worker: each writes its
+    .bashrc.
+    """
     if os.getuid() != 0 or (name := login_user("bash", "rc")) is None:
         pytest.skip("an account whose .bashrc may be written is needed")
     return name
@@ -49,11 +53,14 @@ def bashrc(account: str) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.fixture(params=["ssh", "openssh"])
-def transport(request: pytest.FixtureRequest, sshd: Sshd, account: str, tmp_path: Path) -> Transport:
+def transport(
+    request: pytest.FixtureRequest, sshd: Sshd, account: str, tmp_path: Path
+) -> Transport:
     known_hosts, config = tmp_path / "known_hosts", tmp_path / "config"
     known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
     config.write_text(
-        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {account}\n IdentityFile {sshd.key}\n"
+        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {account}\n IdentityFile "
+        f"{sshd.key}\n"
         f" IdentitiesOnly yes\n IdentityAgent none\n UserKnownHostsFile {known_hosts}\n"
     )
     if request.param == "ssh":
@@ -94,10 +101,26 @@ async def test_what_an_rc_file_prints_is_no_output(
         ("exec 0</dev/null", "the input of sh was at its end from the start", "exec 0</dev/null"),
         ("exec >/dev/null", "The output of sh on cluster does not come here", "exec >file"),
         ("exit 3", "ended (status 3) before it ran sh", "may end or replace the shell"),
-        ("exec 0<&-", "could not run sh (status 2). It said: /bin/sh: 1: 0: Bad file descriptor", "likely cause"),
-        ("ulimit -u 1", "could not run sh (status 2). It said: /bin/sh: 1: Cannot fork", "ulimit -u"),
-        ("while :; do echo noise; done", "printed more than 64 KiB of its own before it ran sh", "likely cause"),
-        ("while :; do echo noise >&2; done", "printed more than 64 KiB of its own before it ran sh", "likely cause"),
+        (
+            "exec 0<&-",
+            "could not run sh (status 2). It said: /bin/sh: 1: 0: Bad file descriptor",
+            "likely cause",
+        ),
+        (
+            "ulimit -u 1",
+            "could not run sh (status 2). It said: /bin/sh: 1: Cannot fork",
+            "ulimit -u",
+        ),
+        (
+            "while :; do echo noise; done",
+            "printed more than 64 KiB of its own before it ran sh",
+            "likely cause",
+        ),
+        (
+            "while :; do echo noise >&2; done",
+            "printed more than 64 KiB of its own before it ran sh",
+            "likely cause",
+        ),
     ],
 )
 async def test_what_an_rc_file_breaks_is_told_with_the_likely_cause(
@@ -166,7 +189,9 @@ async def test_a_local_program_is_found_in_the_configured_path(tmp_path: Path) -
     assert streamed == b"from the configured path\n"
 
 
-async def test_a_login_node_looks_in_the_configured_path_first(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_login_node_looks_in_the_configured_path_first(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     # The one who logs in may not enter pytest's own folders.
     with tempfile.TemporaryDirectory(prefix="with a 'quote ") as folder:
         make_program(Path(folder), "from there")
@@ -175,7 +200,9 @@ async def test_a_login_node_looks_in_the_configured_path_first(sshd: Sshd, user:
         known_hosts = tmp_path / "known_hosts"
         known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
         destination = f"{user}@127.0.0.1:{sshd.port}"
-        transport = SshTransport(destination, Person(), config_path=config, known_hosts=known_hosts, path=folder)
+        transport = SshTransport(
+            destination, Person(), config_path=config, known_hosts=known_hosts, path=folder
+        )
         try:
             found = await transport.run(("env", "hpcdash-path-probe"))
             own = await transport.run(("sh", "-c", "echo $PATH"))

@@ -27,12 +27,18 @@ def write_case(directory: Path, commands: str, **files: bytes) -> Path:
 async def test_a_command_is_answered_with_what_was_recorded(tmp_path: Path) -> None:
     case = write_case(
         tmp_path,
-        '[[command]]\nargv = ["squeue", "-h"]\nexit = 1\nstdout = "out"\nstderr = "err"\nseconds = 9.5\n',
+        '[[command]]\nargv = ["squeue", "-h"]\nexit = 1\nstdout = "out"\nstderr = "err"\nseconds = '
+        "9.5\n",
         out=b"\xff\x00\n",
         err=b"no",
     )
     answer = await ReplayTransport(case).run(("squeue", "-h"))
-    assert (answer.status, answer.stdout, answer.stderr, answer.seconds) == (1, b"\xff\x00\n", b"no", 9.5)
+    assert (answer.status, answer.stdout, answer.stderr, answer.seconds) == (
+        1,
+        b"\xff\x00\n",
+        b"no",
+        9.5,
+    )
 
 
 async def test_the_environment_before_a_program_takes_no_part(tmp_path: Path) -> None:
@@ -56,7 +62,9 @@ async def test_the_token_of_the_poll_stands_where_the_recorded_one_stood(tmp_pat
 
 
 async def test_several_answers_come_in_their_order_and_the_last_for_good(tmp_path: Path) -> None:
-    frames = "".join(f'[[command]]\nargv = ["squeue"]\nstdout = "{name}"\n' for name in ("one", "two"))
+    frames = "".join(
+        f'[[command]]\nargv = ["squeue"]\nstdout = "{name}"\n' for name in ("one", "two")
+    )
     transport = ReplayTransport(write_case(tmp_path, frames, one=b"1", two=b"2"))
     assert [(await transport.run(("squeue",))).stdout for _ in range(4)] == [b"1", b"2", b"2", b"2"]
 
@@ -64,7 +72,8 @@ async def test_several_answers_come_in_their_order_and_the_last_for_good(tmp_pat
 async def test_what_is_not_recorded_is_refused_by_name_with_the_nearest(tmp_path: Path) -> None:
     case = write_case(
         tmp_path,
-        '[[command]]\nargv = ["sinfo", "-h"]\n[[command]]\nargv = ["squeue", "-h", "-u", "alice"]\n',
+        '[[command]]\nargv = ["sinfo", "-h"]\n[[command]]\nargv = ["squeue", "-h", "-u", '
+        '"alice"]\n',
     )
     with pytest.raises(NotRecorded) as refused:
         await ReplayTransport(case).run(("env", "LC_ALL=C", "squeue", "-h", "-u", "bo\x1bb"))
@@ -74,7 +83,9 @@ async def test_what_is_not_recorded_is_refused_by_name_with_the_nearest(tmp_path
 
 async def test_a_word_may_stand_in_a_file(tmp_path: Path) -> None:
     case = write_case(
-        tmp_path, '[[command]]\nargv = ["sh", "-c", { file = "script" }]\n', script=b"\necho 'a'\necho \"b\"\n"
+        tmp_path,
+        '[[command]]\nargv = ["sh", "-c", { file = "script" }]\n',
+        script=b"\necho 'a'\necho \"b\"\n",
     )
     assert (await ReplayTransport(case).run(("sh", "-c", "\necho 'a'\necho \"b\"\n"))).status == 0
 
@@ -97,7 +108,9 @@ async def test_output_over_the_cap_is_cut_and_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_stream_gives_the_recorded_output_and_ends(tmp_path: Path) -> None:
-    case = write_case(tmp_path, '[[command]]\nargv = ["tail"]\nstdout = "out"\n', out=b"x" * 100_000)
+    case = write_case(
+        tmp_path, '[[command]]\nargv = ["tail"]\nstdout = "out"\n', out=b"x" * 100_000
+    )
     async with ReplayTransport(case).stream(("tail",)) as chunks:
         got = [chunk async for chunk in chunks]
     assert len(got) > 1

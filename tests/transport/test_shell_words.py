@@ -16,7 +16,9 @@ from tests.support.sshd import commands_with
 word = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=20)
 
 
-def run_in(shell: str, text: str, sent: bytes = b"", inner: str = "/bin/sh") -> tuple[int, bytes, bytes]:
+def run_in(
+    shell: str, text: str, sent: bytes = b"", inner: str = "/bin/sh"
+) -> tuple[int, bytes, bytes]:
     """Run as sshd does, with a stdin that stays open until the command has ended."""
     with subprocess.Popen(
         [shell, "-c", text.replace("/bin/sh", inner, 1)],
@@ -70,7 +72,10 @@ def test_nobody_is_left_to_kill_a_command_that_ended() -> None:
     """A second later its number may be another process's."""
     command = remote_command(("sh", "-c", "echo up; exec sleep 60"), limit_seconds=30)
     with subprocess.Popen(
-        ["sh", "-c", command.text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ["sh", "-c", command.text],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdin
         assert process.stdout
@@ -81,15 +86,25 @@ def test_nobody_is_left_to_kill_a_command_that_ended() -> None:
 
 
 def test_a_command_stays_readable_for_whoever_looks_at_the_login_node() -> None:
-    assert "set -- squeue --me --states=all" in remote_command(("squeue", "--me", "--states=all"), limit_seconds=5).text
+    assert (
+        "set -- squeue --me --states=all"
+        in remote_command(("squeue", "--me", "--states=all"), limit_seconds=5).text
+    )
 
 
 def test_the_environment_is_there_and_hostile_values_stay_values() -> None:
-    command = remote_command(("printenv", "PATH"), limit_seconds=5, environment={"PATH": "/bin:/usr/bin:/a b'$(x)"})
+    command = remote_command(
+        ("printenv", "PATH"), limit_seconds=5, environment={"PATH": "/bin:/usr/bin:/a b'$(x)"}
+    )
     assert command.stdout().feed(run_in("sh", command.text)[1]) == b"/bin:/usr/bin:/a b'$(x)\n"
 
 
-@given(st.binary(max_size=40), st.binary(max_size=60), st.binary(max_size=40), st.lists(st.integers(1, 30)))
+@given(
+    st.binary(max_size=40),
+    st.binary(max_size=60),
+    st.binary(max_size=40),
+    st.lists(st.integers(1, 30)),
+)
 def test_a_commands_own_output_is_cut_out_however_it_comes(
     before: bytes, own: bytes, after: bytes, sizes: list[int]
 ) -> None:

@@ -72,9 +72,13 @@ def test_jumps_in_a_circle_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_first_of_proxy_jump_and_proxy_command_wins(tmp_path: Path) -> None:
-    (alone,) = hops(tmp_path, "Host x\n User u\n ProxyCommand nc %h %p\nHost *\n ProxyJump gate\n", "x")
+    (alone,) = hops(
+        tmp_path, "Host x\n User u\n ProxyCommand nc %h %p\nHost *\n ProxyJump gate\n", "x"
+    )
     assert alone.proxy_command == "nc x 22"
-    both = hops(tmp_path, "Host x\n ProxyJump gate\nHost *\n ProxyCommand nc %h %p\nHost gate\n", "x")
+    both = hops(
+        tmp_path, "Host x\n ProxyJump gate\nHost *\n ProxyCommand nc %h %p\nHost gate\n", "x"
+    )
     assert both[-1].proxy_command is None
     (none,) = hops(tmp_path, "Host x\n ProxyJump none\nHost *\n ProxyJump gate\n", "x")
     assert none.proxy_command is None
@@ -88,7 +92,8 @@ def test_match_and_include_are_honoured(tmp_path: Path) -> None:
 
 def test_host_key_options_are_read(tmp_path: Path) -> None:
     config = (
-        "Host hpc\n HostName login.site\n Port 2222\n HostKeyAlias the-cluster\n StrictHostKeyChecking accept-new\n"
+        "Host hpc\n HostName login.site\n Port 2222\n HostKeyAlias the-cluster\n "
+        "StrictHostKeyChecking accept-new\n"
         f" UserKnownHostsFile {tmp_path}/%n ~/b\n GlobalKnownHostsFile none\n"
     )
     (hop,) = hops(tmp_path, config, "hpc")
@@ -104,7 +109,9 @@ def test_host_key_options_are_read(tmp_path: Path) -> None:
 
 def test_key_files_that_are_not_there_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "id").write_text("")
-    config = f"Host *\n IdentityFile {tmp_path}/gone\n IdentityFile {tmp_path}/id\n IdentitiesOnly yes\n"
+    config = (
+        f"Host *\n IdentityFile {tmp_path}/gone\n IdentityFile {tmp_path}/id\n IdentitiesOnly yes\n"
+    )
     (hop,) = hops(tmp_path, config, "hpc")
     assert hop.identity_files == (tmp_path / "id",)
     assert hop.identities_only
@@ -118,9 +125,13 @@ def test_an_unreadable_line_is_named(tmp_path: Path) -> None:
 # The hosts that a configuration names.
 
 
-def test_named_hosts_are_read_from_every_file_and_block_without_running_anything(tmp_path: Path) -> None:
+def test_named_hosts_are_read_from_every_file_and_block_without_running_anything(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "site").write_text(f"Host inner\n HostName 10.0.0.1\nInclude {tmp_path}/config\n")
+    (tmp_path / "more" / "site").write_text(
+        f"Host inner\n HostName 10.0.0.1\nInclude {tmp_path}/config\n"
+    )
     (tmp_path / "config").write_text(
         f"Include {tmp_path}/more/*\n"
         "Host juno j2 *.example !not wild?card\n HostName login.%h\n HostName second\n User me\n"
@@ -135,7 +146,9 @@ def test_named_hosts_are_read_from_every_file_and_block_without_running_anything
 
 
 @pytest.mark.parametrize("line", ['Host "open', "Include ~no-such-user-here/x", b"Host \xff"])
-def test_an_ssh_configuration_that_cannot_be_read_is_named(tmp_path: Path, line: str | bytes) -> None:
+def test_an_ssh_configuration_that_cannot_be_read_is_named(
+    tmp_path: Path, line: str | bytes
+) -> None:
     (tmp_path / "config").write_bytes(line if isinstance(line, bytes) else line.encode())
     for read in (named_hosts, lambda path: hops_to("juno", path)):
         with pytest.raises(ConfigError, match="The ssh configuration cannot be read"):
@@ -153,10 +166,18 @@ def test_files_that_include_one_another_for_ever_are_an_error_of_theirs(tmp_path
 
 GATED = "Host hpc\n HostName login.site\n{match}\n ProxyJump gate\n User other\nHost *\n User ann\n"
 # None of them holds here.
-CRITERIA = ["localnetwork 203.0.113.0/24", "version No_*", "sessiontype subsystem", "command rsync*", "tagged office"]
+CRITERIA = [
+    "localnetwork 203.0.113.0/24",
+    "version No_*",
+    "sessiontype subsystem",
+    "command rsync*",
+    "tagged office",
+]
 
 
-@pytest.mark.parametrize("criterion", [*CRITERIA[:-1], "!localnetwork 203.0.113.0/24", "new-in-2030"])
+@pytest.mark.parametrize(
+    "criterion", [*CRITERIA[:-1], "!localnetwork 203.0.113.0/24", "new-in-2030"]
+)
 @pytest.mark.parametrize("beside", ["", "host login.site ", "originalhost hpc user ann "])
 def test_a_criterion_that_is_unknown_makes_its_block_not_match_and_is_warned_of(
     tmp_path: Path, criterion: str, beside: str
@@ -165,18 +186,28 @@ def test_a_criterion_that_is_unknown_makes_its_block_not_match_and_is_warned_of(
     (hop,) = hops(tmp_path, config, "ann@hpc")
     assert hop.label == "ann@login.site"
     assert hop.warnings == (
-        f"{tmp_path}/config line 3: hpcdash cannot evaluate Match {criterion}: the block is ignored; "
+        f"{tmp_path}/config line 3: hpcdash cannot evaluate Match {criterion}: the block is "
+        f"ignored; "
         "left out with it: ProxyJump gate",
     )
     (hop,) = hops(tmp_path, config, "hpc")
-    assert hop.warnings == () if "user" in beside else hop.warnings[0].endswith("ProxyJump gate, User other")
+    assert (
+        hop.warnings == ()
+        if "user" in beside
+        else hop.warnings[0].endswith("ProxyJump gate, User other")
+    )
 
 
 def test_only_lines_that_count_for_a_host_are_warned_of(tmp_path: Path) -> None:
-    config = "Match host other localnetwork 10.0.0.0/8\n User x\nMatch localnetwork 10.0.0.0/8 host other\n User x\n"
+    config = (
+        "Match host other localnetwork 10.0.0.0/8\n User x\nMatch localnetwork 10.0.0.0/8 "
+        "host other\n User x\n"
+    )
     (hop,) = hops(tmp_path, config + "Match localnetwork 10.0.0.0/8\n Compression yes\n", "hpc")
     (warning,) = hop.warnings
-    assert warning.endswith("line 5: hpcdash cannot evaluate Match localnetwork 10.0.0.0/8: the block is ignored")
+    assert warning.endswith(
+        "line 5: hpcdash cannot evaluate Match localnetwork 10.0.0.0/8: the block is ignored"
+    )
 
 
 def test_nothing_is_run_for_a_block_that_does_not_match(tmp_path: Path) -> None:
@@ -187,8 +218,10 @@ def test_nothing_is_run_for_a_block_that_does_not_match(tmp_path: Path) -> None:
 
 def test_times_with_units_remarks_and_new_values_are_read(tmp_path: Path) -> None:
     config = (
-        "Host hpc # ours\n HostName login.site # here\n ConnectTimeout 1m30\n ServerAliveInterval 2M\n"
-        " PubkeyAuthentication host-bound\n Port 2200\t#22\nMatch host login.site # too\n User ann\n"
+        "Host hpc # ours\n HostName login.site # here\n ConnectTimeout 1m30\n ServerAliveInterval "
+        "2M\n"
+        " PubkeyAuthentication host-bound\n Port 2200\t#22\nMatch host login.site # too\n User "
+        "ann\n"
     )
     (hop,) = hops(tmp_path, config, "hpc")
     assert (hop.label, hop.login_seconds, hop.keepalive_seconds) == ("ann@login.site:2200", 90, 120)
@@ -202,11 +235,15 @@ def test_times_with_units_remarks_and_new_values_are_read(tmp_path: Path) -> Non
 
 @pytest.mark.system
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_block_that_does_not_match_leads_where_openssh_goes(tmp_path: Path, criterion: str) -> None:
+def test_a_block_that_does_not_match_leads_where_openssh_goes(
+    tmp_path: Path, criterion: str
+) -> None:
     config = GATED.format(match=f"Match {criterion}").replace("", "")
     (hop,) = hops(tmp_path, config, "hpc")
     asked = ["ssh", "-G", "-F", str(tmp_path / "config"), "hpc"]
-    shown = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    shown = subprocess.run(
+        asked, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
     if "Bad Match condition" in shown.stderr:
         pytest.skip(f"this OpenSSH does not know Match {criterion.split()[0]}")
     settings = dict(line.split(" ", 1) for line in shown.stdout.splitlines() if " " in line)

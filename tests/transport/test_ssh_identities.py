@@ -1,4 +1,6 @@
-"""Certificates, agents, hardware keys and Kerberos at a real sshd: each works, or is named with the next step."""
+"""Certificates, agents, hardware keys and Kerberos at a real sshd: each works, or is named with the
+next step.
+"""
 
 # ruff: noqa: ASYNC221
 # Short programs are waited for here while nothing else runs.
@@ -28,7 +30,9 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def certifying_sshd() -> Iterator[Sshd]:
-    """Lets in whoever has a certificate of its authority, whose key is `authority` in its folder."""
+    """Lets in whoever has a certificate of its authority, whose key is `authority` in its
+    folder.
+    """
     if reason := why_no_sshd():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="hpcdash-sshd-") as folder:
@@ -63,14 +67,30 @@ def agent(socket: Path) -> Iterator[Path]:
 
 def add_to(agent: Path, key: Path) -> None:
     """Move a key, and its certificate where one is beside it, into the agent."""
-    subprocess.run(["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": str(agent)}, check=True)
+    subprocess.run(
+        ["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": str(agent)}, check=True
+    )
     key.unlink()
 
 
-def certify(sshd: Sshd, key: Path, principal: str, validity: str = "+1h", to: Path | None = None) -> None:
+def certify(
+    sshd: Sshd, key: Path, principal: str, validity: str = "+1h", to: Path | None = None
+) -> None:
     """A certificate beside a key, or in `to`."""
     authority = str(sshd.folder / "authority")
-    command = ["ssh-keygen", "-q", "-s", authority, "-I", "test", "-n", principal, "-V", validity, f"{key}.pub"]
+    command = [
+        "ssh-keygen",
+        "-q",
+        "-s",
+        authority,
+        "-I",
+        "test",
+        "-n",
+        principal,
+        "-V",
+        validity,
+        f"{key}.pub",
+    ]
     subprocess.run(command, check=True)
     if to is not None:
         shutil.move(f"{key}-cert.pub", to)
@@ -78,7 +98,12 @@ def certify(sshd: Sshd, key: Path, principal: str, validity: str = "+1h", to: Pa
 
 @asynccontextmanager
 async def transport_to(
-    sshd: Sshd, user: str, folder: Path, config: str, person: Person | None = None, port: int | None = None
+    sshd: Sshd,
+    user: str,
+    folder: Path,
+    config: str,
+    person: Person | None = None,
+    port: int | None = None,
 ) -> AsyncIterator[SshTransport]:
     port = port or sshd.port
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {sshd.host_key_line}\n")
@@ -95,7 +120,9 @@ async def transport_to(
         await transport.close()
 
 
-async def lets_in(sshd: Sshd, user: str, folder: Path, config: str, person: Person | None = None) -> bool:
+async def lets_in(
+    sshd: Sshd, user: str, folder: Path, config: str, person: Person | None = None
+) -> bool:
     async with transport_to(sshd, user, folder, config, person) as transport:
         return (await transport.run(("echo", "in"))).stdout == b"in\n"
 
@@ -109,9 +136,16 @@ async def refusal(sshd: Sshd, user: str, folder: Path, config: str) -> Authentic
 
 @pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
 @pytest.mark.parametrize("where", ["named", "beside"])
-async def test_a_certificate_lets_in(certifying_sshd: Sshd, user: str, tmp_path: Path, kind: str, where: str) -> None:
+async def test_a_certificate_lets_in(
+    certifying_sshd: Sshd, user: str, tmp_path: Path, kind: str, where: str
+) -> None:
     make_key(tmp_path / "id", kind=kind)
-    certify(certifying_sshd, tmp_path / "id", user, to=tmp_path / "short-lived" if where == "named" else None)
+    certify(
+        certifying_sshd,
+        tmp_path / "id",
+        user,
+        to=tmp_path / "short-lived" if where == "named" else None,
+    )
     config = f" IdentityFile {tmp_path}/id\n IdentityAgent none\n"
     if where == "named":
         config += f" CertificateFile {tmp_path}/short-lived\n"
@@ -138,7 +172,8 @@ async def test_a_certificate_whose_key_is_in_an_agent_lets_in(
     certify(certifying_sshd, tmp_path / "id", user, to=tmp_path / "short-lived")
     add_to(agent, tmp_path / "id")
     config = (
-        f' IdentityAgent "{agent}"\n CertificateFile {tmp_path}/short-lived\n IdentityFile {tmp_path}/id.pub\n'
+        f' IdentityAgent "{agent}"\n CertificateFile {tmp_path}/short-lived\n IdentityFile '
+        f"{tmp_path}/id.pub\n"
         f" IdentitiesOnly {identities_only}\n"
     )
     assert await lets_in(certifying_sshd, user, tmp_path, config)
@@ -153,13 +188,22 @@ async def test_an_expired_certificate_is_named_with_when_it_expired(
     add_to(agent, tmp_path / "held")
     config = f' IdentityFile {tmp_path}/id\n IdentityAgent "{agent}"\n'
     error = await refusal(certifying_sshd, user, tmp_path, config)
-    expired = datetime.fromisoformat("2020-01-02T00:00:00Z").astimezone().strftime("expired on %Y-%m-%d %H:%M %Z")
+    expired = (
+        datetime.fromisoformat("2020-01-02T00:00:00Z")
+        .astimezone()
+        .strftime("expired on %Y-%m-%d %H:%M %Z")
+    )
     assert f"certificate id-cert.pub ({expired})" in error.message
     assert f"certificate test of the agent ({expired})" in error.message
-    assert error.next_step == "Get a new certificate the way your site issues them, then connect again."
+    assert (
+        error.next_step
+        == "Get a new certificate the way your site issues them, then connect again."
+    )
 
 
-async def test_a_certificate_that_is_no_use_says_why(certifying_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_no_use_says_why(
+    certifying_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     make_key(tmp_path / "early")
     certify(certifying_sshd, tmp_path / "early", user, "+1h:+2h")
     make_key(tmp_path / "others")
@@ -180,9 +224,16 @@ async def test_a_certificate_that_is_no_use_says_why(certifying_sshd: Sshd, user
     assert "clock" in error.next_step
 
 
-@pytest.mark.parametrize("written", ['"{socket}"', "$OTHER_AGENT", "${{OTHER_AGENT}}", "SSH_AUTH_SOCK", '"%d/{name}"'])
+@pytest.mark.parametrize(
+    "written", ['"{socket}"', "$OTHER_AGENT", "${{OTHER_AGENT}}", "SSH_AUTH_SOCK", '"%d/{name}"']
+)
 async def test_the_agent_that_identity_agent_names_is_asked(
-    own_sshd: Sshd, user: str, tmp_path: Path, agent: Path, monkeypatch: pytest.MonkeyPatch, written: str
+    own_sshd: Sshd,
+    user: str,
+    tmp_path: Path,
+    agent: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: str,
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent) if written == "SSH_AUTH_SOCK" else "/elsewhere")
     monkeypatch.setenv("OTHER_AGENT", str(agent))
@@ -196,7 +247,12 @@ async def test_the_agent_that_identity_agent_names_is_asked(
 
 @pytest.mark.parametrize("named", ["none", "/nowhere/agent", "$NOT_SET"])
 async def test_no_other_agent_is_asked_than_the_one_named(
-    own_sshd: Sshd, user: str, tmp_path: Path, agent: Path, monkeypatch: pytest.MonkeyPatch, named: str
+    own_sshd: Sshd,
+    user: str,
+    tmp_path: Path,
+    agent: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: str,
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
     make_key(tmp_path / "id")
@@ -227,7 +283,9 @@ async def test_a_hardware_key_in_an_agent_lets_in_however_late_it_is_touched_and
     await key.start_agent(socket)
     line = CutLine(own_sshd.port)
     await line.start()
-    config = f' ConnectTimeout 1\n IdentityAgent "{socket}"\n IdentityFile {tmp_path}/id_ed25519_sk\n'
+    config = (
+        f' ConnectTimeout 1\n IdentityAgent "{socket}"\n IdentityFile {tmp_path}/id_ed25519_sk\n'
+    )
     async with transport_to(own_sshd, user, tmp_path, config, port=line.port) as transport:
         connecting = asyncio.create_task(transport.connect())
         await asyncio.wait({connecting}, timeout=1.5)
@@ -244,16 +302,22 @@ async def test_a_hardware_key_in_an_agent_lets_in_however_late_it_is_touched_and
     await key.stop_agent()
 
 
-async def test_a_hardware_key_in_a_file_is_named_with_what_uses_it(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_hardware_key_in_a_file_is_named_with_what_uses_it(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     key = HardwareKey()
     key.write(tmp_path / "id_ed25519_sk")
     own_sshd.authorize(tmp_path / "id_ed25519_sk.pub")
     # The file is one that OpenSSH reads.
-    shown = subprocess.run(["ssh-keygen", "-yf", str(tmp_path / "id_ed25519_sk")], capture_output=True, text=True)
+    shown = subprocess.run(
+        ["ssh-keygen", "-yf", str(tmp_path / "id_ed25519_sk")], capture_output=True, text=True
+    )
     assert shown.stdout.split()[:2] == key.public_line.split()[:2]
     config = f" IdentityFile {tmp_path}/id_ed25519_sk\n IdentityAgent none\n"
     error = await refusal(own_sshd, user, tmp_path, config)
-    assert "key id_ed25519_sk (a hardware key, which is used only through an agent)" in error.message
+    assert (
+        "key id_ed25519_sk (a hardware key, which is used only through an agent)" in error.message
+    )
     assert f"ssh-add {tmp_path}/id_ed25519_sk" in error.next_step
     assert 'transport = "openssh"' in error.next_step
 
@@ -272,4 +336,6 @@ async def test_kerberos_that_cannot_be_used_is_named_where_the_host_offers_it(
     assert "GSSAPI" not in str(await refusal(own_sshd, user, tmp_path, none))
     own_sshd.stop()
     own_sshd.start("GSSAPIAuthentication no\n")
-    assert "GSSAPI" not in str(await refusal(own_sshd, user, tmp_path, f" GSSAPIAuthentication yes\n{none}"))
+    assert "GSSAPI" not in str(
+        await refusal(own_sshd, user, tmp_path, f" GSSAPIAuthentication yes\n{none}")
+    )

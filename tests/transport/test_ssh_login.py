@@ -1,4 +1,6 @@
-"""A login with a person in it, at a real sshd: approvals on a phone, words without a question, no second try."""
+"""A login with a person in it, at a real sshd: approvals on a phone, words without a question, no
+second try.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, ConnectionFailed, LoginRequired, NotSent, UnreachableError
+from hpcdash.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    LoginRequired,
+    NotSent,
+    UnreachableError,
+)
 from hpcdash.transport.base import Health
 from hpcdash.transport.login_clock import LoginClock
 from hpcdash.transport.openssh import OpenSshTransport
@@ -58,7 +66,8 @@ async def transport_to(
     port = port or sshd.port
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {sshd.host_key_line}\n")
     (folder / "config").write_text(
-        f"Host *\n ConnectTimeout {NETWORK_SECONDS}\n IdentityFile {key or sshd.key}\n IdentitiesOnly yes\n"
+        f"Host *\n ConnectTimeout {NETWORK_SECONDS}\n IdentityFile {key or sshd.key}\n "
+        f"IdentitiesOnly yes\n"
         f" IdentityAgent none\n{config}"
     )
     transport = SshTransport(
@@ -121,7 +130,9 @@ async def test_an_approval_after_a_password_may_take_longer_than_the_network(
     pam_sshd: PamSshd, user: str, tmp_path: Path, method: str
 ) -> None:
     person = Person({"assword": "secret"})
-    pam_sshd.start_pushing(f"AuthenticationMethods {method}\nPasswordAuthentication yes\n", password="secret")
+    pam_sshd.start_pushing(
+        f"AuthenticationMethods {method}\nPasswordAuthentication yes\n", password="secret"
+    )
     async with transport_to(pam_sshd, user, tmp_path, person) as transport:
         connecting = asyncio.create_task(transport.connect())
         await until(lambda: pam_sshd.pushes == 1)
@@ -144,7 +155,9 @@ async def test_whoever_waits_without_a_word_is_told_what_may_be_awaited(
         await connecting
 
 
-async def test_a_declined_approval_is_asked_for_once(pam_sshd: PamSshd, user: str, tmp_path: Path) -> None:
+async def test_a_declined_approval_is_asked_for_once(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
     pam_sshd.start_pushing(PUSH_ALONE)
     pam_sshd.decline()
     async with transport_to(pam_sshd, user, tmp_path) as transport:
@@ -229,7 +242,9 @@ async def test_a_login_given_up_while_it_waits_is_not_begun_again_unasked(
         assert pam_sshd.pushes == 1
 
 
-async def test_with_a_key_alone_a_lost_connection_is_opened_again(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_with_a_key_alone_a_lost_connection_is_opened_again(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     line = CutLine(own_sshd.port)
     await line.start()
     async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
@@ -248,7 +263,11 @@ async def test_a_line_that_is_lost_again_and_again_is_opened_six_times_in_five_m
     async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
         await transport.connect()
         for number in range(1, 7):
-            await until(lambda number=number: line.connections == number and transport.health.state == "connected")
+            await until(
+                lambda number=number: (
+                    line.connections == number and transport.health.state == "connected"
+                )
+            )
             line.cut()
         await until(lambda: transport.health.state == "lost")
         with pytest.raises(NotSent, match="lost too often: 6 logins within 5 min") as caught:
@@ -268,10 +287,22 @@ async def test_a_person_who_was_needed_once_is_never_disturbed_by_a_retry(
     line = CutLine(own_sshd.port)
     await line.start()
     typing = Person({"Passphrase": "open sesame"})
-    async with transport_to(own_sshd, user, tmp_path, typing, key=tmp_path / "locked", port=line.port) as transport:
+    async with transport_to(
+        own_sshd, user, tmp_path, typing, key=tmp_path / "locked", port=line.port
+    ) as transport:
         await transport.connect()
         # Without its passphrase the same key needs nobody.
-        plain = ["ssh-keygen", "-q", "-p", "-P", "open sesame", "-N", "", "-f", str(tmp_path / "locked")]
+        plain = [
+            "ssh-keygen",
+            "-q",
+            "-p",
+            "-P",
+            "open sesame",
+            "-N",
+            "",
+            "-f",
+            str(tmp_path / "locked"),
+        ]
         await asyncio.to_thread(subprocess.run, plain, check=True)
         for logins in (1, 2):
             line.cut()
@@ -302,12 +333,17 @@ async def test_text_comes_compressed_unless_the_configuration_says_no(
     assert came["yes"] < len(stdout) / 4
 
 
-async def test_the_time_that_a_line_takes_is_not_the_commands(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_the_time_that_a_line_takes_is_not_the_commands(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_to(own_sshd, user, tmp_path) as transport:
         folder = (await transport.run(("mktemp", "-d"))).stdout.decode().strip()
         began = time.monotonic()
         # A little may come before the scheduler was called.
-        script = 'printf "%2000s" first; while ! [ -e "$1/go" ]; do sleep 0.02; done; rm -r "$1"; echo last'
+        script = (
+            'printf "%2000s" first; while ! [ -e "$1/go" ]; do sleep 0.02; done; rm -r "$1"; '
+            "echo last"
+        )
         running = asyncio.create_task(transport.run(("sh", "-c", script, "sh", folder)))
         # What it prints first is here before what comes after it on the same connection.
         await transport.run(("true",))
@@ -331,16 +367,23 @@ async def test_where_nobody_is_no_phone_rings(pam_sshd: PamSshd, user: str, tmp_
 async def test_a_criterion_of_match_that_is_unknown_is_warned_of_and_does_not_keep_a_login_back(
     sshd: Sshd, user: str, tmp_path: Path
 ) -> None:
-    config = "Match localnetwork 203.0.113.0/24\n ProxyJump gate\nHost *\n ServerAliveInterval 1m # often\n"
+    config = (
+        "Match localnetwork 203.0.113.0/24\n ProxyJump gate\nHost *\n ServerAliveInterval 1m "
+        "# often\n"
+    )
     async with transport_to(sshd, user, tmp_path, person := Person(), config=config) as transport:
         assert (await transport.run(("echo", "in"))).stdout == b"in\n"
         ((hop, words),) = person.shown
         assert transport.health.words == f"{hop}: {words}"
-    assert words.startswith(f"{tmp_path}/config line 6: hpcdash cannot evaluate Match localnetwork 203.0.113.0/24")
+    assert words.startswith(
+        f"{tmp_path}/config line 6: hpcdash cannot evaluate Match localnetwork 203.0.113.0/24"
+    )
     assert words.endswith("left out with it: ProxyJump gate")
 
 
-async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_banner_is_shown_and_told_where_the_login_fails(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     banner = own_sshd.folder / "banner"
     banner.write_text("Maintenance on Monday.\nNo logins from 8 to 10.\n")
     own_sshd.stop()
@@ -355,11 +398,15 @@ async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, 
     async with transport_to(own_sshd, user, tmp_path, typing, key=tmp_path / "locked") as transport:
         await transport.connect()
     assert [prompt.said for prompt in typing.prompts] == [banner.read_text().strip()]
-    async with transport_to(own_sshd, user, tmp_path, config=" PubkeyAuthentication no\n") as transport:
+    async with transport_to(
+        own_sshd, user, tmp_path, config=" PubkeyAuthentication no\n"
+    ) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
         assert "It said: Maintenance on Monday. No logins from 8 to 10." in error.message
     quiet = Person()
-    async with transport_to(own_sshd, user, tmp_path, quiet, config=" LogLevel ERROR\n") as transport:
+    async with transport_to(
+        own_sshd, user, tmp_path, quiet, config=" LogLevel ERROR\n"
+    ) as transport:
         await transport.connect()
     assert quiet.shown == []
 
@@ -367,7 +414,11 @@ async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, 
 OLD, NEW = "Old-secret-77", "Brand-new-Key-88"
 PAM_UNIX = "\n".join(
     f"{kind} required {module}"
-    for kind, module in (("auth", "pam_unix.so"), ("account", "pam_unix.so"), ("session", "pam_permit.so"))
+    for kind, module in (
+        ("auth", "pam_unix.so"),
+        ("account", "pam_unix.so"),
+        ("session", "pam_permit.so"),
+    )
 )
 
 
@@ -435,13 +486,20 @@ class _Changing(asyncssh.SSHServer):
 
 async def test_a_password_is_changed_where_the_protocol_asks(tmp_path: Path) -> None:
     make_key(tmp_path / "host")
-    server = await asyncssh.listen("127.0.0.1", 0, server_factory=_Changing, server_host_keys=[str(tmp_path / "host")])
+    server = await asyncssh.listen(
+        "127.0.0.1", 0, server_factory=_Changing, server_host_keys=[str(tmp_path / "host")]
+    )
     port = server.get_port()
-    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
+    (tmp_path / "known_hosts").write_text(
+        f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}"
+    )
     (tmp_path / "config").write_text("Host *\n IdentityFile none\n IdentityAgent none\n")
     person = Person({"again": NEW, "New": NEW, "assword": OLD})
     transport = SshTransport(
-        f"maya@127.0.0.1:{port}", person, config_path=tmp_path / "config", known_hosts=tmp_path / "known_hosts"
+        f"maya@127.0.0.1:{port}",
+        person,
+        config_path=tmp_path / "config",
+        known_hosts=tmp_path / "known_hosts",
     )
     await transport.connect()
     assert person.prompts[-1].instructions == "Your password is a year old."

@@ -55,15 +55,23 @@ async def test_output_that_comes_after_the_exit_status_is_the_commands(
     session.data_received(b"sinfo: error: no controller\n\x1e" + command.marker + b" end\n", STDERR)
     session.connection_lost(None)
     await waiting
-    assert (session.status, session.stderr, channel.is_aborted) == (1, b"sinfo: error: no controller\n", False)
+    assert (session.status, session.stderr, channel.is_aborted) == (
+        1,
+        b"sinfo: error: no controller\n",
+        False,
+    )
 
 
-async def test_who_holds_the_output_of_a_command_that_has_ended_is_not_waited_for(turn: Any) -> None:
+async def test_who_holds_the_output_of_a_command_that_has_ended_is_not_waited_for(
+    turn: Any,
+) -> None:
     command = remote_command(("sinfo",), limit_seconds=90)
     session, channel = RunSession(command, 10_000), Channel()
     session.connection_made(channel)  # type: ignore[arg-type]
     for datatype, begin in ((STDERR, b" stderr\n"), (None, b"\n")):
-        session.data_received(command.marker + begin + b"\x1e" + command.marker + b" end\n", datatype)
+        session.data_received(
+            command.marker + begin + b"\x1e" + command.marker + b" end\n", datatype
+        )
     session.exit_status_received(0)
     waiting = asyncio.create_task(session.wait())
     await asyncio.sleep(0)

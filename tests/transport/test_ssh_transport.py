@@ -85,7 +85,9 @@ async def raised(error: type[UnreachableError], awaited: Awaitable[object]) -> U
     return caught.value
 
 
-async def test_a_command_gives_status_stdout_and_stderr(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_command_gives_status_stdout_and_stderr(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         done = await transport.run(("sh", "-c", "id -un; echo words >&2; exit 3"))
         assert (done.status, done.stdout, done.stderr) == (3, f"{user}\n".encode(), b"words\n")
@@ -93,10 +95,14 @@ async def test_a_command_gives_status_stdout_and_stderr(sshd: Sshd, user: str, t
         assert transport.health.hops == (f"{user}@127.0.0.1:{sshd.port}",)
 
 
-async def test_what_a_command_says_is_told_as_it_comes(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_what_a_command_says_is_told_as_it_comes(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         pieces: list[bytes] = []
-        done = await transport.run(("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append)
+        done = await transport.run(
+            ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append
+        )
         assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
 
 
@@ -109,7 +115,9 @@ async def test_hostile_words_arrive_byte_for_byte_whatever_the_login_shell(
         pytest.skip(f"no user with {shell} as login shell")
     async with transport_to(sshd, name, tmp_path) as transport:
         done = await transport.run(("printf", "<%s>", *HOSTILE_WORDS))
-        assert done.stdout == b"".join(b"<" + w.encode("utf-8", "surrogateescape") + b">" for w in HOSTILE_WORDS)
+        assert done.stdout == b"".join(
+            b"<" + w.encode("utf-8", "surrogateescape") + b">" for w in HOSTILE_WORDS
+        )
         assert (done.status, done.stderr) == (0, b"")
         payload = bytes(range(256)) * 3000
         copied = await transport.run(("cat",), stdin=payload)
@@ -126,7 +134,9 @@ async def test_a_command_over_its_limit_is_ended_there_and_the_connection_lives(
         await transport.connect()
         connected_at = transport.health.connected_at
         with pytest.raises(CommandTimedOut) as caught:
-            await transport.run(("sh", "-c", "trap '' TERM; echo slow >&2; sleep 98765.41"), limit_seconds=0.5)
+            await transport.run(
+                ("sh", "-c", "trap '' TERM; echo slow >&2; sleep 98765.41"), limit_seconds=0.5
+            )
         assert "0.5 s" in str(caught.value)
         assert "slow" in str(caught.value)
         assert await until_gone("98765.41") == []
@@ -135,7 +145,9 @@ async def test_a_command_over_its_limit_is_ended_there_and_the_connection_lives(
 
 
 @pytest.mark.parametrize("how", ["cut", "silent", "sshd killed"])
-async def test_nothing_is_left_running_when_the_line_goes(own_sshd: Sshd, user: str, tmp_path: Path, how: str) -> None:
+async def test_nothing_is_left_running_when_the_line_goes(
+    own_sshd: Sshd, user: str, tmp_path: Path, how: str
+) -> None:
     line = CutLine(own_sshd.port)
     await line.start()
     word = f"98765.5{len(how)}"
@@ -159,20 +171,26 @@ async def test_nothing_is_left_running_when_the_line_goes(own_sshd: Sshd, user: 
         else:
             error = await raised(ConnectionFailed, running)
             assert "lost while running sh" in error.message
-            assert error.next_step == "It is opened again with the next command.", "most commands submit nothing"
+            assert error.next_step == "It is opened again with the next command.", (
+                "most commands submit nothing"
+            )
             assert transport.health.state == "lost"
         assert await until_gone(word) == []
     await line.stop()
 
 
-async def test_a_stdin_that_was_cut_off_never_looks_complete(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_stdin_that_was_cut_off_never_looks_complete(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     line = CutLine(own_sshd.port)
     await line.start()
     mark = Path(f"/tmp/hpcdash-test-{os.getpid()}-complete")
     script = f"trap '' TERM; cat >/dev/null; touch {mark}; : 98765.61"
     async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
         # Nobody reads there until the pipes are full, so that part of it is still on the way.
-        running = asyncio.create_task(transport.run(("sh", "-c", f"sleep 0.5; {script}"), stdin=b"x" * 30_000_000))
+        running = asyncio.create_task(
+            transport.run(("sh", "-c", f"sleep 0.5; {script}"), stdin=b"x" * 30_000_000)
+        )
         await until_there("98765.61")
         line.cut()
         await raised(ConnectionFailed, running)
@@ -191,14 +209,18 @@ async def test_a_cancelled_command_is_ended_there(sshd: Sshd, user: str, tmp_pat
         assert await until_gone("98765.71") == []
 
 
-async def test_what_a_command_leaves_in_the_background_is_ended_with_it(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_what_a_command_leaves_in_the_background_is_ended_with_it(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         done = await transport.run(("sh", "-c", "sleep 98765.72 & echo done"), limit_seconds=900)
         assert (done.status, done.stdout) == (0, b"done\n")
         assert await until_gone("98765.72") == []
 
 
-async def test_eight_commands_run_at_the_same_time_on_one_connection(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_eight_commands_run_at_the_same_time_on_one_connection(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         accepted_before = sshd.log.count(f"Accepted publickey for {user} ")
         meeting = f"/tmp/hpcdash-test-{os.getpid()}-{time.monotonic_ns()}"
@@ -213,13 +235,17 @@ async def test_eight_commands_run_at_the_same_time_on_one_connection(sshd: Sshd,
         await transport.run(("rm", "-r", meeting))
 
 
-async def test_more_commands_than_channels_wait_for_one(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_more_commands_than_channels_wait_for_one(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         done = await asyncio.gather(*(transport.run(("echo", str(n))) for n in range(30)))
         assert [answer.stdout for answer in done] == [f"{n}\n".encode() for n in range(30)]
 
 
-async def test_a_login_node_with_few_sessions_is_asked_again(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_login_node_with_few_sessions_is_asked_again(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     own_sshd.stop()
     own_sshd.start("MaxSessions 4\n")
     async with transport_to(own_sshd, user, tmp_path) as transport:
@@ -253,7 +279,9 @@ async def test_a_stream_gives_output_as_it_comes_and_ends_with_its_context(
         assert await until_gone("98765.74") == []
 
 
-async def test_a_stream_nobody_reads_is_held_back_and_then_comes_whole(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_stream_nobody_reads_is_held_back_and_then_comes_whole(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with (
         transport_to(sshd, user, tmp_path) as transport,
         transport.stream(("sh", "-c", "head -c 20000000 /dev/zero; echo end")) as stream,
@@ -278,7 +306,11 @@ async def test_what_rc_files_print_is_not_output(sshd: Sshd, tmp_path: Path) -> 
     [
         ("bash", ".bash_profile", "echo noise; export PATH=/opt/hpcdash-test/bin:$PATH\n"),
         ("tcsh", ".login", "echo noise\nsetenv PATH /opt/hpcdash-test/bin:$PATH\n"),
-        ("fish", ".config/fish/config.fish", "if status is-login\n set -gx PATH /opt/hpcdash-test/bin $PATH\nend\n"),
+        (
+            "fish",
+            ".config/fish/config.fish",
+            "if status is-login\n set -gx PATH /opt/hpcdash-test/bin $PATH\nend\n",
+        ),
     ],
 )
 async def test_a_path_that_only_a_login_shell_sets_is_found(
@@ -307,14 +339,20 @@ def _user_with(shell: str, files: dict[str, str]) -> str:
     return name
 
 
-async def test_an_unknown_key_is_asked_once_and_remembered(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_an_unknown_key_is_asked_once_and_remembered(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     person = Person(accepts=True)
     known_hosts = tmp_path / "home" / "ssh" / "known_hosts"
     for _ in range(2):
-        async with transport_to(sshd, user, tmp_path, person=person, known_hosts=known_hosts) as transport:
+        async with transport_to(
+            sshd, user, tmp_path, person=person, known_hosts=known_hosts
+        ) as transport:
             await transport.connect()
     (question,) = person.questions
-    listed = subprocess.run(["ssh-keygen", "-lf", str(sshd.folder / "host_key.pub")], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["ssh-keygen", "-lf", str(sshd.folder / "host_key.pub")], capture_output=True, text=True
+    )
     assert question.fingerprint == listed.stdout.split()[1]
     assert question.hop == f"{user}@127.0.0.1:{sshd.port}"
     assert question.algorithm == "ssh-ed25519"
@@ -323,10 +361,14 @@ async def test_an_unknown_key_is_asked_once_and_remembered(sshd: Sshd, user: str
     assert known_hosts.parent.stat().st_mode & 0o777 == 0o700
 
 
-async def test_an_unknown_key_that_is_declined_is_not_written(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_an_unknown_key_that_is_declined_is_not_written(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     person = Person(accepts=False)
     known_hosts = tmp_path / "ssh" / "known_hosts"
-    async with transport_to(sshd, user, tmp_path, person=person, known_hosts=known_hosts) as transport:
+    async with transport_to(
+        sshd, user, tmp_path, person=person, known_hosts=known_hosts
+    ) as transport:
         await raised(HostKeyRefused, transport.connect())
         # Not asked again by itself; only when a person wants it.
         await raised(HostKeyRefused, transport.run(("true",)))
@@ -337,13 +379,19 @@ async def test_an_unknown_key_that_is_declined_is_not_written(sshd: Sshd, user: 
     assert known_hosts.exists()
 
 
-@pytest.mark.parametrize(("strict", "connects"), [("yes", False), ("accept-new", True), ("no", True)])
+@pytest.mark.parametrize(
+    ("strict", "connects"), [("yes", False), ("accept-new", True), ("no", True)]
+)
 async def test_strict_host_key_checking_decides_without_asking(
     sshd: Sshd, user: str, tmp_path: Path, strict: str, connects: bool
 ) -> None:
-    config = f"Host *\n IdentityFile {sshd.key}\n IdentitiesOnly yes\n StrictHostKeyChecking {strict}\n"
+    config = (
+        f"Host *\n IdentityFile {sshd.key}\n IdentitiesOnly yes\n StrictHostKeyChecking {strict}\n"
+    )
     person, known_hosts = Person(accepts=True), tmp_path / "known_hosts_new"
-    async with transport_to(sshd, user, tmp_path, person=person, known_hosts=known_hosts, config=config) as transport:
+    async with transport_to(
+        sshd, user, tmp_path, person=person, known_hosts=known_hosts, config=config
+    ) as transport:
         if connects:
             await transport.connect()
         else:
@@ -353,13 +401,17 @@ async def test_strict_host_key_checking_decides_without_asking(
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
-async def test_a_changed_key_is_refused_without_asking(own_sshd: Sshd, user: str, tmp_path: Path, kind: str) -> None:
+async def test_a_changed_key_is_refused_without_asking(
+    own_sshd: Sshd, user: str, tmp_path: Path, kind: str
+) -> None:
     known_hosts = trusted(own_sshd, tmp_path)
     known_hosts.write_text("# a comment\n" + known_hosts.read_text())
     before = known_hosts.read_bytes()
     old = _fingerprint_of(own_sshd)
     person = Person(accepts=True)
-    async with transport_to(own_sshd, user, tmp_path, person=person, known_hosts=known_hosts) as transport:
+    async with transport_to(
+        own_sshd, user, tmp_path, person=person, known_hosts=known_hosts
+    ) as transport:
         await transport.connect()
         own_sshd.stop()
         own_sshd.replace_host_key(kind)
@@ -384,7 +436,9 @@ async def test_a_revoked_key_is_refused(sshd: Sshd, user: str, tmp_path: Path) -
     known_hosts = trusted(sshd, tmp_path)
     known_hosts.write_text(known_hosts.read_text() + f"@revoked * {sshd.host_key_line}\n")
     person = Person(accepts=True)
-    async with transport_to(sshd, user, tmp_path, person=person, known_hosts=known_hosts) as transport:
+    async with transport_to(
+        sshd, user, tmp_path, person=person, known_hosts=known_hosts
+    ) as transport:
         error = await raised(HostKeyRefused, transport.connect())
     assert "revoked" in error.message
     assert person.questions == []
@@ -398,17 +452,31 @@ async def test_a_hashed_entry_is_known(sshd: Sshd, user: str, tmp_path: Path) ->
         await transport.connect()
 
 
-async def test_a_host_certificate_of_a_known_authority_is_trusted(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_host_certificate_of_a_known_authority_is_trusted(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     make_key(tmp_path / "authority")
     host_key = own_sshd.folder / "host_key"
-    sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "authority"), "-I", "test", "-h", "-n", "127.0.0.1"]
+    sign = [
+        "ssh-keygen",
+        "-q",
+        "-s",
+        str(tmp_path / "authority"),
+        "-I",
+        "test",
+        "-h",
+        "-n",
+        "127.0.0.1",
+    ]
     subprocess.run([*sign, str(host_key.with_suffix(".pub"))], check=True)
     own_sshd.stop()
     own_sshd.start(f"HostCertificate {host_key}-cert.pub\n")
     known_hosts = tmp_path / "known_authorities"
     known_hosts.write_text(f"@cert-authority * {(tmp_path / 'authority.pub').read_text()}")
     person = Person()
-    async with transport_to(own_sshd, user, tmp_path, person=person, known_hosts=known_hosts) as transport:
+    async with transport_to(
+        own_sshd, user, tmp_path, person=person, known_hosts=known_hosts
+    ) as transport:
         await transport.connect()
     assert person.questions == []
 
@@ -460,9 +528,13 @@ def test_waiting_doubles_up_to_two_minutes() -> None:
         assert len(waits) > 1
 
 
-async def test_all_who_ask_at_once_wait_for_one_login(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_all_who_ask_at_once_wait_for_one_login(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     person = Person(accepts=True)
-    async with transport_to(sshd, user, tmp_path, person=person, known_hosts=tmp_path / "none_yet") as transport:
+    async with transport_to(
+        sshd, user, tmp_path, person=person, known_hosts=tmp_path / "none_yet"
+    ) as transport:
         await asyncio.gather(*(transport.run(("true",)) for _ in range(5)))
     assert len(person.questions) == 1
 
@@ -473,12 +545,15 @@ async def test_a_refused_login_says_what_was_tried_and_is_not_tried_again(
     make_key(tmp_path / "stranger")
     (tmp_path / "folder").mkdir()
     (tmp_path / "torn").write_text("-----BEGIN PRIVATE KEY-----\nMIIE\n")
-    files = "".join(f" IdentityFile {tmp_path / name}\n" for name in ("folder", "torn", "stranger", "not_there"))
+    files = "".join(
+        f" IdentityFile {tmp_path / name}\n" for name in ("folder", "torn", "stranger", "not_there")
+    )
     config = f"Host *\n{files} IdentitiesOnly yes\n"
     async with transport_to(sshd, user, tmp_path, config=config) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
         assert (
-            "Tried: key folder (cannot be read: Is a directory), key torn (not used: locked or damaged" in error.message
+            "Tried: key folder (cannot be read: Is a directory), key torn (not used: locked or "
+            "damaged" in error.message
         )
         assert "torn.pub is not beside it), key stranger." in error.message
         assert error.next_step
@@ -487,7 +562,9 @@ async def test_a_refused_login_says_what_was_tried_and_is_not_tried_again(
         assert sshd.log.count("Connection from") == tries
 
 
-async def test_the_passphrase_of_a_locked_key_is_asked_for(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_the_passphrase_of_a_locked_key_is_asked_for(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     make_key(tmp_path / "locked", passphrase="open sesame")
     sshd.authorize(tmp_path / "locked.pub")
     (tmp_path / "locked.pub").unlink()
@@ -501,17 +578,24 @@ async def test_the_passphrase_of_a_locked_key_is_asked_for(sshd: Sshd, user: str
     assert prompt.fields[0].secret
 
 
-async def test_a_wrong_passphrase_is_asked_three_times(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_wrong_passphrase_is_asked_three_times(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     make_key(tmp_path / "locked", passphrase="open sesame")
     sshd.authorize(tmp_path / "locked.pub")
     config = f"Host *\n IdentityFile {tmp_path / 'locked'}\n IdentitiesOnly yes\n"
     person = Person({"Passphrase": "wrong"})
     async with transport_to(sshd, user, tmp_path, person=person, config=config) as transport:
         await raised(AuthenticationFailed, transport.connect())
-    assert [prompt.instructions for prompt in person.prompts] == ["", *["That passphrase did not fit."] * 2]
+    assert [prompt.instructions for prompt in person.prompts] == [
+        "",
+        *["That passphrase did not fit."] * 2,
+    ]
 
 
-async def test_a_key_in_the_agent_is_used_without_asking(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_key_in_the_agent_is_used_without_asking(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     make_key(tmp_path / "locked", passphrase="open sesame")
     sshd.authorize(tmp_path / "locked.pub")
     socket = f"/tmp/hpcdash-test-agent-{os.getpid()}"
@@ -521,10 +605,17 @@ async def test_a_key_in_the_agent_is_used_without_asking(sshd: Sshd, user: str, 
         plain = tmp_path / "plain"
         plain.write_bytes((tmp_path / "locked").read_bytes())
         plain.chmod(0o600)
-        subprocess.run(["ssh-keygen", "-q", "-p", "-P", "open sesame", "-N", "", "-f", str(plain)], check=True)
-        added = subprocess.run(["ssh-add", "-q", str(plain)], env={**os.environ, "SSH_AUTH_SOCK": socket})
+        subprocess.run(
+            ["ssh-keygen", "-q", "-p", "-P", "open sesame", "-N", "", "-f", str(plain)], check=True
+        )
+        added = subprocess.run(
+            ["ssh-add", "-q", str(plain)], env={**os.environ, "SSH_AUTH_SOCK": socket}
+        )
         assert added.returncode == 0
-        config = f"Host *\n IdentityFile {tmp_path / 'locked'}\n IdentitiesOnly yes\n IdentityAgent {socket}\n"
+        config = (
+            f"Host *\n IdentityFile {tmp_path / 'locked'}\n IdentitiesOnly yes\n "
+            f"IdentityAgent {socket}\n"
+        )
         person = Person()
         async with transport_to(sshd, user, tmp_path, person=person, config=config) as transport:
             await transport.connect()
@@ -547,14 +638,17 @@ async def test_a_proxy_command_is_used_and_ended(sshd: Sshd, user: str, tmp_path
         "while chunk := line.recv(65536): os.write(1, chunk)\n"
     )
     config = (
-        f"Host *\n IdentityFile {sshd.key}\n IdentitiesOnly yes\n ProxyCommand python3 {program} %h %p 98765.75 2>&2\n"
+        f"Host *\n IdentityFile {sshd.key}\n IdentitiesOnly yes\n ProxyCommand python3 "
+        f"{program} %h %p 98765.75 2>&2\n"
     )
     async with transport_to(sshd, user, tmp_path, config=config) as transport:
         assert (await transport.run(("echo", "here"))).stdout == b"here\n"
     assert await until_gone("98765.75") == []
 
 
-async def test_failures_to_connect_say_what_and_what_next(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_failures_to_connect_say_what_and_what_next(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     port = free_port()
     async with transport_to(sshd, user, tmp_path, port=port) as transport:
         error = await raised(ConnectionFailed, transport.connect())
@@ -565,7 +659,9 @@ async def test_failures_to_connect_say_what_and_what_next(sshd: Sshd, user: str,
     assert "No address is known for no-such-host.invalid" in error.message
 
 
-async def test_a_host_that_accepts_and_says_nothing_is_given_up_on(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_host_that_accepts_and_says_nothing_is_given_up_on(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -579,7 +675,9 @@ async def test_a_host_that_accepts_and_says_nothing_is_given_up_on(sshd: Sshd, u
     server.close()
 
 
-async def test_a_login_shell_that_runs_nothing_is_reported_with_its_words(sshd: Sshd, tmp_path: Path) -> None:
+async def test_a_login_shell_that_runs_nothing_is_reported_with_its_words(
+    sshd: Sshd, tmp_path: Path
+) -> None:
     if login_user("bash") is None or os.getuid() != 0:
         pytest.skip("a user without a login shell is needed")
     name = account("nologin", "-M", "-s", "/usr/sbin/nologin")

@@ -26,7 +26,9 @@ ANSWERS = {"Password": "secret", "Code": "123456"}
 
 @asynccontextmanager
 async def two_hops(folder: Path) -> AsyncIterator[tuple[TwoFactorServer, TwoFactorServer]]:
-    """A jump host and a target behind it, both with two factors, and a config that leads there by aliases."""
+    """A jump host and a target behind it, both with two factors, and a config that leads there by
+    aliases.
+    """
     servers = []
     for name in ("gate", "cluster"):
         make_key(folder / f"{name}_key")
@@ -53,7 +55,9 @@ def write_known(folder: Path, *servers: TwoFactorServer) -> None:
 
 
 def cluster_transport(folder: Path, person: Person) -> SshTransport:
-    return SshTransport("cluster", person, config_path=folder / "config", known_hosts=folder / "known_hosts")
+    return SshTransport(
+        "cluster", person, config_path=folder / "config", known_hosts=folder / "known_hosts"
+    )
 
 
 @pytest.mark.journey
@@ -65,9 +69,15 @@ async def test_both_hops_ask_and_each_prompt_names_its_hop(tmp_path: Path) -> No
         assert (done.status, done.stdout) == (0, b"over\n")
         hops = (f"alice@127.0.0.1:{gate.port}", f"bob@127.0.0.1:{cluster.port}")
         assert transport.health.hops == hops
-        asked = [(prompt.hop, field.label, field.secret) for prompt in person.prompts for field in prompt.fields]
+        asked = [
+            (prompt.hop, field.label, field.secret)
+            for prompt in person.prompts
+            for field in prompt.fields
+        ]
         assert asked == [
-            (hop, label, secret) for hop in hops for label, secret in (("Password: ", True), ("Code: ", False))
+            (hop, label, secret)
+            for hop in hops
+            for label, secret in (("Password: ", True), ("Code: ", False))
         ]
         assert person.prompts[0].title == "Welcome to gate"
         assert person.prompts[0].instructions == "Two factors"
@@ -101,7 +111,9 @@ async def test_health_says_asking_while_a_person_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_a_changed_key_at_either_hop_is_refused_without_asking(tmp_path: Path, which: int) -> None:
+async def test_a_changed_key_at_either_hop_is_refused_without_asking(
+    tmp_path: Path, which: int
+) -> None:
     person = Person(ANSWERS, accepts=True)
     async with two_hops(tmp_path) as servers:
         changed = servers[which]
@@ -177,7 +189,9 @@ async def test_a_person_may_type_longer_than_the_network_may_take(tmp_path: Path
         await transport.close()
 
 
-async def test_words_without_a_question_are_shown_while_the_host_waits_for_an_approval(tmp_path: Path) -> None:
+async def test_words_without_a_question_are_shown_while_the_host_waits_for_an_approval(
+    tmp_path: Path,
+) -> None:
     person = Person(ANSWERS)
     async with two_hops(tmp_path) as (gate, cluster):
         (tmp_path / "config").write_text((tmp_path / "config").read_text() + " ConnectTimeout 1\n")
@@ -198,7 +212,9 @@ async def test_words_without_a_question_are_shown_while_the_host_waits_for_an_ap
         assert len(gate.responses) == 2
 
 
-async def test_a_jump_host_is_not_logged_in_to_again_because_the_target_fails(tmp_path: Path) -> None:
+async def test_a_jump_host_is_not_logged_in_to_again_because_the_target_fails(
+    tmp_path: Path,
+) -> None:
     person = Person(ANSWERS)
     async with two_hops(tmp_path) as (gate, cluster):
         await cluster.stop()
@@ -219,8 +235,12 @@ async def test_a_target_the_jump_host_cannot_reach_is_named(tmp_path: Path) -> N
         assert "alice@127.0.0.1" in caught.value.message
 
 
-async def test_jumps_through_aliases_that_jump_themselves(sshd: Sshd, user: str, tmp_path: Path) -> None:
-    """outer → gate (two factors) → middle (sshd) → inner (sshd): nested and listed jumps in one chain."""
+async def test_jumps_through_aliases_that_jump_themselves(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    """outer → gate (two factors) → middle (sshd) → inner (sshd): nested and listed jumps in one
+    chain.
+    """
     person = Person(ANSWERS, accepts=True)
     async with two_hops(tmp_path) as (gate, _cluster):
         (tmp_path / "config").write_text(
@@ -230,7 +250,9 @@ async def test_jumps_through_aliases_that_jump_themselves(sshd: Sshd, user: str,
             "Host middle\n ProxyJump gate\n"
             "Host inner\n HostKeyAlias the-inner-one\n ProxyJump middle\n"
         )
-        transport = SshTransport("inner", person, config_path=tmp_path / "config", known_hosts=tmp_path / "known_hosts")
+        transport = SshTransport(
+            "inner", person, config_path=tmp_path / "config", known_hosts=tmp_path / "known_hosts"
+        )
         assert (await transport.run(("id", "-un"))).stdout == f"{user}\n".encode()
         assert len(transport.health.hops) == 3
         await transport.close()

@@ -1,4 +1,6 @@
-"""A person's terminal is lent to a command here and behind ssh: keys, size, status, and how it is given back."""
+"""A person's terminal is lent to a command here and behind ssh: keys, size, status, and how it is
+given back.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def ssh_config(sshd: Sshd, user: str, folder: Path, port: int | None = None) -> 
     known, config = folder / "known_hosts", folder / "config"
     known.write_text(f"[127.0.0.1]:{port or sshd.port} {sshd.host_key_line}\n")
     config.write_text(
-        f"Host login\n  HostName 127.0.0.1\n  Port {port or sshd.port}\n  User {user}\n  IdentityFile {sshd.key}\n"
+        f"Host login\n  HostName 127.0.0.1\n  Port {port or sshd.port}\n  User {user}\n  "
+        f"IdentityFile {sshd.key}\n"
         f"  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n"
     )
     return config
@@ -101,7 +104,9 @@ async def transport_of(kind: str, sshd: Sshd, user: str, folder: Path) -> AsyncI
     config = ssh_config(sshd, user, folder)
     made: dict[str, Transport] = {
         "local": LocalTransport(),
-        "ssh": SshTransport("login", Person(), config_path=config, known_hosts=folder / "known_hosts"),
+        "ssh": SshTransport(
+            "login", Person(), config_path=config, known_hosts=folder / "known_hosts"
+        ),
         "openssh": OpenSshTransport("login", config_path=config),
     }
     try:
@@ -115,11 +120,14 @@ async def test_keys_sizes_interrupts_and_the_status_go_through(
     kind: str, sshd: Sshd, user: str, tmp_path: Path
 ) -> None:
     script = (
-        'trap "echo winch" WINCH; trap "echo interrupted" INT; stty size; while read -r line; do eval "$line"; done'
+        'trap "echo winch" WINCH; trap "echo interrupted" INT; stty size; while read -r '
+        'line; do eval "$line"; done'
     )
     async with transport_of(kind, sshd, user, tmp_path) as transport:
         with hands() as person:
-            running = asyncio.create_task(transport.interact(("bash", "-c", script), person.terminal))
+            running = asyncio.create_task(
+                transport.interact(("bash", "-c", script), person.terminal)
+            )
             await person.until(b"24 80\r\n")
             assert person.attributes != person.before
             person.resize(100, 30)
@@ -158,7 +166,9 @@ async def test_a_line_that_is_cut_gives_the_terminal_back_and_says_so(
     line = CutLine(own_sshd.port)
     await line.start()
     config = ssh_config(own_sshd, user, tmp_path, line.port)
-    transport = SshTransport("login", Person(), config_path=config, known_hosts=tmp_path / "known_hosts")
+    transport = SshTransport(
+        "login", Person(), config_path=config, known_hosts=tmp_path / "known_hosts"
+    )
     try:
         with hands() as person:
             argv = ("sh", "-c", 'printf "\\033[?1049hready"; sleep 86399.5')
@@ -195,7 +205,9 @@ async def test_where_one_session_is_allowed_it_waits_for_the_other_or_says_what_
             assert person.attributes == person.before
 
 
-async def test_a_login_node_that_gives_no_terminals_says_so(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_login_node_that_gives_no_terminals_says_so(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     own_sshd.stop()
     own_sshd.start("PermitTTY no\n")
     async with transport_of("ssh", own_sshd, user, tmp_path) as transport:
@@ -205,7 +217,9 @@ async def test_a_login_node_that_gives_no_terminals_says_so(own_sshd: Sshd, user
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_folder_is_one_word_whatever_is_in_its_name(kind: str, sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_folder_is_one_word_whatever_is_in_its_name(
+    kind: str, sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_of(kind, sshd, user, tmp_path) as transport:
         with hands() as person:
             # A folder that is not there leaves a shell all the same.
@@ -220,13 +234,20 @@ async def test_a_folder_is_one_word_whatever_is_in_its_name(kind: str, sshd: Ssh
             assert await transport.interact(("no-such-program",), person.terminal) == 127
 
 
-async def test_a_node_that_is_no_name_of_a_machine_is_given_no_command(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_a_node_that_is_no_name_of_a_machine_is_given_no_command(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     async with transport_of("local", sshd, user, tmp_path) as transport:
         with hands() as person:
             with pytest.raises(NodeUnreached):
-                await ThroughNode(transport, "-oProxyCommand=touch x").interact(("true",), person.terminal)
+                await ThroughNode(transport, "-oProxyCommand=touch x").interact(
+                    ("true",), person.terminal
+                )
             here = os.uname().nodename
-            assert await ThroughNode(transport, here).interact(("sh", "-c", "exit 5"), person.terminal) == 5
+            assert (
+                await ThroughNode(transport, here).interact(("sh", "-c", "exit 5"), person.terminal)
+                == 5
+            )
 
 
 async def test_a_recording_has_no_machine() -> None:

@@ -1,4 +1,6 @@
-"""A command that was not sent whole is told apart from one whose answer was lost, and is not sent afterwards either."""
+"""A command that was not sent whole is told apart from one whose answer was lost, and is not sent
+afterwards either.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def test_a_command_whose_line_is_cut_before_its_stdin_was_sent_is_not_sent
         await line.stop()
 
 
-async def test_what_a_dropped_line_had_not_sent_yet_is_never_sent(sshd: Sshd, user: str, tmp_path: Path) -> None:
+async def test_what_a_dropped_line_had_not_sent_yet_is_never_sent(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
     known, config = tmp_path / "known_hosts", tmp_path / "config"
     listening = socket.create_server(("127.0.0.1", 0))
     # So that almost all that is sent waits in the sender's kernel.
@@ -64,7 +68,8 @@ async def test_what_a_dropped_line_had_not_sent_yet_is_never_sent(sshd: Sshd, us
     sender = socket.create_connection(listening.getsockname())
     reader, _ = listening.accept()
     try:
-        # What the line's own socket does when it is closed, seen on one whose other end does not read.
+        # What the line's own socket does when it is closed, seen on one whose other end does not
+        # read.
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
         sender.setblocking(False)
         sent = 0

@@ -16,11 +16,15 @@ from hpcdash.ui.widgets import cells
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pilot looks whether the program is idle every 5 ms instead of every 20, twice for each key."""
+    """A pilot looks whether the program is idle every 5 ms instead of every 20, twice for each
+    key.
+    """
     monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 0.005, raising=False)
     monkeypatch.setattr("textual._wait.SLEEP_IDLE", 0.0025, raising=False)
     # A notice stands until its test has read it.
-    monkeypatch.setattr("textual.notifications.Notification.time_left", property(lambda notification: 3600.0))
+    monkeypatch.setattr(
+        "textual.notifications.Notification.time_left", property(lambda notification: 3600.0)
+    )
     # What a row rested on shows is there at once.
     monkeypatch.setattr("hpcdash.ui.jobs.overview.REST_SECONDS", 0.01)
     monkeypatch.setattr("hpcdash.ui.jobs.overview.LOCATED_SECONDS", 0.01)
@@ -28,7 +32,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def snap_compare(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Pictures have one rate of commands and one time of an answer: how many were asked by then is chance."""
+    """Pictures have one rate of commands and one time of an answer: how many were asked by then is
+    chance.
+    """
     monkeypatch.setattr(CommandBudget, "per_minute", property(lambda budget: 3))
     answered = property(lambda budget: 0.012, lambda budget, seconds: None)
     monkeypatch.setattr(CommandBudget, "last_seconds", answered, raising=False)

@@ -1,4 +1,7 @@
-"""The dashboard on recorded cases, and on a cluster that answers what a test says. Asserts nothing."""
+"""The dashboard on recorded cases, and on a cluster that answers what a test says.
+
+Asserts nothing.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +50,27 @@ def dashboard(case: str = "everyday", *, cases: Path = CASES, **arguments: Any) 
 
 
 def answering_transport(everyone: bytes = b"", mine: bytes = b"") -> ScriptedTransport:
-    """Slurm as recorded, whose squeue gives these rows (with the recorded token), and that knows nothing else."""
+    """Slurm as recorded, whose squeue gives these rows (with the recorded token), and that knows
+    nothing else.
+    """
     transport = ScriptedTransport()
     transport.health.state = "idle"
     transport.answers = {lambda words: True: "", PROBED: PROBE, EVERYONE: everyone, MINE: mine}
     return transport
 
 
-def answering(transport: ScriptedTransport, *, name: str = "big", ages: bool = False) -> ClusterSession:
+def answering(
+    transport: ScriptedTransport, *, name: str = "big", ages: bool = False
+) -> ClusterSession:
     """A cluster behind a transport; with `ages` its poller lives in real time."""
-    store = ClusterStore(name, transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="user000")
+    store = ClusterStore(
+        name,
+        transport,
+        (BACKEND,),
+        clock=FrozenClock(NOW),
+        budget=CommandBudget(600),
+        user="user000",
+    )
     pace = pace_of(ClusterSettings(name, name))
     poller = Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0)
     return ClusterSession(store, poller, Actions(store, journal()), "", UTC)
@@ -85,10 +99,16 @@ async def settled(pilot: Pilot[Any]) -> None:
         view = pilot.app.main.view
         kinds = session.poller.shown | view.kinds | {view.main_kind} - {None}
         known = all(kind in store.snapshots or kind in store.errors for kind in kinds)
-        arranging = isinstance(view, TableView) and view._arranging is not None and not view._arranging.done()
+        arranging = (
+            isinstance(view, TableView)
+            and view._arranging is not None
+            and not view._arranging.done()
+        )
         fetching = any(not task.done() for task in store._fetching.values())
         # A log is watched for as long as it is shown.
-        working = any(not worker.is_finished for worker in pilot.app.workers if worker.group != "watch")
+        working = any(
+            not worker.is_finished for worker in pilot.app.workers if worker.group != "watch"
+        )
         moving = not all(overview.is_settled for overview in view.query(JobOverview))
         idle = not (arranging or fetching or working or moving or has_messages(pilot.app))
         return idle and (known or store.connection_error is not None)
@@ -98,10 +118,14 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 def has_messages(app: App[Any]) -> bool:
-    """Whether a widget has messages to process: what one tells another may take several turns to be drawn."""
+    """Whether a widget has messages to process: what one tells another may take several turns to be
+    drawn.
+    """
     pumps = (app, *app.screen.walk_children(with_self=True))
     # Its callbacks are called once the screen is drawn: a log scrolls to its end so.
-    return bool(app.screen._callbacks) or any(pump._next_callbacks or not pump._message_queue.empty() for pump in pumps)
+    return bool(app.screen._callbacks) or any(
+        pump._next_callbacks or not pump._message_queue.empty() for pump in pumps
+    )
 
 
 async def press(pilot: Pilot[Any], *keys: str) -> None:
@@ -113,8 +137,20 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
 
 async def type_text(pilot: Pilot[Any], text: str) -> None:
     """Letters and signs into whatever has the focus."""
-    signs = {" ": "space", ":": "colon", ">": "greater_than_sign", "<": "less_than_sign", "=": "equals_sign"}
-    signs |= {"/": "slash", ",": "comma", "?": "question_mark", "!": "exclamation_mark", "(": "left_parenthesis"}
+    signs = {
+        " ": "space",
+        ":": "colon",
+        ">": "greater_than_sign",
+        "<": "less_than_sign",
+        "=": "equals_sign",
+    }
+    signs |= {
+        "/": "slash",
+        ",": "comma",
+        "?": "question_mark",
+        "!": "exclamation_mark",
+        "(": "left_parenthesis",
+    }
     await pilot.press(*(signs.get(letter, letter) for letter in text))
     await pilot.pause()
 
@@ -125,7 +161,10 @@ def screen_text(app: Any) -> str:
 
 
 def notices(app: Any) -> list[str]:
-    """The notices that stand, the oldest first. A pilot draws none of them, and Textual has no other way to ask."""
+    """The notices that stand, the oldest first.
+
+    A pilot draws none of them, and Textual has no other way to ask.
+    """
     return [str(note.message) for note in app._notifications]
 
 

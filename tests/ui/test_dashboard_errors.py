@@ -1,4 +1,6 @@
-"""What goes wrong has its own words and a next step, hides nothing that was known, and goes away by itself."""
+"""What goes wrong has its own words and a next step, hides nothing that was known, and goes away by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_
         assert "exit status: 1" in screen_text(app)
 
 
-async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller_is_down(tmp_path: Path) -> None:
+async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller_is_down(
+    tmp_path: Path,
+) -> None:
     session = replayed("everyday")
     store = session.store
     store._cache = SnapshotCache(tmp_path, "kept")
@@ -86,7 +90,13 @@ async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller
 @pytest.mark.parametrize(
     "error",
     [
-        ControllerDown("the controller does not answer", "Wait for it.", argv=("squeue",), status=1, words="refused"),
+        ControllerDown(
+            "the controller does not answer",
+            "Wait for it.",
+            argv=("squeue",),
+            status=1,
+            words="refused",
+        ),
         ConnectionFailed("the line broke", "Is the VPN up?"),
     ],
     ids=["controller", "line"],
@@ -99,7 +109,9 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
     transport.answers[MINE] = jobs_text(20)
     session = answering(transport, ages=True)
     pace = session.poller.pace
-    session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
+    session.poller.pace = replace(
+        pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0
+    )
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: rows_of(app).row_count)
@@ -116,10 +128,14 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
         assert ids_of(app) == shown
 
 
-async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_that_is_asked_again_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     transport = answering_transport()
     transport.answers[MINE] = jobs_text(20)
-    transport.fails["squeue"] = CommandTimedOut("squeue had not finished after 60 s", "It may be busy.")
+    transport.fails["squeue"] = CommandTimedOut(
+        "squeue had not finished after 60 s", "It may be busy."
+    )
     session = answering(transport, ages=True)
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
@@ -134,7 +150,11 @@ async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytes
         monkeypatch.setattr(transport, "run", slowly)
         transport.fails.clear()
         session.poller.ask_now()
-        await until(pilot, lambda: "it is being asked again, for" in banner_of(app), "that it is being asked")
+        await until(
+            pilot,
+            lambda: "it is being asked again, for" in banner_of(app),
+            "that it is being asked",
+        )
         answers.set()
         await until(pilot, lambda: not banner_of(app), "the answer")
 
@@ -142,7 +162,9 @@ async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytes
 async def test_no_line_at_first_then_a_line() -> None:
     transport = answering_transport()
     transport.answers[MINE] = jobs_text(20)
-    transport.connect_error = AuthenticationFailed("login.example did not accept who we are", "Is the key loaded?")
+    transport.connect_error = AuthenticationFailed(
+        "login.example did not accept who we are", "Is the key loaded?"
+    )
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: banner_of(app))
@@ -160,7 +182,11 @@ async def test_no_line_at_first_then_a_line() -> None:
 
 def waiting_transport() -> tuple[ScriptedTransport, asyncio.Event, list[float]]:
     """A cluster with 20 jobs whose login waits for an event, and when somebody logged in."""
-    transport, approved, logins = answering_transport(mine=jobs_text(20)), asyncio.Event(), list[float]()
+    transport, approved, logins = (
+        answering_transport(mine=jobs_text(20)),
+        asyncio.Event(),
+        list[float](),
+    )
 
     async def log_in(force: bool) -> None:
         if transport.health.state == "connected":
@@ -198,14 +224,18 @@ async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> N
     approved.set()
     session = answering(transport, ages=True)
     pace = session.poller.pace
-    session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
+    session.poller.pace = replace(
+        pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0
+    )
     app = HpcdashApp([session])
     # Where there is no room for the queues one question is asked at a time.
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: rows_of(app).row_count)
         shown = ids_of(app)
         transport.health.state = "lost"
-        transport.connect_error = LoginRequired("The line to gate was lost.", "Log in again: ctrl+r.")
+        transport.connect_error = LoginRequired(
+            "The line to gate was lost.", "Log in again: ctrl+r."
+        )
         await until(pilot, lambda: "was lost" in banner_of(app))
         assert "ctrl+r tries again" in banner_of(app)
         assert "line lost" in screen_text(app)
@@ -246,7 +276,10 @@ async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
     [
         ((), "You have no jobs. n submits one, m shows everyone's"),
         (("m",), "The queue is empty. n submits a job"),
-        (("4",), "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"),
+        (
+            ("4",),
+            "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's",
+        ),
         (("2", "slash", "z", "z", "enter"), "Nothing matches zz. esc clears the filter"),
     ],
 )

@@ -15,10 +15,16 @@ LARGE = (200, 60)
 
 def hidden_letters(text: str) -> list[str]:
     """What moves the cursor, hides or reorders."""
-    return [repr(letter) for letter in text if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Cs")]
+    return [
+        repr(letter)
+        for letter in text
+        if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Cs")
+    ]
 
 
-@pytest.mark.parametrize("keys", [(), ("m",), ("m", "a"), ("2",), ("3",), ("4",), ("4", "m"), ("6",)])
+@pytest.mark.parametrize(
+    "keys", [(), ("m",), ("m", "a"), ("2",), ("3",), ("4",), ("4", "m"), ("6",)]
+)
 async def test_no_view_writes_a_control_character(keys: tuple[str, ...]) -> None:
     app = dashboard("hostile")
     async with app.run_test(size=LARGE) as pilot:
@@ -44,7 +50,11 @@ async def test_every_job_has_its_row_and_markup_is_shown_as_it_is_written() -> N
             rows_of(app).move_to(row["id"])
             await settled(pilot)
             title = f"{row['id']} {row['name'][:40]}"
-            await until(pilot, lambda title=title: f"─ {title}" in screen_text(app), f"the overview of {title}")
+            await until(
+                pilot,
+                lambda title=title: f"─ {title}" in screen_text(app),
+                f"the overview of {title}",
+            )
 
 
 async def test_details_filter_error_and_help_show_hostile_words_as_words() -> None:

@@ -24,7 +24,18 @@ from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint, KeyLine
 from tests.support.records import for_each
-from tests.ui.stage import dashboard, ids_of, notices, press, replayed, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    dashboard,
+    ids_of,
+    notices,
+    press,
+    replayed,
+    rows_of,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 USUAL = (120, 34)
 TALL = (120, 82)
@@ -55,18 +66,24 @@ def test_every_action_has_someone_who_does_it() -> None:
         views = action.views if action.views is not None else frozenset(SPECS)
         for view in views:
             doers = (SPECS[view].make, *handlers)
-            has = action.name == "escape" or any(hasattr(doer, f"do_{action.name}") for doer in doers)
+            has = action.name == "escape" or any(
+                hasattr(doer, f"do_{action.name}") for doer in doers
+            )
             assert has, f"{action.name} in {view}"
 
 
 def test_no_two_actions_of_a_view_share_a_key() -> None:
     for view in SPECS:
-        keys = [key for action in available(ACTIONS, view, ALL, False) for key in action.key.split(",")]
+        keys = [
+            key for action in available(ACTIONS, view, ALL, False) for key in action.key.split(",")
+        ]
         assert len(keys) == len(set(keys)), view
 
 
 @pytest.mark.parametrize("view", ["jobs", "nodes", "clusters", "job", "node"])
-async def test_every_key_of_a_view_reaches_its_action(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_key_of_a_view_reaches_its_action(
+    view: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
 
     async def note(screen: MainScreen, name: str) -> None:
@@ -114,17 +131,30 @@ async def test_help_and_palette_have_every_action_and_the_key_line_no_other(view
             ("v           choose metrics", "+           zoom in", "c           cursor with values"),
             "x           cancel",
         ),
-        ("log", ("/           search", "w           wrap long lines", "f           follow"), "x           cancel"),
-        ("jobs", ("enter       open", "m           mine", "space       mark"), "l           log: stdout"),
+        (
+            "log",
+            ("/           search", "w           wrap long lines", "f           follow"),
+            "x           cancel",
+        ),
+        (
+            "jobs",
+            ("enter       open", "m           mine", "space       mark"),
+            "l           log: stdout",
+        ),
         ("alerts", ("z           snooze an alert",), "enter       open"),
     ],
 )
-def test_help_begins_with_what_the_view_has_alone(view: str, own: tuple[str, ...], others: str) -> None:
+def test_help_begins_with_what_the_view_has_alone(
+    view: str, own: tuple[str, ...], others: str
+) -> None:
     actions = available(ACTIONS, view, ALL, False)
     groups = help_groups(actions, view)
     lines = [f"{key_sign(one.key):<12}{one.words}" for _, group in groups for one in group]
     assert len(lines) == len(actions)
-    places = [next(at for at, line in enumerate(lines) if line.startswith(words)) for words in (*own, others)]
+    places = [
+        next(at for at, line in enumerate(lines) if line.startswith(words))
+        for words in (*own, others)
+    ]
     assert max(places[:-1]) < places[-1]
     assert [one.name for one in groups[-1][1]] == [one.name for one in actions if one.views is None]
 
@@ -137,14 +167,26 @@ async def test_the_palette_runs_what_it_lists() -> None:
         await found[0].command()
         assert app.main.view_name == "queues"
         await pilot.press("ctrl+p")
-        await until(pilot, lambda: "full details" in screen_text(app) or "key 2" in screen_text(app))
+        await until(
+            pilot, lambda: "full details" in screen_text(app) or "key 2" in screen_text(app)
+        )
         await press(pilot, "escape")
         assert app.screen is app.main
 
 
 async def test_read_only_takes_away_what_acts() -> None:
     acting = {action.name for action in ACTIONS if action.acts}
-    assert {"cancel", "hold", "requeue", "suspend", "signal", "alter", "submit_again", "new", "submit_form"} <= acting
+    assert {
+        "cancel",
+        "hold",
+        "requeue",
+        "suspend",
+        "signal",
+        "alter",
+        "submit_again",
+        "new",
+        "submit_form",
+    } <= acting
     app = dashboard(read_only=True)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -160,15 +202,23 @@ async def test_read_only_is_said_where_one_would_act() -> None:
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await pilot.press("x")
-        await until(pilot, lambda: "read-only: cancel is taken away" in notices(app), "told of the key")
+        await until(
+            pilot, lambda: "read-only: cancel is taken away" in notices(app), "told of the key"
+        )
         await press(pilot, "colon")
         await type_text(pilot, "hold")
         await press(pilot, "enter")
-        await until(pilot, lambda: "read-only: hold is taken away" in screen_text(app), "told of the command")
+        await until(
+            pilot,
+            lambda: "read-only: hold is taken away" in screen_text(app),
+            "told of the command",
+        )
 
 
 def test_what_a_scheduler_cannot_do_is_not_offered() -> None:
-    names = {action.name for action in available(ACTIONS, "jobs", frozenset({Capability.JOBS}), False)}
+    names = {
+        action.name for action in available(ACTIONS, "jobs", frozenset({Capability.JOBS}), False)
+    }
     assert "show_jobs" in names
     assert not names & {"show_nodes", "show_queues", "show_history", "detail"}
 
@@ -221,7 +271,9 @@ async def test_escape_first_clears_what_is_typed_then_the_filter_then_goes_back(
         assert app.is_running
 
 
-async def test_escape_on_a_drill_down_with_a_filter_of_its_own_goes_back_at_once_it_is_cleared() -> None:
+async def test_escape_on_a_drill_down_with_a_filter_of_its_own_goes_back_at_once_it_is_cleared() -> (
+    None
+):
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -260,7 +312,9 @@ async def test_what_is_typed_stays_in_the_filter() -> None:
 
 
 @pytest.mark.parametrize("height", [24, 12])
-async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_left(height: int) -> None:
+async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_left(
+    height: int,
+) -> None:
     app = dashboard()
     async with app.run_test(size=(100, height)) as pilot:
         await settled(pilot)
@@ -449,7 +503,14 @@ async def test_who_age_line_rate_and_counts_are_always_on_the_screen(size: tuple
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
         status = screen_text(app).splitlines()[-2]
-        for part in ("maya@everyday", "0 s old", "10", "20", "/min", *([" ms"] if size[0] > 60 else [])):
+        for part in (
+            "maya@everyday",
+            "0 s old",
+            "10",
+            "20",
+            "/min",
+            *([" ms"] if size[0] > 60 else []),
+        ):
             assert part in status
         assert "connected" in status or " ok " in status
         assert not status.rstrip().endswith("…")
@@ -511,7 +572,9 @@ async def test_a_folds_all_arrays_and_a_task_s_cursor_goes_to_its_array() -> Non
         opened = ids_of(app)
         assert len(opened) > len(folded)
         rows = rows_of(app)
-        task = next(row_id for row_id in opened if "_" in row_id and f"{row_id.split('_')[0]}[]" in opened)
+        task = next(
+            row_id for row_id in opened if "_" in row_id and f"{row_id.split('_')[0]}[]" in opened
+        )
         rows.move_to(task)
         await press(pilot, "a")
         assert ids_of(app) == folded
@@ -574,7 +637,9 @@ async def test_many_events_at_once_are_one_message() -> None:
     app = dashboard("everyday")
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        ended = [JobEvent(0.0, str(number), "sweep", "running", "completed") for number in range(40)]
+        ended = [
+            JobEvent(0.0, str(number), "sweep", "running", "completed") for number in range(40)
+        ]
         app.main._store_changed(app.sessions[0], Changed(Kind.MINE, tuple(ended)))
         await pilot.pause()
         assert notices(app) == ["40 of your jobs: 40 completed on everyday (recorded)"]
@@ -585,7 +650,12 @@ async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> 
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         # Queued before the app has turned to the first of them.
-        for key, character in (("m", "m"), ("slash", "/"), *((letter, letter) for letter in "gpu"), ("enter", "\r")):
+        for key, character in (
+            ("m", "m"),
+            ("slash", "/"),
+            *((letter, letter) for letter in "gpu"),
+            ("enter", "\r"),
+        ):
             app.post_message(Key(key, character))
         app.post_message(Key("2", "2"))
         await settled(pilot)

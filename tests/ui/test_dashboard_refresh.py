@@ -1,4 +1,6 @@
-"""A hundred thousand jobs change, and what a person points at stays; a view that is left paints nothing any more."""
+"""A hundred thousand jobs change, and what a person points at stays; a view that is left paints
+nothing any more.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,18 @@ def after(before: bytes) -> bytes:
     rows = [row + b"\n" for row in _END_OF_ROW.split(before) if row]
     assert len(rows) == MANY
     left = [row for index, row in enumerate(rows) if index % 3]
-    came = [re.sub(rb"^(\d+)", rb"9\1", row) for row in rows[::3] if b"_" not in row.split(b"\x1f", 1)[0]]
+    came = [
+        re.sub(rb"^(\d+)", rb"9\1", row)
+        for row in rows[::3]
+        if b"_" not in row.split(b"\x1f", 1)[0]
+    ]
     return b"".join([*came[:5000], *left[:30_000], *came[5000:9000], *left[30_000:], *came[9000:]])
 
 
 @asynccontextmanager
-async def everyone_of(rows: bytes) -> AsyncIterator[tuple[HpcdashApp, Pilot[Any], ScriptedTransport]]:
+async def everyone_of(
+    rows: bytes,
+) -> AsyncIterator[tuple[HpcdashApp, Pilot[Any], ScriptedTransport]]:
     """The dashboard on everyone's jobs of a large cluster."""
     transport = answering_transport(rows)
     app = HpcdashApp([answering(transport)])
@@ -79,7 +87,9 @@ def kept_job(app: HpcdashApp, near: int) -> str:
     return next(row_id for row_id in ids[near:] if row_id.isdigit() and (int(row_id) - 1000) % 3)
 
 
-async def test_cursor_marks_scroll_filter_and_sort_stay_with_their_jobs(before: bytes, after: bytes) -> None:
+async def test_cursor_marks_scroll_filter_and_sort_stay_with_their_jobs(
+    before: bytes, after: bytes
+) -> None:
     async with everyone_of(before) as (app, pilot, transport):
         await press(pilot, "slash")
         await type_text(pilot, "queue:gpu")
@@ -125,7 +135,9 @@ async def test_an_open_array_stays_open_and_the_others_closed(before: bytes, aft
         assert not any(row_id.startswith(f"{others[0].removesuffix('[]')}_") for row_id in ids)
 
 
-async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(before: bytes, after: bytes) -> None:
+async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(
+    before: bytes, after: bytes
+) -> None:
     async with everyone_of(before) as (app, pilot, transport):
         rows = rows_of(app)
         rows.scroll_to(y=20_000, animate=False, force=True)
@@ -169,10 +181,14 @@ async def test_elapsed_and_left_go_on_between_two_answers_of_the_scheduler(tmp_p
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        (line,) = [line for line in screen_text(app).splitlines() if "train-101" in line and "▸" in line]
+        (line,) = [
+            line for line in screen_text(app).splitlines() if "train-101" in line and "▸" in line
+        ]
         assert "7:10:00   9:48:30" in line
         clock.at += 95
-        await until(pilot, lambda: "7:11:35   9:46:55" in screen_text(app), "both a minute and a half later")
+        await until(
+            pilot, lambda: "7:11:35   9:46:55" in screen_text(app), "both a minute and a half later"
+        )
         waiting = [line for line in screen_text(app).splitlines() if "◦ pending" in line]
         assert waiting
         assert not any(":35" in line for line in waiting)
@@ -181,7 +197,9 @@ async def test_elapsed_and_left_go_on_between_two_answers_of_the_scheduler(tmp_p
 async def test_answers_are_read_and_arranged_beside_the_event_loop(
     before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key is never behind a large answer: nothing that takes its time runs in the thread that reads keys."""
+    """A key is never behind a large answer: nothing that takes its time runs in the thread that
+    reads keys.
+    """
     threads: dict[str, set[threading.Thread]] = {"parse": set(), "prepare": set(), "shape": set()}
     prepared, shaped = TableView._prepared, JobsView.shaped
 
@@ -224,7 +242,9 @@ async def test_answers_are_read_and_arranged_beside_the_event_loop(
         assert threading.main_thread() not in seen, what
 
 
-async def test_keys_are_answered_while_a_large_answer_is_read(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_are_answered_while_a_large_answer_is_read(
+    before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with everyone_of(before) as (app, pilot, _):
         reading, go_on = threading.Event(), threading.Event()
         prepared = TableView._prepared

@@ -16,7 +16,9 @@ SMALL, LOW, USUAL, WIDE, LARGE = (80, 24), (100, 30), (120, 34), (160, 45), (250
 
 
 class Scene(NamedTuple):
-    """The case, the keys that lead to a table, the row to point at there, the keys from there on, what is seen then."""
+    """The case, the keys that lead to a table, the row to point at there, the keys from there on,
+    what is seen then.
+    """
 
     case: str = "training"
     before: tuple[str, ...] = ()
@@ -64,7 +66,9 @@ def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdash.services.cluster.poller.random.random", lambda: 0.5)
 
 
-@pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])
+@pytest.mark.parametrize(
+    ("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN]
+)
 def test_a_view_looks_as_it_did(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, scene: str, size: tuple[int, int]
 ) -> None:

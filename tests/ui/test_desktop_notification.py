@@ -20,7 +20,9 @@ ENDED = JobEvent(0.0, "101", "train\x1b]0;x\a", "running", "completed")
 BEGAN = JobEvent(0.0, "102", "eval", "pending", "running")
 
 
-async def written(app: HpcdashApp, monkeypatch: pytest.MonkeyPatch, event: JobEvent, *, focus: bool = False) -> str:
+async def written(
+    app: HpcdashApp, monkeypatch: pytest.MonkeyPatch, event: JobEvent, *, focus: bool = False
+) -> str:
     """What the terminal is sent besides what is painted, from an event on."""
     found: list[str] = []
     async with app.run_test(size=(120, 34)) as pilot:
@@ -46,7 +48,8 @@ async def test_without_focus_the_end_of_a_job_is_a_desktop_notification(
 
 
 @pytest.mark.parametrize(
-    ("event", "focus", "way"), [(ENDED, True, "osc9"), (BEGAN, False, "osc9"), (ENDED, False, "none")]
+    ("event", "focus", "way"),
+    [(ENDED, True, "osc9"), (BEGAN, False, "osc9"), (ENDED, False, "none")],
 )
 async def test_nothing_is_sent_with_focus_or_where_nothing_ended_or_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: JobEvent, focus: bool, way: str
@@ -58,10 +61,17 @@ async def test_nothing_is_sent_with_focus_or_where_nothing_ended_or_is_wanted(
 def test_each_way_has_its_own_sequence_and_tmux_is_passed_through() -> None:
     assert desktop_notification("bell", "7 ended") == "\a"
     assert desktop_notification("osc777", "7; ended") == "\x1b]777;notify;hpcdash;7, ended\x1b\\\a"
-    assert desktop_notification("osc9", "7", in_tmux=True) == "\x1bPtmux;\x1b\x1b]9;hpcdash: 7\x1b\x1b\\\x1b\\\a"
+    assert (
+        desktop_notification("osc9", "7", in_tmux=True)
+        == "\x1bPtmux;\x1b\x1b]9;hpcdash: 7\x1b\x1b\\\x1b\\\a"
+    )
 
 
 def test_no_name_of_a_job_controls_the_terminal() -> None:
     for hostile in ("\x1b\\\x1b]52;c;aGk=\a", "\x9c\x9d52;c;x", "\r\n", "\x00"):
-        inside = desktop_notification("osc9", hostile).removeprefix("\x1b]9;hpcdash: ").removesuffix("\x1b\\\a")
+        inside = (
+            desktop_notification("osc9", hostile)
+            .removeprefix("\x1b]9;hpcdash: ")
+            .removesuffix("\x1b\\\a")
+        )
         assert not [letter for letter in inside if letter < " " or "\x7f" <= letter <= "\x9f"]

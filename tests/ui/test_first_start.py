@@ -23,7 +23,9 @@ CONNECTED = Check("connection", True, "me@login.juno.example.org, 140 ms")
 FOUND = [
     CONNECTED,
     Check("scheduler", True, "slurm 24.05.4, cluster juno\x1b[31m, you are me"),
-    Check("home", False, "/home/me is not writable", "Jobs cannot write logs there: check the quota."),
+    Check(
+        "home", False, "/home/me is not writable", "Jobs cannot write logs there: check the quota."
+    ),
     Check("accounts", True, "physics (default), chem"),
 ]
 REFUSED = Check("connection", False, "juno refused the connection", "Try it by hand: ssh juno")
@@ -33,7 +35,9 @@ class Trial:
     """A host that answers with what the test says, each time it is asked."""
 
     def __init__(self, checks: list[Check], *answers: list[Check]) -> None:
-        self.health = Health("asking", "waiting for an approval", words="juno: Autopushing to phone...\x07")
+        self.health = Health(
+            "asking", "waiting for an approval", words="juno: Autopushing to phone...\x07"
+        )
         self.checks = checks
         self.answers = list(answers)
         self.is_closed = False
@@ -48,7 +52,9 @@ class Trial:
         self.is_closed = True
 
 
-def first_start(*answers: list[Check], hosts: dict[str, str] = HOSTS) -> tuple[FirstStartApp, list[Trial]]:
+def first_start(
+    *answers: list[Check], hosts: dict[str, str] = HOSTS
+) -> tuple[FirstStartApp, list[Trial]]:
     trials: list[Trial] = []
 
     def start(host: str, checks: list[Check]) -> Trial:
@@ -70,7 +76,14 @@ async def test_hosts_of_the_ssh_configuration_are_offered_with_this_machine_and_
     async with offered(app) as pilot:
         shown = screen_text(app)
         assert hidden_letters(shown) == []
-        for words in (*WHY, "juno          login.juno.example.org", "attic", "10.0.0.1␛[31m", "this machine", "demo"):
+        for words in (
+            *WHY,
+            "juno          login.juno.example.org",
+            "attic",
+            "10.0.0.1␛[31m",
+            "this machine",
+            "demo",
+        ):
             assert words in shown
         await type_text(pilot, "example")
         await until(pilot, lambda: "attic" not in screen_text(app))
@@ -90,7 +103,9 @@ async def test_hosts_of_the_ssh_configuration_are_offered_with_this_machine_and_
         ((*"me@there:2222", "enter", "enter"), PlaceChoice(JobsPlace.HOST, "me@there:2222")),
     ],
 )
-async def test_what_is_chosen_is_what_was_pointed_at(keys: tuple[str, ...], choice: PlaceChoice | None) -> None:
+async def test_what_is_chosen_is_what_was_pointed_at(
+    keys: tuple[str, ...], choice: PlaceChoice | None
+) -> None:
     app, _ = first_start(FOUND)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.focused, Input))
@@ -134,7 +149,9 @@ async def test_while_a_host_waits_its_words_are_shown_and_it_can_be_left() -> No
         await until(pilot, lambda: "waiting for an approval, " in screen_text(app))
         assert "juno: Autopushing to phone...␇" in screen_text(app)
         await pilot.press("escape")
-        await until(pilot, lambda: "Where are your jobs?" in screen_text(app) and trials[0].is_closed)
+        await until(
+            pilot, lambda: "Where are your jobs?" in screen_text(app) and trials[0].is_closed
+        )
         await pilot.press("enter")
         await until(pilot, lambda: len(trials) == 2)
         # The cursor was where it had been.

@@ -1,4 +1,6 @@
-"""The lines over the jobs: which gauges fit, what is counted, what is said of the scheduler itself."""
+"""The lines over the jobs: which gauges fit, what is counted, what is said of the scheduler
+itself.
+"""
 
 from __future__ import annotations
 

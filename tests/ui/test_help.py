@@ -1,4 +1,6 @@
-"""Finding without reading: the help's menu, lists of what can be typed, the line of keys, the last view."""
+"""Finding without reading: the help's menu, lists of what can be typed, the line of keys, the last
+view.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ async def test_the_help_has_the_language_of_filters_and_finds_it() -> None:
         assert isinstance(app.screen, HelpDialog), "there is nothing to run"
 
 
-async def test_a_filter_opens_with_examples_and_keys_and_lists_what_what_is_typed_may_become() -> None:
+async def test_a_filter_opens_with_examples_and_keys_and_lists_what_what_is_typed_may_become() -> (
+    None
+):
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -59,7 +63,9 @@ async def test_a_filter_opens_with_examples_and_keys_and_lists_what_what_is_type
         assert not app.main.query_one(CandidateList).display
         await press(pilot, "escape", "2", "slash")
         assert "gpus>=8" in str(app.main.query_one(CandidateList).render())
-        assert "limit>2h" not in str(app.main.query_one(CandidateList).render()), "nodes have no limit"
+        assert "limit>2h" not in str(app.main.query_one(CandidateList).render()), (
+            "nodes have no limit"
+        )
 
 
 async def test_a_command_opens_with_views_and_what_was_entered_before() -> None:
@@ -70,7 +76,11 @@ async def test_a_command_opens_with_views_and_what_was_entered_before() -> None:
         assert "queues view" in str(app.main.query_one(CandidateList).render())
         await type_text(pilot, "nodes state:idle")
         await press(pilot, "enter", "colon")
-        assert str(app.main.query_one(CandidateList).render()).split()[:3] == ["nodes", "state:idle", "recent"]
+        assert str(app.main.query_one(CandidateList).render()).split()[:3] == [
+            "nodes",
+            "state:idle",
+            "recent",
+        ]
         await press(pilot, "escape")
         assert not app.main.query_one(CandidateList).display
 
@@ -82,7 +92,9 @@ async def test_the_line_of_keys_begins_with_what_matters_for_the_row(size: tuple
         await settled(pilot)
         keys = app.main.query_one(KeyLine)
         rows_of(app).move_to("6")
-        await until(pilot, lambda: str(keys.render()).startswith("l log   g chart"), "keys of a running job")
+        await until(
+            pilot, lambda: str(keys.render()).startswith("l log   g chart"), "keys of a running job"
+        )
         rows_of(app).move_to("61")
         await until(pilot, lambda: "h hold or release" in str(keys.render()), "keys of a held one")
         assert "? help" in str(keys.render())

@@ -31,7 +31,9 @@ async def test_the_next_run_begins_with_what_the_last_one_chose() -> None:
 
 
 async def test_columns_of_another_version_are_left_out() -> None:
-    app = dashboard(choices=Choices(theme="gone", columns={"jobs": ("gone",)}, sort={"jobs": "gone"}))
+    app = dashboard(
+        choices=Choices(theme="gone", columns={"jobs": ("gone",)}, sort={"jobs": "gone"})
+    )
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         assert app.main.view.column_names == app.main.view.DEFAULT_COLUMNS
@@ -67,9 +69,15 @@ async def test_a_filter_of_the_last_time_that_cannot_be_read_is_left_out() -> No
 
 
 async def test_what_was_chosen_in_a_view_that_is_not_opened_stays() -> None:
-    before = Choices(columns={"nodes": ("name", "state")}, sort={"history": "name"}, filter="state:running")
+    before = Choices(
+        columns={"nodes": ("name", "state")}, sort={"history": "name"}, filter="state:running"
+    )
     app = dashboard(choices=before, first_view="queues")
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "q")
-    assert (app.choices.columns, app.choices.sort, app.choices.filter) == (before.columns, before.sort, before.filter)
+    assert (app.choices.columns, app.choices.sort, app.choices.filter) == (
+        before.columns,
+        before.sort,
+        before.filter,
+    )

@@ -35,7 +35,12 @@ async def test_what_slash_lists_is_taken_by_a_click_and_filters_at_once() -> Non
         await press(pilot, "slash")
         await click(pilot, "gpus>=8")
         assert app.screen.query_one(Input).value == "gpus>=8"
-        await until(pilot, lambda: "mae-vit-l-pretrain" in screen_text(app) and "dedup-images" not in screen_text(app))
+        await until(
+            pilot,
+            lambda: (
+                "mae-vit-l-pretrain" in screen_text(app) and "dedup-images" not in screen_text(app)
+            ),
+        )
         assert app.screen.query_one(Input).has_focus
 
 

@@ -1,4 +1,6 @@
-"""What checks of nodes found is told in the view of nodes; its key submits them, in that of queues too."""
+"""What checks of nodes found is told in the view of nodes; its key submits them, in that of queues
+too.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,23 @@ async def test_the_pointed_node_tells_what_a_check_found_last(tmp_path: Path) ->
         assert view.row_hint(row) == "g01 idle  ·  [bold]"
         assert "CHECK" not in screen_text(app)
         records = NodeCheckRecords(tmp_path, session.name)
-        records.note_lines(["g01: hpcdash: the disk check failed: /tmp \x1b[2J full"], view.now().timestamp() - 7200)
-        assert view.row_hint(row) == "g01 idle  ·  [bold]  ·  disk check failed 2 h ago: /tmp ␛[2J full"
+        records.note_lines(
+            ["g01: hpcdash: the disk check failed: /tmp \x1b[2J full"],
+            view.now().timestamp() - 7200,
+        )
+        assert (
+            view.row_hint(row)
+            == "g01 idle  ·  [bold]  ·  disk check failed 2 h ago: /tmp ␛[2J full"
+        )
         view.notes_changed()
         await settled(pilot)
         assert "CHECK" in screen_text(app)
         assert "disk failed" in screen_text(app)
 
 
-async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_agreed(tmp_path: Path) -> None:
+async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_agreed(
+    tmp_path: Path,
+) -> None:
     app = recorded_app(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "2")
@@ -58,7 +68,11 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
         assert "c001: disk, clock" in shown
         assert "Script of the first of 2 jobs" in shown
         await pilot.press(*["pagedown"] * 9)
-        await until(pilot, lambda: "wait_nodes" in screen_text(app) or "srun " in screen_text(app), "the script's end")
+        await until(
+            pilot,
+            lambda: "wait_nodes" in screen_text(app) or "srun " in screen_text(app),
+            "the script's end",
+        )
         await press(pilot, "n")
         assert app.screen is app.main
         rows_of(app).mark_all(["g01", "gone"])
@@ -78,7 +92,9 @@ async def test_without_launches_and_read_only_nothing_is_checked(tmp_path: Path)
 
 
 @pytest.mark.system
-async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(queue: QueueLab, tmp_path: Path) -> None:
+async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     before = queue.submit("sleep 600", "--cpus-per-task=2")
     queue.wait(before, "running")

@@ -1,4 +1,6 @@
-"""The dashboard on a PBS: ids as people say them, arrays by their tasks, and no question for what it does not have."""
+"""The dashboard on a PBS: ids as people say them, arrays by their tasks, and no question for what
+it does not have.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def lines_with(app: HpcdashApp, word: str) -> list[str]:
     return [line for line in screen_text(app).splitlines() if word in line]
 
 
-async def test_ids_are_shown_without_the_server_that_all_of_them_name_and_stay_whole_beneath() -> None:
+async def test_ids_are_shown_without_the_server_that_all_of_them_name_and_stay_whole_beneath() -> (
+    None
+):
     app = dashboard(cases=PBS_CASES)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -131,8 +135,16 @@ async def test_a_queue_says_what_it_does_with_jobs() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await press(pilot, "3")
-        shown = {name: lines_with(app, name)[0].split()[1] for name in ("maint", "stopped", "bobonly", "route")}
-        assert shown == {"maint": "disabled", "stopped": "stopped", "bobonly": "closed", "route": "routing"}
+        shown = {
+            name: lines_with(app, name)[0].split()[1]
+            for name in ("maint", "stopped", "bobonly", "route")
+        }
+        assert shown == {
+            "maint": "disabled",
+            "stopped": "stopped",
+            "bobonly": "closed",
+            "route": "routing",
+        }
         await press(pilot, "j", "j", "j")
         assert "disabled: PBS rejects new jobs" in screen_text(app)
 

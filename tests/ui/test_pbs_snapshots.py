@@ -13,7 +13,8 @@ from tests.ui.stage import PBS_CASES, dashboard, press, settled
 
 SMALL, LARGE = (80, 24), (120, 40)
 
-# View: the case, the keys that lead to a table, the row to point at there (none: as it is), and the keys from there on.
+# View: the case, the keys that lead to a table, the row to point at there (none: as it is), and the
+# keys from there on.
 SCENES: dict[str, tuple[str, tuple[str, ...], str, tuple[str, ...]]] = {
     "mine": ("everyday", (), "", ()),
     "everyone": ("everyday", ("m",), "", ()),
@@ -49,7 +50,9 @@ def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdash.services.cluster.poller.random.random", lambda: 0.5)
 
 
-@pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])
+@pytest.mark.parametrize(
+    ("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN]
+)
 def test_a_pbs_looks_as_it_did(snap_compare: Any, scene: str, size: tuple[int, int]) -> None:
     case, before, row, keys = SCENES[scene]
 

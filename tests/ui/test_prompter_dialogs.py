@@ -1,4 +1,6 @@
-"""What a login node asks reaches a person whole, secrets stay unseen, and nothing is trusted without a yes."""
+"""What a login node asks reaches a person whole, secrets stay unseen, and nothing is trusted
+without a yes.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,25 @@ TWO_FIELDS = Prompt(
     "Your code comes by \x1b[31mmessage\x1b[0m\nto +49 ***",
     (PromptField("Verification code: ", secret=False), PromptField("Pass[b]word\x07: ")),
 )
-HOST_KEY = HostKeyQuestion("login.example\x1b]0;owned\x07", "ssh-ed25519", "SHA256:abc", "/home/maya/.ssh/known_hosts")
+HOST_KEY = HostKeyQuestion(
+    "login.example\x1b]0;owned\x07", "ssh-ed25519", "SHA256:abc", "/home/maya/.ssh/known_hosts"
+)
 
 
 @asynccontextmanager
-async def asked(question: Prompt | HostKeyQuestion) -> AsyncIterator[tuple[Pilot[Any], asyncio.Task[Any]]]:
+async def asked(
+    question: Prompt | HostKeyQuestion,
+) -> AsyncIterator[tuple[Pilot[Any], asyncio.Task[Any]]]:
     """The dashboard with a login node's question on the screen."""
     prompter = UiPrompter()
     app = dashboard(prompter=prompter)
     async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
-        ask = prompter.answer(question) if isinstance(question, Prompt) else prompter.accept_host_key(question)
+        ask = (
+            prompter.answer(question)
+            if isinstance(question, Prompt)
+            else prompter.accept_host_key(question)
+        )
         task: asyncio.Task[Any] = asyncio.create_task(ask)
         await until(pilot, lambda: isinstance(app.screen, (PromptDialog, HostKeyDialog)))
         await pilot.pause()
@@ -63,7 +73,13 @@ async def test_hostile_words_of_a_login_node_are_made_visible() -> None:
     async with asked(TWO_FIELDS) as (pilot, _):
         shown = screen_text(pilot.app)
         assert hidden_letters(shown) == []
-        for words in ("maya@login.example asks", "Two-factor login", "␛[31mmessage␛[0m", "to +49 ***", "Pass[b]word␇:"):
+        for words in (
+            "maya@login.example asks",
+            "Two-factor login",
+            "␛[31mmessage␛[0m",
+            "to +49 ***",
+            "Pass[b]word␇:",
+        ):
             assert words in shown
     async with asked(HOST_KEY) as (pilot, _):
         shown = screen_text(pilot.app)
@@ -77,7 +93,9 @@ async def test_hostile_words_of_a_login_node_are_made_visible() -> None:
             assert words in shown
 
 
-async def test_what_a_host_said_before_it_asked_stands_in_the_dialog_which_keeps_room_to_answer() -> None:
+async def test_what_a_host_said_before_it_asked_stands_in_the_dialog_which_keeps_room_to_answer() -> (
+    None
+):
     said = "Maintenance on \x1b[31mMonday\n" + "A line of the site's terms\n" * 60
     async with asked(replace(TWO_FIELDS, said=said)) as (pilot, _):
         shown = screen_text(pilot.app)
@@ -95,7 +113,13 @@ async def test_escape_gives_up_on_a_question() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "trusted"),
-    [(("y",), True), (("n",), False), (("escape",), False), (("enter",), False), (("tab", "enter"), True)],
+    [
+        (("y",), True),
+        (("n",), False),
+        (("escape",), False),
+        (("enter",), False),
+        (("tab", "enter"), True),
+    ],
 )
 async def test_a_host_key_is_trusted_by_a_yes_alone(keys: tuple[str, ...], trusted: bool) -> None:
     async with asked(HOST_KEY) as (pilot, task):
@@ -110,7 +134,10 @@ async def test_questions_come_one_at_a_time() -> None:
         await settled(pilot)
         one = Prompt("one", "", "", (PromptField("first: ", secret=False),))
         two = Prompt("two", "", "", (PromptField("second: ", secret=False),))
-        answers = [asyncio.create_task(prompter.answer(one)), asyncio.create_task(prompter.answer(two))]
+        answers = [
+            asyncio.create_task(prompter.answer(one)),
+            asyncio.create_task(prompter.answer(two)),
+        ]
         await until(pilot, lambda: "one asks" in screen_text(app))
         assert "two asks" not in screen_text(app)
         await pilot.press("a", "enter")

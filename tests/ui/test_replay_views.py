@@ -39,7 +39,9 @@ SLURM, PBS, RAY = CASES, PBS_CASES, FIXTURES / "ray" / "2.60"
     ],
     ids=lambda value: value.parent.name if isinstance(value, Path) else str(value)[:16],
 )
-async def test_a_recorded_job_opens_in_the_view(cases: Path, view: str, job_id: str, shown: str) -> None:
+async def test_a_recorded_job_opens_in_the_view(
+    cases: Path, view: str, job_id: str, shown: str
+) -> None:
     app = dashboard("training", cases=cases)
     async with app.run_test(size=(140, 40)) as pilot:
         await settled(pilot)
@@ -47,8 +49,12 @@ async def test_a_recorded_job_opens_in_the_view(cases: Path, view: str, job_id: 
         await until(pilot, lambda: shown in screen_text(app), f"{view} of {job_id} shows {shown!r}")
 
 
-@pytest.mark.parametrize(("cases", "job_id"), [(SLURM, "6"), (PBS, "2.pbs01")], ids=["slurm", "pbs"])
-async def test_the_loss_of_a_recorded_training_is_drawn_with_its_spike(cases: Path, job_id: str) -> None:
+@pytest.mark.parametrize(
+    ("cases", "job_id"), [(SLURM, "6"), (PBS, "2.pbs01")], ids=["slurm", "pbs"]
+)
+async def test_the_loss_of_a_recorded_training_is_drawn_with_its_spike(
+    cases: Path, job_id: str
+) -> None:
     app = dashboard("training", cases=cases)
     async with app.run_test(size=(140, 40)) as pilot:
         await settled(pilot)
@@ -62,7 +68,11 @@ async def test_the_page_of_a_node_shows_what_programs_run_there() -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await settled(pilot)
         await app.main.push("node", name="192.0.2.2")
-        await until(pilot, lambda: "train-0.02 1 running" in screen_text(app), "the node page shows its tasks")
+        await until(
+            pilot,
+            lambda: "train-0.02 1 running" in screen_text(app),
+            "the node page shows its tasks",
+        )
 
 
 async def test_no_file_outside_the_recording_is_read(tmp_path: Path) -> None:
@@ -71,7 +81,9 @@ async def test_no_file_outside_the_recording_is_read(tmp_path: Path) -> None:
     secret.write_text("hello\n", encoding="utf-8")
     log = app.sessions[0].store.log_file(str(secret))
     assert (await log.read(0, 100)).look.is_missing
-    assert (await app.sessions[0].store.log_file(f"/../../../../../../..{secret}").read(0, 100)).look.is_missing
+    assert (
+        await app.sessions[0].store.log_file(f"/../../../../../../..{secret}").read(0, 100)
+    ).look.is_missing
 
 
 @pytest.mark.parametrize("key", ["1", "2", "3", "4"], ids=["jobs", "nodes", "resources", "history"])
@@ -89,7 +101,9 @@ def test_runs_on_slices_look_as_they_did(snap_compare: Callable[..., bool]) -> N
     async def shown(pilot: Pilot[Any]) -> None:
         await settled(pilot)
         await press(pilot, "down")
-        await until(pilot, lambda: "step 2690 loss" in screen_text(app), "the loss of both attempts")
+        await until(
+            pilot, lambda: "step 2690 loss" in screen_text(app), "the loss of both attempts"
+        )
 
     assert snap_compare(app, terminal_size=(120, 34), run_before=shown)
 
@@ -108,7 +122,9 @@ async def test_the_attempts_the_failed_worker_and_the_nodes_of_runs_on_slices_ar
             await until(pilot, lambda words=words: words in screen_text(app), words)  # type: ignore[misc]
 
 
-def test_the_page_of_a_ray_program_shows_its_tasks_and_actors(snap_compare: Callable[..., bool]) -> None:
+def test_the_page_of_a_ray_program_shows_its_tasks_and_actors(
+    snap_compare: Callable[..., bool],
+) -> None:
     app = dashboard("tasks", cases=RAY)
 
     async def shown(pilot: Pilot[Any]) -> None:
@@ -125,12 +141,18 @@ async def test_the_logs_of_a_ray_program_s_workers_are_chosen_from_a_list(versio
     async with app.run_test(size=(140, 40)) as pilot:
         await settled(pilot)
         await app.main.push("log", job_id="raysubmit_sweep")
-        await until(pilot, lambda: "(stderr goes there too)" in screen_text(app), "the driver's log")
+        await until(
+            pilot, lambda: "(stderr goes there too)" in screen_text(app), "the driver's log"
+        )
         await press(pilot, "o")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list of logs")
         assert isinstance(app.screen, ChoiceDialog)
         names = [choice.words for choice in app.screen.choices]
-        await press(pilot, *["down"] * next(at for at, words in enumerate(names) if "train-0.01" in words), "enter")
+        await press(
+            pilot,
+            *["down"] * next(at for at, words in enumerate(names) if "train-0.01" in words),
+            "enter",
+        )
         await until(pilot, lambda: "s shows both streams" in screen_text(app), "the worker's log")
         await press(pilot, "tab")
         await until(pilot, lambda: "rate 0.01" in screen_text(app), "its stderr")

@@ -1,4 +1,6 @@
-"""Themes: what a file must say, what a wrong one is told, and that every text of a shipped one can be read."""
+"""Themes: what a file must say, what a wrong one is told, and that every text of a shipped one can
+be read.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,24 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
 
 
 def line_of(text: str, start: str) -> int:
-    return next(number for number, line in enumerate(text.splitlines(), start=1) if line.startswith(start))
+    return next(
+        number for number, line in enumerate(text.splitlines(), start=1) if line.startswith(start)
+    )
 
 
 def test_the_shipped_themes_are_a_dark_a_light_a_contrast_a_colour_blind_and_two_more() -> None:
-    assert {"hpcdash-dark", "hpcdash-light", "hpcdash-contrast", "hpcdash-colorblind"} < set(SHIPPED)
+    assert {"hpcdash-dark", "hpcdash-light", "hpcdash-contrast", "hpcdash-colorblind"} < set(
+        SHIPPED
+    )
     assert len(SHIPPED) >= 6
     assert SHIPPED["hpcdash-dark"].dark
     assert not SHIPPED["hpcdash-light"].dark
 
 
 def color_of(theme: Theme, name: str, behind: Color) -> Color:
-    """A variable as the style sheet resolves it: `#80a0c0`, `warning 30%` on what is behind it, or `auto 60%`."""
+    """A variable as the style sheet resolves it: `#80a0c0`, `warning 30%` on what is behind it, or
+    `auto 60%`.
+    """
     variables = {**theme.to_color_system().generate(), **theme.variables}
     name, _, percent = name.partition(" ")
     value, _, alpha = variables.get(name, name).partition(" ")
@@ -75,10 +83,17 @@ SHEETS = ("background", "surface", "panel", "boost")
 STATES = tuple(f"state-{state}" for state in STATE_STYLES)
 SEVERITIES = ("success", "warning", "error")
 TEXTS = (
-    *itertools.product((*STATES, *SEVERITIES, "foreground", "primary", "accent", "table-dim"), {*ROWS, *SHEETS}),
+    *itertools.product(
+        (*STATES, *SEVERITIES, "foreground", "primary", "accent", "table-dim"), {*ROWS, *SHEETS}
+    ),
     *itertools.product(("text-muted", "secondary", f"foreground {DIM_FACTOR:.0%}"), SHEETS),
-    *itertools.product(("text-primary", "text-accent", "text-success", "text-warning", "text-error"), SHEETS),
-    *(("foreground", behind) for behind in ("error 15%", "warning 12%", "accent 20%", "warning 30%")),
+    *itertools.product(
+        ("text-primary", "text-accent", "text-success", "text-warning", "text-error"), SHEETS
+    ),
+    *(
+        ("foreground", behind)
+        for behind in ("error 15%", "warning 12%", "accent 20%", "warning 30%")
+    ),
     *((name, f"{name} 10%") for name in ("success", "error")),
     ("text-warning", "warning-muted"),
     ("background", "warning"),
@@ -90,19 +105,29 @@ TEXTS = (
     ("block-cursor-blurred-foreground", "block-cursor-blurred-background"),
     ("input-cursor-foreground", "input-cursor-background"),
 )
-BORDERS = tuple(itertools.product(("primary", "error", "scrollbar-active"), ("background", "surface")))
+BORDERS = tuple(
+    itertools.product(("primary", "error", "scrollbar-active"), ("background", "surface"))
+)
 
 
 @for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
 def test_every_text_of_a_shipped_theme_can_be_read(theme: Theme) -> None:
     wanted = 7.0 if theme.name == "hpcdash-contrast" else TEXT_CONTRAST
-    assert {pair: round(ratio, 2) for pair, ratio in contrasts(theme, TEXTS).items() if ratio < wanted} == {}
-    assert {pair: round(ratio, 2) for pair, ratio in contrasts(theme, BORDERS).items() if ratio < SHAPE_CONTRAST} == {}
+    assert {
+        pair: round(ratio, 2) for pair, ratio in contrasts(theme, TEXTS).items() if ratio < wanted
+    } == {}
+    assert {
+        pair: round(ratio, 2)
+        for pair, ratio in contrasts(theme, BORDERS).items()
+        if ratio < SHAPE_CONTRAST
+    } == {}
 
 
 @for_each("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD], ids=["256", "16"])
 @for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
-def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(theme: Theme, system: ColorSystem) -> None:
+def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(
+    theme: Theme, system: ColorSystem
+) -> None:
     ground = Color.parse(theme.background or "")
     poor = {}
     for name, behind in TEXTS:
@@ -112,41 +137,73 @@ def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(theme: Theme
         assert shown.style
         assert shown.style.color
         assert shown.style.bgcolor
-        on_screen = (one.downgrade(system).get_truecolor() for one in (shown.style.color, shown.style.bgcolor))
+        on_screen = (
+            one.downgrade(system).get_truecolor()
+            for one in (shown.style.color, shown.style.bgcolor)
+        )
         ratio = contrast(*(Color(*triplet) for triplet in on_screen))
         if ratio < SHAPE_CONTRAST:
             poor[name, behind] = round(ratio, 2)
     assert poor == {}
 
 
-# How colours look with no working cones of one kind, on linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
+# How colours look with no working cones of one kind, on linear RGB: Machado, Oliveira and Fernandes
+# 2009, severity 1.
 COLOUR_BLINDNESS = {
-    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
-    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
 }
 
 
 def lab_as_seen(color: Color, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
     """CIE L*a*b* (D65) of a colour as an eye with that matrix sees it."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in color.normalized
+    ]
     red, green, blue = (min(1.0, max(0.0, sum(map(operator.mul, row, linear)))) for row in matrix)
     x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
     y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883
-    f, g, h = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in (x, y, z))
+    f, g, h = (
+        part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in (x, y, z)
+    )
     return 116 * g - 16, 500 * (f - g), 200 * (g - h)
 
 
 @for_each("kind", COLOUR_BLINDNESS)
-def test_good_and_bad_look_different_to_a_colour_blind_person_in_the_theme_made_for_it(kind: str) -> None:
+def test_good_and_bad_look_different_to_a_colour_blind_person_in_the_theme_made_for_it(
+    kind: str,
+) -> None:
     theme = SHIPPED["hpcdash-colorblind"]
     ground = Color.parse(theme.background or "")
     good = ("state-running", "state-completed", "state-allocated", "state-idle", "success")
-    bad = ("state-failed", "state-node-failed", "state-timeout", "state-out-of-memory", "state-down", "error")
+    bad = (
+        "state-failed",
+        "state-node-failed",
+        "state-timeout",
+        "state-out-of-memory",
+        "state-down",
+        "error",
+    )
     alike = {}
     for pair in itertools.product(good, bad):
-        distance = math.dist(*(lab_as_seen(color_of(theme, name, ground), COLOUR_BLINDNESS[kind]) for name in pair))
+        distance = math.dist(
+            *(lab_as_seen(color_of(theme, name, ground), COLOUR_BLINDNESS[kind]) for name in pair)
+        )
         if distance < 20:
             alike[pair] = round(distance, 1)
     assert alike == {}
@@ -157,9 +214,13 @@ def test_every_state_has_a_colour_in_every_shipped_theme(theme: Theme) -> None:
     assert {f"state-{state}" for state in STATE_STYLES} <= set(theme.variables)
 
 
-def test_a_theme_of_the_same_name_in_a_users_folder_replaces_the_shipped_one(tmp_path: Path) -> None:
+def test_a_theme_of_the_same_name_in_a_users_folder_replaces_the_shipped_one(
+    tmp_path: Path,
+) -> None:
     written(tmp_path, MINIMAL.replace("#14171b", "#101010"))
-    assert Color.parse(load_themes([tmp_path])["hpcdash-dark"].background or "") == Color.parse("#101010")
+    assert Color.parse(load_themes([tmp_path])["hpcdash-dark"].background or "") == Color.parse(
+        "#101010"
+    )
 
 
 def test_a_folder_that_is_not_there_holds_no_themes(tmp_path: Path) -> None:
@@ -167,13 +228,17 @@ def test_a_folder_that_is_not_there_holds_no_themes(tmp_path: Path) -> None:
 
 
 def test_a_state_a_theme_leaves_out_looks_like_its_kin(tmp_path: Path) -> None:
-    text = "\n".join(line for line in MINIMAL.splitlines() if not line.startswith(("state-out-of", "table-")))
+    text = "\n".join(
+        line for line in MINIMAL.splitlines() if not line.startswith(("state-out-of", "table-"))
+    )
     variables = load_theme(written(tmp_path, text)).variables
     assert variables["state-out-of-memory"] == variables["state-failed"]
     assert Color.parse(variables["table-cursor"]).a == 1
 
 
-def test_a_theme_without_a_state_that_matters_is_refused_and_the_state_is_named(tmp_path: Path) -> None:
+def test_a_theme_without_a_state_that_matters_is_refused_and_the_state_is_named(
+    tmp_path: Path,
+) -> None:
     text = "\n".join(line for line in MINIMAL.splitlines() if not line.startswith("state-running"))
     with pytest.raises(ConfigError) as refused:
         load_theme(written(tmp_path, text))
@@ -194,7 +259,9 @@ def test_a_theme_without_a_state_that_matters_is_refused_and_the_state_is_named(
         ('name = "hpcdash-dark"', 'nom = "hpcdash-dark"', "nom"),
     ],
 )
-def test_a_wrong_value_is_told_with_file_line_and_key(tmp_path: Path, old: str, new: str, key: str) -> None:
+def test_a_wrong_value_is_told_with_file_line_and_key(
+    tmp_path: Path, old: str, new: str, key: str
+) -> None:
     text = MINIMAL.replace(old, new)
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as refused:
@@ -234,7 +301,9 @@ def test_states_keep_their_hues_where_there_are_16_colours() -> None:
     ground = Color.parse(theme.background or "")
     hues = {}
     for name in ("running", "pending", "failed", "cancelled"):
-        style = Style.from_color(color_of(theme, f"state-{name}", ground).rich_color, ground.rich_color)
+        style = Style.from_color(
+            color_of(theme, f"state-{name}", ground).rich_color, ground.rich_color
+        )
         [shown] = ReadableColors(ColorSystem.STANDARD).apply([Segment("text", style)], ground)
         assert shown.style
         assert shown.style.color

@@ -128,7 +128,9 @@ async def test_the_hint_is_one_for_the_view_one_is_in() -> None:
         assert line_of(app).startswith("1/6 S save checkpoint")
         await press(pilot, "escape", "n")
         # A form's keys are its fields'.
-        await until(pilot, lambda: app.main.view_name == "submit" and not app.main.query_one(Tour).display)
+        await until(
+            pilot, lambda: app.main.view_name == "submit" and not app.main.query_one(Tour).display
+        )
 
 
 async def test_what_is_told_stands_below_the_names_of_the_views_and_never_much_of_it() -> None:
@@ -138,10 +140,15 @@ async def test_what_is_told_stands_below_the_names_of_the_views_and_never_much_o
         app.notify("not submitted: no such account", severity="error", timeout=30)
         for number in (7, 8, 9):
             app.notify(f"{number} train completed", timeout=30)
-        await until(pilot, lambda: any("9 train" in told_words(toast) for toast in app.main.query(Toast)))
+        await until(
+            pilot, lambda: any("9 train" in told_words(toast) for toast in app.main.query(Toast))
+        )
         await until(pilot, lambda: len(app.main.query(Toast)) == 2)
         toasts = list(app.main.query(Toast))
-        assert [told_words(toast) for toast in toasts] == ["not submitted: no such account", "9 train completed"]
+        assert [told_words(toast) for toast in toasts] == [
+            "not submitted: no such account",
+            "9 train completed",
+        ]
         # Below the line with the names of the views.
         assert [toast.region.y for toast in toasts] == [1, 2]
         assert [(toast.region.x >= 60, toast.region.right) for toast in toasts] == [(True, 100)] * 2

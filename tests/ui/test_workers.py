@@ -15,7 +15,7 @@ async def test_a_callback_whose_time_is_over_before_the_loop_runs_is_called() ->
     app: App[None] = App()
     async with app.run_test() as pilot:
         call_after(app, 0.05, lambda: called.append("late"))
-        time.sleep(0.2)
+        time.sleep(0.2)  # noqa: ASYNC251
         while not called:
             await pilot.pause(0.01)
 

@@ -1,4 +1,6 @@
-"""Who is let in, what is sent to them, and what becomes of the dashboard's process; a stand-in speaks for the app."""
+"""Who is let in, what is sent to them, and what becomes of the dashboard's process; a stand-in
+speaks for the app.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from yarl import URL
 from hpcdash.web import process
 from hpcdash.web import server as serving
 from hpcdash.web.listening import listen_on_loopback
-from hpcdash.web.server import LINK_SECONDS, MOST_CONNECTIONS, MOST_DASHBOARDS, MOST_MESSAGE_BYTES, DashboardServer
+from hpcdash.web.server import (
+    LINK_SECONDS,
+    MOST_CONNECTIONS,
+    MOST_DASHBOARDS,
+    MOST_MESSAGE_BYTES,
+    DashboardServer,
+)
 from tests.support.records import for_each
 from tests.support.waiting import until
 
@@ -40,9 +48,13 @@ show(b"pid %d" % os.getpid())
 while chunk := os.read(0, 65536):
     show(chunk)
 """
-DEAF = ECHO + "\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n"
+DEAF = (
+    ECHO
+    + "\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n"
+)
 FAILS = (
-    "import os, sys\nos.write(1, b'__GANGLION__\\n')\nsys.exit('hpcdash: config.toml:3: \\x1b]0;no\\x07 such key')\n"
+    "import os, sys\nos.write(1, b'__GANGLION__\\n')\nsys.exit('hpcdash: config.toml:3: "
+    "\\x1b]0;no\\x07 such key')\n"
 )
 NO_APP = "print('no prelude')\n"
 
@@ -60,10 +72,14 @@ class Served:
     def origin(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+    async def get(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, str, dict[str, str]]:
         """Status, text and headers; nothing is followed."""
         url = URL(self.origin + path, encoded=True)
-        async with self.session.request(method, url, headers=headers, allow_redirects=False) as answer:
+        async with self.session.request(
+            method, url, headers=headers, allow_redirects=False
+        ) as answer:
             return answer.status, await answer.text("utf-8", "replace"), dict(answer.headers)
 
     async def enter(self) -> str:
@@ -72,8 +88,12 @@ class Served:
         assert status == 303
         return headers["Location"]
 
-    async def open(self, root: str, query: str = "?width=90&height=30") -> aiohttp.ClientWebSocketResponse:
-        return await self.session.ws_connect(f"{self.origin}{root}socket{query}", origin=self.origin)
+    async def open(
+        self, root: str, query: str = "?width=90&height=30"
+    ) -> aiohttp.ClientWebSocketResponse:
+        return await self.session.ws_connect(
+            f"{self.origin}{root}socket{query}", origin=self.origin
+        )
 
     async def dashboard(self, root: str) -> tuple[aiohttp.ClientWebSocketResponse, psutil.Process]:
         """An open one, and its process."""
@@ -114,7 +134,9 @@ async def test_a_link_lets_one_browser_in_once() -> None:
         assert (status, len(token)) == (303, 43)
         assert token not in headers["Location"] + cookie
         assert headers["Referrer-Policy"] == "no-referrer"
-        assert {"HttpOnly", "SameSite=Strict", f"Path={headers['Location']}"} <= {*cookie.split("; ")}
+        assert {"HttpOnly", "SameSite=Strict", f"Path={headers['Location']}"} <= {
+            *cookie.split("; ")
+        }
         assert (await it.get(headers["Location"]))[0] == 200
         it.session.cookie_jar.clear()
         status, text, headers = await it.get(link)
@@ -141,7 +163,9 @@ async def test_a_new_link_ends_the_one_before_and_nobody_who_is_in() -> None:
         assert (await it.get(root))[0] == 200
 
 
-@for_each("query", ["", "?token=", "?token=x", "?token=%ff%00", "?token=%ED%A0%80", "?token=%C3%A9"])
+@for_each(
+    "query", ["", "?token=", "?token=x", "?token=%ff%00", "?token=%ED%A0%80", "?token=%C3%A9"]
+)
 async def test_a_guess_is_refused(query: str) -> None:
     async with served() as it:
         assert (await it.get(f"/{query}"))[0] == 403
@@ -168,7 +192,15 @@ async def test_without_its_cookie_nothing_is_sent(cookie: str) -> None:
     async with served() as it:
         root = await it.enter()
         it.session.cookie_jar.clear()
-        for path in ("/", root, f"{root}textual.js", f"{root}socket", f"{root}none", "/favicon.ico", "/static/"):
+        for path in (
+            "/",
+            root,
+            f"{root}textual.js",
+            f"{root}socket",
+            f"{root}none",
+            "/favicon.ico",
+            "/static/",
+        ):
             status, text, _ = await it.get(path, Cookie=f"hpcdash={cookie}", Origin=it.origin)
             assert (status, "open only to a browser that came by the link" in text) == (403, True)
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
@@ -193,10 +225,22 @@ async def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str) -> 
         root = (await it.get(link, Host=f"localhost:{it.port}"))[2]["Location"]
         assert (await it.get(root, Host=host))[0] == 403
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
-            await it.session.ws_connect(f"{it.origin}{root}socket", headers={"Host": host, "Origin": f"http://{host}"})
+            await it.session.ws_connect(
+                f"{it.origin}{root}socket", headers={"Host": host, "Origin": f"http://{host}"}
+            )
 
 
-@for_each("origin", [None, "null", "http://evil.example", "http://127.0.0.1:1", "https://{own}", "http://localhost"])
+@for_each(
+    "origin",
+    [
+        None,
+        "null",
+        "http://evil.example",
+        "http://127.0.0.1:1",
+        "https://{own}",
+        "http://localhost",
+    ],
+)
 async def test_a_page_of_another_origin_opens_no_dashboard(origin: str | None) -> None:
     async with served() as it:
         root = await it.enter()
@@ -258,12 +302,21 @@ async def test_everything_comes_from_here_and_may_ask_for_nothing_else() -> None
         root = await it.enter()
         _, page, _ = await it.get(root)
         assert "://" not in page
-        names = [part.split('"')[0] for mark in ('href="', 'src="') for part in page.split(mark)[1:]]
+        names = [
+            part.split('"')[0] for mark in ('href="', 'src="') for part in page.split(mark)[1:]
+        ]
         assert {"textual.js", "mono.ttf"} <= {*names}
-        for path in (root, *(root + name for name in names if name != "data:,"), "/", f"{root}none"):
+        for path in (
+            root,
+            *(root + name for name in names if name != "data:,"),
+            "/",
+            f"{root}none",
+        ):
             status, _, headers = await it.get(path)
             assert status == {"/": 403, f"{root}none": 404}.get(path, 200)
-            policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+            policy = dict(
+                part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; ")
+            )
             assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
             assert (policy["script-src"], policy["font-src"]) == ("'self'", "'self'")
             assert policy["connect-src"] == f"'self' ws://127.0.0.1:{it.port}"
@@ -282,7 +335,11 @@ async def test_what_is_typed_and_done_reaches_the_app() -> None:
         await page.send_json(["resize", {"width": 10**9, "height": -1}])
         await page.send_json(["focus"])
         await page.send_json(["ping", "7"])
-        wanted = [b"D\0\0\0\x04j\xc3\xa9?", b'{"type": "resize", "width": 1000, "height": 5}', b'{"type": "focus"}']
+        wanted = [
+            b"D\0\0\0\x04j\xc3\xa9?",
+            b'{"type": "resize", "width": 1000, "height": 5}',
+            b'{"type": "focus"}',
+        ]
         echoed, pong = b"", None
         while pong is None or not all(one in echoed for one in wanted):
             message = await page.receive()
@@ -312,11 +369,15 @@ async def test_an_app_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatc
         await gone(deaf)
 
 
-async def test_a_browser_that_no_longer_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_browser_that_no_longer_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(serving, "PING_SECONDS", 0.2)
     async with served() as it:
         root = await it.enter()
-        page = await it.session.ws_connect(f"{it.origin}{root}socket", origin=it.origin, autoping=False)
+        page = await it.session.ws_connect(
+            f"{it.origin}{root}socket", origin=it.origin, autoping=False
+        )
         pid = int((await page.receive_bytes()).split()[1])
         await gone(psutil.Process(pid))
 
@@ -329,7 +390,9 @@ async def test_no_process_outlives_the_server() -> None:
         assert not any(process.is_running() for process in processes)
 
 
-@pytest.mark.parametrize(("app", "words"), [(FAILS, "config.toml:3: ␛]0;no␇ such key"), (NO_APP, None)])
+@pytest.mark.parametrize(
+    ("app", "words"), [(FAILS, "config.toml:3: ␛]0;no␇ such key"), (NO_APP, None)]
+)
 async def test_a_browser_sees_why_the_app_has_ended(app: str, words: str | None) -> None:
     async with served(app) as it:
         page = await it.open(await it.enter())
@@ -404,7 +467,8 @@ for number in range(1 << 14):
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port, limit=1024)
         writer.write(
             f"GET {root}socket HTTP/1.1\r\nHost: 127.0.0.1:{it.port}\r\nOrigin: {it.origin}\r\n"
-            f"Cookie: hpcdash={cookie}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            f"Cookie: hpcdash={cookie}\r\nConnection: Upgrade\r\nUpgrade: "
+            f"websocket\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
         )
         assert b"101" in await reader.readline()
@@ -439,7 +503,9 @@ async def test_there_is_a_limit_on_dashboards_at_once() -> None:
 
 async def test_a_connection_too_many_is_closed_at_once() -> None:
     async with served() as it:
-        idle = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)]
+        idle = [
+            await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)
+        ]
         assert await idle[-1][0].read() == b""
         idle[0][1].write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"403" in await idle[0][0].readline()
@@ -452,7 +518,9 @@ async def test_many_connections_leave_room_again(monkeypatch: pytest.MonkeyPatch
     async with served() as it:
         root = await it.enter()
         page, _ = await it.dashboard(root)
-        idle = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)]
+        idle = [
+            await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)
+        ]
         for reader, writer in idle:
             assert await reader.read() == b""
             writer.close()

@@ -62,16 +62,23 @@ def test_another_user_cannot_connect(folder: Path) -> None:
         assert mine.returncode == 0
         listening.accept()[0].close()
         argv[0] = "/usr/bin/python3"
-        other = subprocess.run(argv, user=_NOBODY, group=_NOBODY, capture_output=True, text=True, check=False)
+        other = subprocess.run(
+            argv, user=_NOBODY, group=_NOBODY, capture_output=True, text=True, check=False
+        )
         assert "PermissionError" in other.stderr
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
-def test_a_folder_that_others_write_to_is_refused_wherever_it_is_above(folder: Path, mode: int) -> None:
+def test_a_folder_that_others_write_to_is_refused_wherever_it_is_above(
+    folder: Path, mode: int
+) -> None:
     below = folder / "a" / "b"
     below.mkdir(parents=True)
     (folder / "a").chmod(mode)
-    with pytest.raises(UsageError, match=f"other users may write to {folder}/a "), listen_on_socket(below / "it"):
+    with (
+        pytest.raises(UsageError, match=f"other users may write to {folder}/a "),
+        listen_on_socket(below / "it"),
+    ):
         pass
     (folder / "a").chmod(mode | stat.S_ISVTX)
     with listen_on_socket(below / "it"):
@@ -82,7 +89,10 @@ def test_a_folder_that_others_write_to_is_refused_wherever_it_is_above(folder: P
 def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
     (folder / "theirs").mkdir(mode=0o755)
     os.chown(folder / "theirs", _NOBODY, _NOBODY)
-    with pytest.raises(UsageError, match="belongs to another user"), listen_on_socket(folder / "theirs" / "it"):
+    with (
+        pytest.raises(UsageError, match="belongs to another user"),
+        listen_on_socket(folder / "theirs" / "it"),
+    ):
         pass
 
 
@@ -113,7 +123,12 @@ def test_what_is_there_already_is_left_alone(folder: Path) -> None:
             with pytest.raises(UsageError, match=words), listen_on_socket(folder / name):
                 pass
     assert (folder / "file").read_text() == "kept"
-    assert sorted(path.name for path in folder.iterdir()) == ["file", "link", "link to live", "live"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "file",
+        "link",
+        "link to live",
+        "live",
+    ]
 
 
 def test_the_socket_of_one_that_was_killed_is_replaced(folder: Path) -> None:

@@ -1,1 +1,3 @@
-"""The embedded queue as a backend: driven by its own command line, as a scheduler is by its commands."""
+"""The embedded queue as a backend: driven by its own command line, as a scheduler is by its
+commands.
+"""

@@ -1,4 +1,6 @@
-"""The embedded queue's commands that act on jobs; each answers with one JSON object a line, one a job."""
+"""The embedded queue's commands that act on jobs; each answers with one JSON object a line, one a
+job.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,27 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         words = (str(request.verb), *(("--hold",) if request.hold else ()))
     elif request.verb is Verb.SIGNAL:
         if request.recipient not in ("", "batch", "full"):
-            raise UsageError(f"{request.recipient!r}: this queue's jobs have no numbered steps", "Write batch or full.")
+            raise UsageError(
+                f"{request.recipient!r}: this queue's jobs have no numbered steps",
+                "Write batch or full.",
+            )
         _require(signal_number, request.signal)
         words = ("signal", request.signal, request.recipient or "steps")
     elif request.verb is Verb.ALTER:
         if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
-            raise UsageError(f"{unknown[0]}: jobs of this queue have none", f"It supports: {', '.join(_HAS)}.")
+            raise UsageError(
+                f"{unknown[0]}: jobs of this queue have none", f"It supports: {', '.join(_HAS)}."
+            )
         for name, value in request.changes.items():
             if name != COMMENT:
                 _require(read_change_of_time if name == "time" else read_throttle, value)
-        if "throttle" in request.changes and (tasks := [job_id for job_id in request.job_ids if is_task(job_id)]):
+        if "throttle" in request.changes and (
+            tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
+        ):
             # The queue would change it for the whole array.
-            raise UsageError(f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}")
+            raise UsageError(
+                f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}"
+            )
         words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:
         raise UsageError(f"{request.verb} is not an action on a job of this queue")
@@ -47,14 +58,21 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
     for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
         ids = request.job_ids[start : start + _IDS_A_COMMAND]
         read = partial(read_outcomes, job_ids=ids)
-        commands.append(ActionCommand((*program, *words, *ids), ids, read, shown=typed(*_typed(request, ids))))
+        commands.append(
+            ActionCommand((*program, *words, *ids), ids, read, shown=typed(*_typed(request, ids)))
+        )
     return tuple(commands)
 
 
 def _typed(request: ActionRequest, ids: tuple[str, ...]) -> tuple[str, ...]:
     """The one-shot command of hpcdash that does the same."""
     if request.verb is Verb.SIGNAL:
-        return "signal", request.signal, *ids, *(("--to", request.recipient) if request.recipient else ())
+        return (
+            "signal",
+            request.signal,
+            *ids,
+            *(("--to", request.recipient) if request.recipient else ()),
+        )
     changes = (word for name, value in request.changes.items() for word in (f"--{name}", value))
     return str(request.verb), *ids, *changes
 

@@ -27,7 +27,8 @@ T = TypeVar("T")
 def require_success(answer: Answer) -> None:
     """Raises the error of an answer that ended badly, in the queue's own words.
 
-    What it refuses it tells a person itself; its command and status are told only of what should not happen.
+    What it refuses it tells a person itself; its command and status are told only of what should
+    not happen.
     """
     if answer.status == 0:
         return
@@ -43,7 +44,11 @@ def require_success(answer: Answer) -> None:
         )
     if "no such job" in words:
         raise NoSuchJob(message, next_step)
-    if "queue.db" in message or "HPCDASH_QUEUE" in next_step or "queue cannot be written" in message:
+    if (
+        "queue.db" in message
+        or "HPCDASH_QUEUE" in next_step
+        or "queue cannot be written" in message
+    ):
         raise ControllerDown(message, next_step, argv=answer.argv, status=answer.status)
     if not words or message.startswith("Traceback"):
         raise SchedulerRefused(
@@ -66,10 +71,14 @@ def decoded(raw: bytes) -> dict[str, Any]:
 
 
 def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
-    """What is `made` of the one JSON object of an answer; raises UnreadableOutput where it cannot be."""
+    """What is `made` of the one JSON object of an answer; raises UnreadableOutput where it cannot
+    be.
+    """
     require_success(answer)
     if found := decoded(answer.stdout):
-        with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException):
+        with suppress(
+            AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException
+        ):
             return made(found)
     raise UnreadableOutput(
         "unexpected output from the embedded queue",
@@ -92,7 +101,9 @@ def read_table(
         finish(columns)
         rows = len(next(iter(columns.values())))
         columns = {name: [None] * rows for name in schema.names if name.startswith("_")} | columns
-        return ParsedTable(pa.table([_column(columns[field.name], field.type) for field in schema], schema=schema))
+        return ParsedTable(
+            pa.table([_column(columns[field.name], field.type) for field in schema], schema=schema)
+        )
 
     return lambda answer: read_object(answer, made)
 

@@ -1,4 +1,7 @@
-"""The embedded queue as a backend: its commands are those of a program of hpcdash's own. Runs nothing."""
+"""The embedded queue as a backend: its commands are those of a program of hpcdash's own.
+
+Runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,9 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
         - {Capability.DELETE, Capability.WORKERS},
         is_embedded=True,
-        probe=ProbePart(query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))),
+        probe=ProbePart(
+            query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))
+        ),
         queue=QueuePart(
             jobs=partial(_jobs_query, words, ended_seconds),
             nodes=lambda: Query((*words, "nodes"), read_table(schema.NODES)),
@@ -88,7 +93,9 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             lists_ended=not ended_seconds,
         ),
         reasons=ReasonsPart(hint=_hint, never_starts=_never_starts, policy=_policy_reason),
-        history=HistoryPart(jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native),
+        history=HistoryPart(
+            jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native
+        ),
         detail=DetailPart(
             native=native,
             usage=partial(_usage_query, words),
@@ -117,7 +124,9 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     )
 
 
-def _jobs_query(program: tuple[str, ...], ended_seconds: int, scope: JobScope) -> Query[ParsedTable]:
+def _jobs_query(
+    program: tuple[str, ...], ended_seconds: int, scope: JobScope
+) -> Query[ParsedTable]:
     # All jobs here are one's own.
     ended = (f"--ended={ended_seconds}",) if ended_seconds else ("--ended",) if scope.ended else ()
     job_ids = () if scope.ended and scope.user is not None else scope.job_ids
@@ -131,7 +140,9 @@ def _history_query(
     return Query((*program, "history", *words), read_jobs)
 
 
-def _runs_query(program: tuple[str, ...], user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+def _runs_query(
+    program: tuple[str, ...], user: str | None, since: int, until: int, now: int
+) -> Query[ParsedTable]:
     return Query((*program, "history", "--since", str(max(0, now - since))), read_runs)
 
 
@@ -180,7 +191,9 @@ def _read_slots(answer: Answer) -> ParsedTable:
             "resource": unit,
             "maximum": node[unit],
             "used": node[f"{unit}_used"],
-            "free": None if node[f"{unit}_used"] is None else max(0, node[unit] - node[f"{unit}_used"]),
+            "free": None
+            if node[f"{unit}_used"] is None
+            else max(0, node[unit] - node[f"{unit}_used"]),
             "queues": node["queues"],
             "native": f"slots.json: {unit}",
             "_id": f"{node['name']}/{unit}",
@@ -233,7 +246,9 @@ def _variables(row: Mapping[str, Any]) -> Mapping[str, str | None]:
     return {**slurm.job_variables(row), **pbs.job_variables(row)}
 
 
-def _inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+def _inside_step(
+    program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand
+) -> InsideStep:
     from hpcdash.backends.embedded.inside import inside_step
 
     return inside_step(program, row, command)

@@ -25,5 +25,7 @@ elder() { false; }
 def cron_parts(job: CronJob) -> CronParts:
     """`job.program` is the argv before the queue's commands."""
     program = " ".join(map(shlex.quote, job.program))
-    functions = _FUNCTIONS.replace("@PROGRAM@", program).replace("@PYTHON@", shlex.quote(job.program[0]))
+    functions = _FUNCTIONS.replace("@PROGRAM@", program).replace(
+        "@PYTHON@", shlex.quote(job.program[0])
+    )
     return CronParts(slurm.cron_parts(job).directives, functions)

@@ -1,23 +1,39 @@
-"""A command beside a running job of the embedded queue, whose processes are this machine's: in their environment."""
+"""A command beside a running job of the embedded queue, whose processes are this machine's: in
+their environment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdash.backends.inside import GRACE_SECONDS, InsideCommand, InsideStep, exactly, fresh_frame_token, held
+from hpcdash.backends.inside import (
+    GRACE_SECONDS,
+    InsideCommand,
+    InsideStep,
+    exactly,
+    fresh_frame_token,
+    held,
+)
 from hpcdash.backends.queries import Answer
 from hpcdash.errors import SchedulerRefused, excerpt
 
 
-def inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
-    """`program` ends with the queue's folder, which each job's processes have in a variable beside their job's id."""
+def inside_step(
+    program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand
+) -> InsideStep:
+    """`program` ends with the queue's folder, which each job's processes have in a variable beside
+    their job's id.
+    """
     number, _, task = str(row["id"]).partition("_")
     # A task has a number of its own there.
     own = "[0-9]+" if task else exactly(number)
     wanted = [rf"^HPCDASH_ATTEMPT={own}\.[0-9]+:{exactly(program[-1])}$"]
     if task:
-        wanted += [f"^SLURM_ARRAY_JOB_ID={exactly(number)}$", f"^SLURM_ARRAY_TASK_ID={exactly(task)}$"]
+        wanted += [
+            f"^SLURM_ARRAY_JOB_ID={exactly(number)}$",
+            f"^SLURM_ARRAY_TASK_ID={exactly(task)}$",
+        ]
     patterns = "\n".join(wanted)
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
@@ -43,4 +59,6 @@ def inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: Insid
 
 def _failure(answer: Answer) -> SchedulerRefused:
     words = excerpt(answer.stderr)
-    return SchedulerRefused("nothing runs beside this job", argv=("sh",), status=answer.status, words=words)
+    return SchedulerRefused(
+        "nothing runs beside this job", argv=("sh",), status=answer.status, words=words
+    )

@@ -1,4 +1,6 @@
-"""What is wrong with a script for the embedded queue, which reads #PBS lines where there are no #SBATCH lines."""
+"""What is wrong with a script for the embedded queue, which reads #PBS lines where there are no
+#SBATCH lines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ __all__ = ["lint_script", "queue_and_time_options", "refusal_hint", "script_dema
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
     """As hpcdash.backends.script.lint.lint; its options on the command line are sbatch's."""
-    return pbs.lint_script(script, offers) if _is_pbs(script) else slurm.lint_script(script, offers, over)
+    return (
+        pbs.lint_script(script, offers)
+        if _is_pbs(script)
+        else slurm.lint_script(script, offers, over)
+    )
 
 
 def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:

@@ -20,14 +20,20 @@ from hpcdash.errors import UsageError, excerpt
 
 
 def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
-    """The queue's `submit`; the script comes on stdin where it is in no file there. Raises UsageError for a word that
-    is no option, and for another account."""
+    """The queue's `submit`; the script comes on stdin where it is in no file there.
+
+    Raises UsageError for a word that is no option, and for another account.
+    """
     if wanted.run_as:
-        raise UsageError("run_as: the embedded queue runs jobs as its owner", "Remove run_as from the configuration.")
+        raise UsageError(
+            "run_as: the embedded queue runs jobs as its owner",
+            "Remove run_as from the configuration.",
+        )
     line = read_command_line(wanted.options)
     if line.script:
         raise UsageError(
-            f"{line.script[0]!r} is not an option of sbatch", "The script's own arguments follow another --."
+            f"{line.script[0]!r} is not an option of sbatch",
+            "The script's own arguments follow another --.",
         )
     words = list(wanted.options)
     if wanted.array:
@@ -37,18 +43,34 @@ def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
     if wanted.held:
         words.append("--hold")
     token = ("--token", wanted.mark) if wanted.mark else ()
-    argv = (*program, "submit", *token, "--named", wanted.name, *words, wanted.file or "-", *wanted.arguments)
+    argv = (
+        *program,
+        "submit",
+        *token,
+        "--named",
+        wanted.name,
+        *words,
+        wanted.file or "-",
+        *wanted.arguments,
+    )
     stdin = None if wanted.file else wanted.script
     read = partial(_read, job_id=wanted.name)
     command = ActionCommand(argv, (wanted.name,), read, stdin, shown=typed_submit(wanted))
-    given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
+    given = (
+        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+        *line.options,
+    )
     # A job that has a comment of its own keeps it.
     mark = wanted.mark if last_value(given, "comment") is None else ""
     return SubmitCommand(command, (), mark, last_value(given, "job-name") or wanted.name)
 
 
 def resubmission(
-    program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str, limits: NewLimits = AS_IT_WAS
+    program: tuple[str, ...],
+    detail: JobDetail,
+    tasks: ArrayTasks | None,
+    mark: str,
+    limits: NewLimits = AS_IT_WAS,
 ) -> SubmitCommand:
     """The queue's `again`: it has kept the script, the options, the environment and the folder."""
     row = detail.job.to_pylist()[0]
@@ -61,7 +83,10 @@ def resubmission(
     how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
     command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
-        note = "it keeps its own comment; if the answer is lost, the job is looked for by its name and time"
+        note = (
+            "it keeps its own comment; if the answer is lost, the job is looked for by its "
+            "name and time"
+        )
         return SubmitCommand(command, (note,), job_name=row["name"] or "")
     return SubmitCommand(command, (), mark, row["name"] or "")
 
@@ -72,7 +97,10 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     if number is None or not isinstance(ignored, list):
         # timeout(1), KILL and TERM cut the answer off, not what it was of.
         may_be_done = answer.status in (0, 124, 137, 143)
-        words = ". ".join(excerpt(answer.stderr).splitlines()) or f"the queue exited with status {answer.status}"
+        words = (
+            ". ".join(excerpt(answer.stderr).splitlines())
+            or f"the queue exited with status {answer.status}"
+        )
         return (Outcome(job_id, None if may_be_done else False, words),)
     said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
     return (Outcome(job_id, True, f"job {number}{said}"),)

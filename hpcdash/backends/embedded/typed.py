@@ -1,4 +1,7 @@
-"""The embedded queue's jobs and commands as a person types them: `17_3`, `hpcdash cancel 17_3`. Pure."""
+"""The embedded queue's jobs and commands as a person types them: `17_3`, `hpcdash cancel 17_3`.
+
+Pure.
+"""
 
 from __future__ import annotations
 

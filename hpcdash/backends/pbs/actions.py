@@ -1,4 +1,6 @@
-"""qdel, qhold, qrls, qrerun, qsig, qalter and qmove: how each is asked, and what it says of the jobs it acted on."""
+"""qdel, qhold, qrls, qrerun, qsig, qalter and qmove: how each is asked, and what it says of the
+jobs it acted on.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,26 @@ from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import UsageError, excerpt
 
 # Slurm's wrappers put the reason after the job, PBS the job after the reason.
-_JOB_THEN_WORDS = re.compile(r"(?:(?:Kill job error|Error) on job id|Job id) (\S+?)(?: rerun error)?: (.*)")
+_JOB_THEN_WORDS = re.compile(
+    r"(?:(?:Kill job error|Error) on job id|Job id) (\S+?)(?: rerun error)?: (.*)"
+)
 _JOB_WITHIN = re.compile(r"Job (\S+) (has finished.*)")
 _WORDS_THEN_JOB = re.compile(r"(.*\S)\s+(\S+)")
 # A number after these words is the error's.
 _NO_JOB = re.compile(r"Error [0-9]+|.*\bstatus [0-9]+")
-_NOT_CONNECTED = re.compile(r"cannot connect to|Couldn't connect to|Unable to (connect|contact)", re.IGNORECASE)
-_STOPPED_EARLY = re.compile(r"(?i)usage:|illegal -|illegally formed destination|unable to initialize")
+_NOT_CONNECTED = re.compile(
+    r"cannot connect to|Couldn't connect to|Unable to (connect|contact)", re.IGNORECASE
+)
+_STOPPED_EARLY = re.compile(
+    r"(?i)usage:|illegal -|illegally formed destination|unable to initialize"
+)
 # qmove says so, and ends well.
 _FAILED_ANYWAY = re.compile(r"Queue type not set")
-# The request may have arrived: the line broke, or nobody answered, once it was sent. 15031 is PBSE_PROTOCOL.
+# The request may have arrived: the line broke, or nobody answered, once it was sent. 15031 is
+# PBSE_PROTOCOL.
 _MAY_BE_DONE = re.compile(
-    r"[Ee]nd of [Ff]ile|Premature end|[Pp]rotocol error|Communication failure|timed out|Connection reset"
+    r"[Ee]nd of [Ff]ile|Premature end|[Pp]rotocol error|Communication failure|timed out|Connection "
+    r"reset"
     r"|Server returned error 15031"
 )
 _NOT_FOUND = (126, 127)
@@ -42,7 +52,9 @@ _NO_STATUS = 255
 
 
 class Target(Struct, frozen=True):
-    """A job as it was asked for, the argument that stands for it or a part of it, and what that argument means."""
+    """A job as it was asked for, the argument that stands for it or a part of it, and what that
+    argument means.
+    """
 
     job_id: str
     argument: str
@@ -50,10 +62,11 @@ class Target(Struct, frozen=True):
 
 
 class RefusalHint(Struct, frozen=True):
-    """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the job's array.
+    """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the
+    job's array.
 
-    `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the server goes.
-    `can_force`: as an outcome has it.
+    `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the
+    server goes. `can_force`: as an outcome has it.
     """
 
     pattern: re.Pattern[str]
@@ -71,7 +84,10 @@ def read_answer(
     hints: Sequence[RefusalHint] = (),
     one_connection: bool = False,
 ) -> tuple[Outcome, ...]:
-    """One outcome for each of the targets' jobs. `one_connection`: the program asks for all its jobs at once."""
+    """One outcome for each of the targets' jobs.
+
+    `one_connection`: the program asks for all its jobs at once.
+    """
     told: dict[str, list[tuple[JobId, str]]] = {}
     general: list[str] = []
     numbers = {target.meant.number for target in targets}
@@ -82,7 +98,10 @@ def read_answer(
             told.setdefault(found[0].number, []).append(found)
         else:
             general.append(own if own != line else line)
-    about = {target: _about(target, told.get(target.meant.number, ())) for target in dict.fromkeys(targets)}
+    about = {
+        target: _about(target, told.get(target.meant.number, ()))
+        for target in dict.fromkeys(targets)
+    }
     unnamed = len({target.argument for target, said in about.items() if not said})
     rest = _Rest(answer.status, general, bool(told), unnamed, program, one_connection)
     each: dict[str, list[Outcome]] = {}
@@ -93,7 +112,9 @@ def read_answer(
 
 
 def _together(parts: Sequence[Outcome]) -> Outcome:
-    """The outcome of a job of whose parts each has its own: the first that did not go well, and how many did."""
+    """The outcome of a job of whose parts each has its own: the first that did not go well, and how
+    many did.
+    """
     worst = next((part for part in parts if part.done is not True), parts[0])
     done = sum(part.done is True for part in parts)
     if worst.done is True or not done:
@@ -108,7 +129,9 @@ def _about(target: Target, told: Sequence[tuple[JobId, str]]) -> tuple[JobId, st
     return next(exact, None) or next(near, None)
 
 
-def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[RefusalHint]) -> Outcome | None:
+def _outcome(
+    target: Target, said: tuple[JobId, str] | None, hints: Sequence[RefusalHint]
+) -> Outcome | None:
     if said is None:
         return None
     job, words = said
@@ -143,7 +166,11 @@ class _Rest(Struct, frozen=True):
         if unconnected:
             if self.one_connection or unconnected >= self.unnamed:
                 return Outcome(job_id, False, words)
-            return Outcome(job_id, None, f"{words} (for {unconnected} of {self.unnamed} jobs; PBS does not say which)")
+            return Outcome(
+                job_id,
+                None,
+                f"{words} (for {unconnected} of {self.unnamed} jobs; PBS does not say which)",
+            )
         if any(_MAY_BE_DONE.search(line) for line in self.general):
             return Outcome(job_id, None, words)
         if self.is_any_told and not any(_STOPPED_EARLY.search(line) for line in self.general):
@@ -165,7 +192,10 @@ class _Rest(Struct, frozen=True):
 
 def _hint_for(words: str, hints: Sequence[RefusalHint], meant: JobId | None) -> RefusalHint | None:
     has_tasks = meant is not None and meant.tasks is not None
-    return next((one for one in hints if one.pattern.search(words) and (has_tasks or not one.for_tasks)), None)
+    return next(
+        (one for one in hints if one.pattern.search(words) and (has_tasks or not one.for_tasks)),
+        None,
+    )
 
 
 def _hinted(words: str, hints: Sequence[RefusalHint], meant: JobId | None = None) -> str:
@@ -200,7 +230,8 @@ def _lines(answer: Answer) -> list[str]:
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-# No QoS. max_run_subjobs came with OpenPBS 20; Slurm's qalter knows a job's name and output file only.
+# No QoS. max_run_subjobs came with OpenPBS 20; Slurm's qalter knows a job's name and output file
+# only.
 ALTERABLE_OF = {
     Dialect.OPENPBS: ("time", "queue", "nice", "throttle"),
     Dialect.PBS_TEXT: ("time", "queue", "nice"),
@@ -216,7 +247,9 @@ _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9][A-Za-z0-9_.:-]*)?
 
 
 class Alteration(Struct, frozen=True):
-    """qalter's options for any job, the queue to move to ('': none), and qalter's options for a whole array."""
+    """qalter's options for any job, the queue to move to ('': none), and qalter's options for a
+    whole array.
+    """
 
     options: tuple[str, ...] = ()
     queue: str = ""
@@ -224,7 +257,9 @@ class Alteration(Struct, frozen=True):
 
 
 def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
-    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
+    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it
+    takes.
+    """
     alterable = ALTERABLE_OF[dialect]
     if not alterable:
         raise UsageError(
@@ -232,7 +267,9 @@ def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
             'Set backend = "slurm" for this cluster: scontrol does.',
         )
     if unknown := [name for name in changes if name not in alterable]:
-        raise UsageError(f"{unknown[0]!r} cannot be changed here", f"You can change: {', '.join(alterable)}.")
+        raise UsageError(
+            f"{unknown[0]!r} cannot be changed here", f"You can change: {', '.join(alterable)}."
+        )
     if not changes:
         raise UsageError("nothing to change", f"You can change: {', '.join(alterable)}.")
     options: list[str] = []
@@ -249,7 +286,11 @@ def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
                 queue = _queue(value)
             case _:
                 tasks = _throttle(value)
-                array_options = ("-t", f"%{tasks}") if dialect is Dialect.TORQUE else (f"-Wmax_run_subjobs={tasks}",)
+                array_options = (
+                    ("-t", f"%{tasks}")
+                    if dialect is Dialect.TORQUE
+                    else (f"-Wmax_run_subjobs={tasks}",)
+                )
     return Alteration(tuple(options), queue, array_options)
 
 
@@ -257,7 +298,8 @@ def _time(value: str) -> str:
     """`36:00:00`: hours, minutes and seconds, without days. Bare: minutes."""
     if value[:1] in ("+", "-"):
         raise UsageError(
-            f"time: PBS takes no relative change ({value})", "Give the full limit: 90 (minutes), 2h, 1-12:00:00."
+            f"time: PBS takes no relative change ({value})",
+            "Give the full limit: 90 (minutes), 2h, 1-12:00:00.",
         )
     try:
         seconds = parse_duration(value, bare_unit_seconds=MINUTE)
@@ -304,25 +346,62 @@ def _integer(field: str, value: str) -> int:
     return int(value)
 
 
-# PBS's commands open a connection a job, from a port below 1024: about 510 of them, each shut for 60 s after its use.
-# A thousand in a row kept everyone on a login node from PBS for two minutes. qdel has one connection for all.
+# PBS's commands open a connection a job, from a port below 1024: about 510 of them, each shut for
+# 60 s after its use. A thousand in a row kept everyone on a login node from PBS for two minutes.
+# qdel has one connection for all.
 _JOBS_A_COMMAND = 50
 _JOBS_WITHOUT_PAUSE = 200
 _PAUSE_SECONDS = 13.0
 _DELETED_A_COMMAND = 200
 # qdel before 2021 has a connection a job as well.
-_OLD_QDEL_WAITS = 'case $(qdel --version 2>&1) in *"= 1"[0-9].*|*"= 20."*|*"= 2020."*) sleep 50;; esac; exec qdel "$@"'
+_OLD_QDEL_WAITS = (
+    'case $(qdel --version 2>&1) in *"= 1"[0-9].*|*"= 20."*|*"= 2020."*) sleep 50;; '
+    'esac; exec qdel "$@"'
+)
 _OLD_QDEL_SECONDS = 60.0
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.5
-# Slurm's qdel says nothing of a job that has ended, or that nobody knows; its status is how many failed.
+# Slurm's qdel says nothing of a job that has ended, or that nobody knows; its status is how many
+# failed.
 _EACH_QDEL = (
-    'all=0; for id do qdel "$id" || { all=1; echo "qdel: ended already, or unknown $id" >&2; }; done; exit $all'
+    'all=0; for id do qdel "$id" || { all=1; echo "qdel: ended already, or unknown $id" '
+    ">&2; }; done; exit $all"
 )
 _MOST_EXPANDED = 1000
 _SIGNALS = (
-    *("ABRT", "ALRM", "BUS", "CHLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "KILL", "PIPE", "PROF", "PWR", "QUIT"),
-    *("SEGV", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "VTALRM", "WINCH", "XCPU"),
+    *(
+        "ABRT",
+        "ALRM",
+        "BUS",
+        "CHLD",
+        "CONT",
+        "FPE",
+        "HUP",
+        "ILL",
+        "INT",
+        "IO",
+        "KILL",
+        "PIPE",
+        "PROF",
+        "PWR",
+        "QUIT",
+    ),
+    *(
+        "SEGV",
+        "STOP",
+        "SYS",
+        "TERM",
+        "TRAP",
+        "TSTP",
+        "TTIN",
+        "TTOU",
+        "URG",
+        "USR1",
+        "USR2",
+        "VTALRM",
+        "WINCH",
+        "XCPU",
+    ),
     "XFSZ",
 )
 _LAST_SIGNAL = 64
@@ -339,9 +418,14 @@ _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
 _ARRAYS_ONLY = "PBS does this only for whole arrays: use {array}"
 _TASK_OF_ARRAY = RefusalHint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
 _NO_MOM = re.compile(r"could not connect to MOM")
-# Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is put back.
-_NOTED = RefusalHint(_NO_MOM, "its node does not respond; the server recorded the change", is_noted=True)
-_LOST_NODE = RefusalHint(_NO_MOM, "its node does not respond; cancel --force removes it from the queue", can_force=True)
+# Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is
+# put back.
+_NOTED = RefusalHint(
+    _NO_MOM, "its node does not respond; the server recorded the change", is_noted=True
+)
+_LOST_NODE = RefusalHint(
+    _NO_MOM, "its node does not respond; cancel --force removes it from the queue", can_force=True
+)
 _NO_NODE = RefusalHint(_NO_MOM, "its node does not respond")
 _SILENT_QDEL = RefusalHint(re.compile(r"exited with status"), "it has already ended, or is unknown")
 # Its Perl program gives Slurm's function fewer arguments than that wants.
@@ -362,7 +446,9 @@ _HINTS = {
 _ALTER_HINTS = (
     _TASK_OF_ARRAY,
     _NOTED,
-    RefusalHint(_UNAUTHORIZED, "only operators can raise a running job's limit or change other users' jobs"),
+    RefusalHint(
+        _UNAUTHORIZED, "only operators can raise a running job's limit or change other users' jobs"
+    ),
 )
 _MOVE_HINTS = (
     _TASK_OF_ARRAY,
@@ -375,7 +461,11 @@ Job = tuple[str, JobId]
 
 def whole_array_verbs(dialect: Dialect) -> frozenset[Verb]:
     """As ActionsPart.whole_array_verbs."""
-    return frozenset() if dialect is Dialect.TORQUE else frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
+    return (
+        frozenset()
+        if dialect is Dialect.TORQUE
+        else frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
+    )
 
 
 def alterable(dialect: Dialect) -> tuple[str, ...]:
@@ -384,26 +474,39 @@ def alterable(dialect: Dialect) -> tuple[str, ...]:
 
 
 def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """As ActionsPart.commands. What is named is what is asked for: PBS itself refuses tasks it takes no verb for."""
+    """As ActionsPart.commands.
+
+    What is named is what is asked for: PBS itself refuses tasks it takes no verb for.
+    """
     jobs = [(job_id, _read_id(dialect, job_id)) for job_id in dict.fromkeys(request.job_ids)]
     if not jobs:
         raise UsageError("no job is named")
     verb = request.verb
     match verb:
         case Verb.CANCEL:
-            hints = (_SILENT_QDEL,) if dialect is Dialect.SLURM_WRAPPERS else () if request.force else (_LOST_NODE,)
+            hints = (
+                (_SILENT_QDEL,)
+                if dialect is Dialect.SLURM_WRAPPERS
+                else ()
+                if request.force
+                else (_LOST_NODE,)
+            )
             words = _cancel_command(dialect, force=request.force)
             return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qdel", jobs), hints)]))
         case Verb.SIGNAL:
             words = ("qsig", "-s", _signal_word(dialect, request.signal, request.recipient))
-            return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs), (_NO_NODE,))]))
+            return tuple(
+                _commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs), (_NO_NODE,))])
+            )
         case Verb.ALTER:
             return tuple(_commands(dialect, _alter(dialect, jobs, request)))
         case Verb.SUSPEND | Verb.RESUME if dialect is Dialect.SLURM_WRAPPERS:
             raise UsageError(f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
         case Verb.HOLD | Verb.RELEASE:
             targets = _targets(dialect, _WORDS[verb][0], jobs)
-            return tuple(_commands(dialect, [_Step(_hold_command(dialect, verb), targets, _HINTS[verb])]))
+            return tuple(
+                _commands(dialect, [_Step(_hold_command(dialect, verb), targets, _HINTS[verb])])
+            )
         case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             targets = _targets(dialect, _WORDS[verb][0], jobs)
             return tuple(_commands(dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
@@ -443,10 +546,13 @@ def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
     if recipient:
         raise UsageError(f"{recipient!r}: PBS can only signal all processes of a job")
     wanted = signal.strip().upper().removeprefix("SIG")
-    if wanted in _SIGNALS or (wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL):
+    if wanted in _SIGNALS or (
+        wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL
+    ):
         return wanted
     raise UsageError(
-        f"{signal!r} is not a signal PBS sends", f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}."
+        f"{signal!r} is not a signal PBS sends",
+        f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.",
     )
 
 
@@ -469,14 +575,18 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
     try:
         job = pbs_job_id(text)
     except BadJobId as error:
-        raise UsageError(f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^") from None
+        raise UsageError(
+            f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^"
+        ) from None
     if job.component is not None:
         raise UsageError(f"{text!r} is not a PBS job ID", "Write 12, 12[3] or 12[3-5].")
     if dialect.has_array_brackets:
         return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
     if job.tasks is not None or job.has_brackets:
         # They would read 12_3 as the number 12, and do it to the whole array.
-        raise UsageError(f"{text!r}: Slurm's commands by Torque's names take only whole jobs", _AS_SLURM)
+        raise UsageError(
+            f"{text!r}: Slurm's commands by Torque's names take only whole jobs", _AS_SLURM
+        )
     return JobId(job.number)
 
 
@@ -500,7 +610,9 @@ def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target
         else:
             # PBS's own programs take no comma: 12[1,3] is 12[1] and 12[3].
             targets += [_range_target(job_id, job, tasks) for tasks in job.tasks.ranges]
-    takes_one_task = program == "qsig" if dialect is not Dialect.TORQUE else program not in _TAKES_TASKS_OPTION
+    takes_one_task = (
+        program == "qsig" if dialect is not Dialect.TORQUE else program not in _TAKES_TASKS_OPTION
+    )
     return list(_single_tasks(targets)) if takes_one_task else targets
 
 
@@ -508,8 +620,14 @@ def _throttled(dialect: Dialect, jobs: Sequence[Job]) -> list[Target]:
     """A throttle is an array's: 12 is 12[]. Torque's qalter would read a task as the array."""
     for job_id, job in jobs:
         if job.tasks is not None and dialect is Dialect.TORQUE:
-            raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {dataclasses.replace(job, tasks=None)}")
-    arrays = [(job_id, job if job.tasks else dataclasses.replace(job, has_brackets=True)) for job_id, job in jobs]
+            raise UsageError(
+                f"throttle: {job_id} is a task",
+                f"Name its array: {dataclasses.replace(job, tasks=None)}",
+            )
+    arrays = [
+        (job_id, job if job.tasks else dataclasses.replace(job, has_brackets=True))
+        for job_id, job in jobs
+    ]
     return _targets(dialect, "qalter", arrays)
 
 
@@ -529,7 +647,9 @@ def _single_tasks(targets: Iterable[Target]) -> Iterator[Target]:
             yield target
             continue
         if tasks.count > _MOST_EXPANDED:
-            raise UsageError(f"{target.job_id} has {tasks.count} tasks", f"At most {_MOST_EXPANDED} at a time.")
+            raise UsageError(
+                f"{target.job_id} has {tasks.count} tasks", f"At most {_MOST_EXPANDED} at a time."
+            )
         for task in tasks:
             yield _range_target(target.job_id, target.meant, range(task, task + 1))
 
@@ -538,13 +658,22 @@ def _single_tasks(targets: Iterable[Target]) -> Iterator[Target]:
 
 
 def _commands(dialect: Dialect, steps: Iterable[_Step]) -> Iterator[ActionCommand]:
-    """Few enough connections a minute: with many jobs there is a pause before each command but the first."""
+    """Few enough connections a minute: with many jobs there is a pause before each command but the
+    first.
+    """
     portions: list[tuple[_Step, tuple[Target, ...]]] = []
     for step in steps:
         portions += [(step, portion) for portion in _portions(dialect, step)]
-    has_pauses = sum(_connections(dialect, step, targets) for step, targets in portions) > _JOBS_WITHOUT_PAUSE
+    has_pauses = (
+        sum(_connections(dialect, step, targets) for step, targets in portions)
+        > _JOBS_WITHOUT_PAUSE
+    )
     for position, (step, targets) in enumerate(portions):
-        pause = _PAUSE_SECONDS if has_pauses and position and _connections(dialect, step, targets) else 0.0
+        pause = (
+            _PAUSE_SECONDS
+            if has_pauses and position and _connections(dialect, step, targets)
+            else 0.0
+        )
         yield _command(dialect, step, targets, pause_seconds=pause, is_first=position == 0)
 
 
@@ -583,11 +712,20 @@ def _portions(dialect: Dialect, step: _Step) -> Iterator[tuple[Target, ...]]:
 
 def _tasks_option(target: Target) -> ArrayTasks | None:
     """The tasks that Torque's -t names, where the argument is their array."""
-    return target.meant.tasks if target.meant.tasks is not None and target.argument != str(target.meant) else None
+    return (
+        target.meant.tasks
+        if target.meant.tasks is not None and target.argument != str(target.meant)
+        else None
+    )
 
 
 def _command(
-    dialect: Dialect, step: _Step, targets: tuple[Target, ...], *, pause_seconds: float, is_first: bool
+    dialect: Dialect,
+    step: _Step,
+    targets: tuple[Target, ...],
+    *,
+    pause_seconds: float,
+    is_first: bool,
 ) -> ActionCommand:
     program, *options = step.words
     if tasks := _tasks_option(targets[0]):
@@ -601,9 +739,17 @@ def _command(
         limit_seconds += _OLD_QDEL_SECONDS
     elif dialect is Dialect.SLURM_WRAPPERS and program == "qdel" and len(arguments) > 1:
         argv = ("sh", "-c", _EACH_QDEL, "qdel", *arguments)
-    read = partial(read_answer, program=program, targets=targets, hints=step.hints, one_connection=one_connection)
+    read = partial(
+        read_answer,
+        program=program,
+        targets=targets,
+        hints=step.hints,
+        one_connection=one_connection,
+    )
     job_ids = tuple(dict.fromkeys(target.job_id for target in targets))
-    return ActionCommand(pbs(*argv), job_ids, read, limit_seconds=limit_seconds, pause_seconds=pause_seconds)
+    return ActionCommand(
+        pbs(*argv), job_ids, read, limit_seconds=limit_seconds, pause_seconds=pause_seconds
+    )
 
 
 def _arguments(targets: Iterable[Target]) -> list[str]:

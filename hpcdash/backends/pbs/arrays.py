@@ -1,7 +1,8 @@
-"""The rows of PBS's job arrays: of each array qstat lists the parent, and of some the subjobs that run or ended.
+"""The rows of PBS's job arrays: of each array qstat lists the parent, and of some the subjobs that
+run or ended.
 
-What waits is one row, 12[6-10].server; what runs and was not listed is one more, 12[].server; so that the tasks of an
-array's rows add up to those of it that live.
+What waits is one row, 12[6-10].server; what runs and was not listed is one more, 12[].server; so
+that the tasks of an array's rows add up to those of it that live.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ class _Row(Struct, frozen=True):
 
 
 def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
-    """`jobs`, a row a record, with each parent's rows in place of its record; and where each row is to stand.
+    """`jobs`, a row a record, with each parent's rows in place of its record; and where each row is
+    to stand.
 
-    Its columns are those of domain.schema.JOBS, with states as text, and COUNTS, SUBMITTED, REMAINING and THROTTLE, as
-    PBS writes them. The rows of an array stand where its parent's record did.
+    Its columns are those of domain.schema.JOBS, with states as text, and COUNTS, SUBMITTED,
+    REMAINING and THROTTLE, as PBS writes them. The rows of an array stand where its parent's record
+    did.
     """
     parents = _parents(jobs)
     if not parents:
@@ -77,9 +80,14 @@ def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
 
 def _parents(jobs: pa.Table) -> list[_Parent]:
     numbers = pc.indices_nonzero(pc.match_substring(as_array(jobs["id"]), "[]"))
-    records = jobs.select(["id", "native_state", COUNTS, SUBMITTED, REMAINING, THROTTLE]).take(numbers)
+    records = jobs.select(["id", "native_state", COUNTS, SUBMITTED, REMAINING, THROTTLE]).take(
+        numbers
+    )
     texts = zip(*(records[name].to_pylist() for name in records.column_names), strict=True)
-    return [_Parent(at, *(text or "" for text in row)) for at, row in zip(numbers.to_pylist(), texts, strict=True)]
+    return [
+        _Parent(at, *(text or "" for text in row))
+        for at, row in zip(numbers.to_pylist(), texts, strict=True)
+    ]
 
 
 def _listed(jobs: pa.Table) -> dict[str, Counter[str]]:
@@ -87,7 +95,9 @@ def _listed(jobs: pa.Table) -> dict[str, Counter[str]]:
     is_subjob = pc.is_valid(jobs["_task"])
     subjobs = jobs.filter(is_subjob).select(["array_id", "native_state"])
     found: dict[str, Counter[str]] = {}
-    for array_id, letter in zip(subjobs["array_id"].to_pylist(), subjobs["native_state"].to_pylist(), strict=True):
+    for array_id, letter in zip(
+        subjobs["array_id"].to_pylist(), subjobs["native_state"].to_pylist(), strict=True
+    ):
         found.setdefault(array_id, Counter())[letter or ""] += 1
     return found
 
@@ -110,7 +120,11 @@ def _rows_of(parent: _Parent, listed: Counter[str]) -> Iterator[_Row]:
     queued = waiting.count if waiting else counts.get("Queued", 0)
     alive = sum(count for letter, count in listed.items() if letter in "RESU")
     many = max(0, running + exiting - alive)
-    waits = _HELD if parent.letter == "H" else (JobState.PENDING, parent.letter if parent.letter in "WT" else "Q")
+    waits = (
+        _HELD
+        if parent.letter == "H"
+        else (JobState.PENDING, parent.letter if parent.letter in "WT" else "Q")
+    )
     if waiting:
         number, _, server = parent.id.partition("[]")
         with_throttle = str(ArrayTasks(waiting.ranges, _throttle(parent)))
@@ -119,7 +133,12 @@ def _rows_of(parent: _Parent, listed: Counter[str]) -> Iterator[_Row]:
         queued = 0
     if many + queued:
         yield _Row(
-            parent.at, parent.id, None, None, many + queued, *(_RUNS if running else _ENDS if exiting else waits)
+            parent.at,
+            parent.id,
+            None,
+            None,
+            many + queued,
+            *(_RUNS if running else _ENDS if exiting else waits),
         )
     elif not waiting and not listed:
         tasks = _tasks(parent.submitted) if not counts else None
@@ -142,7 +161,10 @@ def _tasks(text: str) -> ArrayTasks | None:
 
 def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
     table = jobs.take(pa.array([row.at for row in rows], pa.int64()))
-    letters = [row.letter or letter for row, letter in zip(rows, table["native_state"].to_pylist(), strict=True)]
+    letters = [
+        row.letter or letter
+        for row, letter in zip(rows, table["native_state"].to_pylist(), strict=True)
+    ]
     is_alive = pa.array([letter not in ENDED_LETTERS for letter in letters], pa.bool_())
     tasks = pa.array([row.tasks for row in rows], pa.int64())
     run = pa.array([row.letter in ("R", "E") for row in rows], pa.bool_())
@@ -151,7 +173,9 @@ def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
         "array_task": pa.array([row.task for row in rows], pa.string()),
         "_task": pa.array([row.first for row in rows], pa.int64()),
         "_tasks": tasks,
-        "state": pc.coalesce(pa.array([row.state for row in rows], pa.string()), as_array(table["state"])),
+        "state": pc.coalesce(
+            pa.array([row.state for row in rows], pa.string()), as_array(table["state"])
+        ),
         "native_state": pa.array(letters, pa.string()),
         # 0: all went well, 1: one task failed, 2: one could not be run. It is no job's exit code.
         "exit_code": pa.nulls(len(rows), pa.int64()),
@@ -166,7 +190,9 @@ def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
         fits = pc.less_equal(column, most_of_each)
         together = pc.if_else(fits, pc.multiply(column, tasks), pa.scalar(None, column.type))
         changed[name] = pc.if_else(run, together, column)
-    return pa.table([changed.get(name, table[name]) for name in table.schema.names], schema=table.schema)
+    return pa.table(
+        [changed.get(name, table[name]) for name in table.schema.names], schema=table.schema
+    )
 
 
 _SUBJOB = r"^([0-9]+\[)[0-9]+\]"
@@ -175,8 +201,9 @@ _TERMINATED, _FINISHED, _FAILED = "91", "92", "93"
 
 
 def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
-    """(qstat's text columns, with what such subjobs are known to have come to as their substate and without the exit
-    status of their array; which rows they are)."""
+    """(qstat's text columns, with what such subjobs are known to have come to as their substate and
+    without the exit status of their array; which rows they are).
+    """
     ids, comments = as_array(table["id"]), as_array(table["comment"])
     is_subjob = pc.match_substring_regex(ids, _SUBJOB)
     has_words = pc.fill_null(pc.match_substring_regex(comments, _COMMENT), False)
@@ -190,10 +217,14 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     # Where others that ended have their records, one without was deleted before it began.
     has_records = pc.is_in(arrays, value_set=arrays.filter(as_array(is_record)))
     ended_well = pc.fill_null(pc.equal(table["Exit_status"], "0"), False)
-    finished = pc.if_else(has_records, _TERMINATED, pc.if_else(ended_well, _FINISHED, pa.scalar(None, pa.string())))
+    finished = pc.if_else(
+        has_records, _TERMINATED, pc.if_else(ended_well, _FINISHED, pa.scalar(None, pa.string()))
+    )
     words = pc.replace_substring_regex(comments, _COMMENT, r"\1")
     substates = pc.if_else(
-        pc.equal(words, "failed"), _FAILED, pc.if_else(pc.equal(words, "terminated"), _TERMINATED, finished)
+        pc.equal(words, "failed"),
+        _FAILED,
+        pc.if_else(pc.equal(words, "terminated"), _TERMINATED, finished),
     )
     changed = {
         "substate": pc.if_else(is_copy, substates, table["substate"]),

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 _TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
 _NO_HISTORY = {
-    Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)",
+    Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only "
+    "(keep_completed of the site)",
     Dialect.SLURM_WRAPPERS: "not kept here",
 }
 # Only its managers may ask for fair shares.
@@ -64,7 +65,8 @@ _CAPABILITIES = {
     # qsub's -k takes no d before 18.1, nor does Torque's.
     Dialect.PBS_TEXT: _ALL - {Capability.LIVE_LOGS},
     Dialect.TORQUE: _ALL - {Capability.LIVE_LOGS, Capability.RESERVATIONS},
-    # Slurm's wrappers have no qsig and no history, know neither paths nor starts to come, and change nothing of a job.
+    # Slurm's wrappers have no qsig and no history, know neither paths nor starts to come, and
+    # change nothing of a job.
     Dialect.SLURM_WRAPPERS: _ALL
     - {
         Capability.ALTER,
@@ -85,7 +87,9 @@ _CAPABILITIES = {
 
 
 def pbs_backend(dialect: Dialect | None = None) -> Backend:
-    """PBS of a dialect; None: the probe has yet to find it out, until when it is taken for OpenPBS."""
+    """PBS of a dialect; None: the probe has yet to find it out, until when it is taken for
+    OpenPBS.
+    """
     one = dialect or Dialect.OPENPBS
     is_slurm = one is Dialect.SLURM_WRAPPERS
     return Backend(
@@ -118,10 +122,13 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             native=partial(history.history_native_query, one),
             scope=partial(history.scope_query, one),
             keeps_ended=one in (Dialect.OPENPBS, Dialect.PBS_TEXT),
-            forgotten="PBS no longer knows it, as after qdel -x" if one is not Dialect.SLURM_WRAPPERS else "",
+            forgotten="PBS no longer knows it, as after qdel -x"
+            if one is not Dialect.SLURM_WRAPPERS
+            else "",
             no_history=_NO_HISTORY.get(
                 one,
-                "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only where it"
+                "not kept here (job_history_enable is off): a job is gone once it ended; how, is "
+                "known only where it"
                 " was seen",
             ),
         ),

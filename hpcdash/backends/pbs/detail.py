@@ -25,21 +25,30 @@ NOTHING_NOTE = "PBS has not measured it"
 
 
 def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None:
-    """As DetailPart.usage; None for one that did not start, for several tasks, and where nothing is measured."""
+    """As DetailPart.usage; None for one that did not start, for several tasks, and where nothing is
+    measured.
+    """
     if dialect is Dialect.SLURM_WRAPPERS or row["state"] in WAITING:
         return None
     if row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None
     question = listing(dialect, Want.WHOLE, job_ids=(str(row["id"]),))
     return Query(
-        question.argv, partial(parse_usage, question=question, row=row), command=question.command, cap_bytes=TEXT_BYTES
+        question.argv,
+        partial(parse_usage, question=question, row=row),
+        command=question.command,
+        cap_bytes=TEXT_BYTES,
     )
 
 
 def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) -> Usage:
     """What was used so far, or in all; raises NoSuchJob."""
     native = parse_native(answer, question=question)
-    used = {key.partition(".")[2]: text for key, text in native.items() if key.startswith("resources_used.")}
+    used = {
+        key.partition(".")[2]: text
+        for key, text in native.items()
+        if key.startswith("resources_used.")
+    }
     notes = []
     if not used:
         notes.append(NOTHING_NOTE)
@@ -52,7 +61,9 @@ def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) ->
     return Usage(
         cpu_seconds=None if cpu_seconds is None else float(cpu_seconds),
         cpus=row["cpus"] or digits(used.get("ncpus")),
-        elapsed_seconds=duration_seconds(used.get("walltime", "")) if used else row["elapsed_seconds"],
+        elapsed_seconds=duration_seconds(used.get("walltime", ""))
+        if used
+        else row["elapsed_seconds"],
         memory_peak_bytes=_on_a_node(size_bytes(used.get("mem", "")), nodes),
         memory_asked_bytes=_on_a_node(row["memory_bytes"], nodes),
         gpus=row["gpus"],
@@ -65,10 +76,16 @@ def _on_a_node(memory_bytes: int | None, nodes: int) -> int | None:
 
 
 def native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
-    """qstat for one job, ended or not; of a row of several tasks for their array. parse raises NoSuchJob."""
+    """qstat for one job, ended or not; of a row of several tasks for their array.
+
+    parse raises NoSuchJob.
+    """
     question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
     return Query(
-        question.argv, partial(parse_native, question=question), command=question.command, cap_bytes=TEXT_BYTES
+        question.argv,
+        partial(parse_native, question=question),
+        command=question.command,
+        cap_bytes=TEXT_BYTES,
     )
 
 
@@ -96,14 +113,18 @@ def requeue_refusal(native: Mapping[str, str]) -> str:
 
 
 def job_detail(dialect: Dialect, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the files its output is in once it has ended, and the folder it was submitted from; where both go
-    into one file, both are that. Of tasks that wait the files keep ^array_index^ for the task's number."""
+    """The row with the files its output is in once it has ended, and the folder it was submitted
+    from; where both go into one file, both are that. Of tasks that wait the files keep
+    ^array_index^ for the task's number.
+    """
     out, err = last_files(row.to_pylist()[0], native, dialect)
     work_dir = row["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR") or None
     for column, text in (("stdout_path", out), ("stderr_path", err), ("work_dir", work_dir)):
         if text:
             position = row.schema.get_field_index(column)
-            row = row.set_column(position, row.schema.field(position), pa.array([text], pa.string()))
+            row = row.set_column(
+                position, row.schema.field(position), pa.array([text], pa.string())
+            )
     return JobDetail(row, native)
 
 

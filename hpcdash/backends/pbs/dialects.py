@@ -1,4 +1,6 @@
-"""How PBS's commands are called, and the kinds of PBS, told apart by what they say of themselves."""
+"""How PBS's commands are called, and the kinds of PBS, told apart by what they say of
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,19 @@ def pbs(*argv: str) -> tuple[str, ...]:
 
 
 # What a person or a program here may call; Slurm's contribs/torque has no others than its own.
-_ALL_COMMANDS = ("qstat", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "qsig", "qmove", "qselect", "pbsnodes")
+_ALL_COMMANDS = (
+    "qstat",
+    "qsub",
+    "qdel",
+    "qhold",
+    "qrls",
+    "qrerun",
+    "qalter",
+    "qsig",
+    "qmove",
+    "qselect",
+    "pbsnodes",
+)
 _NOT_WRAPPED = frozenset({"qsig", "qmove", "qselect"})
 _PBS_VERSION = r"(?i)pbs_version\s*=\s*(?:PBSPro_|PBS_?Pro\s+)?(?P<version>\S+)"
 _TORQUE_VERSION = r"(?i)(?<![\w=])version:\s*(?P<version>[0-9][\w.-]*)"
@@ -53,9 +67,11 @@ class Dialect(StrEnum):
 
 
 def dialect_of(said: str) -> tuple[Dialect, str] | None:
-    """The kind and its version in words (`OpenPBS 23.06.06`, `Torque 6.1.2`) from what `qstat --version` said.
+    """The kind and its version in words (`OpenPBS 23.06.06`, `Torque 6.1.2`) from what `qstat
+    --version` said.
 
-    None where that is neither PBS nor Torque. `pbs_version = PBSPro_13.1.2.160576` and years are PBS Pro's.
+    None where that is neither PBS nor Torque. `pbs_version = PBSPro_13.1.2.160576` and years are
+    PBS Pro's.
     """
     if found := re.search(_PBS_VERSION, said):
         numbers = re.match(_NUMBERS, found["version"])
@@ -67,7 +83,9 @@ def dialect_of(said: str) -> tuple[Dialect, str] | None:
             return Dialect.OPENPBS, f"OpenPBS {numbers[0]}"
         if major < _LAST_TORQUE and not found[0].lower().count("pro"):
             return Dialect.TORQUE, f"Torque {found['version']}"
-        return (Dialect.OPENPBS if major >= _FIRST_WITH_DSV else Dialect.PBS_TEXT), f"PBS Pro {numbers[0]}"
+        return (
+            Dialect.OPENPBS if major >= _FIRST_WITH_DSV else Dialect.PBS_TEXT
+        ), f"PBS Pro {numbers[0]}"
     if found := re.search(_TORQUE_VERSION, said):
         return Dialect.TORQUE, f"Torque {found['version']}"
     return None

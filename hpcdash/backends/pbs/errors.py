@@ -1,6 +1,8 @@
-"""Reads how a PBS command failed: from its own words and its exit status to an error with a next step.
+"""Reads how a PBS command failed: from its own words and its exit status to an error with a next
+step.
 
-Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Slurm's contribs/torque.
+Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Slurm's
+contribs/torque.
 """
 
 from __future__ import annotations
@@ -43,19 +45,27 @@ class _Kind(Struct, frozen=True):
 _NO_HISTORY = _Kind(
     AccountingUnavailable,
     "this PBS server keeps no history of jobs (job_history_enable is off)",
-    "Exits are known only if hpcdash saw them, or from the output. Administrators can turn the history on.",
+    "Exits are known only if hpcdash saw them, or from the output. Administrators can turn the "
+    "history on.",
 )
-_ENDED = _Kind(NoSuchJob, "this job has ended", "Finished jobs: `hpcdash history`, or key 4 in the app.")
+_ENDED = _Kind(
+    NoSuchJob, "this job has ended", "Finished jobs: `hpcdash history`, or key 4 in the app."
+)
 _UNKNOWN_JOB = _Kind(
-    NoSuchJob, "PBS no longer knows this job", "Finished jobs: `hpcdash history`, or key 4 in the app."
+    NoSuchJob,
+    "PBS no longer knows this job",
+    "Finished jobs: `hpcdash history`, or key 4 in the app.",
 )
 _DOWN = _Kind(
-    ControllerDown, "the PBS server does not respond", "Running jobs continue; `qstat -B` shows when it is back."
+    ControllerDown,
+    "the PBS server does not respond",
+    "Running jobs continue; `qstat -B` shows when it is back.",
 )
 _UNAUTHORIZED = _Kind(
     SchedulerRefused,
     "PBS denied permission",
-    "It may be another user's job, a restricted queue, or an operator's action (suspend, resume, requeue).",
+    "It may be another user's job, a restricted queue, or an operator's action (suspend, resume, "
+    "requeue).",
 )
 _BAD_STATE = _Kind(
     SchedulerRefused,
@@ -71,7 +81,8 @@ _CLOSED_QUEUE = _Kind(
 _RESOURCE_LIMITS = _Kind(
     SchedulerRefused,
     "the request exceeds the limits of the queue or the server",
-    "`qstat -Qf QUEUE` shows the limits (resources_max, resources_min): request less, or use another queue.",
+    "`qstat -Qf QUEUE` shows the limits (resources_max, resources_min): request less, or use "
+    "another queue.",
 )
 _COUNT_LIMIT = _Kind(
     SchedulerRefused,
@@ -94,17 +105,21 @@ _BAD_HOST = _Kind(
     "Log in to a submit host, or ask the site's administrators.",
 )
 _BUSY = _Kind(
-    ControllerDown, "the PBS server has no free connections", "hpcdash retries by itself; running jobs continue."
+    ControllerDown,
+    "the PBS server has no free connections",
+    "hpcdash retries by itself; running jobs continue.",
 )
 _NO_SERVER = _Kind(
     ControllerDown,
     "{name} cannot resolve the configured PBS server",
-    "Check PBS_SERVER in /etc/pbs.conf, or the module or profile that sets it. `hpcdash doctor` shows more.",
+    "Check PBS_SERVER in /etc/pbs.conf, or the module or profile that sets it. `hpcdash doctor` "
+    "shows more.",
 )
 _NO_CONFIGURATION = _Kind(
     NoConfiguration,
     "{name} found no PBS configuration",
-    "Set PBS_CONF_FILE on the login node (often done by a module or a login profile), then try again.",
+    "Set PBS_CONF_FILE on the login node (often done by a module or a login profile), then try "
+    "again.",
 )
 _WRAPPED_DOWN = _Kind(
     ControllerDown,
@@ -132,19 +147,31 @@ _WRAPPER_OUTDATED = _Kind(
     'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
 )
 _NO_RESOURCE = _Kind(
-    SchedulerRefused, "no such resource on this PBS", "See its message; sites define their own names (gpus, ngpus)."
+    SchedulerRefused,
+    "no such resource on this PBS",
+    "See its message; sites define their own names (gpus, ngpus).",
 )
-_BAD_VALUE = _Kind(SchedulerRefused, "PBS cannot parse a value", "See its message; `man pbs_resources` helps.")
+_BAD_VALUE = _Kind(
+    SchedulerRefused, "PBS cannot parse a value", "See its message; `man pbs_resources` helps."
+)
 _NO_NODE = _Kind(SchedulerRefused, "no such node", "`hpcdash nodes` lists the nodes.")
-_NO_SIGNAL = _Kind(SchedulerRefused, "no such signal on PBS", "TERM, USR1, … or a number; `kill -l` lists them.")
-_WINDOWS_LINES = _Kind(
-    SchedulerRefused, "the script has Windows line endings (CRLF)", "`sed -i 's/\\r$//' SCRIPT` fixes them."
+_NO_SIGNAL = _Kind(
+    SchedulerRefused, "no such signal on PBS", "TERM, USR1, … or a number; `kill -l` lists them."
 )
-# Tried in this order: the first whose words are there tells. One failure often says several of them.
+_WINDOWS_LINES = _Kind(
+    SchedulerRefused,
+    "the script has Windows line endings (CRLF)",
+    "`sed -i 's/\\r$//' SCRIPT` fixes them.",
+)
+# Tried in this order: the first whose words are there tells. One failure often says several of
+# them.
 _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
     (r"Can't locate Slurm\w*\.pm|Can't load .*[Ss]lurm", _WRAPPER_BROKEN),
     (r"Usage: Slurm::", _WRAPPER_OUTDATED),
-    (r"Could not establish a configuration source|Unable to process configuration file", _WRAPPED_NOWHERE),
+    (
+        r"Could not establish a configuration source|Unable to process configuration file",
+        _WRAPPED_NOWHERE,
+    ),
     (r"Problem loading (jobs|partitions|slurm|node)", _WRAPPED_DOWN),
     (
         r"Unknown (Array )?Job Id|Unknown Array ID|Unknown Job\b|unknown job id|Job not found"
@@ -163,15 +190,21 @@ _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
         _AUTHENTICATION,
     ),
     (r"Access from host not allowed|client is not allowed/trusted", _BAD_HOST),
-    (r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b", _NO_SERVER),
     (
-        r"No free connections|connection table full|errno=15033\b|Cannot assign requested address|[Ss]erver busy"
+        r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b",
+        _NO_SERVER,
+    ),
+    (
+        r"No free connections|connection table full|errno=15033\b|Cannot assign requested "
+        r"address|[Ss]erver busy"
         r"|too busy to run",
         _BUSY,
     ),
     (
-        r"[Cc]annot connect to|Couldn't connect to|Connection refused|No route to host|Connection timed out"
-        r"|Connection reset|Network is unreachable|Communication failure|[Ee]nd of [Ff]ile|shutting down"
+        r"[Cc]annot connect to|Couldn't connect to|Connection refused|No route to host|Connection "
+        r"timed out"
+        r"|Connection reset|Network is unreachable|Communication failure|[Ee]nd of "
+        r"[Ff]ile|shutting down"
         r"|Premature end of message|Batch protocol error|Bad DIS|(Unable to|could not) contact"
         r"|Could not connect to batch|Can not establish connection|Unable to get connection",
         _DOWN,
@@ -180,15 +213,23 @@ _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
     (r"Unknown queue|queue does not exist", _NO_QUEUE),
     (r"Queue is not enabled", _CLOSED_QUEUE),
     (r"Access to queue is denied|Unauthorized queue", _UNAUTHORIZED),
-    (r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds", _RESOURCE_LIMITS),
+    (
+        r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds",
+        _RESOURCE_LIMITS,
+    ),
     (r"would exceed|Maximum number of jobs", _COUNT_LIMIT),
-    (r"Request invalid for state|while job running|not rerunnable|already in (progress|exit state)", _BAD_STATE),
+    (
+        r"Request invalid for state|while job running|not rerunnable|already in (progress|exit "
+        r"state)",
+        _BAD_STATE,
+    ),
     (r"Unknown resource", _NO_RESOURCE),
     (r"Unknown node", _NO_NODE),
     (r"Unknown/illegal signal name", _NO_SIGNAL),
     (r"script contains cr, lf", _WINDOWS_LINES),
     (
-        r"Illegal attribute or resource value|node\(s\) specification error|cannot be used with .select. or .place."
+        r"Illegal attribute or resource value|node\(s\) specification error|cannot be used with "
+        r".select. or .place."
         r"|Bad time specification|attribute value is out of range",
         _BAD_VALUE,
     ),
@@ -215,7 +256,9 @@ _NO_CONNECTION_STATUS = 255
 
 
 def says_no_history(answer: Answer) -> bool:
-    """Whether the server said that it keeps no history; `qstat -x` exits 0 then, with nothing printed."""
+    """Whether the server said that it keeps no history; `qstat -x` exits 0 then, with nothing
+    printed.
+    """
     return _NO_HISTORY_WORDS in answer.stderr
 
 
@@ -225,7 +268,9 @@ def no_history(answer: Answer, command: tuple[str, ...]) -> CommandError:
 
 
 def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
-    """The error a failed answer stands for; `command` is what a person would call it, where a script ran it."""
+    """The error a failed answer stands for; `command` is what a person would call it, where a
+    script ran it.
+    """
     argv = command or answer.argv
     words = excerpt(answer.stderr) or excerpt(answer.stdout[:_SHOWN_BYTES])
     # A list that was cut is no message: anybody may have written what a job's attributes say.
@@ -234,7 +279,8 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     if answer.status == _MISSING_STATUS:
         return CommandMissing(
             f"{name} is not on the PATH here",
-            'If PBS lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` searches for it.',
+            'If PBS lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` '
+            "searches for it.",
             argv=argv,
             status=answer.status,
             words=words,
@@ -246,11 +292,16 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
             argv=argv,
             status=answer.status,
         )
-    kind = next((kind for pattern, kind in _BY_WORDS if re.search(pattern, told)), _BY_STATUS.get(answer.status))
+    kind = next(
+        (kind for pattern, kind in _BY_WORDS if re.search(pattern, told)),
+        _BY_STATUS.get(answer.status),
+    )
     if kind is None and answer.status == _NO_CONNECTION_STATUS and not told:
         kind = _DOWN
     if kind is None:
-        kind = _Kind(SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it.")
+        kind = _Kind(
+            SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it."
+        )
     return _error(kind, answer, argv, words)
 
 
@@ -270,13 +321,17 @@ def _is_list(stdout: bytes) -> bool:
 
 
 def require_success(answer: Answer, command: tuple[str, ...] = ()) -> None:
-    """Raises the error of an answer that ended badly; one that was cut at our output cap has printed what it has."""
+    """Raises the error of an answer that ended badly; one that was cut at our output cap has
+    printed what it has.
+    """
     if answer.status != 0 and not answer.truncated:
         raise failure(answer, command)
 
 
 def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
-    """The error of an answer that ended well but is not in the format asked for; `what`: jobs, nodes …"""
+    """The error of an answer that ended well but is not in the format asked for; `what`: jobs,
+    nodes …
+    """
     argv = command or answer.argv
     name = program_name(argv)
     return UnreadableOutput(

@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 
 from hpcdash.backends.options import Option
-from hpcdash.backends.pbs.options import MAGIC, attributes, chunks, read_directive, resources, split_list
+from hpcdash.backends.pbs.options import (
+    MAGIC,
+    attributes,
+    chunks,
+    read_directive,
+    resources,
+    split_list,
+)
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import format_span, parse_duration
 
@@ -21,7 +28,13 @@ _DEPENDENCY_WORDS = {
 }
 # What others wait for.
 _AWAITED = {"before": "start", "beforeok": "good end", "beforenotok": "failure", "beforeany": "end"}
-_MAIL_WORDS = {"a": "it is aborted", "b": "it begins", "e": "it ends", "j": "for each task", "f": "it fails"}
+_MAIL_WORDS = {
+    "a": "it is aborted",
+    "b": "it begins",
+    "e": "it ends",
+    "j": "for each task",
+    "f": "it fails",
+}
 _STREAMS = {"o": "stdout", "e": "stderr"}
 _PLACES = {
     "free": "its chunks anywhere",
@@ -42,7 +55,12 @@ _COUNTED = {
     "mpiprocs": ("MPI process", "MPI processes"),
     "ompthreads": ("OpenMP thread", "OpenMP threads"),
 }
-_SIZED = {"mem": "of memory", "pmem": "of memory a process", "vmem": "of virtual memory", "file": "of disk"}
+_SIZED = {
+    "mem": "of memory",
+    "pmem": "of memory a process",
+    "vmem": "of virtual memory",
+    "file": "of disk",
+}
 _TIMES = {
     "walltime": "time limit {}",
     "cput": "CPU time limit {}",
@@ -53,7 +71,10 @@ _TIMES = {
 
 
 def explain(line: str) -> str:
-    """What one #PBS line asks for; '' for any other line and one that says nothing. The values are hostile still."""
+    """What one #PBS line asks for; '' for any other line and one that says nothing.
+
+    The values are hostile still.
+    """
     text = line.lstrip(" \t")
     if not text.startswith(MAGIC):
         return ""
@@ -120,7 +141,9 @@ def _asked(name: str, amount: str) -> str:
         return _chunks(amount, "node", "nodes")
     if name == "place":
         return ", ".join(
-            f"on nodes of the same {word.partition('=')[2]}" if word.startswith("group=") else _PLACES.get(word, word)
+            f"on nodes of the same {word.partition('=')[2]}"
+            if word.startswith("group=")
+            else _PLACES.get(word, word)
             for word in amount.split(":")
         )
     if name in _TIMES:
@@ -158,7 +181,11 @@ def _array(value: str) -> str:
 
 def _attributes(value: str) -> str:
     found = attributes(value)
-    return "; ".join(_attribute(name, text) for name, text in found) if found else f"-W {value} is not NAME=VALUE"
+    return (
+        "; ".join(_attribute(name, text) for name, text in found)
+        if found
+        else f"-W {value} is not NAME=VALUE"
+    )
 
 
 def _attribute(name: str, value: str) -> str:
@@ -169,20 +196,29 @@ def _attribute(name: str, value: str) -> str:
 def _depend(value: str) -> str:
     """`starts after job 41 ended well and job 42 ended; job 50 waits for its end`."""
     conditions = [one.partition(":") for one in value.split(",") if one]
-    waits = [_condition(kind, ids) for kind, _, ids in conditions if kind.removesuffix("array") not in _AWAITED]
+    waits = [
+        _condition(kind, ids)
+        for kind, _, ids in conditions
+        if kind.removesuffix("array") not in _AWAITED
+    ]
     awaited = [
-        f"{_jobs(ids)} {'wait' if ':' in ids else 'waits'} for its {_AWAITED[kind.removesuffix('array')]}"
+        f"{_jobs(ids)} {'wait' if ':' in ids else 'waits'} for its "
+        f"{_AWAITED[kind.removesuffix('array')]}"
         for kind, _, ids in conditions
         if kind.removesuffix("array") in _AWAITED
     ]
-    return "; ".join([f"starts {' and '.join(waits)}"] * bool(waits) + awaited) or "waits for nothing"
+    return (
+        "; ".join([f"starts {' and '.join(waits)}"] * bool(waits) + awaited) or "waits for nothing"
+    )
 
 
 def _condition(kind: str, ids: str) -> str:
     if kind == "on":
         return f"after {_counted(ids, 'job', 'jobs')} said so"
     template = _DEPENDENCY_WORDS.get(kind.removesuffix("array"))
-    return f"after {template.replace('{}', _jobs(ids))}" if template and ids else f"after {kind}:{ids}"
+    return (
+        f"after {template.replace('{}', _jobs(ids))}" if template and ids else f"after {kind}:{ids}"
+    )
 
 
 def _jobs(ids: str) -> str:
@@ -195,13 +231,17 @@ def _variables(value: str) -> str:
 
 
 _ATTRIBUTES: dict[str, Words] = {
-    "block": _one_of({"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"),
+    "block": _one_of(
+        {"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"
+    ),
     "depend": _depend,
     "group_list": _of("runs as group {}"),
     "interactive": _one_of({"true": "runs in your terminal"}, "interactive {}"),
     "max_run_subjobs": _of("{} tasks at a time"),
     "run_count": _of("counts as run {} times"),
-    "sandbox": _one_of({"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"),
+    "sandbox": _one_of(
+        {"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"
+    ),
     "stagein": _of("files copied in before it begins: {}"),
     "stageout": _of("files copied out when it ended: {}"),
     "umask": _of("files made with umask {}"),
@@ -219,7 +259,9 @@ _WORDS: dict[str, Words] = {
     "F": _of("arguments of the script: {}"),
     "h": _of("submitted held"),
     "I": _of("runs in your terminal"),
-    "j": _one_of({"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"),
+    "j": _one_of(
+        {"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"
+    ),
     "J": _array,
     "k": _keep,
     "K": _of("killed after {} s"),
@@ -251,5 +293,9 @@ _WORDS: dict[str, Words] = {
 
 def _said(one: Option) -> str:
     if one.problem:
-        return f"unknown to PBS: {one.written}" if one.problem == "unknown" else f"{one.written} is {one.problem}"
+        return (
+            f"unknown to PBS: {one.written}"
+            if one.problem == "unknown"
+            else f"{one.written} is {one.problem}"
+        )
     return _WORDS[one.name](one.value or "").rstrip()

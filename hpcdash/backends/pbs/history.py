@@ -1,4 +1,6 @@
-"""What ended: `qstat -x` where the server keeps a history; with Torque what it has not forgotten yet."""
+"""What ended: `qstat -x` where the server keeps a history; with Torque what it has not forgotten
+yet.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def history_query(
 ) -> Query[ParsedTable]:
     """As HistoryPart.jobs; parse raises AccountingUnavailable where the server keeps none.
 
-    Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the array in one row.
+    Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the array in
+    one row.
     """
     want = Want.NAMED if job_ids else Want.ENDED
     question = listing(dialect, want, user, since_seconds, job_ids)
@@ -41,19 +44,32 @@ def history_query(
     def commands(parsed: ParsedTable) -> int:
         return count_commands(want, parsed.table, is_everyones=user is None)
 
-    return Query(question.argv, parse, limit_seconds=HISTORY_LIMIT_SECONDS, command=question.command, commands=commands)
+    return Query(
+        question.argv,
+        parse,
+        limit_seconds=HISTORY_LIMIT_SECONDS,
+        command=question.command,
+        commands=commands,
+    )
 
 
-def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_seconds: int) -> ParsedTable:
-    """Rows of domain.schema.JOBS, newest end first; those asked for by id whether they ended or not."""
+def parse_history(
+    answer: Answer, *, question: Listing, dialect: Dialect, since_seconds: int
+) -> ParsedTable:
+    """Rows of domain.schema.JOBS, newest end first; those asked for by id whether they ended or
+    not.
+    """
     _require_history(answer, question, dialect)
     parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
     table = parsed.table
     if not question.job_ids:
         table = table.filter(is_ended(table))
         if dialect is Dialect.TORQUE:
-            # PBS itself was asked for what went into its history since then, which may be later than the end.
-            table = table.filter(pc.invert(ended_before(table, clock_epoch_seconds - since_seconds)))
+            # PBS itself was asked for what went into its history since then, which may be later
+            # than the end.
+            table = table.filter(
+                pc.invert(ended_before(table, clock_epoch_seconds - since_seconds))
+            )
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
     return ParsedTable(table.take(order).combine_chunks(), parsed.rejected)
 
@@ -82,19 +98,27 @@ def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     return tuple(answer.stdout.decode("utf-8", "replace").split())
 
 
-def runs_query(dialect: Dialect, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
-    """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning alone."""
+def runs_query(
+    dialect: Dialect, user: str | None, since: int, until: int, now: int
+) -> Query[ParsedTable]:
+    """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning
+    alone.
+    """
     question = listing(dialect, Want.ENDED, user, max(1, now - since), for_hours=True)
     parse = partial(parse_runs, question=question, dialect=dialect)
     return Query(question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command)
 
 
 def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> ParsedTable:
-    """Rows of domain.schema.RUNS that ended; raises AccountingUnavailable where the server keeps none."""
+    """Rows of domain.schema.RUNS that ended; raises AccountingUnavailable where the server keeps
+    none.
+    """
     _require_history(answer, question, dialect)
     parsed = read_runs(answer, question, dialect)
     ended = pc.and_(is_ended(parsed.table), pc.is_valid(parsed.table["ends_at"]))
-    return ParsedTable(parsed.table.filter(ended).combine_chunks(), parsed.rejected, is_cut=answer.truncated)
+    return ParsedTable(
+        parsed.table.filter(ended).combine_chunks(), parsed.rejected, is_cut=answer.truncated
+    )
 
 
 def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
@@ -104,7 +128,9 @@ def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, st
     return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
 
 
-def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect) -> Mapping[str, str]:
+def parse_history_native(
+    answer: Answer, *, question: Listing, dialect: Dialect
+) -> Mapping[str, str]:
     """Attribute → what PBS says of it, in its order."""
     _require_history(answer, question, dialect)
     native = read_whole(answer, question)
@@ -120,7 +146,9 @@ def scope_query(dialect: Dialect, user: str) -> Query[HistoryScope] | None:
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)
-    return Query(pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES)
+    return Query(
+        pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
+    )
 
 
 def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:

@@ -1,4 +1,6 @@
-"""A command on each node of a running job, by ssh from the login node: PBS itself starts nothing there."""
+"""A command on each node of a running job, by ssh from the login node: PBS itself starts nothing
+there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdash.backends.inside import GRACE_SECONDS, InsideCommand, InsideStep, exactly, fresh_frame_token, held
+from hpcdash.backends.inside import (
+    GRACE_SECONDS,
+    InsideCommand,
+    InsideStep,
+    exactly,
+    fresh_frame_token,
+    held,
+)
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.nodelist import expand
@@ -29,9 +38,10 @@ _OPTIONS = (
     "-oForwardAgent=no",
     "-oForwardX11=no",
 )
-# $1 token, $2 the script, $3 how many hosts, the hosts, then ssh with its options. A host's shell reads the script from
-# its stdin, whichever login shell there is; the stdin stays open as long as this shell is there, and a script ends with
-# it. A node that is this machine needs no ssh. What went wrong on the way is the host's frame.
+# $1 token, $2 the script, $3 how many hosts, the hosts, then ssh with its options. A host's shell
+# reads the script from its stdin, whichever login shell there is; the stdin stays open as long as
+# this shell is there, and a script ends with it. A node that is this machine needs no ssh. What
+# went wrong on the way is the host's frame.
 _OVER_SSH = r"""
 token=$1 script=$2 count=$3
 shift 3
@@ -78,10 +88,15 @@ kill "$watcher"
 def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     """ssh to each node, 32 at most. Raises UsageError where the nodes are not known."""
     if dialect is Dialect.SLURM_WRAPPERS:
-        raise UsageError("nothing runs beside a running job here: the wrappers have no command for it")
+        raise UsageError(
+            "nothing runs beside a running job here: the wrappers have no command for it"
+        )
     nodes = expand(row["node_list"] or "")
     if not nodes:
-        raise UsageError(f"which nodes job {visible(str(row['id']))} runs on is not known", "Ask again in a moment.")
+        raise UsageError(
+            f"which nodes job {visible(str(row['id']))} runs on is not known",
+            "Ask again in a moment.",
+        )
     for node in nodes:
         if not _HOST.fullmatch(node):
             raise UsageError(f"{visible(node)} is not a name of a machine")
@@ -102,7 +117,8 @@ def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand
     text = "\n".join(
         (
             "{",
-            "export LC_ALL=C " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
+            "export LC_ALL=C "
+            + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
             shlex.join(("set", "--", *arguments[1:])),
             script,
             "}",
@@ -110,7 +126,20 @@ def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand
     )
     hosts, skipped = tuple(nodes[:MOST_NODES]), tuple(nodes[MOST_NODES:])
     seconds = command.seconds + GRACE_SECONDS
-    argv = held(seconds, "sh", "-c", _OVER_SSH, "sh", token, text, str(len(hosts)), *hosts, "ssh", *_OPTIONS, "--")
+    argv = held(
+        seconds,
+        "sh",
+        "-c",
+        _OVER_SSH,
+        "sh",
+        token,
+        text,
+        str(len(hosts)),
+        *hosts,
+        "ssh",
+        *_OPTIONS,
+        "--",
+    )
     return InsideStep(argv, token, seconds + 15.0, _failure, hosts, ("ssh",), skipped)
 
 

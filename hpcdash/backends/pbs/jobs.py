@@ -1,4 +1,6 @@
-"""The queue: one qstat for everyone's jobs, narrowed on the login node, read into the columns of domain.schema.JOBS."""
+"""The queue: one qstat for everyone's jobs, narrowed on the login node, read into the columns of
+domain.schema.JOBS.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.backends.pbs import values
-from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE, spread, with_subjob_ends
+from hpcdash.backends.pbs.arrays import (
+    COUNTS,
+    REMAINING,
+    SUBMITTED,
+    THROTTLE,
+    spread,
+    with_subjob_ends,
+)
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import (
     KEPT,
@@ -53,9 +62,17 @@ from hpcdash.domain.runs import runs_of_jobs
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
-# What Torque and Slurm's wrappers say besides, or in place of these; and where nothing was left out on the login node.
+# What Torque and Slurm's wrappers say besides, or in place of these; and where nothing was left out
+# on the login node.
 _MORE = (
-    *("exit_status", "start_time", "comp_time", "init_work_dir", "job_array_request", "Resource_List.procs"),
+    *(
+        "exit_status",
+        "start_time",
+        "comp_time",
+        "init_work_dir",
+        "job_array_request",
+        "Resource_List.procs",
+    ),
     *("Variable_List", WORK_DIR_VARIABLE, MARK_VARIABLE),
 )
 # What `frame` reads.
@@ -107,20 +124,24 @@ class _Raw:
         listed = self["Variable_List"]
         if listed.null_count == len(listed):
             return as_array(alone)
-        found = per_distinct(listed, lambda text: submit_variable({"Variable_List": text}, name) or None, pa.string())
+        found = per_distinct(
+            listed, lambda text: submit_variable({"Variable_List": text}, name) or None, pa.string()
+        )
         return pc.coalesce(as_array(alone), as_array(found))
 
 
 def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Table:
-    """A row a record: the columns of domain.schema.JOBS as far as they do not hang on what an array's rows become, and
-    the texts those are made of."""
+    """A row a record: the columns of domain.schema.JOBS as far as they do not hang on what an
+    array's rows become, and the texts those are made of.
+    """
     table, is_copy = with_subjob_ends(table)
     raw = _Raw(table, dialect)
     limit = _limits(raw)
     used = values.durations(raw["resources_used.walltime"])
     state = _states(raw, used, limit)
     is_waiting, has_ended, runs = (
-        pc.is_in(state, value_set=pa.array(sorted(those))) for those in (WAITING, ENDED, {JobState.RUNNING})
+        pc.is_in(state, value_set=pa.array(sorted(those)))
+        for those in (WAITING, ENDED, {JobState.RUNNING})
     )
     no_time = pa.scalar(None, schema.TIME)
     # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
@@ -153,11 +174,17 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "native_state": raw["job_state"],
         "reason": raw.nothing,
         "priority": values.integers(raw["Priority"]),
-        "nodes": pc.coalesce(hosts, values.integers(raw["Resource_List.nodect"]), requested["nodes"]),
+        "nodes": pc.coalesce(
+            hosts, values.integers(raw["Resource_List.nodect"]), requested["nodes"]
+        ),
         "cpus": _cpus(raw, requested["cpus"]),
         "gpus": pc.coalesce(values.integers(raw["Resource_List.ngpus"]), requested["gpus"]),
-        "memory_bytes": pc.coalesce(values.sizes(raw["Resource_List.mem"]), requested["memory_bytes"]),
-        "elapsed_seconds": _elapsed(raw, started, ended, used, runs, is_waiting, clock_epoch_seconds),
+        "memory_bytes": pc.coalesce(
+            values.sizes(raw["Resource_List.mem"]), requested["memory_bytes"]
+        ),
+        "elapsed_seconds": _elapsed(
+            raw, started, ended, used, runs, is_waiting, clock_epoch_seconds
+        ),
         "limit_seconds": limit,
         # qtime is anew whenever a job comes into a queue.
         "submitted_at": values.instants(raw["qtime"] if raw.is_wrapped else raw["ctime"]),
@@ -229,7 +256,8 @@ def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
 def _letters(raw: _Raw) -> pa.Array:
     if not raw.is_wrapped:
         return raw["job_state"]
-    # Slurm gives a held job the priority 0, and no other that waits; its wrappers have no letter for it.
+    # Slurm gives a held job the priority 0, and no other that waits; its wrappers have no letter
+    # for it.
     is_held = pc.and_(pc.equal(raw["job_state"], "Q"), pc.equal(raw["Priority"], "0"))
     return pc.if_else(pc.fill_null(is_held, False), "H", raw["job_state"])
 
@@ -275,22 +303,35 @@ def _elapsed(
 
 def _requested(raw: _Raw) -> dict[str, pa.Array]:
     # Slurm's wrappers list the nodes that were named.
-    names = ("Resource_List.select",) if raw.is_wrapped else ("Resource_List.select", "Resource_List.nodes")
+    names = (
+        ("Resource_List.select",)
+        if raw.is_wrapped
+        else ("Resource_List.select", "Resource_List.nodes")
+    )
     encoded = words(raw.first_of(*names))
-    read = [None if text is None else read_resource_request(text) for text in encoded.dictionary.to_pylist()]
+    read = [
+        None if text is None else read_resource_request(text)
+        for text in encoded.dictionary.to_pylist()
+    ]
     return {
-        name: pa.array([None if one is None else getattr(one, name) for one in read], pa.int64()).take(encoded.indices)
+        name: pa.array(
+            [None if one is None else getattr(one, name) for one in read], pa.int64()
+        ).take(encoded.indices)
         for name in ("nodes", "cpus", "gpus", "memory_bytes")
     }
 
 
 def _cpus(raw: _Raw, in_chunks: pa.Array) -> pa.Array:
-    listed, processors = (values.integers(raw[f"Resource_List.{name}"]) for name in ("ncpus", "procs"))
+    listed, processors = (
+        values.integers(raw[f"Resource_List.{name}"]) for name in ("ncpus", "procs")
+    )
     if not raw.is_torque:
         return pc.coalesce(listed, in_chunks, processors)
     # Torque leaves the queue's default ncpus, and its default nodes, beside a request of others.
     has_processors = pc.match_substring(raw["Resource_List.nodes"], ":ppn=")
-    in_nodes = pc.if_else(pc.fill_null(has_processors, False), in_chunks, pa.scalar(None, pa.int64()))
+    in_nodes = pc.if_else(
+        pc.fill_null(has_processors, False), in_chunks, pa.scalar(None, pa.int64())
+    )
     return pc.coalesce(in_nodes, processors, listed, in_chunks)
 
 
@@ -302,7 +343,9 @@ def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
     tasks = pc.if_else(pc.and_(is_array, pc.not_equal(inner, "")), inner, no_word)
     return {
         "id": ids,
-        "array_id": pc.if_else(is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]"), no_word),
+        "array_id": pc.if_else(
+            is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]"), no_word
+        ),
         "array_task": tasks,
         "_number": values.integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": values.integers(tasks),
@@ -327,7 +370,9 @@ def _reasons(rows: pa.Table, dialect: Dialect) -> pa.Array:
     comments = pc.if_else(waits_for_it, RESERVATION_NOT_BEGUN, comments)
     names = ("state", "_substate", "_holds", "_exit_status", "_never_began")
     texts = (as_array(rows[name]).cast(pa.string()) for name in names)
-    keys = pc.binary_join_element_wise(*texts, comments, "\x1f", null_handling="replace", null_replacement="")
+    keys = pc.binary_join_element_wise(
+        *texts, comments, "\x1f", null_handling="replace", null_replacement=""
+    )
 
     def read(key: str) -> str | None:
         state, substate, holds, exit_status, never_began, comment = key.split("\x1f", 5)
@@ -360,20 +405,32 @@ _GOOD_ID = r"^[0-9]{1,12}(\[[0-9,:-]*\])?(\.[A-Za-z0-9._:-]*)?$"
 
 
 def jobs_query(dialect: Dialect, scope: JobScope) -> Query[ParsedTable]:
-    """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost the server a list."""
+    """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost the
+    server a list.
+    """
     want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
     since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
-    question = listing(dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task)
+    question = listing(
+        dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task
+    )
     parse = partial(parse_jobs, question=question, dialect=dialect, want=want)
 
     def commands(parsed: ParsedTable) -> int:
         return count_commands(want, parsed.table, is_everyones=scope.user is None)
 
-    return Query(question.argv, parse, limit_seconds=QUEUE_LIMIT_SECONDS, command=question.command, commands=commands)
+    return Query(
+        question.argv,
+        parse,
+        limit_seconds=QUEUE_LIMIT_SECONDS,
+        command=question.command,
+        commands=commands,
+    )
 
 
 def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Want) -> ParsedTable:
-    """Rows of domain.schema.JOBS; raises what the answer's failure stands for, NoSuchJob where none was found by id."""
+    """Rows of domain.schema.JOBS; raises what the answer's failure stands for, NoSuchJob where none
+    was found by id.
+    """
     parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
     table = parsed.table
     if want is Want.NOW:
@@ -395,7 +452,9 @@ def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Wan
 
 def is_ended(table: pa.Table) -> pa.Array:
     """Which rows of domain.schema.JOBS hold a job that ended."""
-    return pc.is_in(as_array(table["state"]).cast(pa.string()), value_set=pa.array(sorted(ENDED), pa.string()))
+    return pc.is_in(
+        as_array(table["state"]).cast(pa.string()), value_set=pa.array(sorted(ENDED), pa.string())
+    )
 
 
 def ended_before(table: pa.Table, epoch_seconds: int) -> pa.Array:
@@ -404,13 +463,19 @@ def ended_before(table: pa.Table, epoch_seconds: int) -> pa.Array:
 
 
 def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[ParsedTable, int]:
-    """All jobs of an answer that were asked for, living or not; and the login node's clock, in epoch seconds."""
+    """All jobs of an answer that were asked for, living or not; and the login node's clock, in
+    epoch seconds.
+    """
     frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question, dialect)
-    return ParsedTable(_asked_for(in_schema(frame, dialect), question), rejected), clock_epoch_seconds
+    return ParsedTable(
+        _asked_for(in_schema(frame, dialect), question), rejected
+    ), clock_epoch_seconds
 
 
 def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTable:
-    """The last run of each job of an answer, living or not, in the columns of domain.schema.RUNS."""
+    """The last run of each job of an answer, living or not, in the columns of
+    domain.schema.RUNS.
+    """
     frame, rejected, _ = _ordered_frame(answer, question, dialect)
     cput, memory, count = USED
     cpu_seconds = as_array(values.durations(frame[cput])).cast(pa.float64())
@@ -419,7 +484,8 @@ def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTabl
     known = pa.scalar(str(schema.UsageSource.ACCOUNTING))
     runs = runs_of_jobs(in_schema(frame, dialect))
     begun, ended = (as_array(runs[name]).cast(pa.int64()) for name in ("started_at", "ends_at"))
-    # PBS's walltime leaves out what a job was suspended; of a lost node it is the last that was heard.
+    # PBS's walltime leaves out what a job was suspended; of a lost node it is the last that was
+    # heard.
     suspended = pc.max_element_wise(
         pc.subtract(pc.subtract(ended, begun), as_array(runs["elapsed_seconds"])),
         pa.scalar(0, pa.int64()),
@@ -438,7 +504,9 @@ def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTabl
     return ParsedTable(runs, rejected)
 
 
-def _ordered_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple[pa.Table, tuple[str, ...], int]:
+def _ordered_frame(
+    answer: Answer, question: Listing, dialect: Dialect
+) -> tuple[pa.Table, tuple[str, ...], int]:
     """As _read_frame, with the rows of arrays, in the order of the list."""
     frame, places, rejected, clock_epoch_seconds = _read_frame(answer, question, dialect)
     frame, places = spread(frame, places)
@@ -447,8 +515,12 @@ def _ordered_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple
     return frame.take(order), rejected, clock_epoch_seconds
 
 
-def _read_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:
-    """(a row a record that is shown, the place of each, what was rejected, the clock); the texts end with this call."""
+def _read_frame(
+    answer: Answer, question: Listing, dialect: Dialect
+) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:
+    """(a row a record that is shown, the place of each, what was rejected, the clock); the texts
+    end with this call.
+    """
     listed = read_listing(answer, question, WANTED)
     raw, rejected = _good_ids(listed.records.table)
     raw, places = _one_a_job(raw)
@@ -472,7 +544,9 @@ def _good_ids(raw: pa.Table) -> tuple[pa.Table, list[str]]:
 
 
 def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
-    """Each id's last record, and the place of its first: an array's parent comes once more with its subjobs."""
+    """Each id's last record, and the place of its first: an array's parent comes once more with its
+    subjobs.
+    """
     codes = as_array(raw["id"]).dictionary_encode()
     numbers = row_numbers(raw.num_rows)
     if len(codes.dictionary) == raw.num_rows:
@@ -485,8 +559,12 @@ def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
 def _waits_with_its_array(frame: pa.Table) -> pa.Array:
     """Which subjobs are in the row of their array's waiting tasks."""
     ids = as_array(frame["id"])
-    is_shown = pc.is_in(as_array(frame["array_id"]), value_set=ids.filter(pc.match_substring(ids, "[]")))
-    waits = pc.and_(pc.equal(as_array(frame["native_state"]), "Q"), pc.is_valid(as_array(frame["_task"])))
+    is_shown = pc.is_in(
+        as_array(frame["array_id"]), value_set=ids.filter(pc.match_substring(ids, "[]"))
+    )
+    waits = pc.and_(
+        pc.equal(as_array(frame["native_state"]), "Q"), pc.is_valid(as_array(frame["_task"]))
+    )
     return pc.fill_null(pc.and_(is_shown, waits), False)
 
 
@@ -514,7 +592,9 @@ class ResourceRequest(Struct, frozen=True):
 
 
 def read_resource_request(text: str) -> ResourceRequest | None:
-    """Reads `2:ncpus=4:mem=1gb+1:ncpus=1`, `2:ppn=4:gpus=1`, `g01:ppn=4+g02`; None for what is no request."""
+    """Reads `2:ncpus=4:mem=1gb+1:ncpus=1`, `2:ppn=4:gpus=1`, `g01:ppn=4+g02`; None for what is no
+    request.
+    """
     nodes = cpus = gpus = 0
     memory: int | None = None
     for chunk in text.split("+"):
@@ -526,7 +606,9 @@ def read_resource_request(text: str) -> ResourceRequest | None:
         chunks = 1 if chunks is None else chunks
         chunk_cpus = next((_count(value) for name, _, value in of_each if name in _CPUS), 1)
         chunk_gpus = next((_count(value) for name, _, value in of_each if name in _GPUS), 0)
-        chunk_memory = next((size_bytes(value) for name, _, value in of_each if name == "mem"), None)
+        chunk_memory = next(
+            (size_bytes(value) for name, _, value in of_each if name == "mem"), None
+        )
         nodes += chunks
         cpus += chunks * (1 if chunk_cpus is None else chunk_cpus)
         gpus += chunks * (chunk_gpus or 0)

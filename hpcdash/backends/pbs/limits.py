@@ -34,7 +34,11 @@ _SERVER = "server_state"
 _GENERIC = "PBS_GENERIC"
 _PER = {"u": "user", "g": "group", "p": "project", "o": "all"}
 # Before 10, and in Torque, each limit of an entity had a name of its own.
-_COUNTS = {"max_run": "jobs_running", "max_queued": "jobs_submitted", "queued_jobs_threshold": "jobs_waiting"}
+_COUNTS = {
+    "max_run": "jobs_running",
+    "max_queued": "jobs_submitted",
+    "queued_jobs_threshold": "jobs_waiting",
+}
 _OLD_COUNTS = {
     "max_running": ("all", "jobs_running"),
     "max_user_run": ("user", "jobs_running"),
@@ -43,7 +47,12 @@ _OLD_COUNTS = {
     "max_user_queuable": ("user", "jobs_submitted"),
 }
 _AMOUNTS = ("max_run_res", "max_queued_res")
-_OLD_AMOUNTS = {"max_user_res": "user", "max_group_res": "group", "resources_available": "all", "resources_max": "job"}
+_OLD_AMOUNTS = {
+    "max_user_res": "user",
+    "max_group_res": "group",
+    "resources_available": "all",
+    "resources_max": "job",
+}
 _RESOURCES = {
     "ncpus": "cpus",
     "ngpus": "gpus",
@@ -69,11 +78,18 @@ def limits_query(dialect: Dialect, user: str) -> Query[ParsedTable]:
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(parse_limits, form=Form.DSV if token else Form.TEXT, token=token)
-    return Query(pbs("sh", "-c", _SCRIPT, "sh", user, *options), parse, command=_COMMAND, cap_bytes=TEXT_BYTES)
+    return Query(
+        pbs("sh", "-c", _SCRIPT, "sh", user, *options),
+        parse,
+        command=_COMMAND,
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
-    """Rows of domain.schema.LIMITS, the server's first; raises what the answer's failure stands for."""
+    """Rows of domain.schema.LIMITS, the server's first; raises what the answer's failure stands
+    for.
+    """
     require_success(answer, _COMMAND)
     head = _HEAD.match(answer.stdout)
     read = None if head is None else read_all(answer.stdout[head.end() :], form, token=token)
@@ -85,7 +101,10 @@ def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
     records = sorted(records, key=lambda record: _SERVER not in record[1])
     # What a reservation's queue allows its reservation tells.
     rows = [
-        row for name, native in records if not RESERVED_QUEUE.fullmatch(name) for row in _rows(name, native, person)
+        row
+        for name, native in records
+        if not RESERVED_QUEUE.fullmatch(name)
+        for row in _rows(name, native, person)
     ]
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
 
@@ -122,7 +141,9 @@ def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dic
         }
 
 
-def _limits(native: Mapping[str, str], person: _Person) -> Iterator[tuple[str, str, str | None, str, int]]:
+def _limits(
+    native: Mapping[str, str], person: _Person
+) -> Iterator[tuple[str, str, str | None, str, int]]:
     """(PBS's name, per, subject, resource, maximum) of each limit that holds for a person."""
     for attribute, value in native.items():
         base, _, name = attribute.partition(".")
@@ -152,7 +173,9 @@ def _limits(native: Mapping[str, str], person: _Person) -> Iterator[tuple[str, s
 
 
 def _of_person(limits: str, person: _Person) -> Iterator[tuple[str, str | None, str]]:
-    """(per, subject, amount) of the entities a person is; one's own entry counts before that for everybody."""
+    """(per, subject, amount) of the entities a person is; one's own entry counts before that for
+    everybody.
+    """
     told = list(_entities(limits))
     mine = {"u": {person.user}, "g": person.groups}
     named = {kind for kind, name, _ in told if name in mine.get(kind, ())}

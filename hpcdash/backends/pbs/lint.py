@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hpcdash.backends.options import Option
-from hpcdash.backends.pbs.options import MAGIC, chunks, read_command_line, read_directives, resources, settings
+from hpcdash.backends.pbs.options import (
+    MAGIC,
+    chunks,
+    read_command_line,
+    read_directives,
+    resources,
+    settings,
+)
 from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.script.lint import (
     ScriptRules,
@@ -36,11 +43,15 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
 
     Of a script's resources the first counts, of all else the last.
     """
-    given = [option for option in read_directives(directive_part(script)).given if not option.problem]
+    given = [
+        option for option in read_directives(directive_part(script)).given if not option.problem
+    ]
     said = [option for option in read_command_line(over).given if not option.problem]
     demanded = [option for option in said if option.name == "l"]
     demand = demand_of((*demanded, *given, *(option for option in said if option.name != "l")))
-    return overridden_demand(demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"})
+    return overridden_demand(
+        demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"}
+    )
 
 
 def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
@@ -52,7 +63,11 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
 
 
 def refusal_hint(
-    words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+    words: str,
+    version: str,
+    script: str,
+    options: Sequence[str] = (),
+    gpu_types: Sequence[str] = (),
 ) -> str:
     """Nothing: what PBS refuses it says."""
     return ""
@@ -64,16 +79,30 @@ def _is_time(text: str) -> bool:
 
 
 def demand_of(options: Sequence[Option]) -> Demand:
-    """Of a script's options as qsub reads them: -q, -A, and of -l select (or nodes), walltime, ncpus, mem."""
+    """Of a script's options as qsub reads them: -q, -A, and of -l select (or nodes), walltime,
+    ncpus, mem.
+    """
     last = {option.name: option for option in options}
     said = settings(options, in_script=True)
-    lines = {f"l.{name}": one for one in options if one.name == "l" for name, _ in resources(one.value or "")}
-    select = chunks(said.get("l.select") or said.get("l.nodes") or "") if {"l.select", "l.nodes"} & said.keys() else []
+    lines = {
+        f"l.{name}": one
+        for one in options
+        if one.name == "l"
+        for name, _ in resources(one.value or "")
+    }
+    select = (
+        chunks(said.get("l.select") or said.get("l.nodes") or "")
+        if {"l.select", "l.nodes"} & said.keys()
+        else []
+    )
     counted = [(parse_count(count or "1") or 1, dict(parts)) for count, parts in select]
 
     def most(*names: str) -> int | None:
         found = [
-            amount for _, parts in counted for name in names if (amount := parse_count(parts.get(name, ""))) is not None
+            amount
+            for _, parts in counted
+            for name in names
+            if (amount := parse_count(parts.get(name, ""))) is not None
         ]
         return max(found, default=None)
 
@@ -126,7 +155,9 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
         return
     for name, amount in resources(option.value or ""):
         if name == "walltime" and not _is_time(amount):
-            yield LintFinding("error", place, f"walltime={amount} is not a time", "Write hours:minutes:seconds.")
+            yield LintFinding(
+                "error", place, f"walltime={amount} is not a time", "Write hours:minutes:seconds."
+            )
 
 
 def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
@@ -137,7 +168,12 @@ def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     if has_own:
         yield LintFinding("warning", f"line {first}", words, "")
     else:
-        yield LintFinding("error", f"line {first}", f"{words}, and there is no #PBS line", "Write #PBS lines instead.")
+        yield LintFinding(
+            "error",
+            f"line {first}",
+            f"{words}, and there is no #PBS line",
+            "Write #PBS lines instead.",
+        )
 
 
 _RULES = ScriptRules(

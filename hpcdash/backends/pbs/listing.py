@@ -22,8 +22,27 @@ WORK_DIR_VARIABLE = "PBS_O_WORKDIR"
 MARK_VARIABLE = "HPCDASH_MARK"
 # What the awk program lets through of each job in DSV.
 KEPT = (
-    *("Job_Name", "Job_Owner", "job_state", "substate", "queue", "Account_Name", "Priority", "comment", "depend"),
-    *("ctime", "qtime", "etime", "stime", "mtime", "obittime", "history_timestamp", "Execution_Time"),
+    *(
+        "Job_Name",
+        "Job_Owner",
+        "job_state",
+        "substate",
+        "queue",
+        "Account_Name",
+        "Priority",
+        "comment",
+        "depend",
+    ),
+    *(
+        "ctime",
+        "qtime",
+        "etime",
+        "stime",
+        "mtime",
+        "obittime",
+        "history_timestamp",
+        "Execution_Time",
+    ),
     *("estimated.start_time", "exec_host", "Hold_Types", "Exit_status", "resources_used.walltime"),
     *("Resource_List.select", "Resource_List.nodes", "Resource_List.nodect", "Resource_List.ncpus"),
     *("Resource_List.ngpus", "Resource_List.mem", "Resource_List.walltime"),
@@ -32,12 +51,14 @@ KEPT = (
 # And of each run, where that is asked for: what it used.
 USED = ("resources_used.cput", "resources_used.mem", "run_count")
 
-# A record is a line, but for the byte CA in a value, which PBS writes as ^ and a newline: every record begins with the
-# same attribute, before which nobody's value comes. After the records comes a line of ours with the exit status of
-# qstat, which a pipe would lose; no value can hold the token it begins with.
-# A person's variables can be a megabyte of escaped commas, of which an awk may take minutes to find the end: a folder's
-# name has 4096 bytes, twice as many where each is escaped.
-# Whether there was any record is what the script is to know of the answer: `seen` goes to descriptor 3.
+# A record is a line, but for the byte CA in a value, which PBS writes as ^ and a newline: every
+# record begins with the same attribute, before which nobody's value comes. After the records comes
+# a line of ours with the exit status of qstat, which a pipe would lose; no value can hold the token
+# it begins with.
+# A person's variables can be a megabyte of escaped commas, of which an awk may take minutes to find
+# the end: a folder's name has 4096 bytes, twice as many where each is escaped.
+# Whether there was any record is what the script is to know of the answer: `seen` goes to
+# descriptor 3.
 _NARROW = r"""
 function field(name,    head, at, rest) {
     head = T name "="
@@ -132,9 +153,9 @@ END {
 }
 """.replace("KEPT_FIELDS", " ".join(KEPT))
 
-# 35: it has ended, 153: unknown (with -E only where all are), 1: the login node cannot resolve the server that the id
-# names, which is not the one it is configured with, 2: a qstat that knows no -E. qstat and qselect exit 0, with nothing
-# printed, for -x where no history is kept.
+# 35: it has ended, 153: unknown (with -E only where all are), 1: the login node cannot resolve the
+# server that the id names, which is not the one it is configured with, 2: a qstat that knows no -E.
+# qstat and qselect exit 0, with nothing printed, for -x where no history is kept.
 SCRIPT = (
     r"""
 set -f
@@ -271,7 +292,8 @@ exit 0
 """
 )
 
-# How long each task of an array ran its one row does not say: for hours each is listed, up to so many.
+# How long each task of an array ran its one row does not say: for hours each is listed, up to so
+# many.
 _MOST_TASKS = 100_000
 _EVERYONES_ENDED = """
         ended=$(qselect -x -s F $when) || exit
@@ -318,7 +340,10 @@ class Want(StrEnum):
 
 
 class Listing(Struct, frozen=True):
-    """A question for jobs. `command` is what a person would have called; `job_ids` are those asked for."""
+    """A question for jobs.
+
+    `command` is what a person would have called; `job_ids` are those asked for.
+    """
 
     argv: tuple[str, ...]
     command: tuple[str, ...]
@@ -328,7 +353,8 @@ class Listing(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """The answer: records as read_records gives them, and what the login node's clock said, in epoch seconds.
+    """The answer: records as read_records gives them, and what the login node's clock said, in
+    epoch seconds.
 
     `owner` is whose jobs were asked for, '' for everyone's; text and XML are not narrowed to them.
     """
@@ -347,13 +373,14 @@ def listing(
     *,
     for_hours: bool = False,
 ) -> Listing:
-    """Ask for jobs of `user` (None: everyone's, '': one's own), or for `job_ids`; `since_seconds`: ended no longer ago.
+    """Ask for jobs of `user` (None: everyone's, '': one's own), or for `job_ids`; `since_seconds`:
+    ended no longer ago.
 
-    `for_hours`: what of USED there is comes too, and each subjob that runs or ended of everyone's arrays, of which else
-    there is the parent alone.
+    `for_hours`: what of USED there is comes too, and each subjob that runs or ended of everyone's
+    arrays, of which else there is the parent alone.
 
-    Raises UsageError for what is no job id. Each subjob that runs or ended comes with `job_ids`, and with a user's 20
-    newest arrays. Form and dialect decide what is left to narrow.
+    Raises UsageError for what is no job id. Each subjob that runs or ended comes with `job_ids`,
+    and with a user's 20 newest arrays. Form and dialect decide what is left to narrow.
     """
     asked = tuple(dict.fromkeys(_read_id(job_id, dialect) for job_id in job_ids))
     words = tuple(dict.fromkeys(_asked_id(job) for job in asked))
@@ -361,7 +388,18 @@ def listing(
     token = fresh_token()
     whose = "*" if user is None or words else user
     script = _SCRIPT_FOR_HOURS if for_hours else SCRIPT
-    argv = pbs("sh", "-c", script, "sh", token, str(form), str(want), str(max(0, since_seconds)), whose, *words)
+    argv = pbs(
+        "sh",
+        "-c",
+        script,
+        "sh",
+        token,
+        str(form),
+        str(want),
+        str(max(0, since_seconds)),
+        whose,
+        *words,
+    )
     flags = ("-x",) if want is not Want.NOW and form is not Form.WRAPPED else ()
     return Listing(argv, ("qstat", *flags, "-f", *words), form, token, asked)
 
@@ -386,7 +424,9 @@ def _asked_id(job: JobId) -> str:
 
 
 def count_commands(want: Want, table: pa.Table, *, is_everyones: bool) -> int:
-    """How many of PBS's commands SCRIPT ran for the jobs of an answer: the selections, and a qstat for their ids."""
+    """How many of PBS's commands SCRIPT ran for the jobs of an answer: the selections, and a qstat
+    for their ids.
+    """
     if want is Want.NOW and is_everyones:
         return 1
     describing: int = -(-table.num_rows // _IDS_A_COMMAND)
@@ -394,7 +434,11 @@ def count_commands(want: Want, table: pa.Table, *, is_everyones: bool) -> int:
         return max(1, describing)
     # Of one's own jobs the subjobs are selected apart.
     has_arrays = not is_everyones and table["array_id"].null_count < table.num_rows
-    selecting: int = 1 if want is Want.ENDED else int(not is_everyones) + int(has_arrays) + int(want is Want.RECENT)
+    selecting: int = (
+        1
+        if want is Want.ENDED
+        else int(not is_everyones) + int(has_arrays) + int(want is Want.RECENT)
+    )
     return selecting + describing
 
 

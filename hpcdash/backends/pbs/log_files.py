@@ -1,4 +1,6 @@
-"""Where a job's output is: from Output_Path, Keep_Files, Join_Path and the node it runs on. Reads no file.
+"""Where a job's output is: from Output_Path, Keep_Files, Join_Path and the node it runs on.
+
+Reads no file.
 
 The rules are those of pbs_mom, OpenPBS's and Torque's: std_file_name() in src/resmom/start_exec.c.
 """
@@ -36,7 +38,9 @@ Native = Mapping[str, str]
 
 
 class _Stream(Struct, frozen=True):
-    """stdout (`key` o) or stderr (e): where pbs_mom writes it while the job runs, and what becomes of it."""
+    """stdout (`key` o) or stderr (e): where pbs_mom writes it while the job runs, and what becomes
+    of it.
+    """
 
     key: str
     suffix: str
@@ -62,8 +66,12 @@ def log_files(dialect: Dialect, detail: JobDetail, script: Script | None = None)
 
 def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
     if dialect is Dialect.SLURM_WRAPPERS:
-        return LogFiles(None, None, "Slurm's commands by Torque's names do not report where a job writes")
-    if native.get("interactive", "").lower() in ("true", "1") or _path_of(native, _STDOUT).startswith("/dev/pts/"):
+        return LogFiles(
+            None, None, "Slurm's commands by Torque's names do not report where a job writes"
+        )
+    if native.get("interactive", "").lower() in ("true", "1") or _path_of(
+        native, _STDOUT
+    ).startswith("/dev/pts/"):
         return LogFiles(None, None, _INTERACTIVE_NOTE)
     job = _Job(dialect, native, row)
     joined = native.get("Join_Path", "n")
@@ -74,9 +82,12 @@ def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFi
     return _files(out, None if joined.startswith("oe") else job.place(_STDERR))
 
 
-def last_files(row: Mapping[str, Any], native: Native, dialect: Dialect) -> tuple[str | None, str | None]:
-    """Where stdout and stderr of a row of domain.schema.JOBS are once the job has ended, the same path where they are
-    joined; None where that is not told, or there is no file."""
+def last_files(
+    row: Mapping[str, Any], native: Native, dialect: Dialect
+) -> tuple[str | None, str | None]:
+    """Where stdout and stderr of a row of domain.schema.JOBS are once the job has ended, the same
+    path where they are joined; None where that is not told, or there is no file.
+    """
     ended = {**row, "state": JobState.COMPLETED}
     files = _files_of(dialect, native, ended)
     return files.stdout, files.stdout if files.stderr is None else files.stderr
@@ -140,7 +151,10 @@ class _Job:
         elif self._is_array:
             path = path.replace(_ARRAY_INDEX, self._task)
         if self._dialect is Dialect.TORQUE and "$" in path:
-            path, note = self._filled(path), "a guess: Torque expands the variables in the path itself"
+            path, note = (
+                self._filled(path),
+                "a guess: Torque expands the variables in the path itself",
+            )
         if path.endswith("/"):
             path += self._id + stream.suffix
         if not path.startswith("/"):
@@ -149,7 +163,8 @@ class _Job:
         return _Place(path, "", note)
 
     def _kept_on_node(self, stream: _Stream) -> _Place | None:
-        """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own), never anywhere else.
+        """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own),
+        never anywhere else.
 
         A node writes it there itself: the login node has it where the home folder is shared.
         """
@@ -161,7 +176,10 @@ class _Job:
         where = f"of {node}" if node else "of the node it runs on"
         words = "its own folder" if self._is_private else "the home folder"
         path = f"{home.rstrip('/')}/{self._name}.{stream.key}{number_of(self._id)}{index}"
-        note = f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path was asked for"
+        note = (
+            f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
+            f"was asked for"
+        )
         return _Place(path, "", "; ".join((note, *filter(None, [self._format_removed(stream)]))))
 
     def _spooled(self, stream: _Stream, last: _Place | None) -> _Place | None:
@@ -172,14 +190,22 @@ class _Job:
             # The home folder is shared as a rule; another folder is one of the node's.
             home = submit_variable(self._native, "PBS_O_HOME")
             is_shared = bool(home) and self._job_dir.startswith(f"{home.rstrip('/')}/")
-            note = f"in the job's own folder{f' on {node}' if node else ''} until it ends (sandbox=PRIVATE)"
+            note = (
+                f"in the job's own folder{f' on {node}' if node else ''} until it ends "
+                f"(sandbox=PRIVATE)"
+            )
             path = f"{self._job_dir.rstrip('/')}/{self._id}{stream.suffix}"
             return self._noted(_Place(path, "" if is_shared else node, note), removed)
         if not node:
-            return self._noted(last, f"{self._keeper} keeps it on the node the job runs on until it ends", removed)
+            return self._noted(
+                last, f"{self._keeper} keeps it on the node the job runs on until it ends", removed
+            )
         path = f"{_SPOOLS.get(self._dialect, _SPOOL)}/{self._id}{stream.suffix}"
         advice = "; submit with -k oed to read it here meanwhile" if self._writes_directly else ""
-        return self._noted(_Place(path, node, f"{self._keeper} keeps it on {node} until the job ends{advice}"), removed)
+        return self._noted(
+            _Place(path, node, f"{self._keeper} keeps it on {node} until the job ends{advice}"),
+            removed,
+        )
 
     # -- what they are made of
 
@@ -194,7 +220,9 @@ class _Job:
 
     @property
     def _node(self) -> str:
-        """The first node, which writes the files; '' where none is told, or none that a command may be given."""
+        """The first node, which writes the files; '' where none is told, or none that a command may
+        be given.
+        """
         first = re.split(r"[/+:]", self._native.get("exec_host", "").strip(), maxsplit=1)[0]
         return first if _NODE.fullmatch(first) else ""
 
@@ -205,7 +233,11 @@ class _Job:
 
     def _format_removed(self, stream: _Stream) -> str:
         asked = self._native.get("Remove_Files", "n")
-        return f"{self._keeper} was asked to remove it when the job ends (-R {asked})" if stream.key in asked else ""
+        return (
+            f"{self._keeper} was asked to remove it when the job ends (-R {asked})"
+            if stream.key in asked
+            else ""
+        )
 
     def _format_far(self, stream: _Stream) -> str:
         """Which machine has it, where that is another than the one the job was submitted from."""
@@ -245,7 +277,10 @@ def _short(host: str) -> str:
 
 
 def submit_variable(native: Native, name: str) -> str:
-    """A variable of Variable_List, '' where it is not in it. PBS puts its own, PBS_O_…, before a person's."""
+    """A variable of Variable_List, '' where it is not in it.
+
+    PBS puts its own, PBS_O_…, before a person's.
+    """
     for one in _VARIABLE.finditer(native.get("Variable_List", "")):
         found, _, value = one[0].partition("=")
         if found == name:
@@ -259,14 +294,23 @@ def variable_value(listed: str) -> str:
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """As ScriptsPart.submitted_file. qsub's words are kept without their quotes: a doubtful name is none."""
-    words = (detail.native.get("Submit_arguments") or detail.native.get("submit_args") or "").split()
+    """As ScriptsPart.submitted_file.
+
+    qsub's words are kept without their quotes: a doubtful name is none.
+    """
+    words = (
+        detail.native.get("Submit_arguments") or detail.native.get("submit_args") or ""
+    ).split()
     position = 0
     while position < len(words) and words[position].startswith("-"):
         option = words[position]
         valued = option[1:].lstrip(_FLAGS)
         # After -- comes a command; - is qsub's own stdin, -I has no script.
-        if option in ("--", "-") or "I" in option[: len(option) - len(valued)] or valued[:1] == _MOVES_SUBMIT_FOLDER:
+        if (
+            option in ("--", "-")
+            or "I" in option[: len(option) - len(valued)]
+            or valued[:1] == _MOVES_SUBMIT_FOLDER
+        ):
             return None
         # Its value stands behind it, or is the next word.
         position += 2 if len(valued) == 1 else 1

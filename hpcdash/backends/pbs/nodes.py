@@ -1,7 +1,8 @@
 """Nodes: one pbsnodes with a record a vnode, read into the columns of domain.schema.NODES.
 
-A row is a vnode, which is what the scheduler places jobs on; nearly always that is a whole host. A host that was
-divided (gpu01 into gpu01[0] and gpu01[1]) is left out where it keeps nothing for itself: no job could be put there.
+A row is a vnode, which is what the scheduler places jobs on; nearly always that is a whole host. A
+host that was divided (gpu01 into gpu01[0] and gpu01[1]) is left out where it keeps nothing for
+itself: no job could be put there.
 """
 
 from __future__ import annotations
@@ -62,13 +63,16 @@ _STATES: tuple[tuple[str, NodeState], ...] = (
 _STATE_OF = dict(_STATES)
 _PLACE_OF = {word: place for place, (word, _) in enumerate(_STATES)}
 # Of these the state says all.
-_SAID_BY_STATE = frozenset({"free", "idle", "mixed", "allocated", "job-busy", "job-exclusive", "job-sharing"})
+_SAID_BY_STATE = frozenset(
+    {"free", "idle", "mixed", "allocated", "job-busy", "job-exclusive", "job-sharing"}
+)
 _FLAG_NAMES = {"maintenance": "maint"}
 _BAD = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.DRAINING, NodeState.UNKNOWN})
 
 
 def node_state(native: str, *, has_jobs: bool) -> tuple[NodeState, list[str]]:
-    """Our state and the flags of `free`, `down,offline` or `<various>`; unknown where no word of it is known.
+    """Our state and the flags of `free`, `down,offline` or `<various>`; unknown where no word of it
+    is known.
 
     A flag is a word beside the one that made the state, or one that says more than the state does.
     """
@@ -98,7 +102,8 @@ _GPU_TYPES = ("gpu_model", "gpu_type", "gputype", "gpumodel", "gpu_name", "accel
 # Resources that are no features: they say where or how much.
 _NO_FEATURES = frozenset({"arch", "host", "vnode", *_GPU_TYPES})
 _AMOUNT = re.compile(r"-?[0-9.]+ ?[kmgtpeKMGTPE]?[bBwW]?|[0-9:]+")
-# PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job; without a job they are none.
+# PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job; without a job they
+# are none.
 _SLOTS = re.compile(r"([0-9][0-9,-]*)(?:/([^,\s/]+))?")
 _ALL_VNODES = ("pbsnodes", "-av")
 _NO_NODES = (b"no node list", b"No nodes found")
@@ -116,8 +121,11 @@ def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
 
 
 def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
-    """As QueuePart.down_hosts: pbsnodes for these hosts. A job stays R on a host that is gone until the server
-    gives it up (node_fail_requeue, 310 s as PBS comes)."""
+    """As QueuePart.down_hosts: pbsnodes for these hosts.
+
+    A job stays R on a host that is gone until the server gives it up (node_fail_requeue, 310 s as
+    PBS comes).
+    """
     named = [host for host in hosts if _HOST_NAME.fullmatch(host)]
     if dialect is Dialect.SLURM_WRAPPERS or not named:
         return None
@@ -127,7 +135,9 @@ def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[
     else:
         token, argv = "", pbs("pbsnodes", *named)
     form = Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT
-    return Query(argv, partial(parse_down_hosts, form=form, token=token), command=("pbsnodes", *named))
+    return Query(
+        argv, partial(parse_down_hosts, form=form, token=token), command=("pbsnodes", *named)
+    )
 
 
 def parse_down_hosts(answer: Answer, *, form: Form, token: str = "") -> frozenset[str]:
@@ -135,21 +145,29 @@ def parse_down_hosts(answer: Answer, *, form: Form, token: str = "") -> frozense
     read = read_all(answer.stdout, form, token=token)
     records = read[0] if read else []
     return frozenset(
-        name for name, said in records if node_state(said.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
+        name
+        for name, said in records
+        if node_state(said.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
     )
 
 
-def parse_nodes(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = "") -> ParsedTable:
-    """Rows of domain.schema.NODES, in the order printed; raises what the answer's failure stands for.
+def parse_nodes(
+    answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = ""
+) -> ParsedTable:
+    """Rows of domain.schema.NODES, in the order printed; raises what the answer's failure stands
+    for.
 
-    `memory_used_bytes` is what jobs asked for, `queues` null where a node is of no queue in particular.
+    `memory_used_bytes` is what jobs asked for, `queues` null where a node is of no queue in
+    particular.
     """
     if not answer.stdout.strip() and any(words in answer.stderr for words in _NO_NODES):
         return ParsedTable(schema.empty(schema.NODES))
     # Without the delimiter, which is another each time.
     command = _ALL_VNODES if dialect is Dialect.OPENPBS else ()
     require_success(answer, command)
-    read = read_all(answer.stdout, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, token=token)
+    read = read_all(
+        answer.stdout, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, token=token
+    )
     if read is None:
         raise unreadable(answer, "nodes", command)
     records, rejected = read
@@ -161,11 +179,18 @@ def parse_nodes(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: st
             if not _is_empty(said) or _host(name, said) not in with_resources
         ]
     else:
-        rows = [_torque_node(name, said, is_slurm=dialect is Dialect.SLURM_WRAPPERS) for name, said in records]
+        rows = [
+            _torque_node(name, said, is_slurm=dialect is Dialect.SLURM_WRAPPERS)
+            for name, said in records
+        ]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
         rejected += tuple(f"a node with more jobs than can be counted: {name}" for name in too_many)
-    since = values.instants(pa.array([row["reason_since"] for row in rows], pa.string())).cast(pa.int64()).to_pylist()
+    since = (
+        values.instants(pa.array([row["reason_since"] for row in rows], pa.string()))
+        .cast(pa.int64())
+        .to_pylist()
+    )
     rows = [{**row, "reason_since": epoch} for row, epoch in zip(rows, since, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), rejected)
 
@@ -176,12 +201,18 @@ def _host(name: str, said: Mapping[str, str]) -> str:
 
 def _is_empty(said: Mapping[str, str]) -> bool:
     """Whether it has no processors, GPUs or memory, as what is left of a host that was divided."""
-    counts = (digits(said.get(_AVAILABLE + "ncpus")), digits(said.get(_AVAILABLE + _gpu_resource(said))))
+    counts = (
+        digits(said.get(_AVAILABLE + "ncpus")),
+        digits(said.get(_AVAILABLE + _gpu_resource(said))),
+    )
     return not any(counts) and not _size(said.get(_AVAILABLE + "mem"))
 
 
 def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
-    jobs = {place.strip().rpartition("/")[0] or place.strip() for place in said.get("jobs", "").split(",")} - {""}
+    jobs = {
+        place.strip().rpartition("/")[0] or place.strip()
+        for place in said.get("jobs", "").split(",")
+    } - {""}
     native = said.get("state", "")
     state, flags = node_state(native, has_jobs=bool(jobs))
     cpus = digits(said.get(_AVAILABLE + "ncpus"))
@@ -201,7 +232,9 @@ def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
         "cpus_used": digits(said.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
         "gpus": gpus,
         "gpus_used": digits(said.get(_ASSIGNED + gpu_resource, "" if gpus is None else "0")),
-        "gpu_type": next((said[_AVAILABLE + key] for key in _GPU_TYPES if said.get(_AVAILABLE + key)), None),
+        "gpu_type": next(
+            (said[_AVAILABLE + key] for key in _GPU_TYPES if said.get(_AVAILABLE + key)), None
+        ),
         "memory_bytes": _size(said.get(_AVAILABLE + "mem")),
         "memory_used_bytes": _size(said.get(_ASSIGNED + "mem")),
         "load": None,
@@ -217,7 +250,9 @@ def _gpu_resource(said: Mapping[str, str]) -> str:
 
 
 def _features(said: Mapping[str, str]) -> list[str]:
-    """A site's own resources that name a kind rather than an amount, as one asks for them: bigmem, cputype=milan."""
+    """A site's own resources that name a kind rather than an amount, as one asks for them: bigmem,
+    cputype=milan.
+    """
     features = []
     for key, value in said.items():
         name = key.removeprefix(_AVAILABLE)
@@ -229,7 +264,11 @@ def _features(said: Mapping[str, str]) -> list[str]:
 
 def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
     """A node of Torque's, or as Slurm's wrappers print it, who know nothing of the jobs on it."""
-    used_by = [] if is_slurm else [(slots, job) for slots, job in _SLOTS.findall(said.get("jobs", "")) if job]
+    used_by = (
+        []
+        if is_slurm
+        else [(slots, job) for slots, job in _SLOTS.findall(said.get("jobs", "")) if job]
+    )
     native = said.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))
     status = _status(said.get("status", ""))
@@ -259,7 +298,9 @@ def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[
 
 
 def _status(text: str) -> dict[str, str]:
-    """What a node's daemon says of itself; a message may hold commas, what comes after it is still found."""
+    """What a node's daemon says of itself; a message may hold commas, what comes after it is still
+    found.
+    """
     pairs = (part.partition("=") for part in text.split(","))
     return {key: value for key, equals, value in pairs if equals}
 
@@ -276,7 +317,9 @@ def _slot_count(slots: str) -> int:
 
 
 def _gpus_used(status: str | None) -> int | None:
-    """GPUs that jobs have, of Torque's `gpu[0]=…;gpu_state=Unallocated;…`; None where it says nothing of them."""
+    """GPUs that jobs have, of Torque's `gpu[0]=…;gpu_state=Unallocated;…`; None where it says
+    nothing of them.
+    """
     states = re.findall(r"gpu_state=([A-Za-z]+)", status or "")
     return sum(word != "Unallocated" for word in states) if states else None
 

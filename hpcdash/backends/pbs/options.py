@@ -1,7 +1,9 @@
-"""qsub's options: their grammar on a command line and in #PBS lines, and which a request leaves to a person.
+"""qsub's options: their grammar on a command line and in #PBS lines, and which a request leaves to
+a person.
 
-Sources: qsub.c, qsub_sup.c and Libcmds of OpenPBS 23.06, whose options are getopt's: one letter each, a value attached
-or apart; qsub(1B) of Torque 6 for what Torque has besides. No letter takes a value in one and none in the other.
+Sources: qsub.c, qsub_sup.c and Libcmds of OpenPBS 23.06, whose options are getopt's: one letter
+each, a value attached or apart; qsub(1B) of Torque 6 for what Torque has besides. No letter takes a
+value in one and none in the other.
 """
 
 from __future__ import annotations
@@ -10,7 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdash.backends.options import WITHOUT_VALUE, Option, ParsedCommandLine, quoted_word, raise_for, whole_options
+from hpcdash.backends.options import (
+    WITHOUT_VALUE,
+    Option,
+    ParsedCommandLine,
+    quoted_word,
+    raise_for,
+    whole_options,
+)
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.errors import UsageError
@@ -39,7 +48,8 @@ _GROUPING = re.compile(r"group=[A-Za-z][A-Za-z0-9_-]*")
 def read_command_line(words: Sequence[str], line: int = 0) -> ParsedCommandLine:
     """qsub's options; `name` is an option's letter.
 
-    Words that are no option are in `script`, wherever they stand; from `--` on all are, the dashes included.
+    Words that are no option are in `script`, wherever they stand; from `--` on all are, the dashes
+    included.
     """
     given: list[Option] = []
     others: list[str] = []
@@ -78,7 +88,9 @@ def _letters(word: str, following: str | None, line: int) -> tuple[list[Option],
 
 
 def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
-    """The options of a script's directive lines; a word that is no option, and an open quote, are problems."""
+    """The options of a script's directive lines; a word that is no option, and an open quote, are
+    problems.
+    """
     given: list[Option] = []
     for number, text in directive_lines(script, prefix):
         given += read_directive(text, number).given
@@ -90,15 +102,20 @@ def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     try:
         words = split_arguments(text)
     except ValueError as error:
-        return ParsedCommandLine((Option("", None, text.strip(), (text.strip(),), line, str(error)),))
+        return ParsedCommandLine(
+            (Option("", None, text.strip(), (text.strip(),), line, str(error)),)
+        )
     read = read_command_line(words, line)
-    strays = [Option("", None, word, (word,), line, "not an option of qsub") for word in read.script]
+    strays = [
+        Option("", None, word, (word,), line, "not an option of qsub") for word in read.script
+    ]
     return ParsedCommandLine((*read.given, *strays))
 
 
 def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str]]:
-    """(1-based line number, what stands behind the prefix) of each directive that qsub reads: those before the first
-    line that is a command. Blanks may stand before it, and a backslash at its end joins the next line to it.
+    """(1-based line number, what stands behind the prefix) of each directive that qsub reads: those
+    before the first line that is a command. Blanks may stand before it, and a backslash at its end
+    joins the next line to it.
 
     An empty prefix stands for none at all, as `-C ''` does.
     """
@@ -120,8 +137,8 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 
 
 def split_arguments(text: str) -> list[str]:
-    """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away outside of them,
-    and # is nothing special. Raises ValueError for a quote that is not closed.
+    """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away
+    outside of them, and # is nothing special. Raises ValueError for a quote that is not closed.
     """
     words: list[str] = []
     word: list[str] | None = None
@@ -150,7 +167,9 @@ def split_arguments(text: str) -> list[str]:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a list with commas, each as it was written: quotes and a backslash protect a comma."""
+    """The items of a list with commas, each as it was written: quotes and a backslash protect a
+    comma.
+    """
     items: list[str] = []
     start = at = 0
     quote = ""
@@ -179,7 +198,9 @@ def is_closed(text: str) -> bool:
 
 
 def resources(value: str) -> list[tuple[str, str]]:
-    """(resource, amount) of a -l value: `select=2:ncpus=4,walltime=1:00:00`; '' for one without an amount."""
+    """(resource, amount) of a -l value: `select=2:ncpus=4,walltime=1:00:00`; '' for one without an
+    amount.
+    """
     pairs = [item.partition("=") for item in split_list(value) if item.strip()]
     return [(name.strip(), amount.strip()) for name, _, amount in pairs]
 
@@ -199,10 +220,11 @@ def attributes(value: str) -> list[tuple[str, str]]:
 
 
 def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(how many, [(resource, amount)]) of each chunk of a select or nodes value: `2:ncpus=4+1:ngpus=1`.
+    """(how many, [(resource, amount)]) of each chunk of a select or nodes value:
+    `2:ncpus=4+1:ngpus=1`.
 
-    How many is '' where that is not written, which stands for one. A word that is no amount, such as a node's name or
-    feature, is a resource without one.
+    How many is '' where that is not written, which stands for one. A word that is no amount, such
+    as a node's name or feature, is a resource without one.
     """
     found = []
     for chunk in select.split("+"):
@@ -216,7 +238,9 @@ def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A place of -l: how chunks lie on hosts, whom they share these with, and what all are to have in common ('')."""
+    """A place of -l: how chunks lie on hosts, whom they share these with, and what all are to have
+    in common ('').
+    """
 
     arrangement: str = ""
     sharing: str = ""
@@ -227,7 +251,10 @@ class Placement:
 
 
 def read_placement(text: str) -> Placement:
-    """`scatter:excl:group=rack` in any order. Raises ValueError naming a word that is none, or one too many."""
+    """`scatter:excl:group=rack` in any order.
+
+    Raises ValueError naming a word that is none, or one too many.
+    """
     found: dict[str, str] = {}
     for word in text.split(":"):
         kind = "group" if _GROUPING.fullmatch(word) else _PLACE_WORDS.get(word, "")
@@ -240,10 +267,12 @@ def read_placement(text: str) -> Placement:
 
 
 def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
-    """What options set, the one that counts of each: `N`, `l.walltime`, `W.depend`; '' for one without a value.
+    """What options set, the one that counts of each: `N`, `l.walltime`, `W.depend`; '' for one
+    without a value.
 
-    Where a thing is said twice the last counts, of a script's resources the first: qsub adds one from a directive only
-    where it has none. A command line's come before those of directives, each by itself.
+    Where a thing is said twice the last counts, of a script's resources the first: qsub adds one
+    from a directive only where it has none. A command line's come before those of directives, each
+    by itself.
     """
     found: dict[str, str] = {}
     for option in options:
@@ -262,7 +291,10 @@ def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
 
 
 def directive_word(field: str, value: str) -> str:
-    """A value as qsub reads it back from a line; in its quotes nothing is escaped. Raises UsageError as above."""
+    """A value as qsub reads it back from a line; in its quotes nothing is escaped.
+
+    Raises UsageError as above.
+    """
     quote = "'" if '"' in value else '"'
     return quoted_word(field, value, f"{quote}{value}{quote}", split_arguments)
 
@@ -299,7 +331,8 @@ def _one_range(tasks: ArrayTasks) -> range | None:
     return whole if len(whole) == len(ordered) and list(whole) == ordered else None
 
 
-# What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
+# What a request's fields say, or what would keep a batch job from being one. -G and --version are
+# of other qsubs.
 RESERVED = frozenset("cCeGhIjJkoPqrRSuvVXz")
 _PLACES = {
     "J": "array",
@@ -314,7 +347,8 @@ _PLACES = {
     "o": "work_dir: the log is in the launch's own folder",
 }
 
-# Attributes of -W that the request says itself, most of which qsub sets anew after them, by the field in their place.
+# Attributes of -W that the request says itself, most of which qsub sets anew after them, by the
+# field in their place.
 _OWN_ATTRIBUTES = {
     "account_name": "account",
     "array_indices_submitted": "array",
@@ -329,20 +363,33 @@ _OWN_ATTRIBUTES = {
     "rerunable": "requeue",
     "variable_list": "environment",
     **dict.fromkeys(
-        ("block", "checkpoint", "interactive", "join_path", "remove_files", "shell_path_list", "user_list"), ""
+        (
+            "block",
+            "checkpoint",
+            "interactive",
+            "join_path",
+            "remove_files",
+            "shell_path_list",
+            "user_list",
+        ),
+        "",
     ),
 }
 
 
 def attribute_options(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[str, ...]:
-    """The -W options of a request's attributes and of those among its extra_args, one each; the last of a name counts.
+    """The -W options of a request's attributes and of those among its extra_args, one each; the
+    last of a name counts.
 
-    The umask is 0022 where neither says it. Raises UsageError naming all that are the request's to say.
+    The umask is 0022 where neither says it. Raises UsageError naming all that are the request's to
+    say.
     """
     refused: list[tuple[str, str]] = []
     texts = [("attributes", text) for text in asked]
     for text in whole_options(extra_args, read_directive, directive_word):
-        texts += [("extra_args", one.value or "") for one in read_directive(text).given if one.name == "W"]
+        texts += [
+            ("extra_args", one.value or "") for one in read_directive(text).given if one.name == "W"
+        ]
     found: dict[str, tuple[str, str]] = {"umask": ("", "0022")}
     for field, text in texts:
         named = attributes(text)
@@ -354,38 +401,63 @@ def attribute_options(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
                 refused.append((f"{field}: -W {name}= is the request's to say", step))
             elif found.get(name, ("",))[0] not in ("", field):
-                refused.append((f"-W {name}= is not for extra_args: attributes says it", "Leave one of the two out."))
+                refused.append(
+                    (
+                        f"-W {name}= is not for extra_args: attributes says it",
+                        "Leave one of the two out.",
+                    )
+                )
             found[name] = (field, value)
     raise_for(refused)
-    return tuple(f"-W {directive_word(field, f'{name}={value}')}" for name, (field, value) in found.items())
+    return tuple(
+        f"-W {directive_word(field, f'{name}={value}')}" for name, (field, value) in found.items()
+    )
 
 
 def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
-    """A person's own options as they were written, each once, in order; without -l, which the select takes up, and -W.
+    """A person's own options as they were written, each once, in order; without -l, which the
+    select takes up, and -W.
 
-    Raises UsageError naming all options that are the request's to say, wherever they stand: `-A acct   -I`.
+    Raises UsageError naming all options that are the request's to say, wherever they stand: `-A
+    acct   -I`.
     """
     kept: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
     for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
-            refused.append((f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item."))
+            refused.append(
+                (
+                    f"{text!r} in extra_args holds what cannot stand in one line",
+                    "Write one option an item.",
+                )
+            )
             continue
         for word in text.split():
             if word in ("--", "--version"):
-                refused.append((f"{word} is not for extra_args: it would end qsub's options", "Leave it out."))
+                refused.append(
+                    (f"{word} is not for extra_args: it would end qsub's options", "Leave it out.")
+                )
         read = read_directive(text)
         for option in read.given:
             letter = option.name or option.written.lstrip("-")[:1]
             if letter in RESERVED:
                 place = _PLACES.get(letter)
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
-                refused.append((f"-{letter} is not for extra_args: the request says it itself", step))
+                refused.append(
+                    (f"-{letter} is not for extra_args: the request says it itself", step)
+                )
             elif option.problem:
-                refused.append((f"{option.written} is {option.problem} to qsub", "Its options: man qsub."))
+                refused.append(
+                    (f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
+                )
             elif option.name not in ("l", "W"):
                 kept[" ".join(directive_word("extra_args", word) for word in option.words)] = None
         if read.script:
-            refused.append((f"{read.script[0]!r} in extra_args is not an option of qsub", "Write one option an item."))
+            refused.append(
+                (
+                    f"{read.script[0]!r} in extra_args is not an option of qsub",
+                    "Write one option an item.",
+                )
+            )
     raise_for(refused)
     return tuple(kept)

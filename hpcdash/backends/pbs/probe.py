@@ -1,4 +1,6 @@
-"""Asks once a connection whether PBS is here, which kind and version, who we are, and what the clock says."""
+"""Asks once a connection whether PBS is here, which kind and version, who we are, and what the
+clock says.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
 WRAPPERS_VERSION = "Slurm's wrappers"
-# Constant: nothing from outside ever becomes part of it. Torque's qstat tells its version on stderr. A server that
-# hangs hangs its clients for good. A qstat that knows no -F exits 2.
+# Constant: nothing from outside ever becomes part of it. Torque's qstat tells its version on
+# stderr. A server that hangs hangs its clients for good. A qstat that knows no -F exits 2.
 _SCRIPT = """
 echo "user=$(id -un)"
 echo "clock=$(date +%s)"
@@ -79,12 +81,22 @@ _OTHERS = (
 
 
 def probe_query() -> Query[Probe]:
-    """One shell on the other side; asks the server once about itself. `Probe.dialect` is a Dialect."""
-    return Query(pbs("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=PROBE_BYTES)
+    """One shell on the other side; asks the server once about itself.
+
+    `Probe.dialect` is a Dialect.
+    """
+    return Query(
+        pbs("sh", "-c", _SCRIPT),
+        parse_probe,
+        limit_seconds=_PROBE_LIMIT_SECONDS,
+        cap_bytes=PROBE_BYTES,
+    )
 
 
 def parse_probe(answer: Answer) -> Probe:
-    """What was found; raises CommandMissing where qstat is not there or speaks no dialect we know."""
+    """What was found; raises CommandMissing where qstat is not there or speaks no dialect we
+    know.
+    """
     require_whole(answer)
     found: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -99,21 +111,28 @@ def parse_probe(answer: Answer) -> Probe:
 
     def missing(message: str, next_step: str) -> CommandMissing:
         words = said or excerpt(answer.stderr)
-        return CommandMissing(message, next_step, argv=_COMMAND, status=answer.status or None, words=words)
+        return CommandMissing(
+            message, next_step, argv=_COMMAND, status=answer.status or None, words=words
+        )
 
     if folder := found.get("folder"):
         raise CommandElsewhere("qstat is not on the PATH", folder, argv=_COMMAND)
     if configured := found.get("configured"):
-        raise missing(f"PBS is configured here, but qstat is not on the PATH: {configured}", _CONFIGURED)
+        raise missing(
+            f"PBS is configured here, but qstat is not on the PATH: {configured}", _CONFIGURED
+        )
     if not paths.get("qstat"):
         raise missing("no PBS here: qstat is not on the PATH", _ELSEWHERE)
     server_version = found.get("pbs_version", "")
-    known = dialect_of(said) or (dialect_of(f"pbs_version = {server_version}") if server_version else None)
+    known = dialect_of(said) or (
+        dialect_of(f"pbs_version = {server_version}") if server_version else None
+    )
     if known is None and (found.get("is_slurms") or any(words in said for words in _SLURMS_WORDS)):
         if "Can't locate" in said:
             raise missing(
                 "no PBS here: qstat is Slurm's, and lacks its Perl module",
-                "Slurm's own commands do not need it: put squeue on the PATH, or set path for this cluster.",
+                "Slurm's own commands do not need it: put squeue on the PATH, or set path for this "
+                "cluster.",
             )
         known = Dialect.SLURM_WRAPPERS, WRAPPERS_VERSION
     if known is None and "hpcdash: no answer" in said:
@@ -143,8 +162,13 @@ def parse_probe(answer: Answer) -> Probe:
 
 
 def _has_history(dialect: Dialect, found: Mapping[str, str]) -> bool:
-    """Where the server does not say it the setting is off; Slurm's wrappers tell nothing of jobs that ended."""
-    return dialect is not Dialect.SLURM_WRAPPERS and found.get("job_history_enable", "").lower() == "true"
+    """Where the server does not say it the setting is off; Slurm's wrappers tell nothing of jobs
+    that ended.
+    """
+    return (
+        dialect is not Dialect.SLURM_WRAPPERS
+        and found.get("job_history_enable", "").lower() == "true"
+    )
 
 
 # Where PBS's commands find theirs, where PBS_CONF_FILE does not say it; then Torque's.
@@ -152,7 +176,10 @@ LOCAL_CONFIGURATION = LocalConfiguration(
     server_variables=("PBS_SERVER", "PBS_DEFAULT"),
     file_variable="PBS_CONF_FILE",
     files=(
-        ServerFiles(("/etc/pbs.conf",), re.compile(r"(?m)^[ \t]*(?:PBS_SERVER|PBS_PRIMARY)=[\"']?([^\s\"']+)")),
+        ServerFiles(
+            ("/etc/pbs.conf",),
+            re.compile(r"(?m)^[ \t]*(?:PBS_SERVER|PBS_PRIMARY)=[\"']?([^\s\"']+)"),
+        ),
         ServerFiles(
             (
                 "/var/spool/torque/server_name",
@@ -164,5 +191,6 @@ LOCAL_CONFIGURATION = LocalConfiguration(
         ),
     ),
     command="qstat",
-    unconfigured="qstat is installed here, but no /etc/pbs.conf names a server; --backend pbs uses it anyway",
+    unconfigured="qstat is installed here, but no /etc/pbs.conf names a server; --backend pbs uses "
+    "it anyway",
 )

@@ -1,6 +1,8 @@
-"""Queues, from `qstat -Qf` and the server's own settings, read into the columns of domain.schema.QUEUES.
+"""Queues, from `qstat -Qf` and the server's own settings, read into the columns of
+domain.schema.QUEUES.
 
-A routing queue is a row as well, though no job runs in it: people submit to it, and some sites allow nothing else.
+A routing queue is a row as well, though no job runs in it: people submit to it, and some sites
+allow nothing else.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import REFUSING, QueueStanding
 
-# The queues without the server's settings are better than nothing; without the queues there is nothing. A reservation's
-# queue has the reservation's name, and when it begins only pbs_rstat tells.
+# The queues without the server's settings are better than nothing; without the queues there is
+# nothing. A reservation's queue has the reservation's name, and when it begins only pbs_rstat
+# tells.
 _SCRIPT = r"""
 printf 'User: %s\n' "$(id -un)"
 printf 'Groups: %s\n' "$(id -Gn)"
@@ -40,7 +43,8 @@ printf '%s\n' "$queues"
 qstat -Bf "$@" 2>/dev/null
 exit 0
 """
-# Slurm's wrappers know no server, and take no two letters behind one dash. Their qstat -q always exits 153.
+# Slurm's wrappers know no server, and take no two letters behind one dash. Their qstat -q always
+# exits 153.
 _WRAPPED = "qstat -Q -f || exit\nqstat -q\nexit 0"
 _COMMAND = ("qstat", "-Qf")
 _SERVER = "server_state"
@@ -66,28 +70,41 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
         argv = pbs("sh", "-c", _SCRIPT, "sh", "-F", "dsv", "-D", token)
-        return Query(argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands)
+        return Query(
+            argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands
+        )
     argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _SCRIPT)
-    return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands)
+    return Query(
+        argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands
+    )
 
 
 def _count_commands(parsed: ParsedTable) -> int:
-    """Of the queues, and of the server or the short list; with a reservation's queue of the reservations."""
-    return 2 + any(RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist())
+    """Of the queues, and of the server or the short list; with a reservation's queue of the
+    reservations.
+    """
+    return 2 + any(
+        RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist()
+    )
 
 
-def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = "") -> ParsedTable:
-    """Rows of domain.schema.QUEUES, in the order printed; raises what the answer's failure stands for.
+def parse_queues(
+    answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = ""
+) -> ParsedTable:
+    """Rows of domain.schema.QUEUES, in the order printed; raises what the answer's failure stands
+    for.
 
-    What nodes a queue has is not told (its jobs may go to any that is bound to no queue): null. So are counts of jobs
-    and the default queue where they are not told.
+    What nodes a queue has is not told (its jobs may go to any that is bound to no queue): null. So
+    are counts of jobs and the default queue where they are not told.
     """
     require_success(answer, _COMMAND)
     is_slurm = dialect is Dialect.SLURM_WRAPPERS
     head = _HEAD.match(answer.stdout)
     told = answer.stdout if head is None else answer.stdout[head.end() :]
     raw, limits = _apart(told) if is_slurm else (told, [])
-    read = read_records(raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token)
+    read = read_records(
+        raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token
+    )
     if read is None:
         raise unreadable(answer, "queues", _COMMAND)
     said = read.table.to_pylist()
@@ -109,24 +126,31 @@ def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: s
 
 
 def pause_query(dialect: Dialect) -> Query[str] | None:
-    """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last one."""
+    """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last
+    one.
+    """
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(_parse_pause, form=form, token=token)
-    return Query(pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES)
+    return Query(
+        pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
+    )
 
 
 def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
     require_success(answer, ("qstat", "-Bf"))
     servers = read_attributes(answer.stdout, form, token=token)
-    is_off = any("scheduling" in native and not _is_true(native["scheduling"]) for _, native in servers)
+    is_off = any(
+        "scheduling" in native and not _is_true(native["scheduling"]) for _, native in servers
+    )
     return SCHEDULING_OFF if is_off else ""
 
 
 def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
-    """The queues as Slurm's wrappers print them, and what their short list adds to each, in the same order.
+    """The queues as Slurm's wrappers print them, and what their short list adds to each, in the
+    same order.
 
     Of jobs that wait it counts an array as one, so they are not counted here.
     """
@@ -137,7 +161,9 @@ def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
     for line in raw[head.end() :].decode("utf-8", "replace").splitlines():
         words = line[_NAME_BYTES:].split()
         if line[:_NAME_BYTES].strip() and len(words) > 4:
-            added.append({"limit_seconds": duration_seconds(words[2]), "jobs_running": digits(words[4])})
+            added.append(
+                {"limit_seconds": duration_seconds(words[2]), "jobs_running": digits(words[4])}
+            )
     return raw[: head.start()], added
 
 
@@ -145,8 +171,12 @@ def _default(name: str, default: str | None) -> bool:
     return default is not None and name == default.partition("@")[0]
 
 
-def _queue(said: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool) -> dict[str, Any]:
-    counts = {state: digits(count) or 0 for state, count in _COUNT.findall(said["state_count"] or "")}
+def _queue(
+    said: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool
+) -> dict[str, Any]:
+    counts = {
+        state: digits(count) or 0 for state, count in _COUNT.findall(said["state_count"] or "")
+    }
     # A partition that is down or drained is enabled and started to the wrappers.
     is_open = _is_true(said["enabled"]) and _is_true(said["started"])
     return {
@@ -204,7 +234,9 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
     return told if takes_jobs else {**told, "available": False}
 
 
-def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[QueueStanding | None, str]:
+def _standing_of(
+    said: Mapping[str, str | None], person: _Person
+) -> tuple[QueueStanding | None, str]:
     if not _is_true(said["enabled"]):
         return QueueStanding.DISABLED, "disabled: PBS rejects new jobs"
     if _is_true(said["from_route_only"]):
@@ -212,29 +244,42 @@ def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[Queue
     for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
         listed = said[f"acl_{name}s"] or ""
         if _is_true(said[f"acl_{name}_enable"]) and person.user and not is_on_list(listed, mine):
-            return QueueStanding.CLOSED, f"closed to you: only {who}{_some(listed) or 'nobody'} may submit"
+            return (
+                QueueStanding.CLOSED,
+                f"closed to you: only {who}{_some(listed) or 'nobody'} may submit",
+            )
     if not _is_true(said["started"]):
         if RESERVED_QUEUE.fullmatch(said["id"] or ""):
             return QueueStanding.RESERVED, "reservation: jobs start when it begins"
         return QueueStanding.STOPPED, "stopped: jobs wait until the site starts the queue"
     if (said["queue_type"] or "").lower().startswith("r"):
-        return QueueStanding.ROUTING, f"routes jobs to {_some(said['route_destinations'] or '') or 'no queue'}"
+        return (
+            QueueStanding.ROUTING,
+            f"routes jobs to {_some(said['route_destinations'] or '') or 'no queue'}",
+        )
     return None, ""
 
 
 def is_on_list(listed: str, names: Collection[str]) -> bool:
-    """Whether an access list lets any of the names in: `alice`, `+alice@host`, `-bob`, `*`; hosts are not looked at.
+    """Whether an access list lets any of the names in: `alice`, `+alice@host`, `-bob`, `*`; hosts
+    are not looked at.
 
     A name's own entry counts before one for all.
     """
     listed_names = filter(None, map(str.strip, listed.split(",")))
-    entries = {one.lstrip("+-").partition("@")[0] or "*": not one.startswith("-") for one in listed_names}
+    entries = {
+        one.lstrip("+-").partition("@")[0] or "*": not one.startswith("-") for one in listed_names
+    }
     told = [entries[name] for name in names if name in entries]
     return any(told) if told else entries.get("*", False)
 
 
 def _some(listed: str) -> str:
-    names = [one.strip().lstrip("+").partition("@")[0] for one in listed.split(",") if one.strip()[:1] not in ("", "-")]
+    names = [
+        one.strip().lstrip("+").partition("@")[0]
+        for one in listed.split(",")
+        if one.strip()[:1] not in ("", "-")
+    ]
     return ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
 
 

@@ -1,7 +1,7 @@
 """PBS's comments in plain words: why a job waits, how it ended, and what to do.
 
-Sources: the comments of OpenPBS's scheduler (fctt of job_info.cpp) and server, of Torque's pbs_sched, the substates of
-job.h; what OpenPBS 23.06 printed.
+Sources: the comments of OpenPBS's scheduler (fctt of job_info.cpp) and server, of Torque's
+pbs_sched, the substates of job.h; what OpenPBS 23.06 printed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ _TORQUE_EXECUTION = {
 
 
 def exit_reason(exit_status: int, *, is_torque: bool = False) -> str | None:
-    """`its first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)`; None for what a job's own end left.
+    """`its first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)`; None for what a job's own end
+    left.
 
     For where the comment has no reason. Torque's −8 to −14 are others.
     """
@@ -87,14 +88,18 @@ _BY_SUBSTATE = {
 }
 # Whose hold keeps a job where it does not say who made it; the owner's own needs no words.
 _BY_HOLD = {"s": "held by PBS or a manager", "o": "held by an operator", "u": "held by its owner"}
-# The reason of a job that ended without ever having started, though nobody deleted it: F, substate 92, no Exit_status.
+# The reason of a job that ended without ever having started, though nobody deleted it: F, substate
+# 92, no Exit_status.
 DEPENDENCY_NOT_MET = "its dependency was not met"
 # The reason of a job in a reservation's queue, which PBS calls not started.
 RESERVATION_NOT_BEGUN = "waiting for its reservation to begin"
 QUEUE_NOT_STARTED = "Queue not started"
 
 _PLACED = r"(?i)Job (run|was sent for execution|started|Array Began|restarted)\b"
-_ENDING = r"(?s) and (?:finished|failed|(?P<word>terminated(?: by \S+)?|exceeded resource .+?|rerun|requeued))\s*\Z"
+_ENDING = (
+    r"(?s) and (?:finished|failed|(?P<word>terminated(?: by \S+)?|exceeded resource "
+    r".+?|rerun|requeued))\s*\Z"
+)
 _ENDED_WITHOUT = r"(?i)(?:Sub)?job (?:finished|failed|terminated)\.?"
 _HELD_BY = r"(?s)Job held by (\S+) on [A-Z][a-z]{2} .*?(?= and |\Z)"
 _NOT_RUNNING = r"(?i)Not Running(?:\s*[:-]\s*|\s+)"
@@ -102,17 +107,22 @@ _NO_SUCH_NODE = r"resource: (?:host|vnode) \((?P<name>\S+) != "
 _NEVER = r"(?i)(?:Can )?Never Run\s*[:-]\s*"
 
 
-def reason_of(state: str, comment: str | None, *, substate: str | None = None, holds: str | None = None) -> str | None:
-    """What of a job's comment is a reason: why it waits, or how it ended; None for `Job run at …` and the like.
+def reason_of(
+    state: str, comment: str | None, *, substate: str | None = None, holds: str | None = None
+) -> str | None:
+    """What of a job's comment is a reason: why it waits, or how it ended; None for `Job run at …`
+    and the like.
 
-    `substate`, and a held job's Hold_Types (`holds`), tell where the comment does not. A site's own text stays.
+    `substate`, and a held job's Hold_Types (`holds`), tell where the comment does not. A site's own
+    text stays.
     """
     told = " ".join(comment.split()) if comment else ""
     if told:
         told = _parse_comment(state, told)
     by_substate = None if state in ENDED else _BY_SUBSTATE.get(substate or "")
     if state == JobState.SUSPENDED and told and by_substate:
-        # The scheduler's comment tells why it does not go on: `Not Running: Insufficient amount of resource: ncpus`.
+        # The scheduler's comment tells why it does not go on: `Not Running: Insufficient amount of
+        # resource: ncpus`.
         return f"{by_substate}: {told}"
     if state == JobState.HELD and not told and not by_substate:
         return next((words for letter, words in _BY_HOLD.items() if letter in (holds or "")), None)
@@ -170,7 +180,9 @@ def _amount(resource: str, text: str) -> str:
 
 
 def resource_amount(resource: str, text: str) -> str:
-    """`4 CPUs`, `8G of memory`, `2:00:00 of CPU time`, `2 matlab`: an amount of one of PBS's resources."""
+    """`4 CPUs`, `8G of memory`, `2:00:00 of CPU time`, `2 matlab`: an amount of one of PBS's
+    resources.
+    """
     words = RESOURCES.get(resource, resource)
     if resource in _TIMES and (seconds := duration_seconds(text)) is not None:
         return f"{format_duration(seconds)} of {words}"
@@ -200,9 +212,13 @@ def _lacks(found: re.Match[str]) -> str:
 
 
 def _limit(found: re.Match[str]) -> str:
-    """As many run, or as much is used, as is allowed: whose, of what, where, as far as the comment tells."""
+    """As many run, or as much is used, as is allowed: whose, of what, where, as far as the comment
+    tells.
+    """
     groups = found.groupdict()
-    who = _WHO_MANY.get((groups.get("who") or groups.get("each") or "").lower(), "all users together")
+    who = _WHO_MANY.get(
+        (groups.get("who") or groups.get("each") or "").lower(), "all users together"
+    )
     queue, resource = groups.get("queue"), groups.get("resource")
     where = f"in queue {queue}" if queue else "on this server"
     if not resource:
@@ -215,26 +231,36 @@ def _limit(found: re.Match[str]) -> str:
 _Hint = str | Callable[["re.Match[str]"], str]
 _QUEUE = r"queue (?P<queue>\S+?)(?:'s)?"
 _HINTS: tuple[tuple[str, _Hint], ...] = (
-    (r"Insufficient amount of (?:(?P<where>queue|server) )?resource: *(?P<resource>[^\s(]+)(?P<rest>.*)", _lacks),
+    (
+        r"Insufficient amount of (?:(?P<where>queue|server) )?resource: "
+        r"*(?P<resource>[^\s(]+)(?P<rest>.*)",
+        _lacks,
+    ),
     (
         r"(?:is|are) down\Z",
-        "the job's state there is unknown; PBS gives up after some minutes, or use cancel --force now",
+        "the job's state there is unknown; PBS gives up after some minutes, or use cancel "
+        "--force now",
     ),
     (RESERVATION_NOT_BEGUN, "`hpcdash reservations` shows when it begins"),
     (QUEUE_NOT_STARTED, "its queue accepts jobs but does not start them"),
     (r"not an execution queue", "its queue only routes jobs, and no destination accepted this one"),
     (rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit", _limit),
     (
-        r"(?:server|queue (?P<queue>\S+)) per-(?P<who>user|group|project) limit reached on resource (?P<resource>\S+)",
+        r"(?:server|queue (?P<queue>\S+)) per-(?P<who>user|group|project) limit reached on "
+        r"resource (?P<resource>\S+)",
         _limit,
     ),
     (rf"(?:server|queue (?P<queue>\S+)) job limit reached for {_ENTITY}", _limit),
     (
-        rf"would exceed (?:{_ENTITY} \S+|per-(?P<each>user|group|project)|overall) limit on resource (?P<resource>\S+)"
+        rf"would exceed (?:{_ENTITY} \S+|per-(?P<each>user|group|project)|overall) limit on "
+        rf"resource (?P<resource>\S+)"
         rf" in (?:complex|queue (?P<queue>\S+))",
         _limit,
     ),
-    (r"would exceed (?:queue (?P<queue>\S+?)|complex)'s per-(?P<who>user|group|project) limit", _limit),
+    (
+        r"would exceed (?:queue (?P<queue>\S+?)|complex)'s per-(?P<who>user|group|project) limit",
+        _limit,
+    ),
     (r"(?:server|queue (?P<queue>\S+?)) job limit has been reached", _limit),
     (r"running subjobs limit reached", "the array's limit on running tasks is reached"),
     (r"cross dedicated time", "would run into dedicated time; request less time"),
@@ -269,7 +295,10 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
     (r"pack placement", "must fit on one node (place=pack), and no node has enough free"),
     (r"strict (?:sorted order|fifo order)", "jobs start strictly in order, and others are ahead"),
     (r"top job", "others are ahead of it"),
-    (r"cannot provision|provision conflict|provisioning", "the node it needs cannot be provisioned now"),
+    (
+        r"cannot provision|provision conflict|provisioning",
+        "the node it needs cannot be provisioned now",
+    ),
     (
         r"set (?P<set>\S+) has too few free",
         lambda found: f"node group {found['set']} has too few free resources",
@@ -284,10 +313,14 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
     (r"queue is (?:configured to be )?ignored", "the scheduler ignores its queue"),
     (r"token usage", "waiting for a free site token"),
     (r"internal scheduling error", "internal scheduler error; report it if it persists"),
-    (r"PBS Error: *(?P<said>.+)", lambda found: f"PBS could not start it and will retry: {found['said']}"),
+    (
+        r"PBS Error: *(?P<said>.+)",
+        lambda found: f"PBS could not start it and will retry: {found['said']}",
+    ),
     (
         r"too many failed attempts",
-        "PBS failed to start it too often: check that its output folder exists and is writable. An operator must "
+        "PBS failed to start it too often: check that its output folder exists and is writable. An "
+        "operator must "
         "release it, or delete and resubmit it",
     ),
     (r"^held by (?:PBS|an operator)", "only they can release it, or PBS when its condition is met"),
@@ -295,7 +328,10 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
     (r"^held by (?P<who>\S+)", lambda found: f"held by {found['who']}; release it to let it run"),
     (rf"^{_BY_SUBSTATE['22']}", "waiting for a job it depends on"),
     (rf"^{_BY_SUBSTATE['30']}", "waiting for its requested start time"),
-    (rf"^{_BY_SUBSTATE['37']}", "staging its input files failed; PBS retries: check that they exist"),
+    (
+        rf"^{_BY_SUBSTATE['37']}",
+        "staging its input files failed; PBS retries: check that they exist",
+    ),
     (rf"^{_BY_SUBSTATE['43']}", "suspended; resume it to continue"),
     # Maui and Moab.
     (r"BatchHold|Job deferred|\bdeferred\b", "the scheduler failed to start it and deferred it"),
@@ -314,7 +350,10 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
     (r"^exceeded resource vmem", "used more virtual memory than requested"),
     (r"^exceeded resource cput", "used more CPU time than requested"),
     (r"^exceeded resource ncpus", "used more CPUs than requested"),
-    (r"^exceeded resource (?P<resource>.+)", lambda found: f"used more {found['resource']} than requested"),
+    (
+        r"^exceeded resource (?P<resource>.+)",
+        lambda found: f"used more {found['resource']} than requested",
+    ),
     (
         rf"^{DEPENDENCY_NOT_MET}",
         "it never started: a job it depends on failed its condition or is unknown",
@@ -324,28 +363,38 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
         "check that its output folder exists and is writable, and its home is mounted on the nodes",
     ),
     (r"JOB_EXEC_RERUN\b", "was preempted or requeued"),
-    (r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b", "a node it ran on failed"),
+    (
+        r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b",
+        "a node it ran on failed",
+    ),
     (r"JOB_EXEC_(?:FAILHOOK|HOOK)", "see its output, or ask the site"),
 )
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 
 
 def reason_hint(state: str, reason: str | None) -> str:
-    """As ReasonsPart.hint: one short clause, with figures where the comment has them; '' where it says it all."""
+    """As ReasonsPart.hint: one short clause, with figures where the comment has them; '' where it
+    says it all.
+    """
     if not reason:
         return "held; release it to let it run" if state == JobState.HELD else ""
     if state in ENDED:
         return _ended_hint(reason)
     if state == JobState.SUSPENDED and reason.startswith(_BY_SUBSTATE["45"]):
         words = _hint(_HINTS, reason.partition(": ")[2])
-        return "preempted by a job with higher priority; it continues afterwards" + (f"; now {words}" if words else "")
+        return "preempted by a job with higher priority; it continues afterwards" + (
+            f"; now {words}" if words else ""
+        )
     never = re.match(_NEVER, reason)
     words = _hint(_HINTS, reason[never.end() :] if never else reason)
     if never:
         # What can never run was tried on all hosts, whatever runs there.
         if (absent := re.search(_NO_SUCH_NODE, reason)) is not None:
             words = f"the node {absent['name']} does not exist"
-        return f"it will never start: {words or 'the request cannot be met here'}: change the request or delete it"
+        return (
+            f"it will never start: {words or 'the request cannot be met here'}: change the "
+            f"request or delete it"
+        )
     if not words:
         # A job that was put back keeps what its last run ended with.
         words = _hint(_ENDINGS, reason)
@@ -382,7 +431,9 @@ _POLICY_RESOURCES = {"ncpus": "cpus", "ngpus": "gpus", "mem": "memory", "nodect"
 
 
 def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
-    """As ReasonsPart.policy: by the comments that `_limit` puts into words, and those on shares and reservations."""
+    """As ReasonsPart.policy: by the comments that `_limit` puts into words, and those on shares and
+    reservations.
+    """
     if state not in WAITING or not reason:
         return None
     for pattern, words in _HINTS:
@@ -413,11 +464,14 @@ _NEVER_STARTS = (
     (r"too many failed attempts", _LAUNCH),
     (r"Error in calculation of (?:limit|formula)|Invalid Job/Resv", _REQUEST),
 )
-_LACKS = re.compile(r"Insufficient amount of .*\(R: (?P<asked>\S+) A: \S+ T: (?P<whole>\S+)\)", re.IGNORECASE)
+_LACKS = re.compile(
+    r"Insufficient amount of .*\(R: (?P<asked>\S+) A: \S+ T: (?P<whole>\S+)\)", re.IGNORECASE
+)
 
 
 def never_starts(state: str, reason: str | None) -> str:
-    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help.
+    """What to do about a job that will not start by itself, with `{id}` for its id; '' where
+    waiting may help.
 
     What its owner held is no such job.
     """

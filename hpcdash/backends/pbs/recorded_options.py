@@ -1,4 +1,6 @@
-"""The options of qsub that make the same job again, from what `qstat -f` says of it. Builds no command.
+"""The options of qsub that make the same job again, from what `qstat -f` says of it.
+
+Builds no command.
 
 A job's Submit_arguments have lost their quotes: each option is rebuilt from the attribute it set.
 """
@@ -57,11 +59,33 @@ _RESOURCE = "Resource_List."
 # Sums over a job's chunks, which the server makes; qsub refuses them beside select.
 _SUMMED = frozenset(
     (
-        *("ncpus", "nodect", "nodes", "neednodes", "mpiprocs", "ompthreads", "mem", "vmem", "ngpus", "naccelerators"),
-        *("accelerator", "accelerator_memory", "accelerator_model", "host", "vnode", "arch", "select", "place"),
+        *(
+            "ncpus",
+            "nodect",
+            "nodes",
+            "neednodes",
+            "mpiprocs",
+            "ompthreads",
+            "mem",
+            "vmem",
+            "ngpus",
+            "naccelerators",
+        ),
+        *(
+            "accelerator",
+            "accelerator_memory",
+            "accelerator_model",
+            "host",
+            "vnode",
+            "arch",
+            "select",
+            "place",
+        ),
     )
 )
-_TIMES = frozenset(f"l.{name}" for name in ("walltime", "cput", "pcput", "min_walltime", "max_walltime"))
+_TIMES = frozenset(
+    f"l.{name}" for name in ("walltime", "cput", "pcput", "min_walltime", "max_walltime")
+)
 # What starts or ends a wait for others; `before…` is what others wait for.
 _WAITS = re.compile(r"(?:^|,)(?:after|on:|syncwith)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -72,10 +96,11 @@ _NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
 
 
 class Recorded(Struct, frozen=True):
-    """What a job was given, by the keys of domain.qsub.settings, without what is a default and known for one.
+    """What a job was given, by the keys of domain.qsub.settings, without what is a default and
+    known for one.
 
-    `variables` are NAME=VALUE as -v takes them, `array` the tasks as submitted ('' for none known), `notes` in words
-    what cannot be had again.
+    `variables` are NAME=VALUE as -v takes them, `array` the tasks as submitted ('' for none known),
+    `notes` in words what cannot be had again.
     """
 
     settings: Mapping[str, str]
@@ -88,18 +113,26 @@ class Recorded(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Mapping[str, str]) -> Recorded:
-    """From a job's attributes, its row of domain.schema.JOBS, and the settings of its script's directives.
+def read_record(
+    native: Mapping[str, str], row: Mapping[str, Any], in_script: Mapping[str, str]
+) -> Recorded:
+    """From a job's attributes, its row of domain.schema.JOBS, and the settings of its script's
+    directives.
 
     Raises UsageError for a job that has no script, and for one of which nothing is told.
     """
     job_id, work_dir = row["array_id"] or row["id"], row["work_dir"] or ""
     if native.get("executable"):
-        raise UsageError(f"job {job_id} runs a command and has no script", "Submit it by hand: qsub -- COMMAND.")
+        raise UsageError(
+            f"job {job_id} runs a command and has no script", "Submit it by hand: qsub -- COMMAND."
+        )
     if native.get("interactive", "").lower() == "true" or native.get("interactive", "").isdecimal():
         raise UsageError(f"job {job_id} is interactive: it has no script")
     if not any(name.startswith(_RESOURCE) for name in native) and "Variable_List" not in native:
-        raise UsageError(f"PBS no longer reports what job {job_id} requested", "Submit its script: hpcdash submit.")
+        raise UsageError(
+            f"PBS no longer reports what job {job_id} requested",
+            "Submit its script: hpcdash submit.",
+        )
     variables = _variables(native.get("Variable_List", ""))
     words = (native.get("Submit_arguments") or native.get("submit_args") or "").split()
     has_environment = "-V" in words or "V" in in_script
@@ -129,9 +162,13 @@ def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Ma
     named = _named_variables([*words, "-v", in_script.get("v", "")]) if has_environment else None
     passed, lost = _passed_on(variables, named)
     if lost:
-        notes.append(f"variables that qsub does not take as they were are left out: {', '.join(lost)}")
+        notes.append(
+            f"variables that qsub does not take as they were are left out: {', '.join(lost)}"
+        )
     if has_environment:
-        notes.append("-V: its environment will be that of a new session, not the one it was submitted from")
+        notes.append(
+            "-V: its environment will be that of a new session, not the one it was submitted from"
+        )
     return Recorded(
         {key: value for key, value in found.items() if value},
         passed,
@@ -146,11 +183,17 @@ def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Ma
 
 def _name(told: str, row: Mapping[str, Any]) -> str:
     """A job's name; Torque adds a task's number to its array's."""
-    return told.removesuffix(f"-{row['_task']}") if row["array_id"] and row["_task"] is not None else told
+    return (
+        told.removesuffix(f"-{row['_task']}")
+        if row["array_id"] and row["_task"] is not None
+        else told
+    )
 
 
 def with_limits(record: Recorded, limits: NewLimits, nodes: int) -> Recorded:
-    """The record with other limits; a `select` has its memory in its chunks, anything else in `mem` of the job."""
+    """The record with other limits; a `select` has its memory in its chunks, anything else in `mem`
+    of the job.
+    """
     settings = dict(record.settings)
     if limits.time_seconds is not None:
         settings["l.walltime"] = format_clock_hours(limits.time_seconds)
@@ -164,7 +207,9 @@ def with_limits(record: Recorded, limits: NewLimits, nodes: int) -> Recorded:
 
 
 def _with_memory(select: str, whole: int) -> str:
-    """A select whose chunks have this memory together, in the parts they had; equal ones where none was written."""
+    """A select whose chunks have this memory together, in the parts they had; equal ones where none
+    was written.
+    """
     shares = []
     for number, pairs in chunks(select):
         written = next((amount for name, amount in pairs if name == "mem"), "")
@@ -189,7 +234,9 @@ def format_clock_hours(seconds: int) -> str:
 
 
 def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
-    """qsub's words for a record, but for what directives say just so, and for arrays and variables."""
+    """qsub's words for a record, but for what directives say just so, and for arrays and
+    variables.
+    """
     words: list[str] = []
     for key, value in record.settings.items():
         if key in in_script and _same(key, value, in_script[key], record.work_dir):
@@ -205,12 +252,15 @@ def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
 
 
 def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
-    """What directives ask for that the job on record has not, and no option takes back: `-a`, `-l ncpus`."""
+    """What directives ask for that the job on record has not, and no option takes back: `-a`, `-l
+    ncpus`.
+    """
     unlike = []
     for key, value in in_script.items():
         if key in _SAID_ANEW or (key in ("J", "t") and record.is_array):
             continue
-        # The attributes of -W that qsub does not guard are the directive's, whatever the command line says.
+        # The attributes of -W that qsub does not guard are the directive's, whatever the command
+        # line says.
         if key in record.settings and not key.startswith("W."):
             continue
         if not _same(key, record.settings.get(key, _DEFAULTS.get(key)), value, record.work_dir):
@@ -238,13 +288,21 @@ def _same(key: str, recorded: str | None, said: str, work_dir: str) -> bool:
 
 
 def _resources(native: Mapping[str, str]) -> dict[str, str]:
-    """What was asked for by -l: `nodes`, or `select` and `place`, and what is no sum over the chunks."""
-    told = {name.removeprefix(_RESOURCE): value for name, value in native.items() if name.startswith(_RESOURCE)}
+    """What was asked for by -l: `nodes`, or `select` and `place`, and what is no sum over the
+    chunks.
+    """
+    told = {
+        name.removeprefix(_RESOURCE): value
+        for name, value in native.items()
+        if name.startswith(_RESOURCE)
+    }
     derived = frozenset({"nodect", "neednodes"})
     if "select" in told:
         # PBS makes a select of nodes, which it does not take beside it.
         asked = {"nodes"} if "nodes" in told else {"select", "place"}
-        derived = (_SUMMED | {name for _, chunk in chunks(told["select"]) for name, _ in chunk}) - asked
+        derived = (
+            _SUMMED | {name for _, chunk in chunks(told["select"]) for name, _ in chunk}
+        ) - asked
     return {f"l.{name}": value for name, value in told.items() if name not in derived}
 
 
@@ -254,7 +312,9 @@ def _path(told: str, letter: str, number: str, work_dir: str, host: str) -> str:
     if not colon or "/" in on_host:
         on_host, path = "", told
     folder, _, name = path.rpartition("/")
-    if folder == work_dir and re.fullmatch(rf".*\.{letter}{number}([.-](\^array_index\^|\d+))?", name, re.DOTALL):
+    if folder == work_dir and re.fullmatch(
+        rf".*\.{letter}{number}([.-](\^array_index\^|\d+))?", name, re.DOTALL
+    ):
         return ""
     return path if on_host in ("", host) else told
 
@@ -270,14 +330,22 @@ def _variables(text: str) -> dict[str, str]:
     return {found[1]: found[2] for part in parts if (found := _VARIABLE.fullmatch(part.strip()))}
 
 
-def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[tuple[str, ...], list[str]]:
-    """(NAME=VALUE of the user's variables, names of variables that qsub cannot take again); `named` None: all of
-    them."""
+def _passed_on(
+    variables: Mapping[str, str], named: set[str] | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """(NAME=VALUE of the user's variables, names of variables that qsub cannot take again); `named`
+    None: all of them.
+    """
     passed, lost = [], []
     for name, value in variables.items():
-        if name.startswith("PBS_O_") or name == MARK_VARIABLE or (named is not None and name not in named):
+        if (
+            name.startswith("PBS_O_")
+            or name == MARK_VARIABLE
+            or (named is not None and name not in named)
+        ):
             continue
-        # qsub takes quotes for its own, and doubles each backslash that protects no comma; ^[ may be a control byte.
+        # qsub takes quotes for its own, and doubles each backslash that protects no comma; ^[ may
+        # be a control byte.
         if re.search("[\"'\n\f\ufffd]|\\^[@-_]", value) or "\\" in value.replace("\\,", ""):
             lost.append(name)
         else:

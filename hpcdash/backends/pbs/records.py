@@ -11,7 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.backends.pbs.text_records import TRUSTED_HEADS, Record, join_attribute, text_records, xml_records
+from hpcdash.backends.pbs.text_records import (
+    TRUSTED_HEADS,
+    Record,
+    join_attribute,
+    text_records,
+    xml_records,
+)
 from hpcdash.backends.pbs.values import as_text, restored, unescaped
 from hpcdash.backends.pbs.wrappers import wrapped_records
 from hpcdash.backends.queries import noise_lines, row_excerpt
@@ -35,12 +41,14 @@ class Form(StrEnum):
     TEXT = "text"
     # Torque's <Data><Job>…</Job></Data>.
     XML = "xml"
-    # Jobs of Slurm's wrappers: text, a line with a random token, and the short list that text is compared with.
+    # Jobs of Slurm's wrappers: text, a line with a random token, and the short list that text is
+    # compared with.
     WRAPPED = "wrapped"
 
 
 class Records(Struct, frozen=True):
-    """Text columns: `id`, then the attributes asked for, null where a record has none; and what was rejected, in words.
+    """Text columns: `id`, then the attributes asked for, null where a record has none; and what was
+    rejected, in words.
 
     A resource is an attribute of its own: Resource_List.walltime.
     """
@@ -49,20 +57,26 @@ class Records(Struct, frozen=True):
     rejected: tuple[str, ...]
 
 
-def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "", start: int = 0) -> Records | None:
-    """All records of `raw` from byte `start` on; None where it holds text but no record at all (it is something else).
+def read_records(
+    raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "", start: int = 0
+) -> Records | None:
+    """All records of `raw` from byte `start` on; None where it holds text but no record at all (it
+    is something else).
 
-    Bytes that are no UTF-8 become U+FFFD. What DSV writes for control bytes (`^[`) stays as it is; what it writes for
-    UTF-8, newlines and backslashes is these again. `token` is DSV's, of any characters. Of an attribute that comes
-    twice DSV's last counts; in text and XML the one that a person's value cannot have forged. In text a whole record
-    inside a value, with the attribute that is always first, cannot be told from a real one.
+    Bytes that are no UTF-8 become U+FFFD. What DSV writes for control bytes (`^[`) stays as it is;
+    what it writes for UTF-8, newlines and backslashes is these again. `token` is DSV's, of any
+    characters. Of an attribute that comes twice DSV's last counts; in text and XML the one that a
+    person's value cannot have forged. In text a whole record inside a value, with the attribute
+    that is always first, cannot be told from a real one.
     """
     rejected: list[str] = []
     names = tuple(dict.fromkeys(wanted))
     tables: list[pa.Table] = []
     if form is Form.DSV:
         lines = _DsvLines(token.encode(), rejected)
-        tables = [_dsv_table(batch, lines.token, names) for batch in lines.batches(raw, start) if batch]
+        tables = [
+            _dsv_table(batch, lines.token, names) for batch in lines.batches(raw, start) if batch
+        ]
         found_any = lines.found_any
     else:
         raw = raw[start:]
@@ -78,7 +92,8 @@ def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = 
 def read_all(
     raw: bytes, form: Form, *, token: str = ""
 ) -> tuple[list[tuple[str, Mapping[str, str]]], tuple[str, ...]] | None:
-    """((id, every attribute in the order it was printed) of each record, what was rejected); None as read_records.
+    """((id, every attribute in the order it was printed) of each record, what was rejected); None
+    as read_records.
 
     Costs a Python object an attribute: for nodes and for details, not for thousands of jobs.
     """
@@ -94,13 +109,18 @@ def read_all(
     if rejected and not found_any:
         return None
     texts: list[tuple[str, Mapping[str, str]]] = [
-        (as_text(name), {as_text(key): as_text(value) for key, value in said.items()}) for name, said in records
+        (as_text(name), {as_text(key): as_text(value) for key, value in said.items()})
+        for name, said in records
     ]
     return texts, tuple(rejected)
 
 
-def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[str, Mapping[str, str]]]:
-    """(id, every attribute in the order it was printed) of each record: for details of few of them."""
+def read_attributes(
+    raw: bytes, form: Form, *, token: str = ""
+) -> list[tuple[str, Mapping[str, str]]]:
+    """(id, every attribute in the order it was printed) of each record: for details of few of
+    them.
+    """
     read = read_all(raw, form, token=token)
     return read[0] if read else []
 
@@ -116,8 +136,11 @@ def _records(raw: bytes, form: Form, token: bytes, rejected: list[str]) -> Itera
 
 
 class _DsvLines:
-    """Gathers the lines of each record. Nearly always that is one, but PBS writes the byte CA as ^ and a newline, and
-    pbsnodes the newlines of a node's comment as they are."""
+    """Gathers the lines of each record.
+
+    Nearly always that is one, but PBS writes the byte CA as ^ and a newline, and pbsnodes the
+    newlines of a node's comment as they are.
+    """
 
     def __init__(self, token: bytes, rejected: list[str]) -> None:
         self.token = token
@@ -142,7 +165,9 @@ class _DsvLines:
                         self._rejected.extend(noise_lines(undecided, self.token))
                         undecided.clear()
                     current = [line]
-                elif current and (self.token in line or (previous.endswith(b"^\n") and not undecided)):
+                elif current and (
+                    self.token in line or (previous.endswith(b"^\n") and not undecided)
+                ):
                     current += [bytes(undecided), line] if undecided else [line]
                     undecided.clear()
                 else:
@@ -150,14 +175,18 @@ class _DsvLines:
                 previous = line
             yield batch
         if current and not current[-1].endswith(b"\n"):
-            self._rejected.append(f"the output ended inside a record: {row_excerpt(_joined(current), self.token)}")
+            self._rejected.append(
+                f"the output ended inside a record: {row_excerpt(_joined(current), self.token)}"
+            )
         elif current:
             yield [_joined(current)]
         self._rejected.extend(noise_lines(undecided, self.token))
 
     def _begins(self, line: bytes, previous: bytes) -> bool:
-        """Whether a record begins here: where a value may have brought the line, its first attribute must be the one
-        that is every record's first; nobody's value comes before that one."""
+        """Whether a record begins here: where a value may have brought the line, its first
+        attribute must be the one that is every record's first; nobody's value comes before that
+        one.
+        """
         if not self.found_any:
             self.found_any = True
             self._first_attribute = self._first(line)
@@ -192,7 +221,9 @@ def _dsv_record(record: bytes, token: bytes) -> Record:
 
 
 def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa.Table:
-    """The work is Arrow's, which lets other threads run: one pass to split, one to sort the fields by their names."""
+    """The work is Arrow's, which lets other threads run: one pass to split, one to sort the fields
+    by their names.
+    """
     split = pc.split_pattern(pa.array(records, pa.binary()), pattern=token)
     parts = pc.split_pattern(split.flatten(), pattern=b"=", max_splits=1)
     keys = pc.list_element(parts, 0)
@@ -202,7 +233,9 @@ def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa
     by_name = pc.array_sort_indices(codes)
     rows = pc.list_parent_indices(split).take(by_name)
     at = pc.add(parts.offsets[:-1].take(by_name), _ONE)
-    counts = {counted["values"]: counted["counts"] for counted in pc.value_counts(codes).to_pylist()}
+    counts = {
+        counted["values"]: counted["counts"] for counted in pc.value_counts(codes).to_pylist()
+    }
     every_row = row_numbers(len(records))
     ids = pc.replace_substring_regex(text_column(pc.list_element(split, 0)), _HEAD, "")
     columns = {"id": pc.utf8_trim_whitespace(ids)}

@@ -27,7 +27,9 @@ def _attribute(text: str) -> str:
 
 def _keep_files(text: str) -> str:
     if not _KEEP_FILES.fullmatch(text):
-        raise ValueError(f'expected letters of "oed" with o or e among them, or "n", not {_shown(text)}')
+        raise ValueError(
+            f'expected letters of "oed" with o or e among them, or "n", not {_shown(text)}'
+        )
     return text
 
 

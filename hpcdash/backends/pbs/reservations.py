@@ -1,7 +1,7 @@
 """Reservations, and whether a user may use them: pbs_rstat. Runs nothing.
 
-Anyone may make a reservation, and names it; what a record says twice counts once, the first time, and an id that comes
-twice stands for none.
+Anyone may make a reservation, and names it; what a record says twice counts once, the first time,
+and an id that comes twice stands for none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ pbs_rstat -f
 _COMMAND = ("pbs_rstat", "-f")
 _HEAD = "Resv ID: "
 _TIME = "%a %b %d %H:%M:%S %Y"
-_STATES = {"CONFIRMED": "upcoming", "RUNNING": "active", "TIME_TO_RUN": "active", "FINISHED": "ended"}
+_STATES = {
+    "CONFIRMED": "upcoming",
+    "RUNNING": "active",
+    "TIME_TO_RUN": "active",
+    "FINISHED": "ended",
+}
 _PREFIX = "RESV_"
 
 
@@ -41,11 +46,15 @@ def reservations_query(user: str) -> Query[ParsedTable]:
     """All reservations that a user ('': whoever asks) may see."""
     token = fresh_token()
     argv = pbs("sh", "-c", _SCRIPT, "sh", token, user)
-    return Query(argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES)
+    return Query(
+        argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES
+    )
 
 
 def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
-    """Rows of domain.schema.RESERVATIONS, the earliest first; raises what the answer's failure stands for."""
+    """Rows of domain.schema.RESERVATIONS, the earliest first; raises what the answer's failure
+    stands for.
+    """
     require_success(answer, _COMMAND)
     parts = answer.stdout.decode("utf-8", "replace").split(token)
     if len(parts) != 3:
@@ -58,7 +67,9 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
     rows = []
     for name, said in records:
         if name not in known or times[name] > 1:
-            rejected.append(row_excerpt(f"{_HEAD}{name}: more than one record, or not in the list".encode()))
+            rejected.append(
+                row_excerpt(f"{_HEAD}{name}: more than one record, or not in the list".encode())
+            )
         else:
             rows.append(_row(name, said, user, frozenset(groups.split())))
     rows.sort(key=lambda row: (row["starts_at"] is None, row["starts_at"], row["name"]))
@@ -99,7 +110,11 @@ def _row(name: str, said: Mapping[str, str], user: str, groups: frozenset[str]) 
         "users": _names(users),
         "groups": _names(own_groups),
         "accounts": None,
-        "flags": [flag for key, flag in (("reserve_rrule", "STANDING"), ("reserve_job", "FROM_JOB")) if said.get(key)],
+        "flags": [
+            flag
+            for key, flag in (("reserve_rrule", "STANDING"), ("reserve_job", "FROM_JOB"))
+            if said.get(key)
+        ],
         "_option": f"-q {queue}",
         "_note": "; ".join(filter(None, (title, f"made by {owner}" if owner else ""))) or None,
     }
@@ -118,8 +133,12 @@ def _instant(text: str) -> datetime | None:
         return None
 
 
-def _is_allowed(users: str, groups: str, owner: str, user: str, own_groups: frozenset[str]) -> bool | None:
+def _is_allowed(
+    users: str, groups: str, owner: str, user: str, own_groups: frozenset[str]
+) -> bool | None:
     """Where both lists are there, both must let one in."""
     if not users and not groups:
         return None if not owner else owner == user
-    return (not users or is_on_list(users, {user})) and (not groups or is_on_list(groups, own_groups))
+    return (not users or is_on_list(users, {user})) and (
+        not groups or is_on_list(groups, own_groups)
+    )

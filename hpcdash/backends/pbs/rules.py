@@ -1,4 +1,6 @@
-"""What a waiting job's priority is made of, and what its queue allows: qstat -f of a job, qstat -Qf."""
+"""What a waiting job's priority is made of, and what its queue allows: qstat -f of a job, qstat
+-Qf.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _ACCRUES = {
     "2": "counts",
 }
 _MOST_HOSTS = 4
-# preempt_queue_prio of the scheduler where the site sets none: queues from there on may take others' places.
+# preempt_queue_prio of the scheduler where the site sets none: queues from there on may take
+# others' places.
 _EXPRESS_PRIORITY = 150
 # One entity's limit: [u:PBS_GENERIC=3], [g:"my group"=10], [o:PBS_ALL=100].
 _LIMIT = r"\[?([ugpo]):(\"[^\"]*\"|'[^']*'|[^=\]]*)=([^\],]*)\]?"
@@ -50,7 +53,10 @@ _OLD_COUNTS = {
     "max_user_queuable": "jobs of a user",
     "max_array_size": "tasks of an array",
 }
-_OLD_AMOUNTS = {"max_user_res": "at most at once for a user", "max_group_res": "at most at once for a group"}
+_OLD_AMOUNTS = {
+    "max_user_res": "at most at once for a user",
+    "max_group_res": "at most at once for a group",
+}
 _PER_JOB = (
     ("resources_max", "longest time", "at most for a job"),
     ("resources_min", "shortest time", "at least for a job"),
@@ -60,10 +66,18 @@ _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "on
 
 
 def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | None:
-    """As DetailPart.priority: one job's own attributes; the waiting tasks of an array share their array's."""
+    """As DetailPart.priority: one job's own attributes; the waiting tasks of an array share their
+    array's.
+    """
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
-    return _query(dialect, ("qstat", "-f"), array_of(job_id) if holds_many(job_id) else job_id, "jobs", _priority)
+    return _query(
+        dialect,
+        ("qstat", "-f"),
+        array_of(job_id) if holds_many(job_id) else job_id,
+        "jobs",
+        _priority,
+    )
 
 
 def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]] | None:
@@ -74,7 +88,9 @@ def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]] 
 
 
 def queue_limits_query(dialect: Dialect) -> Query[Mapping[str, QueueLimits]] | None:
-    """As PolicyPart.queue_limits: of the queues and, under '', of the server, whose limits hold in all of them."""
+    """As PolicyPart.queue_limits: of the queues and, under '', of the server, whose limits hold in
+    all of them.
+    """
     if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
         return None
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
@@ -91,19 +107,27 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
             _whole(native.get("default_chunk.ncpus", "")),
             _whole(native.get("resources_max.ncpus", "")),
             _whole(native.get("resources_max.ngpus", "")),
-            tuple(part.partition("@")[0].strip() for part in native.get("route_destinations", "").split(",") if part),
+            tuple(
+                part.partition("@")[0].strip()
+                for part in native.get("route_destinations", "").split(",")
+                if part
+            ),
         )
         for name, native in read_attributes(answer.stdout, form, token=token)
     }
 
 
-def _query(dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Words) -> Query[Mapping[str, str]]:
+def _query(
+    dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Words
+) -> Query[Mapping[str, str]]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
         argv, form = pbs(*command, "-F", "dsv", "-D", token, name), Form.DSV
     else:
         token, argv, form = "", pbs(*command, name), Form.TEXT
-    parse = partial(_parse, command=(*command, name), form=form, token=token, what=what, words=words)
+    parse = partial(
+        _parse, command=(*command, name), form=form, token=token, what=what, words=words
+    )
     return Query(argv, parse, command=(*command, name), cap_bytes=TEXT_BYTES)
 
 
@@ -163,7 +187,11 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
             words[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
     priority = _whole(native.get("Priority", ""))
     if priority:
-        express = ": where the site preempts, its jobs come first" if priority >= _EXPRESS_PRIORITY else ""
+        express = (
+            ": where the site preempts, its jobs come first"
+            if priority >= _EXPRESS_PRIORITY
+            else ""
+        )
         words["the queue's priority"] = f"{priority}{express}"
     if delay := _whole(native.get("kill_delay", "")):
         words["from TERM to KILL"] = format_duration(delay)
@@ -172,18 +200,26 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
 
 def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
     """What is under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
-    return {name.partition(".")[2]: value for name, value in native.items() if name.partition(".")[0] == start}
+    return {
+        name.partition(".")[2]: value
+        for name, value in native.items()
+        if name.partition(".")[0] == start
+    }
 
 
 def _limits(native: Mapping[str, str]) -> dict[str, str]:
     words = {
-        f"{label} of {who}": limit for name, label in _COUNTS.items() for who, limit in _by_entity(native.get(name, ""))
+        f"{label} of {who}": limit
+        for name, label in _COUNTS.items()
+        for who, limit in _by_entity(native.get(name, ""))
     }
     amounts: dict[str, list[str]] = {}
     for name, label in _AMOUNTS.items():
         for resource, value in _resources(native, name).items():
             for who, limit in _by_entity(value):
-                amounts.setdefault(f"{label} for {who}", []).append(resource_amount(resource, limit))
+                amounts.setdefault(f"{label} for {who}", []).append(
+                    resource_amount(resource, limit)
+                )
     for name, label in _OLD_AMOUNTS.items():
         for resource, value in _resources(native, name).items():
             amounts.setdefault(label, []).append(resource_amount(resource, value))
@@ -192,7 +228,9 @@ def _limits(native: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_entity(limits: str) -> list[tuple[str, str]]:
-    """('a user', '3') of [u:PBS_GENERIC=3], ('alice', '5') of [u:alice=5], ('all', '100') of [o:PBS_ALL=100]."""
+    """('a user', '3') of [u:PBS_GENERIC=3], ('alice', '5') of [u:alice=5], ('all', '100') of
+    [o:PBS_ALL=100].
+    """
     found = []
     for kind, name, limit in re.findall(_LIMIT, limits):
         name = name.strip("\"'")

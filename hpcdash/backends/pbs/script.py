@@ -1,4 +1,6 @@
-"""A request as qsub's script: its options, and the bash that starts the command on each host with pbs_tmrsh."""
+"""A request as qsub's script: its options, and the bash that starts the command on each host with
+pbs_tmrsh.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,21 @@ from msgspec.structs import replace
 from hpcdash.backends.options import Directives, said_twice, whole_options
 from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.pbs.lint import demand_of
-from hpcdash.backends.pbs.options import attribute_options, directive_word, extra_options, range_of_tasks
+from hpcdash.backends.pbs.options import (
+    attribute_options,
+    directive_word,
+    extra_options,
+    range_of_tasks,
+)
 from hpcdash.backends.pbs.values import format_walltime
-from hpcdash.backends.script.allocation import BESIDE, NVIDIA, STDERR_NAME, STDOUT_NAME, Waiting, waiting_part
+from hpcdash.backends.script.allocation import (
+    BESIDE,
+    NVIDIA,
+    STDERR_NAME,
+    STDOUT_NAME,
+    Waiting,
+    waiting_part,
+)
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
@@ -89,12 +103,19 @@ def batch_script(
         warnings = ("share: PBS has no shared pools yet: this is a job like any other", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
     project = accounted_to(
-        request.site.job_project_source, project=request.project, workspace=request.workspace, labels=request.labels
+        request.site.job_project_source,
+        project=request.project,
+        workspace=request.workspace,
+        labels=request.labels,
     )
     generated = [
         f"-N {name}",
         *_files(request, place),
-        *([f"-q {directive_word('queue', queue)}"] if (queue := request.reservation or request.queue) else []),
+        *(
+            [f"-q {directive_word('queue', queue)}"]
+            if (queue := request.reservation or request.queue)
+            else []
+        ),
         *([f"-A {directive_word('account', request.account)}"] if request.account else []),
         *project_options(project),
         *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
@@ -138,19 +159,36 @@ def batch_script(
         START,
     ]
     if place.waiting is not None:
-        parts = [parts[0], exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
-    said = (*warnings, *resources.warnings, *_unasked(request), *_rerun_warnings(request), *body.notes)
+        parts = [
+            parts[0],
+            exports(body.environment),
+            _waiting(request, place, place.waiting, slot_type),
+        ]
+    said = (
+        *warnings,
+        *resources.warnings,
+        *_unasked(request),
+        *_rerun_warnings(request),
+        *body.notes,
+    )
     asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
-    return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
+    return BatchScript(
+        script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts),
+        name,
+        said,
+    )
 
 
 def _into_logs(words: Sequence[Word], folder: str) -> tuple[Word, ...]:
-    """What PBS starts on a host writes into the job's own logs, and a run of an allocation has others."""
+    """What PBS starts on a host writes into the job's own logs, and a run of an allocation has
+    others.
+    """
     into = f'exec >> "$0/{STDOUT_NAME}" 2>> "$0/{STDERR_NAME}"; exec "$@"'
     return (*map(Word, ("bash", "-c", into, folder)), *words)
 
 
-# What runs beside a job is not PBS's to know: it is looked for among the processes, of one node alone.
+# What runs beside a job is not PBS's to know: it is looked for among the processes, of one node
+# alone.
 _IN_USE = """\
 in_use() {
   [ "$(sort -u "$PBS_NODEFILE" | wc -l)" -eq 1 ] || return 2
@@ -173,7 +211,9 @@ def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotTy
 
 
 def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """(nodes, extra_args) of each job that is needed to have just these nodes: one each, as a select names one host."""
+    """(nodes, extra_args) of each job that is needed to have just these nodes: one each, as a
+    select names one host.
+    """
     return tuple(((node,), (f"-l select=1:host={node}",)) for node in nodes)
 
 
@@ -193,7 +233,9 @@ def _timer(request: Request, limit_seconds: int | None, *, has_package: bool) ->
 
 
 def _files(request: Request, place: Place) -> list[str]:
-    """Of an array a file a task; without a folder PBS writes NAME.oNUMBER where it is submitted from."""
+    """Of an array a file a task; without a folder PBS writes NAME.oNUMBER where it is submitted
+    from.
+    """
     if not place.folder:
         return []
     name = "job.^array_index^" if request.array else "job"
@@ -210,7 +252,8 @@ def _logs(request: Request, place: Place) -> tuple[str, str]:
 
 
 def _keep_files(request: Request, place: Place, *, has_live_logs: bool) -> list[str]:
-    """Where nothing is asked for, logs that are written at once into the launch's folder, which all nodes see.
+    """Where nothing is asked for, logs that are written at once into the launch's folder, which all
+    nodes see.
 
     PBS copies them at the end where a node cannot reach it.
     """
@@ -220,7 +263,9 @@ def _keep_files(request: Request, place: Place, *, has_live_logs: bool) -> list[
 
 
 def _start_folder(generated: list[str]) -> str:
-    """Bash for the folder that is meant where none is named: PBS's own one of the job, where there is one."""
+    """Bash for the folder that is meant where none is named: PBS's own one of the job, where there
+    is one.
+    """
     is_private = any(option.lower() == "-w sandbox=private" for option in generated)
     return '"$PBS_JOBDIR"' if is_private else '"${PBS_O_WORKDIR:-$HOME}"'
 
@@ -235,7 +280,10 @@ def _rerun(request: Request) -> list[str]:
 def _rerun_warnings(request: Request) -> list[str]:
     if request.array is None or request.requeue:
         return []
-    return ["PBS runs arrays only as rerunable: a task may start again after a node failure, though requeue is off"]
+    return [
+        "PBS runs arrays only as rerunable: a task may start again after a node failure, though "
+        "requeue is off"
+    ]
 
 
 def _lines_a_chunk(asked: tuple[str, ...]) -> int:
@@ -256,7 +304,9 @@ def _limit_seconds(request: Request, asked: tuple[str, ...]) -> int | None:
     """The request's limit, else the walltime among the -l of a person's own options."""
     if request.limit_seconds is not None:
         return request.limit_seconds
-    return demand_of([option for text in asked for option in qsub.read_directive(text).given]).limit_seconds
+    return demand_of(
+        [option for text in asked for option in qsub.read_directive(text).given]
+    ).limit_seconds
 
 
 def _unasked(request: Request) -> list[str]:
@@ -265,10 +315,17 @@ def _unasked(request: Request) -> list[str]:
     if request.qos:
         said.append(f"PBS knows no QoS: {request.qos} is not asked for")
     if request.exclude_nodes:
-        said.append(f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all the same")
+        said.append(
+            f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all "
+            f"the same"
+        )
     if request.rank_logs:
         said.append("rank_logs: PBS has none, all ranks write to the job's log alone")
-    others = [name for name in ("max_requeues", *NOT_IN_SCRIPTS) if getattr(request, name) not in ("", (), None)]
+    others = [
+        name
+        for name in ("max_requeues", *NOT_IN_SCRIPTS)
+        if getattr(request, name) not in ("", (), None)
+    ]
     said += [f"{name}: PBS has none, it is not asked for" for name in others]
     return said
 
@@ -276,19 +333,29 @@ def _unasked(request: Request) -> list[str]:
 def _refuse_said_twice(generated: list[str], extra: tuple[str, ...]) -> None:
     def letters(options: list[str] | tuple[str, ...]) -> dict[str, str]:
         given = [option for text in options for option in qsub.read_directive(text).given]
-        return {option.name: f"-{option.name}" for option in given if option.name not in ("", "W", "l")}
+        return {
+            option.name: f"-{option.name}" for option in given if option.name not in ("", "W", "l")
+        }
 
-    said_twice({name: _FIELDS.get(name, "the request") for name in letters(generated)}, letters(extra))
+    said_twice(
+        {name: _FIELDS.get(name, "the request") for name in letters(generated)}, letters(extra)
+    )
 
 
 # Of a host: qsub takes them in a select alone, once there is one.
-_OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})
+_OF_A_CHUNK = frozenset(
+    {"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"}
+)
 
 
-def resource_directives(request: Request, slot_type: SlotType, cpu_share: CpuShare | None = None) -> Directives:
-    """One select of as many chunks as nodes; of -l in `extra_args` all that is not ours to say stays.
+def resource_directives(
+    request: Request, slot_type: SlotType, cpu_share: CpuShare | None = None
+) -> Directives:
+    """One select of as many chunks as nodes; of -l in `extra_args` all that is not ours to say
+    stays.
 
-    `cpu_share` is for GPUs beside which no CPUs are asked for; None where nothing is known of the queue.
+    `cpu_share` is for GPUs beside which no CPUs are asked for; None where nothing is known of the
+    queue.
 
     Raises UsageError for a select of several kinds of chunks, which one of ours cannot stand for.
     """
@@ -301,34 +368,56 @@ def resource_directives(request: Request, slot_type: SlotType, cpu_share: CpuSha
     beside = _beside_slots(theirs, ours)
     for name, value in theirs:
         if name in _OF_A_CHUNK:
-            in_its_place = "slots and slots_per_node" if name in (ours, "nodes") else f"-l select=1:{name}={value}"
-            raise UsageError(f"-l {name} is not for extra_args: PBS takes it in a select alone", in_its_place)
+            in_its_place = (
+                "slots and slots_per_node"
+                if name in (ours, "nodes")
+                else f"-l select=1:{name}={value}"
+            )
+            raise UsageError(
+                f"-l {name} is not for extra_args: PBS takes it in a select alone", in_its_place
+            )
     cpus, warnings = _cpus_beside_gpus(request, slots, slot_type, beside, cpu_share)
     if request.memory_bytes is not None:
         if any(name == "mem" for name, _ in beside):
-            raise UsageError("-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out.")
+            raise UsageError(
+                "-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out."
+            )
         beside.append(("mem", _memory(request.memory_bytes)))
-    if request.launcher in LONE_LAUNCHERS and slots.slots and not any(name == "mpiprocs" for name, _ in beside):
+    if (
+        request.launcher in LONE_LAUNCHERS
+        and slots.slots
+        and not any(name == "mpiprocs" for name, _ in beside)
+    ):
         # What mpirun takes for the slots of a host.
         beside.append(("mpiprocs", str(slots.per_node)))
     besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
     words = [f"select={slots.nodes}{amount}{cpus}{besides}"]
     if place := _placement(request.place, theirs, slots):
         words.append(f"place={place}")
-    words += [f"{name}={value}" if value else name for name, value in theirs if name not in ("select", "place")]
+    words += [
+        f"{name}={value}" if value else name
+        for name, value in theirs
+        if name not in ("select", "place")
+    ]
     warnings += _left_out(theirs, ours, slots)
     if not has_amount and slots.slots:
         warnings.append(
-            "this PBS does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
+            "this PBS does not count GPUs: which ones the job uses is the script's to say "
+            "(CUDA_VISIBLE_DEVICES)"
         )
     if slots.slots and slots.spare:
-        warnings.append(f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for")
+        warnings.append(
+            f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for"
+        )
     if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
         warnings.append(
-            f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own word for it, "
+            f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own "
+            f"word for it, "
             "as in extra_args: -l select=1:gpu_model=a100"
         )
-    return Directives(tuple(f"-l {directive_word('extra_args', word)}" for word in words), tuple(warnings))
+    return Directives(
+        tuple(f"-l {directive_word('extra_args', word)}" for word in words), tuple(warnings)
+    )
 
 
 def _cpus_beside_gpus(
@@ -338,18 +427,26 @@ def _cpus_beside_gpus(
     beside: Iterable[tuple[str, str]],
     share: CpuShare | None,
 ) -> tuple[str, list[str]]:
-    """What a chunk of GPUs asks for in CPUs, and what is to be said of that: PBS gives it one by default."""
+    """What a chunk of GPUs asks for in CPUs, and what is to be said of that: PBS gives it one by
+    default.
+    """
     if slot_type is SlotType.CPU or slots.slots == 0:
         return "", []
     given = {name for name, _ in beside}
     if "ncpus" in given and request.cpus_per_gpu:
-        raise UsageError("-l select=…:ncpus= is not for extra_args beside cpus_per_gpu", "Leave one of the two out.")
+        raise UsageError(
+            "-l select=…:ncpus= is not for extra_args beside cpus_per_gpu",
+            "Leave one of the two out.",
+        )
     if "ncpus" in given or (not request.cpus_per_gpu and not request.site.gres_supported):
         return "", []
     each, said = request.cpus_per_gpu, []
     if each is None:
         each = share.per_gpu if share else None
-        unknown = "no CPUs are asked for with the GPUs, and PBS gives each chunk 1; cpus_per_gpu asks for more"
+        unknown = (
+            "no CPUs are asked for with the GPUs, and PBS gives each chunk 1; cpus_per_gpu "
+            "asks for more"
+        )
         said = [share.words if share else unknown]
     if each is None:
         return "", said
@@ -400,29 +497,40 @@ def _left_out(asked: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list
             continue
         (count, parts), each = qsub.chunks(value)[0], str(slots.per_node)
         if count not in ("", "1", str(slots.nodes)) or dict(parts).get(ours, each) != each:
-            said.append(f"-l select={value} in extra_args: slots and slots_per_node decide its count and {ours}")
+            said.append(
+                f"-l select={value} in extra_args: slots and slots_per_node decide its count and "
+                f"{ours}"
+            )
     return said
 
 
 def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> str:
-    """Where the chunks lie: each on a host of its own where so many are asked for on each node, else as it is given.
+    """Where the chunks lie: each on a host of its own where so many are asked for on each node,
+    else as it is given.
 
     Without scatter PBS puts several chunks on a host that has room for them.
     """
     given = [value for name, value in theirs if name == "place"]
     if len(given) > 1 or (given and field):
         other = "place says it" if field else "it is there twice"
-        raise UsageError(f"-l place={given[0]} is not for extra_args: {other}", "Leave one of the two out.")
+        raise UsageError(
+            f"-l place={given[0]} is not for extra_args: {other}", "Leave one of the two out."
+        )
     if not slots.is_per_node_asked or slots.nodes == 1:
         return field or "".join(given)
-    written = f"place: {field}" if field else "".join(f"-l place={value} in extra_args" for value in given)
+    written = (
+        f"place: {field}"
+        if field
+        else "".join(f"-l place={value} in extra_args" for value in given)
+    )
     try:
         asked = qsub.read_placement(field or given[0]) if written else qsub.Placement()
     except ValueError as error:
         raise UsageError(f"{written}: {error}") from error
     if asked.arrangement not in ("", "scatter"):
         raise UsageError(
-            f"{written}: slots_per_node asks for {slots.nodes} nodes, which {asked.arrangement} may not give",
+            f"{written}: slots_per_node asks for {slots.nodes} nodes, which {asked.arrangement} "
+            f"may not give",
             f"Leave {asked.arrangement} out, or slots_per_node.",
         )
     return str(dataclasses.replace(asked, arrangement="scatter"))
@@ -610,17 +718,21 @@ def fanout(
     lines_a_chunk: int = 1,
     logs: tuple[str, str] | None = None,
 ) -> str:
-    """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder and a login shell.
+    """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own
+    folder and a login shell.
 
-    The hosts are in the order of that file; on the first, which is the script's own, the variable names it. Besides
-    `environment` and the script's PATH there are NODE_RANK (from 0), NUM_NODES, NODE_SLOTS and NUM_SLOTS (of the host,
-    and in all), MASTER_ADDR and MASTER_PORT, the same on all hosts, and of the script's own variables those
-    `passed_on`. A chunk of `mpiprocs` has so many `lines_a_chunk` in the file. The first that fails ends all and the
-    script, with its status. `logs` are bash words for the files of stdout and stderr of a job of several hosts: where
-    PBS ends it, output goes there, and each host ends its own command. Raises UsageError for what bash cannot hold.
+    The hosts are in the order of that file; on the first, which is the script's own, the variable
+    names it. Besides `environment` and the script's PATH there are NODE_RANK (from 0), NUM_NODES,
+    NODE_SLOTS and NUM_SLOTS (of the host, and in all), MASTER_ADDR and MASTER_PORT, the same on all
+    hosts, and of the script's own variables those `passed_on`. A chunk of `mpiprocs` has so many
+    `lines_a_chunk` in the file. The first that fails ends all and the script, with its status.
+    `logs` are bash words for the files of stdout and stderr of a job of several hosts: where PBS
+    ends it, output goes there, and each host ends its own command. Raises UsageError for what bash
+    cannot hold.
     """
     variables = "".join(
-        f"      {shlex.quote(f'{name}={value}')} \\\n" for name, value in checked_environment(environment)
+        f"      {shlex.quote(f'{name}={value}')} \\\n"
+        for name, value in checked_environment(environment)
     )
     variables += "".join(f'      "{name}=${name}" \\\n' for name in passed_on)
     lines = f" / {int(lines_a_chunk)}" if lines_a_chunk > 1 else ""
@@ -648,10 +760,11 @@ trap 'jobs -pr | grep -qx "$timer" && kill "$timer" && wait "$timer" 2>/dev/null
 
 
 def signal_timer(signal: EarlySignal, limit_seconds: int | None, *, finish: str = "") -> str:
-    """Bash whose timer sends the signal `limit_seconds - seconds_before` after the script's start, to all nodes.
+    """Bash whose timer sends the signal `limit_seconds - seconds_before` after the script's start,
+    to all nodes.
 
-    The timer ends with the script, which then calls `finish` too, a function of its own. Raises UsageError where there
-    is no limit, or one that is over before.
+    The timer ends with the script, which then calls `finish` too, a function of its own. Raises
+    UsageError where there is no limit, or one that is over before.
     """
     name = signal_name(signal)
     if name == "TERM":
@@ -661,7 +774,8 @@ def signal_timer(signal: EarlySignal, limit_seconds: int | None, *, finish: str 
     delay = limit_seconds - signal.seconds_before
     if delay <= 0:
         raise UsageError(
-            f"signal: {signal.seconds_before} s before a limit of {limit_seconds} s is before the start",
+            f"signal: {signal.seconds_before} s before a limit of {limit_seconds} s is before the "
+            f"start",
             "Write less seconds, or more time.",
         )
     return PASS_ON_TRAP.format(name=name, seconds=signal.seconds_before, to="") + _TIMER.format(
@@ -681,13 +795,24 @@ done
 
 
 def preamble(launcher: Launcher) -> str:
-    """Bash for between the fan-out's text, which sets the addresses, and its start. Raises UsageError for srun."""
+    """Bash for between the fan-out's text, which sets the addresses, and its start.
+
+    Raises UsageError for srun.
+    """
     if launcher is Launcher.SRUN:
-        raise UsageError("launcher: srun is Slurm's, not PBS's", "Write plain, torchrun or accelerate.")
-    return _EVEN.replace("LAUNCHER", launcher) if launcher in (Launcher.ACCELERATE, Launcher.DEEPSPEED) else ""
+        raise UsageError(
+            "launcher: srun is Slurm's, not PBS's", "Write plain, torchrun or accelerate."
+        )
+    return (
+        _EVEN.replace("LAUNCHER", launcher)
+        if launcher in (Launcher.ACCELERATE, Launcher.DEEPSPEED)
+        else ""
+    )
 
 
-_AFTER_PROBE = "PBS leaves no node out by name: choose others with host= in select, or tell the site"
+_AFTER_PROBE = (
+    "PBS leaves no node out by name: choose others with host= in select, or tell the site"
+)
 
 
 _PROBE = """\
@@ -712,7 +837,8 @@ done
 
 
 def probe_step(probe: str, environment: Mapping[str, str], signal: str = "") -> str:
-    """Bash for between the text of fanout(), whose `hosts` and `on_host` it uses, and its start; '' for no probe.
+    """Bash for between the text of fanout(), whose `hosts` and `on_host` it uses, and its start; ''
+    for no probe.
 
     The names of `environment` are those that fanout() took.
     """
@@ -721,7 +847,9 @@ def probe_step(probe: str, environment: Mapping[str, str], signal: str = "") -> 
     return probe_texts(probe, _AFTER_PROBE, signal) + _node_step("on_probed", "probe", environment)
 
 
-def hook_step(request: Request, place: Place, environment: Mapping[str, str], signal: str = "") -> str:
+def hook_step(
+    request: Request, place: Place, environment: Mapping[str, str], signal: str = ""
+) -> str:
     """As probe_step(), of the startup hook."""
     if not request.startup_hook.strip():
         return ""
@@ -729,7 +857,9 @@ def hook_step(request: Request, place: Place, environment: Mapping[str, str], si
 
 
 def _node_step(name: str, text: str, environment: Mapping[str, str]) -> str:
-    variables = "".join(f"    {shlex.quote(f'{one}={value}')} \\\n" for one, value in environment.items())
+    variables = "".join(
+        f"    {shlex.quote(f'{one}={value}')} \\\n" for one, value in environment.items()
+    )
     return _PROBE.format(variables=variables, name=name, text=text)
 
 

@@ -1,4 +1,6 @@
-"""A shell beside a running PBS job: on its node, with its variables where they can be read, outside of its limits."""
+"""A shell beside a running PBS job: on its node, with its variables where they can be read, outside
+of its limits.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ exec "$@"
 """
 )
 _NOTES = (
-    "It is an ssh session on the job's node, not part of the job: the job's limits on memory and cores do not hold,"
+    "It is an ssh session on the job's node, not part of the job: the job's limits on memory and "
+    "cores do not hold,"
     " and what you leave running goes on after the job's end.",
     "No GPU is shut off: CUDA_VISIBLE_DEVICES is the job's, where it could be read.",
 )

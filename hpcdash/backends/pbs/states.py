@@ -1,6 +1,7 @@
 """PBS's letters for the state of a job, with its substate and exit status, and our states for them.
 
-Sources: JOB_STATE_LTR_…, JOB_SUBSTATE_… and JOB_EXEC_… of OpenPBS's job.h and Torque's pbs_job.h; what 23.06 did.
+Sources: JOB_STATE_LTR_…, JOB_SUBSTATE_… and JOB_EXEC_… of OpenPBS's job.h and Torque's pbs_job.h;
+what 23.06 did.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def job_state(
 
 
 def _ended(
-    substate: int | None, exit_status: int | None, has_started: bool, is_torque: bool, used_all_its_time: bool
+    substate: int | None,
+    exit_status: int | None,
+    has_started: bool,
+    is_torque: bool,
+    used_all_its_time: bool,
 ) -> JobState:
     if substate == _TERMINATED:
         return JobState.CANCELLED
@@ -91,12 +96,18 @@ def _ended(
     if exit_status == 0 or substate == _FINISHED:
         return JobState.COMPLETED
     if exit_status in _DELETED:
-        return JobState.TIMEOUT if used_all_its_time and exit_status > _SIGNAL_BASE else JobState.CANCELLED
+        return (
+            JobState.TIMEOUT
+            if used_all_its_time and exit_status > _SIGNAL_BASE
+            else JobState.CANCELLED
+        )
     return JobState.FAILED
 
 
 def exit_pair(exit_status: int) -> tuple[int | None, int | None]:
-    """(exit code, signal) of an Exit_status: 256 + n is signal n; a negative one is no end of the job's own."""
+    """(exit code, signal) of an Exit_status: 256 + n is signal n; a negative one is no end of the
+    job's own.
+    """
     if exit_status < 0:
         return None, None
     if exit_status >= _SIGNAL_BASE:

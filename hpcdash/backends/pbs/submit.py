@@ -1,7 +1,9 @@
-"""qsub for a script that is handed in, for the first time or once more. Builds commands, runs nothing.
+"""qsub for a script that is handed in, for the first time or once more.
 
-qsub runs in the environment it finds, where every other command has LC_ALL and TZ set: it reads the time of -a in that
-zone, and sends TZ with the job (PBS_O_TZ), and with -V all there is.
+Builds commands, runs nothing.
+
+qsub runs in the environment it finds, where every other command has LC_ALL and TZ set: it reads the
+time of -a in that zone, and sends TZ with the job (PBS_O_TZ), and with -V all there is.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from hpcdash.backends.pbs.options import (
     read_directives,
     settings,
 )
-from hpcdash.backends.pbs.recorded_options import Recorded, read_record, to_arguments, unlike_directives, with_limits
+from hpcdash.backends.pbs.recorded_options import (
+    Recorded,
+    read_record,
+    to_arguments,
+    unlike_directives,
+    with_limits,
+)
 from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import options as sbatch
@@ -40,7 +48,14 @@ _JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5
 # Torque with display_job_server_suffix off, and Slurm's wrapper.
 _BARE_ID = re.compile(rb"[0-9]+(?:\[\])?")
 # The request may have arrived: the connection broke after it was made.
-_MAY_BE_DONE = ("protocol error", "end of file", "connection reset", "broken pipe", "timed out", "premature end")
+_MAY_BE_DONE = (
+    "protocol error",
+    "end of file",
+    "connection reset",
+    "broken pipe",
+    "timed out",
+    "premature end",
+)
 _PREFIX = re.compile(r"^[' ]*(?:qsub|sbatch): *(?:error: )?(?:Batch job submission failed: )?")
 _NOT_DONE = "cannot connect to server"
 # timeout(1), KILL, TERM.
@@ -69,7 +84,9 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
 
 
 def _refusal(answer: Answer) -> str:
-    """What qsub, or a hook through it, says of why; without its usage, and of Slurm's wrapper what sbatch says."""
+    """What qsub, or a hook through it, says of why; without its usage, and of Slurm's wrapper what
+    sbatch says.
+    """
     said = re.split(rb"^usage: ", answer.stderr or answer.stdout, maxsplit=1, flags=re.MULTILINE)[0]
     lines = [_PREFIX.sub("", line).strip() for line in excerpt(said).splitlines()]
     if "and the output was:" in lines:
@@ -79,12 +96,13 @@ def _refusal(answer: Answer) -> str:
 
 # Runs qsub in the folder the job was first submitted from.
 _IN_FOLDER = 'cd "$1" && shift && exec "$@"'
-# Slurm's wrapper takes no script from stdin, and sbatch opens /dev/stdin anew, which has to be a pipe of one's own.
+# Slurm's wrapper takes no script from stdin, and sbatch opens /dev/stdin anew, which has to be a
+# pipe of one's own.
 _THROUGH_PIPE = 'cat | "$@"'
 _STDIN_FILE = "/dev/stdin"
 
-# A prefix that begins no line of any script. Of an empty one, which says the same, nothing is left in Submit_arguments:
-# what follows would be read as its value.
+# A prefix that begins no line of any script. Of an empty one, which says the same, nothing is left
+# in Submit_arguments: what follows would be read as its value.
 _NO_DIRECTIVES = "#no-directives"
 # What any PBS takes after -N; releases before 20 want a letter first.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9+._-]+")
@@ -95,17 +113,20 @@ _LIMIT_SECONDS = 120.0
 
 
 def submission(dialect: Dialect, wanted: Submission) -> SubmitCommand:
-    """qsub for a script on stdin or in a file there; options given beat the script's #PBS lines, one by one.
+    """qsub for a script on stdin or in a file there; options given beat the script's #PBS lines,
+    one by one.
 
-    Raises UsageError for what qsub does not know, what would have it wait or talk, script arguments (Torque takes
-    them), and an array or a dependency that PBS has no such thing as.
+    Raises UsageError for what qsub does not know, what would have it wait or talk, script arguments
+    (Torque takes them), and an array or a dependency that PBS has no such thing as.
     """
     if wanted.run_as and (not wanted.file or dialect is Dialect.SLURM_WRAPPERS):
         raise UsageError(
             "a script on stdin is not submitted as another account"
             if not wanted.file
             else "Slurm's wrappers are not driven through sudo",
-            "Have it staged first." if not wanted.file else "Ask this cluster by Slurm's own commands.",
+            "Have it staged first."
+            if not wanted.file
+            else "Ask this cluster by Slurm's own commands.",
         )
     if dialect is Dialect.SLURM_WRAPPERS:
         return _wrapped(wanted)
@@ -138,13 +159,23 @@ def submission(dialect: Dialect, wanted: Submission) -> SubmitCommand:
     if "N" not in told:
         words += ["-N", name]
         if name != wanted.name:
-            notes.append(f"it is called {name}, as PBS takes no other letters in a name, and no more of them")
+            notes.append(
+                f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
+            )
     variables, mark = _variables(dialect, own, in_script), wanted.mark
     if not is_closed(variables):
-        notes.append("its -v holds a quote that is not closed: it gets no mark of ours, and qsub may refuse it")
+        notes.append(
+            "its -v holds a quote that is not closed: it gets no mark of ours, and qsub may "
+            "refuse it"
+        )
         mark = ""
     if mark or "v" in own:
-        words += ["-v", ",".join(part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part)]
+        words += [
+            "-v",
+            ",".join(
+                part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part
+            ),
+        ]
     notes += _advice(dialect, told)
     argv = (*_as_account(wanted, _qsub(dialect)), *words, *([wanted.file] if wanted.file else []))
     read = partial(read_answer, job_id=wanted.name, has_bare_ids=dialect is Dialect.TORQUE)
@@ -163,14 +194,16 @@ def resubmission(
 ) -> SubmitCommand:
     """qsub with the options PBS has on record, from the folder the job was submitted from.
 
-    What the script's #PBS lines say as well stays unsaid; where they ask for what the job had not, qsub is told to read
-    none of them. Raises UsageError for a job without a script, and for tasks that are no one range.
+    What the script's #PBS lines say as well stays unsaid; where they ask for what the job had not,
+    qsub is told to read none of them. Raises UsageError for a job without a script, and for tasks
+    that are no one range.
     """
     row = detail.job.to_pylist()[0]
     job_id = row["array_id"] or row["id"]
     if dialect is Dialect.SLURM_WRAPPERS:
         raise UsageError(
-            "Slurm's own record is needed to submit a job once more, which its wrappers do not show",
+            "Slurm's own record is needed to submit a job once more, which its wrappers do not "
+            "show",
             "Ask this cluster by Slurm's own commands: --backend slurm.",
         )
     directives = read_directives(script.text)
@@ -197,7 +230,11 @@ def resubmission(
     stdin = script.text.encode("utf-8", "surrogateescape")
     read = partial(read_answer, job_id=asked, has_bare_ids=dialect is Dialect.TORQUE)
     return SubmitCommand(
-        ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS), tuple(notes), mark, row["name"] or "", throttle
+        ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS),
+        tuple(notes),
+        mark,
+        row["name"] or "",
+        throttle,
     )
 
 
@@ -228,7 +265,8 @@ def _refuse_long(options: Sequence[str]) -> None:
             raise UsageError(
                 f"{word} is not an option of qsub"
                 + (": PBS sends no signal ahead of the time limit" if is_signal else ""),
-                "A timer in the script can send it: (sleep 3000; kill -USR1 $$) & with a trap on USR1."
+                "A timer in the script can send it: (sleep 3000; kill -USR1 $$) & with a trap on "
+                "USR1."
                 if is_signal
                 else "Its options have one dash: man qsub.",
             )
@@ -240,21 +278,28 @@ def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[
         raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
     if line.script:
         raise UsageError(
-            f"{line.script[0]!r} is not an option of qsub", "The script comes first, its options after --."
+            f"{line.script[0]!r} is not an option of qsub",
+            "The script comes first, its options after --.",
         )
     for where, said, letters in (("", own, "IX"), (" of the script's #PBS lines", in_script, "I")):
         if found := next((letter for letter in letters if letter in said), ""):
-            raise UsageError(f"-{found}{where} asks for a terminal, which a job from here has not", "Leave it out.")
+            raise UsageError(
+                f"-{found}{where} asks for a terminal, which a job from here has not",
+                "Leave it out.",
+            )
         for attribute in ("block", "interactive"):
             if said.get(f"W.{attribute}", "").lower() == "true":
                 raise UsageError(
-                    f"-W {attribute}=true{where} has qsub wait for the job's end, which nothing here does",
+                    f"-W {attribute}=true{where} has qsub wait for the job's end, which nothing "
+                    f"here does",
                     "Leave it out.",
                 )
 
 
 def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[str]:
-    """The options as given, without -v and, if `without_depend`, without depend: these are written again."""
+    """The options as given, without -v and, if `without_depend`, without depend: these are written
+    again.
+    """
     words: list[str] = []
     for option in line.given:
         if option.name == "v":
@@ -270,10 +315,13 @@ def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[s
 def _arguments(dialect: Dialect, arguments: Sequence[str]) -> list[str]:
     if dialect is not Dialect.TORQUE:
         raise UsageError(
-            "PBS hands no arguments to a script", "Hand them over as variables, which the script reads: -v NAME=VALUE."
+            "PBS hands no arguments to a script",
+            "Hand them over as variables, which the script reads: -v NAME=VALUE.",
         )
     if odd := [word for word in arguments if not word or re.search(r"[\s\"'\\]", word)]:
-        raise UsageError(f"Torque's -F splits a script's arguments at blanks: {odd[0]!r} cannot be one")
+        raise UsageError(
+            f"Torque's -F splits a script's arguments at blanks: {odd[0]!r} cannot be one"
+        )
     return ["-F", " ".join(arguments)]
 
 
@@ -297,7 +345,8 @@ def _array_arguments(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
         return ["-t", str(tasks)]
     if tasks.throttle and dialect is Dialect.PBS_TEXT:
         raise UsageError(
-            "this release of PBS has no limit to an array's running tasks", f"Leave out %{tasks.throttle}."
+            "this release of PBS has no limit to an array's running tasks",
+            f"Leave out %{tasks.throttle}.",
         )
     return ["-J", range_of_tasks(tasks)]
 
@@ -311,7 +360,10 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
         except BadJobId as error:
             raise UsageError(str(error)) from error
         if job.tasks is not None:
-            raise UsageError(f"PBS lets a job wait for no task of an array: {text}", "Name the whole array: 12[].")
+            raise UsageError(
+                f"PBS lets a job wait for no task of an array: {text}",
+                "Name the whole array: 12[].",
+            )
         array = "array" if dialect is Dialect.TORQUE and job.has_brackets else ""
         conditions.setdefault(f"{kind}{array}", []).append(text)
     before = earlier.split(",") if earlier else []
@@ -328,7 +380,9 @@ def _job_name(dialect: Dialect, file_name: str) -> str:
 
 
 def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str, str]) -> str:
-    """What -v is to say besides our mark: one on the command line takes the place of the script's."""
+    """What -v is to say besides our mark: one on the command line takes the place of the
+    script's.
+    """
     if dialect is Dialect.TORQUE:
         return ",".join(part for part in (in_script.get("v"), own.get("v")) if part)
     return own.get("v", in_script.get("v", ""))
@@ -339,14 +393,22 @@ def _advice(dialect: Dialect, told: Mapping[str, str]) -> list[str]:
         return []
     notes = []
     if "d" not in told.get("k", ""):
-        notes.append("its output stays on the execution host until it ends; with -k oed it is read while the job runs")
+        notes.append(
+            "its output stays on the execution host until it ends; with -k oed it is read while "
+            "the job runs"
+        )
     if "V" in told:
-        notes.append("-V hands over nothing in some releases of PBS (23.06): name what the job needs with -v")
+        notes.append(
+            "-V hands over nothing in some releases of PBS (23.06): name what the job needs with -v"
+        )
     return notes
 
 
 def _wrapped(wanted: Submission) -> SubmitCommand:
-    """Slurm's qsub, a Perl program that hands its words to a shell unquoted. A comment, our mark, it has not."""
+    """Slurm's qsub, a Perl program that hands its words to a shell unquoted.
+
+    A comment, our mark, it has not.
+    """
     words = shell_safe(wanted.options)
     if wanted.array:
         words += ["-t", str(_tasks(wanted.array))]

@@ -1,4 +1,6 @@
-"""From the wrapped text of `qstat -f` and `pbsnodes -a`, and from Torque's XML, to attributes as bytes."""
+"""From the wrapped text of `qstat -f` and `pbsnodes -a`, and from Torque's XML, to attributes as
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ from hpcdash.backends.queries import noise_lines, row_excerpt
 
 # (id, attributes)
 Record: TypeAlias = tuple[bytes, dict[bytes, bytes]]
-# The second group is a blank, or the tab of Slurm's wrappers, which begin their attributes with one too.
+# The second group is a blank, or the tab of Slurm's wrappers, which begin their attributes with one
+# too.
 _TEXT_HEAD = re.compile(rb"(Job Id|Queue|Server):([ \t])[ \t]*(\S.*)")
 _TEXT_ATTRIBUTE = re.compile(rb" {3,8}([A-Za-z][\w.-]*) =(?: (.*))?")
 _TABBED_ATTRIBUTE = re.compile(rb"\t([A-Za-z][\w.-]*) =(?: (.*))?")
 _XML_RECORDS = frozenset((b"Job", b"Node", b"Queue", b"Server"))
 _XML_IDS = (b"Job_Id", b"name", b"Name")
-# An element without others in it, or the beginning of one, or an end. No value goes on over a `<`: each byte is looked
-# at twice at most, however many elements have no end.
+# An element without others in it, or the beginning of one, or an end. No value goes on over a `<`:
+# each byte is looked at twice at most, however many elements have no end.
 _XML_PART = re.compile(rb"<([A-Za-z_][\w.-]*)>(?:([^<]*)</\1>)?|</([A-Za-z_][\w.-]*)>")
 # Torque's deepest: req_information, task_usage.0.task.0, cpu_list.
 _XML_DEPTH = 3
@@ -36,7 +39,9 @@ _WRAPPED_LAST = b"Resource_List.walltime"
 
 
 def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None:
-    """Add an attribute of a queue or server: of several limits each comes by itself (max_run = [o:PBS_ALL=9])."""
+    """Add an attribute of a queue or server: of several limits each comes by itself (max_run =
+    [o:PBS_ALL=9]).
+    """
     before = fields.get(key)
     if before is None:
         fields[key] = value
@@ -47,7 +52,9 @@ def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None
 class _TextRecord:
     """A record of text while its lines are read."""
 
-    def __init__(self, name: bytes, is_wrapped_job: bool, is_tabbed: bool, is_trusted: bool = False) -> None:
+    def __init__(
+        self, name: bytes, is_wrapped_job: bool, is_tabbed: bool, is_trusted: bool = False
+    ) -> None:
         self.name = name
         self.fields: dict[bytes, bytes] = {}
         self._is_wrapped_job = is_wrapped_job
@@ -62,10 +69,14 @@ class _TextRecord:
     @property
     def may_end(self) -> bool:
         """Whether it has what it must have before another one begins."""
-        return not self._is_wrapped_job or self._key == _WRAPPED_LAST or _WRAPPED_LAST in self.fields
+        return (
+            not self._is_wrapped_job or self._key == _WRAPPED_LAST or _WRAPPED_LAST in self.fields
+        )
 
     def add(self, line: bytes) -> None:
-        """An attribute, or what belongs to the value before it; after an empty line that is seen only later."""
+        """An attribute, or what belongs to the value before it; after an empty line that is seen
+        only later.
+        """
         is_indented = line[:1] in (b" ", b"\t")
         found = self._attribute.fullmatch(line) if is_indented else None
         goes_on = is_indented and not self._is_tabbed and line[:1] == b"\t"
@@ -87,8 +98,10 @@ class _TextRecord:
         return (self.name, self.fields), noise_lines(self._undecided)
 
     def _keep(self) -> None:
-        """Of an attribute that comes twice one was forged: in the wrappers' text a job's name, which comes before the
-        others, forges the first; in PBS's the variables, which come after most, forge the second."""
+        """Of an attribute that comes twice one was forged: in the wrappers' text a job's name,
+        which comes before the others, forges the first; in PBS's the variables, which come after
+        most, forge the second.
+        """
         if self._key is None:
             return
         value = restored(bytes(self._value))
@@ -101,8 +114,8 @@ class _TextRecord:
 def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
     """The records of text, in order; what is none is added to `rejected`.
 
-    A value's own lines belong to it as long as they do not look like the end of one record and the beginning of
-    another, which cannot be told from real ones.
+    A value's own lines belong to it as long as they do not look like the end of one record and the
+    beginning of another, which cannot be told from real ones.
     """
     heads = _TextHeads()
     current: _TextRecord | None = None
@@ -141,9 +154,11 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
 
 
 class _TextHeads:
-    """Finds where records begin: `Job Id: 12.srv`, or a node's name alone, and then the attribute that is always first.
+    """Finds where records begin: `Job Id: 12.srv`, or a node's name alone, and then the attribute
+    that is always first.
 
-    A node's name follows an empty line, but for the first, which may follow anything, such as a greeting.
+    A node's name follows an empty line, but for the first, which may follow anything, such as a
+    greeting.
     """
 
     def __init__(self) -> None:
@@ -167,9 +182,11 @@ class _TextHeads:
 
 
 def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
-    """As text_records, of Torque's <Data><Job>…; what lies within an element becomes Resource_List.walltime.
+    """As text_records, of Torque's <Data><Job>…; what lies within an element becomes
+    Resource_List.walltime.
 
-    No strict reader of XML: Torque writes control bytes and bytes that are no UTF-8 as they are, and escapes `<`.
+    No strict reader of XML: Torque writes control bytes and bytes that are no UTF-8 as they are,
+    and escapes `<`.
     """
     # Where what is no whole record began, and where the record that is read did.
     outside = begin = 0

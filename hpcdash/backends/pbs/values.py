@@ -10,11 +10,20 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import MOST, Column, as_array, digits, per_distinct, utc_instants, whole_numbers, words
+from hpcdash.domain.columns import (
+    MOST,
+    Column,
+    as_array,
+    digits,
+    per_distinct,
+    utc_instants,
+    whole_numbers,
+    words,
+)
 from hpcdash.domain.nodelist import compress
 
-# PBS prints the byte b as ^ and b + 64 wherever it is not printable, so all of UTF-8 that is not ASCII comes in pairs:
-# a lead byte C2..F4 as 02..34, each byte that follows it as C0..FF.
+# PBS prints the byte b as ^ and b + 64 wherever it is not printable, so all of UTF-8 that is not
+# ASCII comes in pairs: a lead byte C2..F4 as 02..34, each byte that follows it as C0..FF.
 _SHOWN_UTF8 = re.compile(
     rb"\^[\x02-\x1f]\^[\xc0-\xff]|\^[\x20-\x2f]\^[\xc0-\xff]\^[\xc0-\xff]"
     rb"|\^[\x30-\x34]\^[\xc0-\xff]\^[\xc0-\xff]\^[\xc0-\xff]"
@@ -22,7 +31,9 @@ _SHOWN_UTF8 = re.compile(
 
 
 def restored(raw: bytes) -> bytes:
-    """With the UTF-8 that PBS wrote in pairs of ^ and a byte; only what such pairs can mean is changed."""
+    """With the UTF-8 that PBS wrote in pairs of ^ and a byte; only what such pairs can mean is
+    changed.
+    """
     return raw if raw.isascii() else _SHOWN_UTF8.sub(_utf8, raw)
 
 
@@ -36,7 +47,10 @@ def _utf8(found: re.Match[bytes]) -> bytes:
 
 
 def unescaped(value: bytes) -> bytes:
-    """A value of qstat's DSV as PBS keeps it: its newlines and backslashes again. pbsnodes escapes nothing."""
+    """A value of qstat's DSV as PBS keeps it: its newlines and backslashes again.
+
+    pbsnodes escapes nothing.
+    """
     return _ESCAPED.sub(lambda found: _MEANT[found[1]], value)
 
 
@@ -66,7 +80,8 @@ _SIZE = re.compile(r"([0-9]{1,19})(\.[0-9]{1,18})?[ ]?([kmgtpe]?)([bw]?)", re.IG
 _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 # PBS's word, in which sizes may be given (8gw), has 8 bytes.
 _WORD_SHIFT = 3
-# What qstat's DSV writes for a backslash, a newline and a form feed; a comma's backslash is Variable_List's own.
+# What qstat's DSV writes for a backslash, a newline and a form feed; a comma's backslash is
+# Variable_List's own.
 _ESCAPED = re.compile(rb"\\([\\nf])")
 _MEANT = {b"\\": b"\\", b"n": b"\n", b"f": b"\f"}
 # What a vnode adds to its host's name: gpu01[0]
@@ -85,7 +100,9 @@ def _whole_number(text: str) -> int | None:
 
 
 def instants(column: Column) -> pa.Array:
-    """Instants: `Sat Nov 21 04:01:41 2026`, which is UTC as we ask for it, or epoch seconds; 0 is no time."""
+    """Instants: `Sat Nov 21 04:01:41 2026`, which is UTC as we ask for it, or epoch seconds; 0 is
+    no time.
+    """
     texts = as_array(column)
     read = pc.strptime(texts, format=_CTIME, unit="s", error_is_null=True)
     if read.null_count > texts.null_count:
@@ -94,7 +111,9 @@ def instants(column: Column) -> pa.Array:
 
 
 def duration_seconds(text: str) -> int | None:
-    """'168:00:00', '02:30' (minutes first), '30' or '1:00:00:00' (a day); None for what is no time."""
+    """'168:00:00', '02:30' (minutes first), '30' or '1:00:00:00' (a day); None for what is no
+    time.
+    """
     found = _CLOCK.fullmatch(text)
     if found is None:
         return None
@@ -118,7 +137,10 @@ def durations(column: Column) -> pa.Array:
 
 
 def size_bytes(text: str) -> int | None:
-    """'8gb', '7128kb', '0b', '100' (bytes) or '2gw' (words); units are binary. None for what is no size."""
+    """'8gb', '7128kb', '0b', '100' (bytes) or '2gw' (words); units are binary.
+
+    None for what is no size.
+    """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return None
@@ -134,7 +156,8 @@ def sizes(column: Column) -> pa.Array:
 
 
 def hosts_of(places: str) -> list[str]:
-    """The hosts of an exec_host (`cn01/0*4+cn02/1`) or an exec_vnode (`(cn01:ncpus=4)+(gpu01[0]:ncpus=1)`).
+    """The hosts of an exec_host (`cn01/0*4+cn02/1`) or an exec_vnode
+    (`(cn01:ncpus=4)+(gpu01[0]:ncpus=1)`).
 
     Each once, in order; the host of a vnode is its name without the brackets.
     """
@@ -148,7 +171,9 @@ def hosts_of(places: str) -> list[str]:
 
 
 def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, pa.Array]:
-    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host, else of their exec_vnode."""
+    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host, else of
+    their exec_vnode.
+    """
     places = as_array(hosts) if vnodes is None else pc.coalesce(as_array(hosts), as_array(vnodes))
     encoded = words(places)
     named = [None if text is None else hosts_of(text) for text in encoded.dictionary.to_pylist()]

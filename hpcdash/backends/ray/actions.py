@@ -1,4 +1,6 @@
-"""What can be done to Ray's jobs: they are stopped, deleted, and submitted, once, under an id of ours."""
+"""What can be done to Ray's jobs: they are stopped, deleted, and submitted, once, under an id of
+ours.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +74,15 @@ def _read_delete(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     except HpcdashError as error:
         return (Outcome(job_id, None, error.message),)
     # Of a job that has not ended it answers 500 with a traceback.
-    return (Outcome(job_id, response.is_success, "" if response.is_success else refusal(response.body)),)
+    return (
+        Outcome(job_id, response.is_success, "" if response.is_success else refusal(response.body)),
+    )
 
 
 def submission(wanted: Submission) -> SubmitCommand:
-    """A job whose entrypoint is a script, which goes with the request. A second request with its id is refused by Ray.
+    """A job whose entrypoint is a script, which goes with the request.
+
+    A second request with its id is refused by Ray.
 
     Raises UsageError for what Ray's jobs do not have.
     """
@@ -88,7 +94,10 @@ def submission(wanted: Submission) -> SubmitCommand:
         "options": wanted.options,
     }
     if given := [name for name, value in unavailable.items() if value]:
-        raise UsageError(f"{given[0]}: Ray jobs have no such setting", "Leave it out, or submit to another cluster.")
+        raise UsageError(
+            f"{given[0]}: Ray jobs have no such setting",
+            "Leave it out, or submit to another cluster.",
+        )
     body = {"entrypoint": _entrypoint(wanted), "metadata": {"job_name": wanted.name}}
     return submit_command(body, wanted.name, wanted.mark, wanted.name)
 
@@ -101,13 +110,16 @@ def resubmission(
     mark: str,
     limits: NewLimits,
 ) -> SubmitCommand:
-    """The same entrypoint, runtime environment, metadata and, of a request, resources under another id.
+    """The same entrypoint, runtime environment, metadata and, of a request, resources under another
+    id.
 
     Raises UsageError for a driver's.
     """
     native = detail.native or past
     if not native.get("submission_id"):
-        raise UsageError("this driver connected by itself: Ray cannot start it again", "Run its program again.")
+        raise UsageError(
+            "this driver connected by itself: Ray cannot start it again", "Run its program again."
+        )
     body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
     body |= {key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native}
     if isinstance(body.get("metadata"), dict):
@@ -117,7 +129,11 @@ def resubmission(
     row = detail.job.to_pylist()[0]
     package = _PACKAGE.fullmatch(text(table(body.get("runtime_env")).get("working_dir")) or "")
     # Ray keeps it for ten minutes after it was asked for.
-    check = Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES) if package else None
+    check = (
+        Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES)
+        if package
+        else None
+    )
     return replace(submit_command(body, row["id"], mark, row["name"] or ""), check=check)
 
 
@@ -134,7 +150,9 @@ def _check_package(answer: Answer) -> None:
 
 
 def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:
-    """Submit a job, a body of the Jobs API, under an id that the mark gives: sent twice, the second is refused."""
+    """Submit a job, a body of the Jobs API, under an id that the mark gives: sent twice, the second
+    is refused.
+    """
     job_id = RAY_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
     content = json.dumps({**body, "submission_id": job_id}).encode()
     command = ActionCommand(

@@ -17,7 +17,17 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, logs, nodes, placement_groups, probe, requests, tasks, use
+from hpcdash.backends.ray import (
+    actions,
+    jobs,
+    logs,
+    nodes,
+    placement_groups,
+    probe,
+    requests,
+    tasks,
+    use,
+)
 
 _CAPABILITIES = frozenset(
     {

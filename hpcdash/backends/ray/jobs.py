@@ -1,4 +1,6 @@
-"""Jobs of a Ray cluster: those submitted by its Jobs API, and the drivers that connected by themselves."""
+"""Jobs of a Ray cluster: those submitted by its Jobs API, and the drivers that connected by
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,15 @@ from hpcdash.backends.ray.responses import (
     text,
     unreadable,
 )
-from hpcdash.backends.ray.slices import METADATA_KEY, PART, part_pattern, run_columns, run_of, task_rows, worker_rows
+from hpcdash.backends.ray.slices import (
+    METADATA_KEY,
+    PART,
+    part_pattern,
+    run_columns,
+    run_of,
+    task_rows,
+    worker_rows,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -51,7 +61,8 @@ LOGS = "/ray-logs/"
 _LOG_END = ".log"
 # Metadata that hpcdash keeps for itself begin so.
 _OWN = ("hpcdash_", "HPCDASH_")
-# What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what its package runs.
+# What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what
+# its package runs.
 RESOURCES_KEY, SCRIPT_KEY = "hpcdash_resources", "hpcdash_script"
 # As a submission names its entrypoint's resources, and Ray their kinds.
 _RESOURCES = {
@@ -91,11 +102,15 @@ def job_path(job_id: str) -> str:
 def jobs_query(scope: JobScope) -> Query[ParsedTable]:
     """All jobs are one list there; Ray knows no users."""
     is_ended_wanted = scope.ended or bool(scope.job_ids)
-    parse = partial(parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted)
+    parse = partial(
+        parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted
+    )
     return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
 
 
-def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
+def history_query(
+    user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+) -> Query[ParsedTable]:
     """Ended jobs that the head node still lists: it forgets them with a restart."""
     parse = partial(
         parse_jobs,
@@ -151,7 +166,9 @@ def _arrow(field: pa.Field) -> pa.DataType:
 _PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
 
 
-def _entrypoint_resources(answer: Answer, response: Response) -> Iterator[tuple[str, Mapping[str, float]]]:
+def _entrypoint_resources(
+    answer: Answer, response: Response
+) -> Iterator[tuple[str, Mapping[str, float]]]:
     """(submission ID, resources by their kind) of each supervisor that the State API tells of."""
     for actor in state_rows(answer, response):
         name = text(actor.get("name")) or ""
@@ -171,7 +188,9 @@ def noted_resources(metadata: Mapping[str, Any]) -> dict[str, float]:
     return {name: noted[name] for name in _RESOURCES if (amount(noted.get(name)) or 0) > 0}
 
 
-def _resource_columns(held: Mapping[str, float] | None, metadata: Mapping[str, Any]) -> dict[str, int]:
+def _resource_columns(
+    held: Mapping[str, float] | None, metadata: Mapping[str, Any]
+) -> dict[str, int]:
     """Return what a job's entrypoint holds, a part counted as a whole. Its tasks may hold more."""
     if held is None:
         held = {_RESOURCES[name]: asked for name, asked in noted_resources(metadata).items()}
@@ -188,8 +207,13 @@ def job_row(
 
     `held` are the known resources of entrypoints by the IDs of their submissions.
     """
-    driver, metadata, runtime = (table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
-    job_id, native = text(job.get("submission_id")) or text(job.get("job_id")), text(job.get("status"))
+    driver, metadata, runtime = (
+        table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env")
+    )
+    job_id, native = (
+        text(job.get("submission_id")) or text(job.get("job_id")),
+        text(job.get("status")),
+    )
     if job_id is None or native is None:
         return None
     state = _STATES.get(native, JobState.UNKNOWN)
@@ -202,18 +226,27 @@ def job_row(
     row = dict.fromkeys(schema.JOBS.names)
     row |= {
         "id": job_id,
-        "name": text(metadata.get("job_name")) or text(metadata.get("name")) or entrypoint or "driver",
+        "name": text(metadata.get("job_name"))
+        or text(metadata.get("name"))
+        or entrypoint
+        or "driver",
         "state": state.value,
         "native_state": native,
         "reason": text(job.get("message")) if is_waiting else text(job.get("error_type")),
         "submitted_at": begun,
         "started_at": None if is_waiting else begun,
         "ends_at": ends if has_ended else None,
-        "elapsed_seconds": None if begun is None or ends is None or is_waiting else max(ends - begun, 0),
+        "elapsed_seconds": None
+        if begun is None or ends is None or is_waiting
+        else max(ends - begun, 0),
         "node_list": text(driver.get("node_ip_address")),
         "work_dir": text(runtime.get("working_dir")),
-        "stdout_path": f"{LOGS}{log}/job-driver-{job_id}{_LOG_END}" if log and text(job.get("submission_id")) else None,
-        "exit_code": code if has_ended and type(code) is int and abs(code) < _LARGEST_EXIT else None,
+        "stdout_path": f"{LOGS}{log}/job-driver-{job_id}{_LOG_END}"
+        if log and text(job.get("submission_id"))
+        else None,
+        "exit_code": code
+        if has_ended and type(code) is int and abs(code) < _LARGEST_EXIT
+        else None,
         "_number": begun or 0,
         "_tasks": 1,
         "_other_id": number if (number := text(job.get("job_id"))) != job_id else None,
@@ -231,7 +264,8 @@ def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
 def log_request(path: str) -> str:
     """The request that streams a log by its path of LOGS, '' for any other path.
 
-    Behind the path of a driver's log may stand the part of it that is wanted, as of slices.log_parts.
+    Behind the path of a driver's log may stand the part of it that is wanted, as of
+    slices.log_parts.
     """
     node, slash, name = path.removeprefix(LOGS).partition("/")
     if not path.startswith(LOGS) or not slash or not node or not name:
@@ -270,7 +304,10 @@ def workers_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
 def _parse_workers(answer: Answer) -> ParsedTable:
     [response] = require_success(answer)
     job = table(decode(answer, response))
-    run, state = run_of(table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    run, state = (
+        run_of(table(job.get("metadata"))),
+        _STATES.get(str(job.get("status")), JobState.UNKNOWN),
+    )
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
     plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
     return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
@@ -281,15 +318,24 @@ def ended_workers_query(detail: JobDetail) -> Query[ParsedTable] | None:
     row = detail.job.to_pylist()[0]
     if METADATA_KEY not in detail.native.get("metadata", ""):
         return None
-    return Query(("GET", job_path(row["id"])), partial(_parse_ended_workers, row=row), cap_bytes=TEXT_BYTES)
+    return Query(
+        ("GET", job_path(row["id"])), partial(_parse_ended_workers, row=row), cap_bytes=TEXT_BYTES
+    )
 
 
 def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTable:
     [response] = require_success(answer)
     job = table(decode(answer, response))
-    run, state = run_of(table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    run, state = (
+        run_of(table(job.get("metadata"))),
+        _STATES.get(str(job.get("status")), JobState.UNKNOWN),
+    )
     whole = job_row(job) or {}
-    rows = [] if run is None else [{**whole, **one} for one in task_rows(run, state, row["id"], row["stdout_path"])]
+    rows = (
+        []
+        if run is None
+        else [{**whole, **one} for one in task_rows(run, state, row["id"], row["stdout_path"])]
+    )
     return ParsedTable(pa.Table.from_pylist(rows, schema=_PLAIN).cast(schema.JOBS))
 
 
@@ -304,7 +350,9 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     if path:
         return LogFiles(path, None)
     if detail.native.get("type") == _DRIVER:
-        return LogFiles(None, None, "This driver connected by itself: its output is where it was started")
+        return LogFiles(
+            None, None, "This driver connected by itself: its output is where it was started"
+        )
     return LogFiles(None, None, "Its driver has no node yet")
 
 
@@ -321,15 +369,21 @@ def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
     groups = {
         "Driver": {label: value for label, value in where.items() if value},
         "Metadata": {
-            name: format_value(value) for name, value in sorted(metadata.items()) if not name.startswith(_OWN)
+            name: format_value(value)
+            for name, value in sorted(metadata.items())
+            if not name.startswith(_OWN)
         },
-        "Runtime environment": {name: format_value(value) for name, value in sorted(runtime.items())},
+        "Runtime environment": {
+            name: format_value(value) for name, value in sorted(runtime.items())
+        },
     }
     return {title: pairs for title, pairs in groups.items() if pairs}
 
 
 def cause(native: Mapping[str, str]) -> str:
-    """Why a job failed or waits, in Ray's own words; of one whose command failed its log says more."""
+    """Why a job failed or waits, in Ray's own words; of one whose command failed its log says
+    more.
+    """
     message = native.get("message", "")
     state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
     if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
@@ -353,22 +407,33 @@ def _parse_script(answer: Answer) -> Script:
     native = _parse_native(answer)
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
     metadata = _json_table(native.get("metadata", ""))
-    for title, key in (("what it runs", SCRIPT_KEY), ("resources of its entrypoint", RESOURCES_KEY)):
+    for title, key in (
+        ("what it runs", SCRIPT_KEY),
+        ("resources of its entrypoint", RESOURCES_KEY),
+    ):
         if noted := text(metadata.get(key)):
             lines += [f"# {title}", noted.rstrip(), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
         if found := _json_table(native.get(key, "")):
             shown = [
-                f"{name} = {format_value(value)}" for name, value in sorted(found.items()) if not name.startswith(_OWN)
+                f"{name} = {format_value(value)}"
+                for name, value in sorted(found.items())
+                if not name.startswith(_OWN)
             ]
             lines += [f"# {title}", *shown, ""]
     if switches := _switches(native):
-        lines += ["# switches", *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()), ""]
+        lines += [
+            "# switches",
+            *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()),
+            "",
+        ]
     return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
 
 
 def _switches(native: Mapping[str, str]) -> dict[str, str]:
-    """The variables that name a job's switches, of its runtime environment or, as hpcdash notes them, its metadata."""
+    """The variables that name a job's switches, of its runtime environment or, as hpcdash notes
+    them, its metadata.
+    """
     given = table(_json_table(native.get("runtime_env", "")).get("env_vars"))
     noted = _json_table(native.get("metadata", ""))
     found = {name: text(given.get(name)) or text(noted.get(name)) for name in SWITCH_VARIABLES}

@@ -44,7 +44,8 @@ class _Worker(Struct):
     worker: str
     pid: int | None
     files: dict[str, str] = field(default_factory=dict)
-    # Names of its tasks and its actor, in the order they began; how each state is called that a task of it is in.
+    # Names of its tasks and its actor, in the order they began; how each state is called that a
+    # task of it is in.
     names: dict[str, None] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
 
@@ -62,9 +63,13 @@ def other_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog
     if not ray_job:
         if not detail.native.get("driver_node_id"):
             return None
-        return Query(("GET", _NODES_PATH), lambda answer: _logs_of_driver_node(answer, detail.native))
+        return Query(
+            ("GET", _NODES_PATH), lambda answer: _logs_of_driver_node(answer, detail.native)
+        )
     path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{of_job(ray_job)}"
-    return Query(("GET", path, _NODES_PATH), lambda answer: parse_worker_logs(answer, ray_job, detail.native))
+    return Query(
+        ("GET", path, _NODES_PATH), lambda answer: parse_worker_logs(answer, ray_job, detail.native)
+    )
 
 
 def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog, ...]:
@@ -79,12 +84,19 @@ def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog
     return (*parts, *_logs_of_ray(answer, others, detail.native, {} if run is None else run.nodes))
 
 
-def parse_worker_logs(answer: Answer, ray_job: str, native: Mapping[str, str]) -> tuple[OtherLog, ...]:
-    """One log a worker, that of the first task first. Its file is named after it where no task tells."""
+def parse_worker_logs(
+    answer: Answer, ray_job: str, native: Mapping[str, str]
+) -> tuple[OtherLog, ...]:
+    """One log a worker, that of the first task first.
+
+    Its file is named after it where no task tells.
+    """
     response, *others = read_responses(answer)
     if not response.is_success:
         require_success(answer)
-    tasks = sorted(state_rows(answer, response), key=lambda one: number(one.get("creation_time_ms")) or 0)
+    tasks = sorted(
+        state_rows(answer, response), key=lambda one: number(one.get("creation_time_ms")) or 0
+    )
     # The task that creates an actor tells no worker; what the actor runs does.
     actors = {
         str(task.get("actor_id")): (text(task.get("name")) or "").partition(":")[0]
@@ -119,13 +131,17 @@ def parse_worker_logs(answer: Answer, ray_job: str, native: Mapping[str, str]) -
 def _logs_of_ray(
     answer: Answer, responses: Sequence[Response], native: Mapping[str, str], used: Collection[str]
 ) -> Iterator[OtherLog]:
-    """The logs of the raylet on each living node of a job (`used`: IDs or addresses), and the GCS."""
+    """The logs of the raylet on each living node of a job (`used`: IDs or addresses), and the
+    GCS.
+    """
     used = {*used, native.get("driver_node_id", "")}
     nodes = [
         (node_id, address, node.get("is_head_node") is True)
         for response in responses
         for node in state_rows(answer, response)
-        if node.get("state") == "ALIVE" and (node_id := text(node.get("node_id"))) and _WORKER_ID.fullmatch(node_id)
+        if node.get("state") == "ALIVE"
+        and (node_id := text(node.get("node_id")))
+        and _WORKER_ID.fullmatch(node_id)
         if (address := text(node.get("node_ip")))
     ]
     of_job = [node for node in nodes if node[0] in used or node[1] in used]
@@ -161,9 +177,15 @@ def _log(worker: _Worker, ray_job: str) -> OtherLog:
     usual = f"worker-{worker.worker}-{ray_job}-{worker.pid or 0}"
     folder = f"{LOGS}{worker.node}/"
     names = list(worker.names)
-    shown = ", ".join(names[:_MOST_TITLES]) + (f" and {len(names) - _MOST_TITLES} more" * (len(names) > _MOST_TITLES))
+    shown = ", ".join(names[:_MOST_TITLES]) + (
+        f" and {len(names) - _MOST_TITLES} more" * (len(names) > _MOST_TITLES)
+    )
     states = ", ".join(f"{count} {state}" for state, count in worker.states.items())
-    where = f"pid {worker.pid} on node {worker.node[:_SHORT_ID]}" if worker.pid else f"node {worker.node[:_SHORT_ID]}"
+    where = (
+        f"pid {worker.pid} on node {worker.node[:_SHORT_ID]}"
+        if worker.pid
+        else f"node {worker.node[:_SHORT_ID]}"
+    )
     tasks = counted(sum(worker.states.values()), "task")
     return OtherLog(
         worker.worker[:_SHORT_ID],

@@ -42,16 +42,24 @@ def queues_query() -> Query[ParsedTable]:
     return Query(("GET", _NODES_PATH, _STATUS_PATH), _parse_queues)
 
 
-def _read(answer: Answer) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[str, Sequence[float]]]]:
-    """Nodes, and what each uses of its resources, by its id; {} where the dashboard does not say."""
+def _read(
+    answer: Answer,
+) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[str, Sequence[float]]]]:
+    """Nodes, and what each uses of its resources, by its id; {} where the dashboard does not
+    say.
+    """
     responses = read_responses(answer)
     if not responses[0].is_success:
         require_success(answer)
     nodes = state_rows(answer, responses[0])
-    found: Any = decode(answer, responses[1]) if len(responses) > 1 and responses[1].is_success else {}
+    found: Any = (
+        decode(answer, responses[1]) if len(responses) > 1 and responses[1].is_success else {}
+    )
     for key in ("data", "clusterStatus", "loadMetricsReport", "usageByNode"):
         found = found.get(key) if isinstance(found, dict) else None
-    return nodes, {str(node): pairs(used) for node, used in found.items()} if isinstance(found, dict) else {}
+    return nodes, {str(node): pairs(used) for node, used in found.items()} if isinstance(
+        found, dict
+    ) else {}
 
 
 def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
@@ -102,7 +110,9 @@ def _parse_nodes(answer: Answer) -> ParsedTable:
         used = used_by_node.get(str(node.get("node_id")), {})
         is_alive = node.get("state") == "ALIVE"
         gpu = next((kind for kind in ACCELERATORS if kind in held), None)
-        gpu_type = next((kind.removeprefix(_TYPE_START) for kind in held if kind.startswith(_TYPE_START)), gpu)
+        gpu_type = next(
+            (kind.removeprefix(_TYPE_START) for kind in held if kind.startswith(_TYPE_START)), gpu
+        )
         rows.append(
             dict.fromkeys(schema.NODES.names)
             | {
@@ -119,7 +129,9 @@ def _parse_nodes(answer: Answer) -> ParsedTable:
                 "gpu_type": gpu_type if gpu else None,
                 "memory_bytes": _count(held["memory"]) if "memory" in held else None,
                 "memory_used_bytes": _used(used, "memory") if is_alive else None,
-                "features": sorted(f"{kind}={total:g}" for kind, total in held.items() if _is_custom(kind)),
+                "features": sorted(
+                    f"{kind}={total:g}" for kind, total in held.items() if _is_custom(kind)
+                ),
             }
             | (measured.get(str(node.get("node_id")), {}) if is_alive else {})
         )
@@ -147,7 +159,14 @@ def _parse_queues(answer: Answer) -> ParsedTable:
         rows.append(
             dict.fromkeys(schema.QUEUES.names)
             | {"name": kind, "available": True, "nodes": len(held), "_note": _note(in_use, total)}
-            | ({column: _count(total), f"{column}_used": None if in_use is None else _count(in_use)} if column else {})
+            | (
+                {
+                    column: _count(total),
+                    f"{column}_used": None if in_use is None else _count(in_use),
+                }
+                if column
+                else {}
+            )
         )
     return ParsedTable(_table(rows, schema.QUEUES))
 
@@ -158,7 +177,10 @@ def _note(used: float | None, total: float) -> str:
 
 def _table(rows: list[dict[str, Any]], wanted: pa.Schema) -> pa.Table:
     plain = pa.schema(
-        [(field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type) for field in wanted]
+        [
+            (field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type)
+            for field in wanted
+        ]
     )
     return pa.Table.from_pylist(rows, schema=plain).cast(wanted)
 
@@ -169,7 +191,9 @@ def _is_custom(kind: str) -> bool:
 
 def _state(held: Mapping[str, float], used: Mapping[str, Sequence[float]]) -> NodeState:
     """By its CPUs and accelerators: what of them is in use."""
-    parts = [(used[kind][0], held[kind]) for kind in _PLAIN_KINDS if kind in used and held.get(kind)]
+    parts = [
+        (used[kind][0], held[kind]) for kind in _PLAIN_KINDS if kind in used and held.get(kind)
+    ]
     if not any(part for part, _ in parts):
         return NodeState.IDLE
     return NodeState.ALLOCATED if all(part >= total for part, total in parts) else NodeState.MIXED

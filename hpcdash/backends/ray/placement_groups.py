@@ -68,11 +68,17 @@ def _parse(answer: Answer) -> ParsedTable:
             for field in schema.RESERVATIONS
         ]
     )
-    return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.RESERVATIONS), tuple(rejected))
+    return ParsedTable(
+        pa.Table.from_pylist(rows, schema=plain).cast(schema.RESERVATIONS), tuple(rejected)
+    )
 
 
-def _row(group: Mapping[str, Any], addresses: Mapping[str, str], *, is_unique: bool) -> dict[str, Any] | None:
-    group_id, name, state = (text(group.get(key)) for key in ("placement_group_id", "name", "state"))
+def _row(
+    group: Mapping[str, Any], addresses: Mapping[str, str], *, is_unique: bool
+) -> dict[str, Any] | None:
+    group_id, name, state = (
+        text(group.get(key)) for key in ("placement_group_id", "name", "state")
+    )
     if group_id is None or state is None:
         return None
     found = group.get("bundles")

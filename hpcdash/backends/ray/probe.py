@@ -25,7 +25,9 @@ def _parse_probe(answer: Answer) -> Probe:
         raise unreadable(answer, "this is not a Ray dashboard")
     numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
-        raise SchedulerRefused(f"Ray {version} is too old", "hpcdash needs Ray 2.9 or later.", argv=answer.argv)
+        raise SchedulerRefused(
+            f"Ray {version} is too old", "hpcdash needs Ray 2.9 or later.", argv=answer.argv
+        )
     return Probe(
         # Ray has no accounts: all jobs are everyone's.
         user="",

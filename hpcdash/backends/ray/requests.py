@@ -1,4 +1,6 @@
-"""A request as a Ray job: its package, which Ray unpacks beside the driver, and the job that runs it."""
+"""A request as a Ray job: its package, which Ray unpacks beside the driver, and the job that runs
+it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,15 @@ from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.demand import LintFinding, nearest
 from hpcdash.domain.offers import Offers
-from hpcdash.domain.request import NOT_KEPT, Call, Launcher, Request, Runtime, SlotType, without_secret_values
+from hpcdash.domain.request import (
+    NOT_KEPT,
+    Call,
+    Launcher,
+    Request,
+    Runtime,
+    SlotType,
+    without_secret_values,
+)
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
@@ -46,7 +56,8 @@ from hpcdash.job.results import JSON, PICKLE
 _DRIVER = "slice_driver"
 LIBRARY_NAME = "hpcdash-job.zip"
 _REQUEST_NAME = "request.json"
-# Stands for the folder of the package, which is another one on each node: the variable of this name has it.
+# Stands for the folder of the package, which is another one on each node: the variable of this name
+# has it.
 _PACKAGE = "/HPCDASH_PACKAGE"
 _RUN_NAME = "hpcdash-run.sh"
 # There is no folder to fetch a result from: its line stands at the end of the log.
@@ -57,7 +68,8 @@ output={output}
 if [ -f "$output" ]; then printf '\\n{result}'; cat -- "$output"; echo; fi
 if [ -f "$output.error" ]; then printf '\\n{failure}'; cat -- "$output.error"; echo; fi
 exit "$status\""""
-# What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of ray/_private/ray_constants.py.
+# What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of
+# ray/_private/ray_constants.py.
 _MOST_PACKAGE_BYTES = 100 << 20
 _LEAST_BYTES_A_SECOND = 64 * 1024
 # The earliest time that a zip can say: the same files give the same bytes.
@@ -66,12 +78,23 @@ _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
-# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. The driver itself reports
-# a missing slice, less often than Ray's autoscaler.
+# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. The
+# driver itself reports a missing slice, less often than Ray's autoscaler.
 _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
-    *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
+    *(
+        "script",
+        "array",
+        "after",
+        "hold",
+        "queue",
+        "account",
+        "qos",
+        "limit_seconds",
+        "place",
+        "signal",
+    ),
     *(
         "requeue",
         "max_requeues",
@@ -82,11 +105,22 @@ _REFUSED = (
         "slots_per_node",
         "gpu_type",
     ),
-    *("begin", "project", "cpus_per_gpu", "rank_variables", "rank_logs", "reservation", "share", "pool"),
+    *(
+        "begin",
+        "project",
+        "cpus_per_gpu",
+        "rank_variables",
+        "rank_logs",
+        "reservation",
+        "share",
+        "pool",
+    ),
 )
 # A run on slices takes whole machines.
 _NOT_WITH_SLICE = ("slots", "slot_type", "memory_bytes")
-WITHOUT_FIELDS = frozenset({"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"})
+WITHOUT_FIELDS = frozenset(
+    {"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"}
+)
 _USUAL = Request()
 
 
@@ -99,7 +133,9 @@ def _slice(value: object) -> str:
 def _num_slices(value: object) -> tuple[int, ...]:
     sizes = value if isinstance(value, list) else [value]
     if not sizes or any(type(size) is not int or not 1 <= size <= _MOST_SLICES for size in sizes):
-        raise ValueError("expected a number of slices, or an array of those that fit, as in [2, 4, 8]")
+        raise ValueError(
+            "expected a number of slices, or an array of those that fit, as in [2, 4, 8]"
+        )
     return tuple(sorted(set(sizes)))
 
 
@@ -137,38 +173,60 @@ REQUEST_FIELDS = (
 
 
 def submitted_request(
-    request: Request, library: bytes, mark: str, files: Mapping[str, SentFile] = MappingProxyType({})
+    request: Request,
+    library: bytes,
+    mark: str,
+    files: Mapping[str, SentFile] = MappingProxyType({}),
 ) -> SubmittedRequest:
-    """Upload a request's package, then submit the job that runs it. Raises UsageError, naming a field of no use here.
+    """Upload a request's package, then submit the job that runs it.
 
-    Variables of the environment go in the package: what a job is submitted with, everyone sees on the dashboard.
+    Raises UsageError, naming a field of no use here.
+
+    Variables of the environment go in the package: what a job is submitted with, everyone sees on
+    the dashboard.
     """
     for name in _REFUSED:
         if getattr(request, name) != getattr(_USUAL, name):
             key = {"limit_seconds": "time"}.get(name, name)
-            raise UsageError(f"{key}: Ray jobs have no such setting", "Leave it out, or submit to another cluster.")
+            raise UsageError(
+                f"{key}: Ray jobs have no such setting",
+                "Leave it out, or submit to another cluster.",
+            )
     if NOT_KEPT in json.dumps(request.runtime_env):
         raise UsageError(
-            "runtime_env: secrets of earlier submissions are not kept", "Write the value, or leave it out."
+            "runtime_env: secrets of earlier submissions are not kept",
+            "Write the value, or leave it out.",
         )
     if request.launcher is not Launcher.PLAIN:
         raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
     for name in _NOT_WITH_SLICE if request.slice else ():
         if getattr(request, name) != getattr(_USUAL, name):
             key = {"memory_bytes": "memory"}.get(name, name)
-            raise UsageError(f"{key}: a slice gives each worker a whole machine", "Leave it out, or leave out `slice`.")
+            raise UsageError(
+                f"{key}: a slice gives each worker a whole machine",
+                "Leave it out, or leave out `slice`.",
+            )
     name = request.name or request.slice or "job"
-    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name, mark)
+    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(
+        request, name, mark
+    )
     if request.job_library:
         content[LIBRARY_NAME] = library
     if request.call is not None:
         content |= call_files(request.call)
-    if taken := sorted(name for name in files if name.partition("/")[0] in {own.partition("/")[0] for own in content}):
-        raise UsageError(f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out.")
+    if taken := sorted(
+        name
+        for name in files
+        if name.partition("/")[0] in {own.partition("/")[0] for own in content}
+    ):
+        raise UsageError(
+            f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out."
+        )
     package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
     if len(package) > _MOST_PACKAGE_BYTES:
         raise UsageError(
-            f"files: {format_memory(len(package))} packed; Ray's dashboard takes {format_memory(_MOST_PACKAGE_BYTES)}",
+            f"files: {format_memory(len(package))} packed; Ray's dashboard takes "
+            f"{format_memory(_MOST_PACKAGE_BYTES)}",
             "List what the job does not need in .gitignore, or name less.",
         )
     uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
@@ -200,12 +258,17 @@ def _shown_runtime_env(request: Request) -> object:
 
 
 def request_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-    """Secrets that the dashboard would show; and what the cluster has none of now, or too few, where
-    its resources are known. It may get them: a job that asks for more waits."""
+    """Secrets that the dashboard would show; and what the cluster has none of now, or too few,
+    where its resources are known. It may get them: a job that asks for more waits.
+    """
     found: tuple[LintFinding, ...] = ()
     if _shown_runtime_env(request) != request.runtime_env:
         words = "it holds a password or a token, which everyone who reaches the dashboard can read"
-        found = (LintFinding("warning", "runtime_env", words, "Configure the package index on the nodes."),)
+        found = (
+            LintFinding(
+                "warning", "runtime_env", words, "Configure the package index on the nodes."
+            ),
+        )
     if not offers.queues:
         return found
     return (*found, *(_slice_findings if request.slice else _node_findings)(request, offers))
@@ -215,8 +278,18 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     kind = slice_type(request.slice)
     heads, least = offers.queue(kind.head_resource), min(request.num_slices or (1,))
     if heads is None:
-        step = nearest(kind.name, types_among(queue.name for queue in offers.queues)) or "It has no other slice either."
-        return (LintFinding("warning", "slice", f"the cluster has no {kind.name} now: the job waits for one", step),)
+        step = (
+            nearest(kind.name, types_among(queue.name for queue in offers.queues))
+            or "It has no other slice either."
+        )
+        return (
+            LintFinding(
+                "warning",
+                "slice",
+                f"the cluster has no {kind.name} now: the job waits for one",
+                step,
+            ),
+        )
     found = []
     if least > heads.nodes:
         there = f"the cluster has {counted(heads.nodes, 'slice')} of {kind.name} now"
@@ -225,7 +298,9 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     most = (tpus.gpus_per_node or 0) if tpus else 0
     if wanted > most:
         words = f"no node has {counted(wanted, 'TPU')} now, at most {most}: the job waits for one"
-        found.append(LintFinding("warning", "tpus_per_worker", words, f"Write tpus_per_worker = {most}."))
+        found.append(
+            LintFinding("warning", "tpus_per_worker", words, f"Write tpus_per_worker = {most}.")
+        )
     return tuple(found)
 
 
@@ -242,25 +317,36 @@ def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
         found.append(LintFinding("warning", "slots", words))
     memory = cpus.memory_per_node_bytes if cpus else None
     if request.memory_bytes is not None and memory is not None and request.memory_bytes > memory:
-        words = f"no node has {format_memory(request.memory_bytes)} now, at most {format_memory(memory)}"
+        words = (
+            f"no node has {format_memory(request.memory_bytes)} now, at most "
+            f"{format_memory(memory)}"
+        )
         found.append(LintFinding("warning", "memory", f"{words}: the job waits for one"))
     return tuple(found)
 
 
 def _read_is_there(answer: Answer) -> bool:
-    """Whether a package was uploaded before; Ray keeps it for ten minutes after it was asked for."""
+    """Whether a package was uploaded before; Ray keeps it for ten minutes after it was asked
+    for.
+    """
     [response] = read_responses(answer)
     return response.is_success
 
 
 def _metadata(request: Request) -> dict[str, str]:
     """What a request says of itself; the values of metadata are text."""
-    said = {"slice": request.slice, "workspace": request.workspace, "labels": ",".join(request.labels)}
+    said = {
+        "slice": request.slice,
+        "workspace": request.workspace,
+        "labels": ",".join(request.labels),
+    }
     switches = dict(zip(SWITCH_VARIABLES, (request.kill_switch, request.save_switch), strict=True))
     return {name: value for name, value in {**said, **switches}.items() if value}
 
 
-def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+def _on_slices(
+    request: Request, name: str, mark: str
+) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     kind = slice_type(request.slice)
     environment = _environment(request)
     wanted: dict[str, Any] = {
@@ -303,7 +389,10 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
         "image": container.image.removeprefix("docker://"),
         "pull": container.force_pull,
         # A path alone would be a volume of docker's own.
-        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in (*container.binds, *bound_folders(request))],
+        "binds": [
+            bind if ":" in bind else f"{bind}:{bind}"
+            for bind in (*container.binds, *bound_folders(request))
+        ],
         # podman binds no folder that is not there.
         "made": [path] if (path := fixed_part(request.checkpoints)).startswith("/") else [],
         # docker allows few characters in names.
@@ -311,18 +400,28 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
     }
 
 
-def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+def _plain(
+    request: Request, name: str, mark: str
+) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     """A command on one node, with its slots as resources of the entrypoint."""
     if request.container is not None and request.container.runtime is not Runtime.NONE:
-        raise UsageError("container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".')
+        raise UsageError(
+            "container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".'
+        )
     if request.num_slices:
         raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')
     kind = "entrypoint_num_cpus" if request.slot_type is SlotType.CPU else "entrypoint_num_gpus"
     asked: dict[str, Any] = {kind: request.slots} if _asks_for_slots(request) else {}
     if request.memory_bytes is not None:
         asked["entrypoint_memory"] = request.memory_bytes
-    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items())
-    library = f'export PYTHONPATH="$PWD/{LIBRARY_NAME}${{PYTHONPATH:+:$PYTHONPATH}}"\n' if request.job_library else ""
+    exports = "".join(
+        f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items()
+    )
+    library = (
+        f'export PYTHONPATH="$PWD/{LIBRARY_NAME}${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+        if request.job_library
+        else ""
+    )
     library += f'export {_PACKAGE[1:]}="$PWD"\n' if request.call is not None else ""
     script = f"#!/bin/bash\n{library}{exports}{_script(request, mark)}"
     shown = f"#!/bin/bash\n{library}{''.join(f'export {key}=…' + chr(10) for key in _environment(request))}"
@@ -349,18 +448,26 @@ def _script(request: Request, mark: str) -> str:
 
 
 def _call(request: Request, call: Call, mark: str) -> str:
-    """Bash that calls a function with arguments that are in the package; its result goes into the folder it works in.
+    """Bash that calls a function with arguments that are in the package; its result goes into the
+    folder it works in.
 
     Raises UsageError for what no Ray job can have of a call.
     """
     if not request.job_library:
-        raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
+        raise UsageError(
+            "job_library: [call] needs it, for it starts the function", "Leave job_library out."
+        )
     if call.package:
-        raise UsageError("call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path.")
+        raise UsageError(
+            "call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path."
+        )
     files = {name: f"{_PACKAGE}/{name}" for name in call_names(call)}
     is_json = call.result_format == JSON
     # Runs in one folder leave each other's results alone.
-    uid, (stem, dot, ending) = mark.rpartition(":")[2], RESULT_NAMES[call.result_format].rpartition(".")
+    uid, (stem, dot, ending) = (
+        mark.rpartition(":")[2],
+        RESULT_NAMES[call.result_format].rpartition("."),
+    )
     output = f"{request.work_dir or _PACKAGE}/{stem}-{uid}{dot}{ending}"
     runner = RunnerCall(
         call.module,
@@ -388,7 +495,9 @@ def _call(request: Request, call: Call, mark: str) -> str:
 
 
 def logged_result(content: bytes) -> tuple[bytes | None, bytes | None]:
-    """The result (JSON) and the failure (JSON) that the end of a call's log holds; None for what it does not."""
+    """The result (JSON) and the failure (JSON) that the end of a call's log holds; None for what it
+    does not.
+    """
     found = dict.fromkeys((_RESULT, _FAILURE))
     for line in content.splitlines():
         for mark in found:
@@ -405,7 +514,11 @@ def _or(value: int | None, usual: int) -> int:
 def _driver() -> dict[str, bytes]:
     """The driver's files by their names in the package."""
     folder = resources.files("hpcdash.backends.ray") / "driver"
-    return {f"{_DRIVER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
+    return {
+        f"{_DRIVER}/{file.name}": file.read_bytes()
+        for file in folder.iterdir()
+        if file.name.endswith(".py")
+    }
 
 
 def _zip(content: Mapping[str, SentFile]) -> bytes:
@@ -424,4 +537,6 @@ def _read_upload(answer: Answer, *, name: str) -> tuple[Outcome, ...]:
         [response] = read_responses(answer)
     except HpcdashError as error:
         return (Outcome(name, False, error.message),)
-    return (Outcome(name, response.is_success, "" if response.is_success else refusal(response.body)),)
+    return (
+        Outcome(name, response.is_success, "" if response.is_success else refusal(response.body)),
+    )

@@ -1,6 +1,7 @@
 """Reads what the dashboard answers: JSON bodies behind frames, and its refusals.
 
-Source: the REST API of Ray Jobs and the State API, https://docs.ray.io/en/releases-2.60.0/cluster/running-applications.
+Source: the REST API of Ray Jobs and the State API,
+https://docs.ray.io/en/releases-2.60.0/cluster/running-applications.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from msgspec import Struct
 
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, excerpt
+from hpcdash.errors import (
+    CommandMissing,
+    ControllerDown,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    excerpt,
+)
 
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
@@ -43,7 +51,10 @@ class Response(Struct, frozen=True):
 
 
 def read_responses(answer: Answer) -> tuple[Response, ...]:
-    """The responses of a command, one a path. Raises UnreadableOutput, or CommandMissing where no server was asked."""
+    """The responses of a command, one a path.
+
+    Raises UnreadableOutput, or CommandMissing where no server was asked.
+    """
     if answer.status in (126, 127):
         raise CommandMissing(
             "Ray is asked over HTTP, not by commands",
@@ -70,7 +81,9 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
             continue
         words = refusal(response.body)
         if response.status == _NOT_FOUND and "does not exist" in words:
-            raise NoSuchJob("Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, words=words)
+            raise NoSuchJob(
+                "Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, words=words
+            )
         if response.status == _NOT_FOUND:
             raise UnreadableOutput(
                 "this server has no Ray dashboard, or one that is too old",
@@ -123,7 +136,8 @@ def decode(answer: Answer, response: Response) -> Any:
     """The JSON of a body; raises UnreadableOutput."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"the dashboard's answer is too large: only the first {format_memory(len(answer.stdout))} were read",
+            f"the dashboard's answer is too large: only the first "
+            f"{format_memory(len(answer.stdout))} were read",
             "Delete ended jobs (hpcdash delete JOB), or look at one job: hpcdash show JOB",
             argv=answer.argv,
             status=answer.status,
@@ -136,8 +150,11 @@ def decode(answer: Answer, response: Response) -> Any:
     except RecursionError:
         raise unreadable(answer, "this is not what a Ray dashboard answers") from None
     try:
-        # Ray's own JSON may hold what no JSON does: NaN and lone surrogates, which anyone can write into a job.
-        return json.loads(json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace"))
+        # Ray's own JSON may hold what no JSON does: NaN and lone surrogates, which anyone can write
+        # into a job.
+        return json.loads(
+            json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
+        )
     except (ValueError, RecursionError):
         raise unreadable(answer, "this is not what a Ray dashboard answers") from None
 
@@ -145,7 +162,11 @@ def decode(answer: Answer, response: Response) -> Any:
 def format_value(value: object) -> str:
     """Text as it is, anything else as JSON."""
     try:
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+        return (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, sort_keys=True)
+        )
     except RecursionError:
         return "…"
 
@@ -176,7 +197,9 @@ def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:
 
 
 def state_summary(found: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """The rows of a summary of the State API, and what it says is missing from them; '' where nothing is."""
+    """The rows of a summary of the State API, and what it says is missing from them; '' where
+    nothing is.
+    """
     result = table(table(table(found).get("data")).get("result"))
     cluster = table(table(table(result.get("result")).get("node_id_to_summary")).get("cluster"))
     rows = [table(row) for row in table(cluster.get("summary")).values()]
@@ -233,7 +256,11 @@ def resources(value: object) -> Mapping[str, float]:
     if not isinstance(value, dict):
         return {}
     found = ((str(name), amount(held)) for name, held in value.items())
-    return {name: held for name, held in found if held is not None and not name.lower().startswith("node:")}
+    return {
+        name: held
+        for name, held in found
+        if held is not None and not name.lower().startswith("node:")
+    }
 
 
 def pairs(value: object) -> Mapping[str, Sequence[float]]:

@@ -41,7 +41,9 @@ def _check_conda(value: object) -> None:
         if not _is_json(value):
             raise ValueError("conda: expected texts, numbers, arrays and tables alone")
         return
-    raise ValueError("conda: expected the name or folder of an environment, or a table that describes it")
+    raise ValueError(
+        "conda: expected the name or folder of an environment, or a table that describes it"
+    )
 
 
 def _check_modules(value: object) -> None:
@@ -79,8 +81,10 @@ _ELSEWHERE = {
 
 
 def read_runtime_env(value: object) -> Mapping[str, Any]:
-    """Return a request's runtime environment as it is. Raises ValueError for what Ray would refuse, or
-    would read from a file of its own machine."""
+    """Return a request's runtime environment as it is.
+
+    Raises ValueError for what Ray would refuse, or would read from a file of its own machine.
+    """
     if not isinstance(value, dict):
         raise ValueError('expected a table, as in { pip = ["torch==2.4"] }')
     for name in value:
@@ -89,5 +93,7 @@ def read_runtime_env(value: object) -> Mapping[str, Any]:
             raise ValueError(f"{name}: {step}")
         _CHECKS[name](value[name])
     if "pip" in value and "conda" in value:
-        raise ValueError("pip and conda cannot be used together: conda's dependencies can name pip's")
+        raise ValueError(
+            "pip and conda cannot be used together: conda's dependencies can name pip's"
+        )
     return value

@@ -1,7 +1,7 @@
 """TPU slices: how many workers a type has, and how a run on some of them stands.
 
-Source: Google's tables of TPU versions. v2 to v5p and v7x count TensorCores, two a chip and eight a worker; v5litepod
-and v6e count chips, up to eight on one worker and four on each of several.
+Source: Google's tables of TPU versions. v2 to v5p and v7x count TensorCores, two a chip and eight a
+worker; v5litepod and v6e count chips, up to eight on one worker and four on each of several.
 """
 
 from __future__ import annotations
@@ -43,11 +43,17 @@ class SliceType(Struct, frozen=True):
 
 
 def slice_type(name: str) -> SliceType:
-    """Of a name such as v4-256. Raises ValueError, which says what was meant where that can be told."""
+    """Of a name such as v4-256.
+
+    Raises ValueError, which says what was meant where that can be told.
+    """
     found = _TYPE.fullmatch(name)
     if found is None:
         near = _near(name)
-        raise ValueError(f"{name!r} is not a slice type such as v4-256" + (f"; did you mean {near}?" if near else ""))
+        raise ValueError(
+            f"{name!r} is not a slice type such as v4-256"
+            + (f"; did you mean {near}?" if near else "")
+        )
     version, size = found[1], int(found[2])
     if version not in _BY_CHIPS:
         if size % _CORES_A_WORKER:
@@ -56,7 +62,9 @@ def slice_type(name: str) -> SliceType:
     if size <= _MOST_CHIPS_ALONE:
         return SliceType(name, 1, size)
     if size % _CHIPS_A_WORKER:
-        raise ValueError(f"{name}: {version} slices have up to {_MOST_CHIPS_ALONE} chips or a multiple of 4")
+        raise ValueError(
+            f"{name}: {version} slices have up to {_MOST_CHIPS_ALONE} chips or a multiple of 4"
+        )
     return SliceType(name, size // _CHIPS_A_WORKER, _CHIPS_A_WORKER)
 
 
@@ -81,7 +89,10 @@ _MOST_WORKERS = 100_000
 _LONGEST_TEXT = 400
 # Between the path of a driver's log and the part of it that is wanted.
 PART = "#"
-_PART = re.compile(r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?", re.ASCII)
+_PART = re.compile(
+    r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?",
+    re.ASCII,
+)
 _MOST_ATTEMPTS, _WHOLE_ATTEMPTS = 50, 3
 _RANGES = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?(?:,|$)", re.ASCII)
 _STATES = {
@@ -93,7 +104,9 @@ _STATES = {
 
 
 class Worker(Struct, frozen=True):
-    """How one worker of an attempt is; `why` is what is said of its end, `node` its address, '' where not known."""
+    """How one worker of an attempt is; `why` is what is said of its end, `node` its address, ''
+    where not known.
+    """
 
     number: int
     slice: str
@@ -106,8 +119,8 @@ class Worker(Struct, frozen=True):
 class SliceRun(Struct, frozen=True):
     """How a run on slices stands, as its driver wrote it last.
 
-    `nodes` are the addresses of its workers, () where they are not known; `waiting` is what it waits for, '' in an
-    attempt.
+    `nodes` are the addresses of its workers, () where they are not known; `waiting` is what it
+    waits for, '' in an attempt.
     """
 
     attempt: int
@@ -132,11 +145,15 @@ class SliceRun(Struct, frozen=True):
         return f"attempt {self.attempt}: preempted {self.preempted}×, failed {self.failed}×"
 
     def workers(self, state: JobState) -> list[Worker]:
-        """Each worker of the attempt; those of a job in a `state` that has ended were ended with it."""
+        """Each worker of the attempt; those of a job in a `state` that has ended were ended with
+        it.
+        """
         usual = JobState.RUNNING if state not in ENDED else JobState.CANCELLED
         ended = self._ended()
         return [
-            Worker(number, self.slices[number // self.workers_per_slice], *ended.get(number, (usual,)))
+            Worker(
+                number, self.slices[number // self.workers_per_slice], *ended.get(number, (usual,))
+            )
             for number in range(self.worker_count)
         ]
 
@@ -147,8 +164,14 @@ class SliceRun(Struct, frozen=True):
             begin = 0
             # As a driver writes them, they ascend: whatever else stands there takes no time.
             for first, last in _RANGES.findall(str(self._record.get(kind) or "")):
-                numbers = range(max(int(first), begin), min(int(last or first) + 1, self.worker_count))
-                ended.update(dict.fromkeys(numbers, (_STATES[kind], "", 0 if kind == "succeeded" else None, "")))
+                numbers = range(
+                    max(int(first), begin), min(int(last or first) + 1, self.worker_count)
+                )
+                ended.update(
+                    dict.fromkeys(
+                        numbers, (_STATES[kind], "", 0 if kind == "succeeded" else None, "")
+                    )
+                )
                 begin = max(begin, numbers.stop)
         told = self._record.get("ended")
         for row in told if isinstance(told, list) else ():
@@ -160,7 +183,10 @@ class SliceRun(Struct, frozen=True):
 
 
 def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
-    """The run that a job's metadata tells of; None where they tell of none. Anyone can write such metadata."""
+    """The run that a job's metadata tells of; None where they tell of none.
+
+    Anyone can write such metadata.
+    """
     try:
         found = json.loads(str(metadata.get(METADATA_KEY) or "null"))
     except (ValueError, RecursionError):
@@ -168,7 +194,8 @@ def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
     if not isinstance(found, dict):
         return None
     attempt, preempted, failed, workers, tpus = (
-        _count(found.get(name)) for name in ("attempt", "preempted", "failed", "workers_per_slice", "tpus")
+        _count(found.get(name))
+        for name in ("attempt", "preempted", "failed", "workers_per_slice", "tpus")
     )
     if attempt is None or preempted is None or failed is None or not workers:
         return None
@@ -197,11 +224,17 @@ def _count(value: object) -> int | None:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(one[:_LONGEST_TEXT] for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+    return (
+        tuple(one[:_LONGEST_TEXT] for one in value if isinstance(one, str))
+        if isinstance(value, list)
+        else ()
+    )
 
 
 def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, Any]:
-    """The columns of domain.schema.JOBS that a job on slices has of its own; {} of any other job."""
+    """The columns of domain.schema.JOBS that a job on slices has of its own; {} of any other
+    job.
+    """
     run = run_of(metadata)
     kind = metadata.get("slice")
     if run is None:
@@ -227,7 +260,11 @@ def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[
     rows = []
     for worker in run.workers(state):
         is_running = worker.state == JobState.RUNNING
-        elapsed = int(now - run.began) if is_running and now is not None and run.began is not None else None
+        elapsed = (
+            int(now - run.began)
+            if is_running and now is not None and run.began is not None
+            else None
+        )
         rows.append(
             dict.fromkeys(schema.STEPS.names)
             | {
@@ -247,7 +284,9 @@ def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[
 
 
 def task_rows(run: SliceRun, state: JobState, job_id: str, log: str | None) -> list[dict[str, Any]]:
-    """The columns of domain.schema.JOBS in which the workers of the last attempt differ, as an array's tasks do."""
+    """The columns of domain.schema.JOBS in which the workers of the last attempt differ, as an
+    array's tasks do.
+    """
     return [
         {
             "id": f"{job_id}.worker{worker.number}",
@@ -257,7 +296,9 @@ def task_rows(run: SliceRun, state: JobState, job_id: str, log: str | None) -> l
             "reason": worker.why or None,
             "exit_code": worker.exit_code,
             "node_list": worker.node or worker.slice,
-            "stdout_path": f"{log}{PART}attempt{run.attempt}.worker{worker.number}" if log else None,
+            "stdout_path": f"{log}{PART}attempt{run.attempt}.worker{worker.number}"
+            if log
+            else None,
             "_task": worker.number,
             "_tasks": 1,
         }
@@ -266,7 +307,8 @@ def task_rows(run: SliceRun, state: JobState, job_id: str, log: str | None) -> l
 
 
 def part_pattern(part: str) -> str:
-    """A regular expression of how the lines of a part begin in the log of a driver; '' for what is no part.
+    """A regular expression of how the lines of a part begin in the log of a driver; '' for what is
+    no part.
 
     The match (the label) is cut from the line.
     """
@@ -280,8 +322,10 @@ def part_pattern(part: str) -> str:
 
 
 def log_parts(run: SliceRun, path: str) -> list[tuple[str, str, str]]:
-    """(name, title, path) of the parts of a driver's log: each of the last attempts, each worker of all attempts, and
-    each worker of each of the last few. A node that is gone takes none of them along."""
+    """(name, title, path) of the parts of a driver's log: each of the last attempts, each worker of
+    all attempts, and each worker of each of the last few. A node that is gone takes none of them
+    along.
+    """
     # One that waits for its slices has written nothing.
     last = run.attempt if run.slices else run.attempt - 1
     attempts = range(max(1, last - _MOST_ATTEMPTS + 1), last + 1)

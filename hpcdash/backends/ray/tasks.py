@@ -81,12 +81,16 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
 
 
 def parse_activity(answer: Answer) -> Activity:
-    """Raises what keeps the dashboard from telling of tasks; what it does not tell of actors is left out."""
+    """Raises what keeps the dashboard from telling of tasks; what it does not tell of actors is
+    left out.
+    """
     responses = read_responses(answer)
     if not responses[0].is_success:
         require_success(answer)
     counts, notes = [], []
-    for kind, name, response in zip(("task", "actor"), ("func_or_class_name", "class_name"), responses, strict=False):
+    for kind, name, response in zip(
+        ("task", "actor"), ("func_or_class_name", "class_name"), responses, strict=False
+    ):
         if not response.is_success:
             notes.append(f"{kind}s: {refusal(response.body)}")
             continue
@@ -96,7 +100,10 @@ def parse_activity(answer: Answer) -> Activity:
     failed = state_rows(answer, responses[2]) if len(responses) > 2 else []
     for response in responses[3:]:
         restarts = _restarts(state_rows(answer, response))
-        counts = [replace(one, restarts=restarts.get(one.name, 0)) if one.kind == "actor" else one for one in counts]
+        counts = [
+            replace(one, restarts=restarts.get(one.name, 0)) if one.kind == "actor" else one
+            for one in counts
+        ]
         notes += filter(None, [truncation_note(answer, response, "restarts of actors")])
     return Activity(tuple(counts), tuple(filter(None, map(_failure, failed))), tuple(notes))
 
@@ -126,7 +133,8 @@ def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
         for row in rows:
             states.setdefault(text(row.get(name)) or kind, Counter())[str(row.get("state"))] += 1
         counts += [
-            ActivityCount(kind, title, _states_of(native), restarts.get(title, 0)) for title, native in states.items()
+            ActivityCount(kind, title, _states_of(native), restarts.get(title, 0))
+            for title, native in states.items()
         ]
         notes += filter(None, [truncation_note(answer, response, f"{kind}s of all nodes")])
     return Activity(tuple(counts), notes=tuple(notes))
@@ -177,5 +185,6 @@ def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(words)):
         return name, f"its node {address[1]} died"
     lines = [line.strip() for line in words.splitlines() if line.strip()] or [words]
-    # An exception of the task's stands below its traceback; what Ray says itself begins with what happened.
+    # An exception of the task's stands below its traceback; what Ray says itself begins with what
+    # happened.
     return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

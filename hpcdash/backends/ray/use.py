@@ -1,4 +1,6 @@
-"""What the processes of a running Ray job use on each node, as the dashboard's agents measure it."""
+"""What the processes of a running Ray job use on each node, as the dashboard's agents measure
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from urllib.parse import quote
 from hpcdash.backends.node_samples import GpuSample, NodeSample, ProcessSample
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.nodes import SUMMARY_PATH, summaries
-from hpcdash.backends.ray.responses import amount, decode, number, read_responses, require_success, table, text
+from hpcdash.backends.ray.responses import (
+    amount,
+    decode,
+    number,
+    read_responses,
+    require_success,
+    table,
+    text,
+)
 from hpcdash.errors import UsageError
 
 _DEAD = "DEAD"
@@ -18,11 +28,15 @@ _MIB = 1 << 20
 
 
 def use_nodes_query(native: Mapping[str, str]) -> Query[tuple[str, ...]]:
-    """The IDs of the nodes where a job has processes that are connected to Ray. Raises UsageError where it has none."""
+    """The IDs of the nodes where a job has processes that are connected to Ray.
+
+    Raises UsageError where it has none.
+    """
     ray_job = native.get("job_id")
     if not ray_job:
         raise UsageError(
-            "Ray measures only processes that have connected to it", "This job's program has not: no ray.init() yet."
+            "Ray measures only processes that have connected to it",
+            "This job's program has not: no ray.init() yet.",
         )
     return Query(("GET", SUMMARY_PATH), partial(_parse_nodes, ray_job=ray_job))
 
@@ -34,12 +48,16 @@ def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
         raylet = table(node.get("raylet"))
         workers = raylet.get("coreWorkersStats")
         node_id = text(raylet.get("nodeId"))
-        has_job = isinstance(workers, list) and any(table(one).get("jobId") == ray_job for one in workers)
+        has_job = isinstance(workers, list) and any(
+            table(one).get("jobId") == ray_job for one in workers
+        )
         # Of a node that died it still tells what was there.
         if node_id is not None and has_job and raylet.get("state") != _DEAD:
             found.append(node_id)
     if not found:
-        raise UsageError("no process of this job is measured", "It may not have begun, or have ended just now.")
+        raise UsageError(
+            "no process of this job is measured", "It may not have begun, or have ended just now."
+        )
     return tuple(found)
 
 
@@ -86,12 +104,18 @@ def _sample(detail: Mapping[str, Any], ray_job: str) -> NodeSample | None:
 def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
     pid, rss = number(worker.get("pid")), number(table(worker.get("memoryInfo")).get("rss"))
     times = table(worker.get("cpuTimes"))
-    spent = [amount(times.get(name)) for name in ("user", "system", "childrenUser", "childrenSystem")]
+    spent = [
+        amount(times.get(name)) for name in ("user", "system", "childrenUser", "childrenSystem")
+    ]
     if pid is None or rss is None or spent[0] is None:
         return None
     # Ray writes its title over the words of a command: the rest of them are empty.
     words = worker.get("cmdline")
-    command = " ".join(word for word in words if isinstance(word, str) and word) if isinstance(words, list) else ""
+    command = (
+        " ".join(word for word in words if isinstance(word, str) and word)
+        if isinstance(words, list)
+        else ""
+    )
     return ProcessSample(pid, sum(part or 0.0 for part in spent), rss, "", command)
 
 

@@ -1,4 +1,6 @@
-"""An allocation that is kept for runs: a batch script that waits for them in a spool folder, and runs one at a time."""
+"""An allocation that is kept for runs: a batch script that waits for them in a spool folder, and
+runs one at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import shlex
 
 from msgspec import Struct
 
-# The kind of its request, and what is staged with its script; runs are folders below RUNS_FOLDER of its launch.
+# The kind of its request, and what is staged with its script; runs are folders below RUNS_FOLDER of
+# its launch.
 KIND = "allocation"
 MARKER_NAME = "allocation"
 RUNS_FOLDER = "runs"
@@ -18,13 +21,15 @@ STDOUT_NAME, STDERR_NAME = "out", "err"
 
 
 class Waiting(Struct, frozen=True):
-    """What an allocation waits with: after so long without use it ends; None: only at its time limit."""
+    """What an allocation waits with: after so long without use it ends; None: only at its time
+    limit.
+    """
 
     idle_seconds: int | None = None
 
 
-# Each run is one folder, put there whole by a rename; names sort in the order of the runs. Whoever else could write to
-# the spool could plant one.
+# Each run is one folder, put there whole by a rename; names sort in the order of the runs. Whoever
+# else could write to the spool could plant one.
 _WAIT = r"""
 # Runs come into this folder, and are run here one after another.
 runs={runs}
@@ -66,8 +71,8 @@ while :; do
   wait "$!"
 done
 """
-# `in_use` ends with 0 where something runs in the allocation, 1 where nothing does, 2 where that is not known;
-# `gpu_use` prints the use of each GPU in percent.
+# `in_use` ends with 0 where something runs in the allocation, 1 where nothing does, 2 where that is
+# not known; `gpu_use` prints the use of each GPU in percent.
 _IDLE = r"""
   now=$(date +%s)
   if [ "$((now - looked_at))" -ge {every} ]; then
@@ -113,19 +118,32 @@ NVIDIA = "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits"
 
 
 def waiting_part(
-    folder: str, waiting: Waiting, *, name: str, work_dir: str, in_use: str, gpu_use: str, counts_gpus: bool
+    folder: str,
+    waiting: Waiting,
+    *,
+    name: str,
+    work_dir: str,
+    in_use: str,
+    gpu_use: str,
+    counts_gpus: bool,
 ) -> str:
-    """Bash that waits for runs in `folder`, which is the launch's, and runs them in `work_dir` ('': where it is).
+    """Bash that waits for runs in `folder`, which is the launch's, and runs them in `work_dir` ('':
+    where it is).
 
-    `in_use` and `gpu_use` are bash that defines the functions of these names; `name` is bash for the job's id.
+    `in_use` and `gpu_use` are bash that defines the functions of these names; `name` is bash for
+    the job's id.
     """
     idle, functions, pause = "", "", 2
     if waiting.idle_seconds is not None:
         every = max(1, min(60, waiting.idle_seconds // 4))
         pause = min(pause, every)
         gpus = _GPUS.removeprefix("\n") if counts_gpus else ""
-        idle = _IDLE.format(closed=CLOSED_NAME, every=every, idle=waiting.idle_seconds, gpus=gpus).lstrip("\n")
-        functions = f"{in_use.strip()}\n{gpu_use.strip()}\nsaid='' unknown='' looked_at=$(date +%s)\n"
+        idle = _IDLE.format(
+            closed=CLOSED_NAME, every=every, idle=waiting.idle_seconds, gpus=gpus
+        ).lstrip("\n")
+        functions = (
+            f"{in_use.strip()}\n{gpu_use.strip()}\nsaid='' unknown='' looked_at=$(date +%s)\n"
+        )
     wait = _WAIT.format(
         runs=shlex.quote(f"{folder}/{RUNS_FOLDER}"),
         name=name,

@@ -1,7 +1,8 @@
-"""What a generated batch script is called, where its files are, and what it runs on each node of its job.
+"""What a generated batch script is called, where its files are, and what it runs on each node of
+its job.
 
-Its bash defines `start_nodes`, `signal_nodes NAME` and `wait_nodes`, and calls them in this order, the second from a
-trap; a trap for a signal that must not end the waiting sets `interrupted=1`.
+Its bash defines `start_nodes`, `signal_nodes NAME` and `wait_nodes`, and calls them in this order,
+the second from a trap; a trap for a signal that must not end the waiting sets `interrupted=1`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,21 @@ from hpcdash.backends.script.containers import container_command, pyxis_options
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.copies import COPY, copy_part, staged_path, with_copies
 from hpcdash.backends.script.environment import JobEnvironment
-from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
+from hpcdash.backends.script.launchers import (
+    Start,
+    lone_launcher,
+    lone_mpi_launcher,
+    signal_name,
+    start_of,
+)
 from hpcdash.backends.script.node_checks import probe_text
-from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
+from hpcdash.backends.script.resume import (
+    HINT,
+    RESUME_NAMES,
+    fixed_part,
+    is_a_folder_a_task,
+    resume_lines,
+)
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
     NODE_LAUNCHERS,
@@ -34,7 +47,14 @@ from hpcdash.domain.request import (
     is_secret,
     slots_of,
 )
-from hpcdash.domain.share import LONGEST_LABEL, MOST_LABELS, SUSPEND_NAME, Priority, TaskMark, parse_priority
+from hpcdash.domain.share import (
+    LONGEST_LABEL,
+    MOST_LABELS,
+    SUSPEND_NAME,
+    Priority,
+    TaskMark,
+    parse_priority,
+)
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.preemption import STOPPED_EARLY
 from hpcdash.job.suspend import READY_SUFFIX, SUSPEND, SUSPEND_READY
@@ -47,22 +67,35 @@ SOURCES = ("project", "workspace", "label", "label:PREFIX")
 
 
 def job_name(prefix: str, kind: str, uid: str, most_letters: int | None = None) -> str:
-    """`hpcdash_exp-2-trial-2-1a2b`; what no scheduler takes is left out, and where it is too long the prefix is cut."""
+    """`hpcdash_exp-2-trial-2-1a2b`; what no scheduler takes is left out, and where it is too long
+    the prefix is cut.
+    """
     name = _NOT_IN_NAMES.sub("", f"{prefix}_{kind}-{uid}")
-    return name if most_letters is None or len(name) <= most_letters else name[-most_letters:].lstrip("_-")
+    return (
+        name
+        if most_letters is None or len(name) <= most_letters
+        else name[-most_letters:].lstrip("_-")
+    )
 
 
 def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[str]) -> list[str]:
-    """The words a job is accounted by, in order; none where nothing is said. Raises ConfigError for another source."""
+    """The words a job is accounted by, in order; none where nothing is said.
+
+    Raises ConfigError for another source.
+    """
     if source == "project":
         return [project] if project else []
     if source == "workspace":
         return [workspace] if workspace else []
     if source == "label" or source.startswith("label:"):
         prefix = source.partition(":")[2]
-        return sorted({label.removeprefix(prefix) for label in labels if label.startswith(prefix)} - {""})
+        return sorted(
+            {label.removeprefix(prefix) for label in labels if label.startswith(prefix)} - {""}
+        )
     raise ConfigError(
-        f"{source!r} is not a source of a job's project", f"Write {', '.join(SOURCES)}.", key="job_project_source"
+        f"{source!r} is not a source of a job's project",
+        f"Write {', '.join(SOURCES)}.",
+        key="job_project_source",
     )
 
 
@@ -80,7 +113,8 @@ _REST_OF_PATH = '"${PYTHONPATH:+:$PYTHONPATH}"'
 def library_line(folder: str, before: str = "") -> str:
     """The shell's line that puts the zip in `folder` first on PYTHONPATH, with a comment before it.
 
-    After it comes what PYTHONPATH is then, or `before` where that is given: nothing else of it goes along.
+    After it comes what PYTHONPATH is then, or `before` where that is given: nothing else of it goes
+    along.
     """
     rest = f":{shlex.quote(before)}" if before else _REST_OF_PATH
     return f"{_SAID}\nexport PYTHONPATH={shlex.quote(f'{folder}/{LIBRARY_NAME}')}{rest}\n"
@@ -95,17 +129,26 @@ START = 'interrupted=\nstart_nodes\nwait_nodes\nexit "$status"\n'
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """Bash that sets the variables for all that it starts; '' for none. Raises UsageError for what bash cannot hold."""
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(environment)]
+    """Bash that sets the variables for all that it starts; '' for none.
+
+    Raises UsageError for what bash cannot hold.
+    """
+    lines = [
+        f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(environment)
+    ]
     return "# For the command, on every node:\n" + "".join(lines) if lines else ""
 
 
 def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"environment: {name!r} is not a variable name", "Letters, digits and _.")
+            raise UsageError(
+                f"environment: {name!r} is not a variable name", "Letters, digits and _."
+            )
         if "\0" in value:
-            raise UsageError(f"environment.{name}: variables cannot contain NUL bytes", "Leave it out.")
+            raise UsageError(
+                f"environment.{name}: variables cannot contain NUL bytes", "Leave it out."
+            )
     return list(environment.items())
 
 
@@ -142,7 +185,9 @@ _HOOK_FAILED = """\
 
 def probe_texts(probe: str, step: str, signal: str) -> str:
     probe = probe_text(probe)
-    return _node_texts("probe", "probed", probe, PROBE_LIMIT_SECONDS, _PROBE_FAILED.format(step=step), signal)
+    return _node_texts(
+        "probe", "probed", probe, PROBE_LIMIT_SECONDS, _PROBE_FAILED.format(step=step), signal
+    )
 
 
 def hook_texts(request: Request, place: Place, signal: str) -> str:
@@ -161,15 +206,21 @@ def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, si
     while end in text.split("\n"):
         end += "_"
     kept = f"trap '' {signal}\n" if signal else ""
-    each = _ON_EACH.format(name=name, NAME=name.upper(), kept=kept, limit=limit, longest=limit + 20, failed=failed)
-    said = "# On each node before the command starts anywhere; where it fails on any the job ends with 1."
+    each = _ON_EACH.format(
+        name=name, NAME=name.upper(), kept=kept, limit=limit, longest=limit + 20, failed=failed
+    )
+    said = (
+        "# On each node before the command starts anywhere; where it fails on any the job ends "
+        "with 1."
+    )
     return f"{said}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
 
 
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
-# Where TERM ends a shell before its command, the scheduler kills that one in the middle of its last save.
+# Where TERM ends a shell before its command, the scheduler kills that one in the middle of its last
+# save.
 _UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
@@ -180,7 +231,8 @@ _MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
-# What is installed where a launch starts, written by its script; and the variables that a secret may be in.
+# What is installed where a launch starts, written by its script; and the variables that a secret
+# may be in.
 PACKAGES_NAME, SECRETS_NAME = "packages.txt", "secrets.sh"
 # The commit of the code, and what was changed since.
 PROVENANCE_NAME = "git.txt"
@@ -189,13 +241,15 @@ CODE_FOLDER = "code"
 
 
 class Place(Struct, frozen=True):
-    """Where a launch is: `uid` tells it from others, `folder` on the cluster holds its script, files and logs.
+    """Where a launch is: `uid` tells it from others, `folder` on the cluster holds its script,
+    files and logs.
 
-    `folder` is absolute, '' where it is not known: then the logs are in the folder the script is submitted from.
-    `script` is where the request's script is there; '' where the request says it. `login` is a file made of
-    containers.login_file(), '' for none. `waiting`: its batch shell waits for runs, in place of the request's command.
-    `is_run`: it is one of those runs. `copies`, name → SHA-256, are files there that each node runs a checked copy of,
-    as others could replace the folder; `code_folder` is where in its code the command starts, then.
+    `folder` is absolute, '' where it is not known: then the logs are in the folder the script is
+    submitted from. `script` is where the request's script is there; '' where the request says it.
+    `login` is a file made of containers.login_file(), '' for none. `waiting`: its batch shell waits
+    for runs, in place of the request's command. `is_run`: it is one of those runs. `copies`, name →
+    SHA-256, are files there that each node runs a checked copy of, as others could replace the
+    folder; `code_folder` is where in its code the command starts, then.
     """
 
     uid: str
@@ -216,7 +270,10 @@ class Place(Struct, frozen=True):
 
 
 class BatchScript(Struct, frozen=True):
-    """What would be submitted. `warnings` are sentences for the person who asks, to be shown before it is."""
+    """What would be submitted.
+
+    `warnings` are sentences for the person who asks, to be shown before it is.
+    """
 
     text: str
     job_name: str
@@ -224,12 +281,13 @@ class BatchScript(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """What a script starts on each node: bash that defines it, the words for a fan-out, and how they are started.
+    """What a script starts on each node: bash that defines it, the words for a fan-out, and how
+    they are started.
 
-    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.
-    `package` is bash that makes the venv of a call and sets PY_EXEC for the nodes; '' where there is none.
-    `path` is bash that sets the PATH of the request, for the command alone: the scheduler's own programs need not be on
-    it. `srun_options` are those of pyxis.
+    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a
+    container's shell does. `package` is bash that makes the venv of a call and sets PY_EXEC for the
+    nodes; '' where there is none. `path` is bash that sets the PATH of the request, for the command
+    alone: the scheduler's own programs need not be on it. `srun_options` are those of pyxis.
     """
 
     definitions: str
@@ -243,14 +301,24 @@ class Body(Struct, frozen=True):
     srun_options: tuple[str, ...] = ()
 
 
-def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:
-    """The job's name, and what is to be said of it: the request's own, else one made of prefix, kind and uid."""
+def name_of(
+    request: Request, uid: str, most_letters: int | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """The job's name, and what is to be said of it: the request's own, else one made of prefix,
+    kind and uid.
+    """
     if not request.name:
         return job_name(request.site.name_prefix, request.kind, uid, most_letters), ()
     name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
     if not name:
-        raise UsageError(f"name: {request.name!r} has none of the letters of a name", "Letters, digits, _ and -.")
-    return name, (() if name == request.name else (f"the job is called {name}: {request.name!r} is not a name here",))
+        raise UsageError(
+            f"name: {request.name!r} has none of the letters of a name", "Letters, digits, _ and -."
+        )
+    return name, (
+        ()
+        if name == request.name
+        else (f"the job is called {name}: {request.name!r} is not a name here",)
+    )
 
 
 def has_library(request: Request, place: Place) -> bool:
@@ -260,17 +328,25 @@ def has_library(request: Request, place: Place) -> bool:
 
 def names_said(request: Request) -> tuple[str, ...]:
     """The variables that the script itself finds the values of, for the command."""
-    return (*(END_TIME_NAMES if request.job_library else ()), *(RESUME_NAMES if request.checkpoints else ()))
+    return (
+        *(END_TIME_NAMES if request.job_library else ()),
+        *(RESUME_NAMES if request.checkpoints else ()),
+    )
 
 
 def watches_preemption(request: Request, place: Place) -> bool:
-    """Whether a script may requeue its preempted job: where each start resumes, and the training can notify it."""
-    is_watched = (request.requeue or request.is_task) and request.checkpoints and has_library(request, place)
+    """Whether a script may requeue its preempted job: where each start resumes, and the training
+    can notify it.
+    """
+    is_watched = (
+        (request.requeue or request.is_task) and request.checkpoints and has_library(request, place)
+    )
     return bool(is_watched) and place.waiting is None and not place.is_run
 
 
 def resume_part(request: Request, task: str) -> str:
-    """Bash that finds the checkpoint to go on from; a hint where a training says not where it saves; '' for others.
+    """Bash that finds the checkpoint to go on from; a hint where a training says not where it
+    saves; '' for others.
 
     `task` is the variable that holds an array's task.
     """
@@ -281,13 +357,16 @@ def resume_part(request: Request, task: str) -> str:
 
 
 def in_code_folder(request: Request, place: Place) -> Request:
-    """The request with the folder of its `files` as its own, below which a relative one is meant; else as it is."""
+    """The request with the folder of its `files` as its own, below which a relative one is meant;
+    else as it is.
+    """
     if not request.files or place.code_folder or request.work_dir.startswith("/"):
         return request
     if not place.folder:
         raise UsageError(
             "files: the launch's folder is not known, where they are unpacked",
-            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in "
+            "[launch].",
         )
     return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
 
@@ -315,7 +394,9 @@ for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-met
 
 
 def packages_part(request: Request, place: Place) -> str:
-    """Bash that notes the packages of the Python that a launch with `files` starts with; '' for others."""
+    """Bash that notes the packages of the Python that a launch with `files` starts with; '' for
+    others.
+    """
     has_image = request.container is not None and request.container.runtime is not Runtime.NONE
     # Where others could replace the folder, they could have it lead elsewhere.
     if not request.files or not place.folder or place.copies or has_image:
@@ -340,21 +421,28 @@ def folder_name(request: Request, uid: str) -> str:
 
 
 def staged_name(name: str, run_as: str) -> str:
-    """Where in a launch's folder a person's own file is: below files/, which root's program cannot write to."""
+    """Where in a launch's folder a person's own file is: below files/, which root's program cannot
+    write to.
+    """
     return name if run_as else f"{STAGED_FOLDER}/{name}"
 
 
-def body_of(request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment) -> Body:
+def body_of(
+    request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment
+) -> Body:
     """What is started on each node: the launcher's words, in the container where there is one."""
     slots = slots_of(request)
     command = command_of(request, place)
     if call := request.call:
         if place.copies and call.package:
             raise UsageError(
-                "call: a venv of wheel or source cannot be made in a storage_root that others could replace",
+                "call: a venv of wheel or source cannot be made in a storage_root that others "
+                "could replace",
                 "Install the package where the job runs, or give its folder as sys_path.",
             )
-        command = call_command(request, call, place.folder, place.uid, environment=environment, node_count=slots.nodes)
+        command = call_command(
+            request, call, place.folder, place.uid, environment=environment, node_count=slots.nodes
+        )
         command = with_copies(command, place.folder, place.copies)
     path = path_line(request) if environment.is_inherited else ""
     start = start_of(
@@ -367,25 +455,45 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         python=call_python(request.call) if request.call is not None else "",
         path=path,
     )
-    if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
-        warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
+    if (
+        request.launcher is Launcher.PLAIN
+        and slots.nodes > 1
+        and (alone := lone_launcher(request.command))
+    ):
+        warning = (
+            f'each node starts a {alone} of its own, a training each: launcher = "{alone}" '
+            f"makes them one"
+        )
         start = replace(start, notes=(*start.notes, warning))
     if not environment.is_inherited and slots.nodes > 1 and (program := lone_mpi_launcher(command)):
-        warning = f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
+        warning = (
+            f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
+        )
         start = replace(start, notes=(*start.notes, warning))
     if warning := _one_folder(request):
         start = replace(start, notes=(*start.notes, warning))
     secrets = {} if not place.folder else secret_variables(request)
     if not place.folder and (named := ", ".join(secret_variables(request))):
-        seen = "the script" if environment.is_inherited else "the script, and in the job's node's list of processes"
-        warning = f"environment: {named} would be in {seen}: have the command read a file of mode 0600 instead"
+        seen = (
+            "the script"
+            if environment.is_inherited
+            else "the script, and in the job's node's list of processes"
+        )
+        warning = (
+            f"environment: {named} would be in {seen}: have the command read a file of mode "
+            f"0600 instead"
+        )
         start = replace(start, notes=(*start.notes, warning))
     plain = {name: value for name, value in request.environment.items() if name not in secrets}
     variables = {**plain, **_switches(request)}
     ranks = _rank_lines(request, environment)
     said = "What runs on each node:"
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
-        said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
+        said = (
+            "What each task runs:"
+            if request.launcher is Launcher.SRUN
+            else "What runs once, on the first node:"
+        )
     read = f"{_secrets_line(place)} || exit\n" if secrets else ""
     container = request.container
     line = f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
@@ -397,7 +505,9 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         whole = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
         if has_library(request, place) and not place.copies:
-            library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
+            library = library_line(
+                place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", "")
+            )
         package = call_package(request, place.folder)
         if path and package:
             package = f'path=$PATH\n{path.rstrip()}:"$PATH"\n{package}\nPATH=$path\n'
@@ -410,21 +520,42 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     inherited = (*_OF_THE_NODE, *names_said(request))
     if environment.is_inherited and watches_preemption(request, place):
         inherited += (STOPPED_EARLY,)
-    up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) and not place.copies else _UP
+    up = (
+        f"{library_line(place.folder)}{_UP}"
+        if has_library(request, place) and not place.copies
+        else _UP
+    )
     if request.files and not place.code_folder:
         # A runtime may start it elsewhere.
         up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
     if container.runtime is Runtime.PYXIS:
         if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
             what = request.launcher if environment.has_pyxis else environment.scheduler
-            raise UsageError(f"container.runtime: pyxis is srun's, not {what}'s", "Write apptainer, podman or enroot.")
-        options, notes = pyxis_options(container, bound_folders(request, place.folder), plain, request.work_dir)
+            raise UsageError(
+                f"container.runtime: pyxis is srun's, not {what}'s",
+                "Write apptainer, podman or enroot.",
+            )
+        options, notes = pyxis_options(
+            container, bound_folders(request, place.folder), plain, request.work_dir
+        )
         given = {name: value for name, value in variables.items() if value}
         inside = _text("in_container", up, "What starts it in the container:")
-        start_it = (Word("sh"), Word("-c"), Word('"$in_container"', is_shell=True), Word("sh"), Word("bash"))
+        start_it = (
+            Word("sh"),
+            Word("-c"),
+            Word('"$in_container"', is_shell=True),
+            Word("sh"),
+            Word("bash"),
+        )
         words = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
         return Body(
-            f"{command}\n{inside}", words, start, given, (*start.notes, *notes), path=path, srun_options=options
+            f"{command}\n{inside}",
+            words,
+            start,
+            given,
+            (*start.notes, *notes),
+            path=path,
+            srun_options=options,
         )
     made = container_command(
         container,
@@ -441,7 +572,12 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         around = f"trap : {signal_name(request.signal)}\n{around}"
     around = f"{_UNTIL_ITS_END}{around}"
     definitions = f"{command}\n{_text('in_container', around, 'The container it runs in; $1 is the command:')}"
-    entered = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
+    entered = (
+        Word("bash"),
+        Word("-c"),
+        Word('"$in_container"', is_shell=True),
+        Word("in_container"),
+    )
     return Body(
         definitions,
         (*entered, Word('"$command"', is_shell=True)),
@@ -462,12 +598,16 @@ def path_line(request: Request) -> str:
 
 
 def _from_copies(request: Request, place: Place, line: str) -> str:
-    """Bash that runs a line on a node from checked copies, which are removed when it has ended, however it does."""
+    """Bash that runs a line on a node from checked copies, which are removed when it has ended,
+    however it does.
+    """
     if request.launcher in LONE_LAUNCHERS and slots_of(request).nodes > 1:
         raise UsageError(
-            f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's files, and others "
+            f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's "
+            f"files, and others "
             "could replace those in storage_root",
-            'Write launcher = "srun", or have storage_root set to a folder that only you and root can replace.',
+            'Write launcher = "srun", or have storage_root set to a folder that only you and root '
+            "can replace.",
         )
     kept = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
     library = f'{_SAID}\nexport PYTHONPATH="${COPY}"/{LIBRARY_NAME}{_REST_OF_PATH}\n'
@@ -485,18 +625,30 @@ def _secrets_line(place: Place) -> str:
 def share_mark(request: Request, place: Place) -> TaskMark:
     """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
     if request.array is not None or place.waiting is not None:
-        raise UsageError("share: arrays and allocations cannot be tasks of a shared pool", "Submit one job per task.")
+        raise UsageError(
+            "share: arrays and allocations cannot be tasks of a shared pool",
+            "Submit one job per task.",
+        )
     if request.begin:
-        raise UsageError("begin: a task of a shared pool starts when it is its turn", "Leave begin out.")
-    if len(request.labels) > MOST_LABELS or any(len(label) > LONGEST_LABEL for label in request.labels):
-        raise UsageError(f"labels: a task has at most {MOST_LABELS}, of {LONGEST_LABEL} characters each")
+        raise UsageError(
+            "begin: a task of a shared pool starts when it is its turn", "Leave begin out."
+        )
+    if len(request.labels) > MOST_LABELS or any(
+        len(label) > LONGEST_LABEL for label in request.labels
+    ):
+        raise UsageError(
+            f"labels: a task has at most {MOST_LABELS}, of {LONGEST_LABEL} characters each"
+        )
     priority = parse_priority(request.share) if request.share else Priority.AUTO
-    return TaskMark(priority, place.folder, is_paused=request.hold, pool=request.pool, labels=request.labels)
+    return TaskMark(
+        priority, place.folder, is_paused=request.hold, pool=request.pool, labels=request.labels
+    )
 
 
 def _share_lines(request: Request, place: Place) -> str:
-    """The shell's lines by which a task of a shared pool hears that it is to suspend, on its first node alone; and by
-    which Python writes its log as it goes, since a silent task is cancelled."""
+    """The shell's lines by which a task of a shared pool hears that it is to suspend, on its first
+    node alone; and by which Python writes its log as it goes, since a silent task is cancelled.
+    """
     if not request.is_task or not place.folder:
         return ""
     file = f"{place.folder}/{SUSPEND_NAME}"
@@ -519,7 +671,9 @@ MASTER_IP=${{MASTER_IP:-$MASTER_ADDR}}
 
 
 def _rank_lines(request: Request, environment: JobEnvironment) -> str:
-    """The shell's lines that number the nodes, for a program that starts its processes itself; '' where none asks."""
+    """The shell's lines that number the nodes, for a program that starts its processes itself; ''
+    where none asks.
+    """
     if request.rank_variables != "nodes":
         return ""
     if request.launcher is not Launcher.PLAIN:
@@ -532,19 +686,27 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
 
 
 def secret_variables(request: Request) -> dict[str, str]:
-    """Of its environment what has a value and a secret's name: in a launch's folder a file holds it, which only the
-    command reads."""
+    """Of its environment what has a value and a secret's name: in a launch's folder a file holds
+    it, which only the command reads.
+    """
     return {name: value for name, value in request.environment.items() if is_secret(name, value)}
 
 
 def secrets_file(request: Request) -> bytes:
-    """The file of `secret_variables()`, as bash reads it. Raises UsageError for one whose value was not kept."""
+    """The file of `secret_variables()`, as bash reads it.
+
+    Raises UsageError for one whose value was not kept.
+    """
     if missing := [name for name, value in secret_variables(request).items() if value == NOT_KEPT]:
         raise UsageError(
-            f"environment: the value of {', '.join(missing)} is not known: secrets of earlier submissions are not kept",
+            f"environment: the value of {', '.join(missing)} is not known: secrets of earlier "
+            f"submissions are not kept",
             "Write it, or leave the variable out.",
         )
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(secret_variables(request))]
+    lines = [
+        f"export {name}={shlex.quote(value)}\n"
+        for name, value in checked_environment(secret_variables(request))
+    ]
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
@@ -557,26 +719,35 @@ def _text(name: str, text: str, said: str) -> str:
 
 
 def script_text(asked: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
-    """The whole script: what was asked, in words, directives, then parts with a blank line between them."""
+    """The whole script: what was asked, in words, directives, then parts with a blank line between
+    them.
+    """
     head = ["#!/bin/bash", f"# {asked}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
     # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 
-def format_request(request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False) -> str:
+def format_request(
+    request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False
+) -> str:
     """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
     slots = slots_of(request)
     if slots.slots == 0:
         where = "1 node, 1 CPU"
     elif slots.is_packed and (not environment.finds_nodes or is_spread(request, slot_type)):
         unit = "CPUs" if slot_type is SlotType.CPU else "GPUs"
-        where = f"{slots.slots} {unit}, on as few or many nodes as {environment.scheduler} finds them"
+        where = (
+            f"{slots.slots} {unit}, on as few or many nodes as {environment.scheduler} finds them"
+        )
     else:
         where = format_slots(slots, slot_type)
     if waits:
         return f"{where}; waits for runs"
-    started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}
+    started = {
+        Launcher.PLAIN: "the command once on each node",
+        Launcher.SRUN: "a task of srun for each",
+    }
     started |= {one: f"{one} once, a rank for each" for one in LONE_LAUNCHERS}
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 
@@ -592,16 +763,18 @@ def command_of(request: Request, place: Place) -> str:
     quoted = staged_path(place.folder, name, place.copies) if is_copied else plain
     if request.launcher in NODE_LAUNCHERS:
         return quoted
-    interpreter = next((program for end, program in _INTERPRETERS.items() if path.endswith(end)), "")
+    interpreter = next(
+        (program for end, program in _INTERPRETERS.items() if path.endswith(end)), ""
+    )
     return f"{interpreter} {quoted}".lstrip()
 
 
 def has_interpreter(request: Request) -> bool:
     """Whether its script is not run as a program of its own."""
     path = f"/{request.script.rpartition('/')[2]}"
-    return request.launcher in NODE_LAUNCHERS or command_of(replace(request, script=path), Place("")) != shlex.quote(
-        path
-    )
+    return request.launcher in NODE_LAUNCHERS or command_of(
+        replace(request, script=path), Place("")
+    ) != shlex.quote(path)
 
 
 def _one_folder(request: Request) -> str:
@@ -610,15 +783,24 @@ def _one_folder(request: Request) -> str:
         return ""
     has_own = is_a_folder_a_task(request.checkpoints)
     if has_own and request.array is None:
-        raise UsageError("checkpoints: %a is the array's task, and there is no array", "Write array, or leave %a out.")
+        raise UsageError(
+            "checkpoints: %a is the array's task, and there is no array",
+            "Write array, or leave %a out.",
+        )
     if has_own or request.array is None or request.array.throttle == 1:
         return ""
-    return "checkpoints: tasks that run at once save into one folder: write %a in it for the task, or an array of %1"
+    return (
+        "checkpoints: tasks that run at once save into one folder: write %a in it for the "
+        "task, or an array of %1"
+    )
 
 
 def _switches(request: Request) -> dict[str, str]:
     if request.kill_switch and request.kill_switch == request.save_switch:
-        raise UsageError(f"kill_switch and save_switch are one file, {request.save_switch}", "Give each its own path.")
+        raise UsageError(
+            f"kill_switch and save_switch are one file, {request.save_switch}",
+            "Give each its own path.",
+        )
     return {
         name: path
         for name, path in ((KILL_SWITCH, request.kill_switch), (SAVE_SWITCH, request.save_switch))
@@ -632,13 +814,24 @@ def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
     others.append(fixed_part(request.checkpoints))
     others += request.call.sys_path if request.call else ()
     # Neither side of SOURCE:TARGET is bound again: the user chose it.
-    bound = {path for bind in (request.container.binds if request.container else ()) for path in bind.split(":")[:2]}
+    bound = {
+        path
+        for bind in (request.container.binds if request.container else ())
+        for path in bind.split(":")[:2]
+    }
     wanted = dict.fromkeys(
-        path for path in (request.work_dir, launch_folder, *others) if path.startswith("/") and path not in bound
+        path
+        for path in (request.work_dir, launch_folder, *others)
+        if path.startswith("/") and path not in bound
     )
-    if request.container and request.container.runtime is Runtime.ENROOT and re.search(r"\s", request.work_dir):
+    if (
+        request.container
+        and request.container.runtime is Runtime.ENROOT
+        and re.search(r"\s", request.work_dir)
+    ):
         raise UsageError(
-            f"work_dir: enroot mounts no path with white space: {request.work_dir!r}", "Choose another folder."
+            f"work_dir: enroot mounts no path with white space: {request.work_dir!r}",
+            "Choose another folder.",
         )
     return tuple(wanted)
 

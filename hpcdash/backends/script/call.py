@@ -32,8 +32,15 @@ def call_files(call: Call) -> dict[str, bytes]:
     """What the launch's folder is to hold for it, by name."""
     from hpcdash.job.pickles import packed
 
-    values = {ARGS_NAME: list(call.args), KWARGS_NAME: dict(call.kwargs), ITEMS_NAME: list(call.items)}
-    return {name: call.staged[name] if name in call.staged else packed(values[name]) for name in call_names(call)}
+    values = {
+        ARGS_NAME: list(call.args),
+        KWARGS_NAME: dict(call.kwargs),
+        ITEMS_NAME: list(call.items),
+    }
+    return {
+        name: call.staged[name] if name in call.staged else packed(values[name])
+        for name in call_names(call)
+    }
 
 
 def call_names(call: Call) -> tuple[str, ...]:
@@ -43,12 +50,20 @@ def call_names(call: Call) -> tuple[str, ...]:
 
 
 def call_command(
-    request: Request, call: Call, folder: str, uid: str, *, environment: JobEnvironment, node_count: int
+    request: Request,
+    call: Call,
+    folder: str,
+    uid: str,
+    *,
+    environment: JobEnvironment,
+    node_count: int,
 ) -> str:
-    """Bash that calls it on a node, in a container too. Raises UsageError for what does not go together, by its field.
+    """Bash that calls it on a node, in a container too.
 
-    For a launcher of Python it is the launcher's arguments. `folder` is the launch's, with the files of
-    `call_files()` in it; `uid` tells the launch from others.
+    Raises UsageError for what does not go together, by its field.
+
+    For a launcher of Python it is the launcher's arguments. `folder` is the launch's, with the
+    files of `call_files()` in it; `uid` tells the launch from others.
     """
     from hpcdash.job.packaging import RunnerCall
 
@@ -77,12 +92,19 @@ def call_command(
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
     if request.launcher in NODE_LAUNCHERS:
         options[0] = "--module" if request.launcher is Launcher.DEEPSPEED else "-m"
-        return " \\\n  ".join([" ".join(options[:4]), *options[4:], *_logs(request, folder, environment)])
+        return " \\\n  ".join(
+            [" ".join(options[:4]), *options[4:], *_logs(request, folder, environment)]
+        )
     python = call_python(call)
     is_shared = not environment.is_inherited and node_count > 1
     if is_shared:
-        options = [option + _OF_HOST if option.startswith("--output-file=") else option for option in options]
-    command = " \\\n  ".join([" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, environment)])
+        options = [
+            option + _OF_HOST if option.startswith("--output-file=") else option
+            for option in options
+        ]
+    command = " \\\n  ".join(
+        [" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, environment)]
+    )
     how = "pickled" if call.result_format == "pickle" else "written as JSON"
     return _SAID.format(function=call.name, how=how) + (_HOST if is_shared else "") + command
 
@@ -93,7 +115,9 @@ def call_python(call: Call) -> str:
 
 
 def call_package(request: Request, folder: str) -> str:
-    """Bash for the batch script that makes the call's venv, exports PY_EXEC, and removes it at the end; '' for none."""
+    """Bash for the batch script that makes the call's venv, exports PY_EXEC, and removes it at the
+    end; '' for none.
+    """
     call = request.call
     if call is None or not call.package:
         return ""
@@ -111,12 +135,16 @@ def call_package(request: Request, folder: str) -> str:
 
 
 def format_call(call: Call, array: ArrayTasks | None) -> str:
-    """`calls train:main with 4 items, a task each`; where an array leaves some out `with items 0-1 of 4`."""
+    """`calls train:main with 4 items, a task each`; where an array leaves some out `with items 0-1
+    of 4`.
+    """
     count = len(call.items)
     if not count:
         return f"calls {call.name}"
     is_each = array is None or array.count == count
-    return f"calls {call.name} with " + (format_items(count) if is_each else f"items {array} of {count}, a task each")
+    return f"calls {call.name} with " + (
+        format_items(count) if is_each else f"items {array} of {count}, a task each"
+    )
 
 
 def format_items(count: int) -> str:
@@ -125,7 +153,9 @@ def format_items(count: int) -> str:
 
 
 def result_path(request: Request, folder: str, task: str = "") -> str:
-    """The file its result is written to; N in its name stands for an array's task where that is ''."""
+    """The file its result is written to; N in its name stands for an array's task where that is
+    ''.
+    """
     name = RESULT_NAMES[request.call.result_format if request.call else "pickle"]
     stem, _, ending = name.rpartition(".")
     return f"{folder}/{stem}-{task or 'N'}.{ending}" if request.array else f"{folder}/{name}"
@@ -138,7 +168,10 @@ def format_result_path(request: Request, folder: str) -> str:
     path = result_path(request, folder)
     of_task = " of task N" if request.array else ""
     traceback = f"{path.rpartition('/')[2]}.error"
-    return f"the result of {request.call.name} will be in {path}{of_task}, or the traceback in {traceback}"
+    return (
+        f"the result of {request.call.name} will be in {path}{of_task}, or the traceback in "
+        f"{traceback}"
+    )
 
 
 def array_problem(call: Call, array: ArrayTasks) -> str:
@@ -152,8 +185,14 @@ def array_problem(call: Call, array: ArrayTasks) -> str:
 
 def _refuse(request: Request, call: Call, folder: str) -> None:
     if not request.job_library:
-        raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
-    if call.package and request.container is not None and request.container.runtime is not Runtime.NONE:
+        raise UsageError(
+            "job_library: [call] needs it, for it starts the function", "Leave job_library out."
+        )
+    if (
+        call.package
+        and request.container is not None
+        and request.container.runtime is not Runtime.NONE
+    ):
         raise UsageError(
             "call: the venv of wheel and source is made by the node's Python, not the container's",
             "Install the package in the image, or give its folder as sys_path.",
@@ -163,16 +202,26 @@ def _refuse(request: Request, call: Call, folder: str) -> None:
     if not folder:
         raise UsageError(
             "call: the launch's folder is not known, where its arguments and its result are to be",
-            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in "
+            "[launch].",
         )
 
 
 def _work_dir_in_container(request: Request) -> tuple[str, ...]:
-    """Where the function's module is looked for too: a container need not start in the folder of the job."""
-    return (request.work_dir,) if request.container is not None and request.work_dir.startswith("/") else ()
+    """Where the function's module is looked for too: a container need not start in the folder of
+    the job.
+    """
+    return (
+        (request.work_dir,)
+        if request.container is not None and request.work_dir.startswith("/")
+        else ()
+    )
 
 
 def _logs(request: Request, folder: str, environment: JobEnvironment) -> list[str]:
     """The options that name the job's logs, as its script's directives do."""
     name = environment.array_log_name if request.array else environment.log_name
-    return [f'--{stream}-path="{folder}/{name}.{end}"' for stream, end in (("stdout", "out"), ("stderr", "err"))]
+    return [
+        f'--{stream}-path="{folder}/{name}.{end}"'
+        for stream, end in (("stdout", "out"), ("stderr", "err"))
+    ]

@@ -1,7 +1,8 @@
-"""Bash that copies what a launch staged into a folder of the account's own on each node, and checks it. Pure.
+"""Bash that copies what a launch staged into a folder of the account's own on each node, and checks
+it. Pure.
 
-Where others could put another folder in the place of the launch's, its files are run from such a copy: the script that
-the scheduler keeps holds their digests.
+Where others could put another folder in the place of the launch's, its files are run from such a
+copy: the script that the scheduler keeps holds their digests.
 """
 
 from __future__ import annotations
@@ -36,14 +37,19 @@ cd -- "$HPCDASH_COPY"/{folder} || exit
 
 
 def copy_part(folder: str, copies: Mapping[str, str], code_folder: str = "") -> str:
-    """Bash that makes the copy of `copies`, name → SHA-256, and removes it as the shell ends; '' for none.
+    """Bash that makes the copy of `copies`, name → SHA-256, and removes it as the shell ends; ''
+    for none.
 
     Where the archive of code is one of them it is unpacked, and `code_folder` in it entered.
     """
     if not copies:
         return ""
     lines = [f"hpcdash_copy {digest} {shlex.quote(name)}\n" for name, digest in copies.items()]
-    unpack = _UNPACK.format(archive=CODE_ARCHIVE, folder=shlex.quote(code_folder)) if CODE_ARCHIVE in copies else ""
+    unpack = (
+        _UNPACK.format(archive=CODE_ARCHIVE, folder=shlex.quote(code_folder))
+        if CODE_ARCHIVE in copies
+        else ""
+    )
     return _COPY.replace("FOLDER", shlex.quote(folder)) + "".join(lines) + unpack
 
 

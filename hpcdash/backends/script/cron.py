@@ -1,4 +1,6 @@
-"""The text of a job that stands in for cron: it submits itself again, then runs every script of a folder. Pure."""
+"""The text of a job that stands in for cron: it submits itself again, then runs every script of a
+folder. Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ _LABEL = re.compile(r"hourly|daily|weekly|[1-9][0-9]{0,5}[smhd]")
 
 
 class CronJob(Struct, frozen=True):
-    """A job that comes again every `every_seconds`, and its places below `folder`, an absolute path on the cluster.
+    """A job that comes again every `every_seconds`, and its places below `folder`, an absolute path
+    on the cluster.
 
-    `options` are the scheduler's, a directive each; `program` is the argv before the embedded queue's commands.
+    `options` are the scheduler's, a directive each; `program` is the argv before the embedded
+    queue's commands.
     """
 
     every_seconds: int
@@ -81,10 +85,12 @@ def label_in(name: str) -> str | None:
 
 
 class CronParts(Struct, frozen=True):
-    """What one scheduler gives to the script: its directive lines, and bash that defines these functions.
+    """What one scheduler gives to the script: its directive lines, and bash that defines these
+    functions.
 
-    `waiting` prints the ids of the job's successors that wait, `submit_again` submits it for `$every` seconds from now,
-    `hand_in FILE` submits a script, `elder` succeeds where the job before still runs.
+    `waiting` prints the ids of the job's successors that wait, `submit_again` submits it for
+    `$every` seconds from now, `hand_in FILE` submits a script, `elder` succeeds where the job
+    before still runs.
     """
 
     directives: tuple[str, ...]
@@ -94,13 +100,16 @@ class CronParts(Struct, frozen=True):
 def cron_script(job: CronJob, parts: CronParts) -> str:
     """The script; raises UsageError for what no script can hold."""
     if not job.folder.startswith("/"):
-        raise UsageError(f"{job.folder!r} is not a path from the root", "A job may start in any folder.")
+        raise UsageError(
+            f"{job.folder!r} is not a path from the root", "A job may start in any folder."
+        )
     for word in (job.folder, *job.options, *job.program):
         if not word.isprintable():
             raise UsageError(f"{word!r} holds what does not print", "Choose another one.")
     if re.search(r"[\s%\\'\"]", job.folder):
         raise UsageError(
-            f"{job.folder!r}: schedulers take no blank, quote, % or \\ in an output's path", "Choose another."
+            f"{job.folder!r}: schedulers take no blank, quote, % or \\ in an output's path",
+            "Choose another.",
         )
     head = "\n".join(("#!/bin/sh", *parts.directives))
     values = {
@@ -171,5 +180,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 def watch_script(argv: tuple[str, ...], variables: Mapping[str, str]) -> str:
     """A script that runs one round of the watchdogs; `variables` are set for it."""
     words = " ".join(map(shlex.quote, argv))
-    settings = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+    settings = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())
+    )
     return f"#!/bin/sh\n{settings}exec {words}\n"

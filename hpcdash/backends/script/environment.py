@@ -8,12 +8,13 @@ from msgspec import Struct
 class JobEnvironment(Struct, frozen=True):
     """Names of variables, without `$`; '' where the scheduler has none.
 
-    `own` are patterns of the scheduler's variables. `log_name` and `array_log_name` are bash for the names of a
-    job's and a task's logs, without their endings. `slots_of_node` and `slots_in_all` are counted by the script
-    where the scheduler packs slots that are not counted a node. `is_inherited`: what the script exports reaches the
-    command on each node. `hosts` is bash for `host:slots` of all nodes with commas between, where @EACH are the
-    slots of one. `node_name` is bash for that of a node. `has_pyxis`: containers are options of what starts the
-    command. `finds_nodes`: the scheduler finds nodes for a number of GPUs, whatever each of them has.
+    `own` are patterns of the scheduler's variables. `log_name` and `array_log_name` are bash for
+    the names of a job's and a task's logs, without their endings. `slots_of_node` and
+    `slots_in_all` are counted by the script where the scheduler packs slots that are not counted a
+    node. `is_inherited`: what the script exports reaches the command on each node. `hosts` is bash
+    for `host:slots` of all nodes with commas between, where @EACH are the slots of one. `node_name`
+    is bash for that of a node. `has_pyxis`: containers are options of what starts the command.
+    `finds_nodes`: the scheduler finds nodes for a number of GPUs, whatever each of them has.
     """
 
     scheduler: str

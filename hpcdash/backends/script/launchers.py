@@ -1,4 +1,6 @@
-"""The line of bash that starts a training on a node (plain, torchrun, accelerate, ranks) and its early signal."""
+"""The line of bash that starts a training on a node (plain, torchrun, accelerate, ranks) and its
+early signal.
+"""
 
 from __future__ import annotations
 
@@ -28,28 +30,38 @@ def signal_name(signal: EarlySignal) -> str:
     """`USR1`, however it was written. Raises UsageError for none that a command can act on."""
     name = signal.name.upper().removeprefix("SIG")
     if name not in SIGNALS:
-        raise UsageError(f"signal: {signal.name!r} is not a signal a command can act on", ", ".join(SIGNALS))
+        raise UsageError(
+            f"signal: {signal.name!r} is not a signal a command can act on", ", ".join(SIGNALS)
+        )
     if signal.seconds_before < 0:
-        raise UsageError(f"signal: {signal.seconds_before} s before the limit is after it", "Write 0 or more.")
+        raise UsageError(
+            f"signal: {signal.seconds_before} s before the limit is after it", "Write 0 or more."
+        )
     return name
 
 
 # torch's elastic agent takes these as the end.
 _ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
-# Where a command of bash starts Python, or a launcher of its own: at its begin, on a line of its own, after && or ;
+# Where a command of bash starts Python, or a launcher of its own: at its begin, on a line of its
+# own, after && or ;
 _PROGRAM = re.compile(
     r"(?P<before>(?:^|&&|;)[ \t]*(?:[A-Za-z_]\w*=[^\s'\"]*[ \t]+)*)"
-    r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|deepspeed|accelerate[ \t]+launch))[ \t]+(?=\S)",
+    r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|deepspeed|accelerate[ \t]+launch))[ "
+    r"\t]+(?=\S)",
     re.MULTILINE,
 )
-# The first word of a command that is no program of Python's: `bash`, `./run.sh`, not `train.py` or `-m`.
+# The first word of a command that is no program of Python's: `bash`, `./run.sh`, not `train.py` or
+# `-m`.
 _NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
 
-_MPI = re.compile(r"(?:^|[;&|(])[ \t]*(?:exec[ \t]+)?(?P<program>mpirun|mpiexec(?:\.hydra)?)\b", re.MULTILINE)
+_MPI = re.compile(
+    r"(?:^|[;&|(])[ \t]*(?:exec[ \t]+)?(?P<program>mpirun|mpiexec(?:\.hydra)?)\b", re.MULTILINE
+)
 
 
 class Start(Struct, frozen=True):
-    """What a fan-out starts: a `line` of bash, and how many on a node (None: as the tasks are spread).
+    """What a fan-out starts: a `line` of bash, and how many on a node (None: as the tasks are
+    spread).
 
     `notes` are sentences for the person who asks.
     """
@@ -70,14 +82,16 @@ def start_of(
     python: str = "",
     path: str = "",
 ) -> Start:
-    """`command` is bash; for torchrun, accelerate and deepspeed it is their arguments: `train.py --lr 1`.
+    """`command` is bash; for torchrun, accelerate and deepspeed it is their arguments: `train.py
+    --lr 1`.
 
     With `python`, bash for an interpreter, these are its modules, and `command` names a module too.
 
-    `per_node` ranks start on each node; None: the scheduler spreads `ranks` GPUs as it finds them, and each node has
-    one for each of its own. Where the script counts a node's slots, so many start there. The launchers themselves
-    ignore an early signal, which would end them; the ranks set a handler of their own. `path` is bash that sets a PATH
-    for the command. Raises UsageError for an empty command.
+    `per_node` ranks start on each node; None: the scheduler spreads `ranks` GPUs as it finds them,
+    and each node has one for each of its own. Where the script counts a node's slots, so many start
+    there. The launchers themselves ignore an early signal, which would end them; the ranks set a
+    handler of their own. `path` is bash that sets a PATH for the command. Raises UsageError for an
+    empty command.
     """
     command = command.strip("\n")
     if not command.strip():
@@ -91,13 +105,18 @@ def start_of(
         return Start(line) if launcher is Launcher.PLAIN else Start(line, per_node)
     notes = []
     if launcher is not Launcher.TORCHRUN and per_node is None and ranks > 1:
-        notes.append(f"{launcher} needs as many GPUs on each node, which only slots_per_node asks for")
+        notes.append(
+            f"{launcher} needs as many GPUs on each node, which only slots_per_node asks for"
+        )
     before, setup = "", ""
     if not python:
         before, command, said = _program_of(launcher, command)
         notes += said
     if signal and signal_name(signal) in _ENDS_LAUNCHERS:
-        notes.append(f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and USR2 do not")
+        notes.append(
+            f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and "
+            f"USR2 do not"
+        )
     nodes, rank = f'"${environment.node_count}"', f'"${environment.node_rank}"'
     if launcher is Launcher.TORCHRUN:
         each = f'"${environment.slots_of_node}"' if environment.slots_of_node else per_node or "gpu"
@@ -107,7 +126,11 @@ def start_of(
             '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n'
         )
     elif launcher is Launcher.DEEPSPEED:
-        each = f'"${environment.slots_of_node}"' if environment.slots_of_node else str(per_node or ranks)
+        each = (
+            f'"${environment.slots_of_node}"'
+            if environment.slots_of_node
+            else str(per_node or ranks)
+        )
         setup = _WORLD.format(nodes=nodes, each=each)
         program = (
             f"{python or 'python'} -m deepspeed.launcher.launch \\\n"
@@ -118,18 +141,25 @@ def start_of(
         if environment.slots_in_all:
             count = f'"${environment.slots_in_all}"'
         else:
-            count = str(ranks) if per_node is None else f'"$(({environment.node_count} * {per_node}))"'
+            count = (
+                str(ranks) if per_node is None else f'"$(({environment.node_count} * {per_node}))"'
+            )
         program = (
             f"{f'{python} -m accelerate.commands.launch' if python else 'accelerate launch'} \\\n"
             f"  --num_machines={nodes} --num_processes={count} --machine_rank={rank} \\\n"
             '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
         )
-    ignored = f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
-    line = (ignored.format(signal_name(signal)) if signal else "") + f"{setup}{path}{before}{program}  {command}"
+    ignored = (
+        f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
+    )
+    line = (
+        ignored.format(signal_name(signal)) if signal else ""
+    ) + f"{setup}{path}{before}{program}  {command}"
     return Start(line, 1, tuple(notes))
 
 
-# What deepspeed's own command tells its launcher on each node, there by ssh; the nodes' names are no matter.
+# What deepspeed's own command tells its launcher on each node, there by ssh; the nodes' names are
+# no matter.
 _WORLD = """\
 ranks=$(seq -s , 0 "$(({each} - 1))")
 world=$(for node in $(seq {nodes}); do printf ',"n%s":[%s]' "$node" "$ranks"; done)
@@ -149,7 +179,9 @@ def _lone_start(
     """Of what starts once, on the first node, and ranks on all of them."""
     notes = []
     if per_node is None and ranks > 1 and launcher is Launcher.HOROVODRUN:
-        raise UsageError("launcher: horovodrun is told how many ranks a node has", "Write slots_per_node.")
+        raise UsageError(
+            "launcher: horovodrun is told how many ranks a node has", "Write slots_per_node."
+        )
     if environment.slots_of_node:
         before += f'[ "${environment.node_rank}" = 0 ] || exit 0\n'
     if found := re.match(rf"{launcher}[ \t]+", command):
@@ -163,7 +195,9 @@ def _lone_start(
         hosts = f' -H "{hosts}"'
     # Slurm's own mpirun knows no -np, horovodrun no -n.
     count = "-np" if launcher is Launcher.HOROVODRUN else "-n"
-    return Start(f"{before}{path}{launcher} {count} {ranks}{hosts} \\\n  {command}", None, tuple(notes))
+    return Start(
+        f"{before}{path}{launcher} {count} {ranks}{hosts} \\\n  {command}", None, tuple(notes)
+    )
 
 
 def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
@@ -173,28 +207,53 @@ def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
     if found and (found[0].start("program") == 0 or (first and len(found) == 1)):
         program, before = found[0]["program"], command[: found[0].start("program")]
         is_python = program.startswith("python")
-        why = f"{launcher} starts Python itself" if is_python else f"hpcdash writes {program}'s options"
-        said = f"{launcher} stands in the place of {program}" if before else f"{program} is left out of the command"
+        why = (
+            f"{launcher} starts Python itself"
+            if is_python
+            else f"hpcdash writes {program}'s options"
+        )
+        said = (
+            f"{launcher} stands in the place of {program}"
+            if before
+            else f"{program} is left out of the command"
+        )
         return before, command[found[0].end() :], [f"{why}: {said}"]
     if first and found:
-        words = f"command: {launcher} starts one program of Python's, and there are {len(found)} after {first.group()}"
-        raise UsageError(words, "Move what comes before it into a script, or write the whole command: plain.")
+        words = (
+            f"command: {launcher} starts one program of Python's, and there are {len(found)} "
+            f"after {first.group()}"
+        )
+        raise UsageError(
+            words, "Move what comes before it into a script, or write the whole command: plain."
+        )
     if first:
-        return "", command, [f"{launcher} takes {first.group()} for a program of Python's: it starts nothing else"]
+        return (
+            "",
+            command,
+            [f"{launcher} takes {first.group()} for a program of Python's: it starts nothing else"],
+        )
     return "", command, []
 
 
 def lone_launcher(command: str) -> Launcher | None:
     """The launcher that a command starts by itself without telling it of other nodes."""
     programs = {one["program"].split()[0] for one in _PROGRAM.finditer(command)}
-    tells = re.search(r"--(?:nnodes|hostfile|no_ssh|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command)
+    tells = re.search(
+        r"--(?:nnodes|hostfile|no_ssh|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command
+    )
     return next(
-        (one for one in (Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED) if one in programs and not tells),
+        (
+            one
+            for one in (Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+            if one in programs and not tells
+        ),
         None,
     )
 
 
 def lone_mpi_launcher(command: str) -> str:
-    """The word with which a command starts MPI ranks on all hosts, wherever it starts itself; '' for none."""
+    """The word with which a command starts MPI ranks on all hosts, wherever it starts itself; ''
+    for none.
+    """
     found = None if "NODE_RANK" in command else _MPI.search(command)
     return found["program"] if found else ""

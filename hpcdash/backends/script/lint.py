@@ -1,4 +1,6 @@
-"""What is wrong with a batch script as bytes, whichever scheduler it is for: its form, and directives not read."""
+"""What is wrong with a batch script as bytes, whichever scheduler it is for: its form, and
+directives not read.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,11 @@ _ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
 class ScriptRules(Struct, frozen=True):
     """How one scheduler takes a script.
 
-    `option_findings` are for a directive's option that it takes, `unknown` for one that it does not know, `foreign` for
-    the lines of a script, with whether it has directives of its own. `not_taken` says what becomes of a script without
-    #!, `crlf` of one with line ends of Windows, `empty` of one that holds nothing. Directives may follow lines that
-    begin with `comments`; with `begins_line` a directive has to begin its own.
+    `option_findings` are for a directive's option that it takes, `unknown` for one that it does not
+    know, `foreign` for the lines of a script, with whether it has directives of its own.
+    `not_taken` says what becomes of a script without #!, `crlf` of one with line ends of Windows,
+    `empty` of one that holds nothing. Directives may follow lines that begin with `comments`; with
+    `begins_line` a directive has to begin its own.
     """
 
     program: str
@@ -54,11 +57,14 @@ class ScriptRules(Struct, frozen=True):
     begins_line: bool = True
 
 
-def lint(script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
+def lint(
+    script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()
+) -> tuple[LintFinding, ...]:
     """What is wrong with a batch script: what stops it and what may, errors first. Raises nothing.
 
-    `over` are options on the command line, which take the place of the script's own. `field` is `line 7` where a line
-    has it, and for what is said over it `queue`, `time` or `extra_args`. Of many findings the first 50 are given.
+    `over` are options on the command line, which take the place of the script's own. `field` is
+    `line 7` where a line has it, and for what is said over it `queue`, `time` or `extra_args`. Of
+    many findings the first 50 are given.
     """
     lines = directive_part(script).split("\n")
     found = list(_form(script, rules))
@@ -92,7 +98,10 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
         yield LintFinding("error", "line 1", words, "Save it as UTF-8 without one.")
     elif b"\x00" in script:
         yield LintFinding(
-            "error", "", "it holds NUL bytes: it is not text", f"{rules.program} takes scripts, not programs."
+            "error",
+            "",
+            "it holds NUL bytes: it is not text",
+            f"{rules.program} takes scripts, not programs.",
         )
     elif not script.startswith(b"#!"):
         severity, words = rules.not_taken
@@ -102,12 +111,17 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     if crlf := script.count(b"\r\n"):
         all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
         yield LintFinding(
-            "error", "", f"{all_of} in CRLF, as on Windows: {rules.crlf}", "sed -i 's/\\r$//' FILE mends it."
+            "error",
+            "",
+            f"{all_of} in CRLF, as on Windows: {rules.crlf}",
+            "sed -i 's/\\r$//' FILE mends it.",
         )
 
 
 def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
-    """Dashes, quotes and blanks of print, which documents and chats put in place of those of a keyboard."""
+    """Dashes, quotes and blanks of print, which documents and chats put in place of those of a
+    keyboard.
+    """
     named = 0
     for number, line in enumerate(lines, start=1):
         is_directive = line.lstrip().startswith(magic)
@@ -121,8 +135,13 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
             return
         letter = odd[odd.lastindex or 0][0]
         kind, meant = _kind(letter)
-        words = f"{kind} of print ({letter if kind != 'a blank' else f'U+{ord(letter):04X}'}) where {meant} is meant"
-        yield LintFinding("error" if is_directive else "warning", f"line {number}", words, "Type it anew.")
+        words = (
+            f"{kind} of print ({letter if kind != 'a blank' else f'U+{ord(letter):04X}'}) "
+            f"where {meant} is meant"
+        )
+        yield LintFinding(
+            "error" if is_directive else "warning", f"line {number}", words, "Type it anew."
+        )
 
 
 def _kind(letter: str) -> tuple[str, str]:
@@ -143,7 +162,9 @@ def _option(option: Option, rules: ScriptRules) -> Iterator[LintFinding]:
 
 def refused(option: Option, place: str, program: str) -> LintFinding:
     """A directive's option that makes the scheduler refuse the script."""
-    return LintFinding("error", place, f"{option.written}: {option.problem}", f"{program} refuses the script.")
+    return LintFinding(
+        "error", place, f"{option.written}: {option.problem}", f"{program} refuses the script."
+    )
 
 
 def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]:
@@ -162,15 +183,30 @@ def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]
         elif text.startswith(magic) and text != line and rules.begins_line:
             named += 1
             yield LintFinding(
-                "warning", place, f"not read: {magic} has to begin the line", "Remove the blanks before it."
+                "warning",
+                place,
+                f"not read: {magic} has to begin the line",
+                "Remove the blanks before it.",
             )
         elif text.startswith(f"# {magic[1:]} -"):
             named += 1
-            yield LintFinding("warning", place, "not read: there is a blank after #", "Remove it, or write ## instead.")
-        elif text[: len(magic)].upper() == magic and not text.startswith(magic) and text[len(magic) :].startswith(" -"):
+            yield LintFinding(
+                "warning",
+                place,
+                "not read: there is a blank after #",
+                "Remove it, or write ## instead.",
+            )
+        elif (
+            text[: len(magic)].upper() == magic
+            and not text.startswith(magic)
+            and text[len(magic) :].startswith(" -")
+        ):
             named += 1
             yield LintFinding(
-                "warning", place, f"not read: {text[: len(magic)]} is not {magic}", "Write it in capitals."
+                "warning",
+                place,
+                f"not read: {text[: len(magic)]} is not {magic}",
+                "Write it in capitals.",
             )
 
 
@@ -191,18 +227,25 @@ def unread_directives(script: bytes) -> str:
     if not found:
         return ""
     number, magic = min(found)
-    return f"script: its {magic} lines, from line {number} on, are not read: the keys of the request take their place"
+    return (
+        f"script: its {magic} lines, from line {number} on, are not read: the keys of the "
+        f"request take their place"
+    )
 
 
 def first_line_with(lines: Sequence[str], magic: str) -> int:
     """The number of the first line that another scheduler would read, 0 for none."""
-    return next((number for number, line in enumerate(lines, start=1) if line.startswith(f"{magic} ")), 0)
+    return next(
+        (number for number, line in enumerate(lines, start=1) if line.startswith(f"{magic} ")), 0
+    )
 
 
 # -- amounts in options
 
 
-def demand_places(sources: Mapping[str, Iterable[str]], given: Mapping[str, Option]) -> dict[str, str]:
+def demand_places(
+    sources: Mapping[str, Iterable[str]], given: Mapping[str, Option]
+) -> dict[str, str]:
     """`line 7` for each field of a demand whose options, by `sources`, a script gives on a line."""
     found = {}
     for part, names in sources.items():
@@ -225,8 +268,12 @@ def parse_bytes(text: str, bare_unit_bytes: int) -> int | None:
         return None
 
 
-def overridden_demand(demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]) -> Demand:
-    """A demand with the places of what options `names` say over a script: those for its queues, and for its time."""
+def overridden_demand(
+    demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]
+) -> Demand:
+    """A demand with the places of what options `names` say over a script: those for its queues, and
+    for its time.
+    """
     if not names:
         return demand
     places = {"queues": "queue"} if names & queues else {}

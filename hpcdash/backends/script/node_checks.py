@@ -1,4 +1,6 @@
-"""Ready checks of a node: bash that tries its GPUs, its disks and its clock, and how what it says is read."""
+"""Ready checks of a node: bash that tries its GPUs, its disks and its clock, and how what it says
+is read.
+"""
 
 from __future__ import annotations
 
@@ -116,9 +118,11 @@ esac
 
 
 class NodeCheck(Struct, frozen=True):
-    """One of them: what it does in words, its time limit, and its bash, which prints a finding in its last line.
+    """One of them: what it does in words, its time limit, and its bash, which prints a finding in
+    its last line.
 
-    It ends with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard library.
+    It ends with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard
+    library.
     """
 
     words: str
@@ -154,8 +158,10 @@ type -P nvidia-smi > /dev/null && timeout -k 5 30 nvidia-smi -L < /dev/null 2> /
 """
 _NO_PYTHON = "type -P python3 > /dev/null || { echo 'python3 is not there'; exit 77; }\n"
 _SAID = re.compile(
-    r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,254}): (?:check (?P<name>[a-z-]+): (?P<state>ok|skipped)(?:: (?P<words>.*))?"
-    r"|hpcdash: the (?P<failed>[a-z-]+) check failed: (?P<finding>.*)|gpus: (?P<gpus>[GPU0-9a-f -]*))"
+    r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,254}): (?:check (?P<name>[a-z-]+): "
+    r"(?P<state>ok|skipped)(?:: (?P<words>.*))?"
+    r"|hpcdash: the (?P<failed>[a-z-]+) check failed: (?P<finding>.*)|gpus: (?P<gpus>[GPU0-9a-f "
+    r"-]*))"
 )
 _GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -175,7 +181,9 @@ class CheckResult(Struct, frozen=True):
 
 
 def ready_names(text: str) -> tuple[str, ...]:
-    """The ready checks that a probe names, with blanks or commas between; () for bash of a person's own."""
+    """The ready checks that a probe names, with blanks or commas between; () for bash of a person's
+    own.
+    """
     names = tuple(text.replace(",", " ").split())
     return names if names and all(name in CHECKS for name in names) else ()
 
@@ -187,11 +195,17 @@ def probe_text(text: str) -> str:
 
 
 def checks_text(names: Iterable[str]) -> str:
-    """Bash that runs ready checks on a node, prints a line for each, and ends with 1 where one failed."""
+    """Bash that runs ready checks on a node, prints a line for each, and ends with 1 where one
+    failed.
+    """
     lines = [_AROUND]
     for name in dict.fromkeys(names):
         check = CHECKS[name]
-        text = f"{_NO_PYTHON}exec python3 -c {shlex.quote(check.text)}" if check.is_python else check.text
+        text = (
+            f"{_NO_PYTHON}exec python3 -c {shlex.quote(check.text)}"
+            if check.is_python
+            else check.text
+        )
         lines.append(f"check {name} {check.limit_seconds} {shlex.quote(text)}\n")
     return "".join((*lines, '[ -z "$failed" ]\n'))
 
@@ -208,7 +222,9 @@ def command_text(names: Iterable[str], node_name: str) -> str:
     )
 
 
-def parse_results(lines: Iterable[str]) -> tuple[tuple[CheckResult, ...], dict[str, tuple[str, ...]]]:
+def parse_results(
+    lines: Iterable[str],
+) -> tuple[tuple[CheckResult, ...], dict[str, tuple[str, ...]]]:
     """(what the checks found, the GPUs of each node) in the log of a job."""
     found: dict[tuple[str, str], CheckResult] = {}
     gpus: dict[str, tuple[str, ...]] = {}
@@ -220,9 +236,13 @@ def parse_results(lines: Iterable[str]) -> tuple[tuple[CheckResult, ...], dict[s
         if said["gpus"] is not None:
             gpus[node] = tuple(_GPU.findall(said["gpus"]))
         elif said["failed"]:
-            found[node, said["failed"]] = CheckResult(node, said["failed"], "failed", said["finding"])
+            found[node, said["failed"]] = CheckResult(
+                node, said["failed"], "failed", said["finding"]
+            )
         else:
-            found[node, said["name"]] = CheckResult(node, said["name"], said["state"], said["words"] or "")
+            found[node, said["name"]] = CheckResult(
+                node, said["name"], said["state"], said["words"] or ""
+            )
     return tuple(found.values()), gpus
 
 

@@ -1,6 +1,7 @@
 """Bash that tells a command, at each start of its job, from which checkpoint to go on.
 
-The folder is made and tried before the command starts: that it cannot be written is not found out at the first save.
+The folder is made and tried before the command starts: that it cannot be written is not found out
+at the first save.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from hpcdash.job.checkpoint import CHECKPOINTS, MARKER
 RESUME_FROM = "HPCDASH_RESUME_FROM"
 RESUME_NAMES = (CHECKPOINTS, RESUME_FROM)
 _FILLED_IN = re.compile(r"(%[a%])")
-# A whole checkpoint has it, written after all else: hpcdash.job, Hugging Face's Trainer, torch.distributed.checkpoint.
+# A whole checkpoint has it, written after all else: hpcdash.job, Hugging Face's Trainer,
+# torch.distributed.checkpoint.
 _LAST_WRITTEN = (f"*/{MARKER}", "checkpoint-*/trainer_state.json", "*/.metadata")
 # hpcdash.job.lightning gives its file this name once it is whole.
 _RENAMED = "guard.ckpt"
@@ -43,22 +45,29 @@ echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole check
 
 
 def resume_lines(checkpoints: str, task: str) -> str:
-    """Bash for the batch script, in the folder the job works in: HPCDASH_CHECKPOINTS, whole, and HPCDASH_RESUME_FROM.
+    """Bash for the batch script, in the folder the job works in: HPCDASH_CHECKPOINTS, whole, and
+    HPCDASH_RESUME_FROM.
 
-    `checkpoints` is a folder's path, in which %a is the array's task (`task`, a variable's name) and %% a per cent
-    sign. The job ends with 1 where the folder cannot be written.
+    `checkpoints` is a folder's path, in which %a is the array's task (`task`, a variable's name)
+    and %% a per cent sign. The job ends with 1 where the folder cannot be written.
     """
     path = "".join(_part(part, task) for part in _FILLED_IN.split(checkpoints) if part)
     folder = path if checkpoints.startswith("/") else f'"$PWD"/{path}'
     names = " -o ".join(f"-path './{name}'" for name in _LAST_WRITTEN)
-    return _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", names).replace("@RENAMED@", _RENAMED)
+    return (
+        _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", names).replace("@RENAMED@", _RENAMED)
+    )
 
 
 def folder_of(checkpoints: str, task: str) -> str:
-    """The folder of one task of an array, or of a job without tasks; '' where it is not known which task that is."""
+    """The folder of one task of an array, or of a job without tasks; '' where it is not known which
+    task that is.
+    """
     if is_a_folder_a_task(checkpoints) and not task.isdigit():
         return ""
-    return "".join({"%a": task, "%%": "%"}.get(part, part) for part in _FILLED_IN.split(checkpoints))
+    return "".join(
+        {"%a": task, "%%": "%"}.get(part, part) for part in _FILLED_IN.split(checkpoints)
+    )
 
 
 def fixed_part(checkpoints: str) -> str:

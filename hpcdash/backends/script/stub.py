@@ -1,8 +1,8 @@
 """A batch script that keeps its directives and reads all else from a file when it starts. Pure.
 
-A scheduler takes a script as it is when it is submitted. With a stub what runs can be edited while it waits, or while
-others of its array run; a shell reads what it sources from the file that it opened, so that a file put in its place
-counts for those that start later.
+A scheduler takes a script as it is when it is submitted. With a stub what runs can be edited while
+it waits, or while others of its array run; a shell reads what it sources from the file that it
+opened, so that a file put in its place counts for those that start later.
 """
 
 from __future__ import annotations
@@ -25,15 +25,22 @@ _NO_INPUT = 66
 def stub_script(script_text: str, real_path: str) -> str:
     """The stub for a script whose text is, or will be, in `real_path`, absolute, on every node.
 
-    Its directives are those before the first command, as schedulers read them; edited ones in the file do not count. A
-    script for a shell is sourced, with the same arguments; any other is given to its interpreter. Raises UsageError for
-    a script without an interpreter, and for a path that is not absolute or holds a line end.
+    Its directives are those before the first command, as schedulers read them; edited ones in the
+    file do not count. A script for a shell is sourced, with the same arguments; any other is given
+    to its interpreter. Raises UsageError for a script without an interpreter, and for a path that
+    is not absolute or holds a line end.
     """
     lines = script_text.split("\n")
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
-        raise UsageError("the script's first line does not start with #!", "Start it with #!/bin/bash.")
-    if not PurePosixPath(real_path).is_absolute() or any(character in real_path for character in "\n\r\0"):
-        raise UsageError(f"{real_path!r} is not an absolute path", "Give the script's absolute path.")
+        raise UsageError(
+            "the script's first line does not start with #!", "Start it with #!/bin/bash."
+        )
+    if not PurePosixPath(real_path).is_absolute() or any(
+        character in real_path for character in "\n\r\0"
+    ):
+        raise UsageError(
+            f"{real_path!r} is not an absolute path", "Give the script's absolute path."
+        )
     interpreter = lines[0][2:].split()
     shell = _shell_of(interpreter)
     path = shlex.quote(real_path)
@@ -43,7 +50,15 @@ def stub_script(script_text: str, real_path: str) -> str:
         body = [f"if (! -r {path}) exit {_NO_INPUT}", f"source {path}"]
     else:
         command = " ".join(shlex.quote(word) for word in interpreter)
-        return "\n".join(["#!/bin/sh", *_directives(lines), _marker(real_path), f'exec {command} {path} "$@"', ""])
+        return "\n".join(
+            [
+                "#!/bin/sh",
+                *_directives(lines),
+                _marker(real_path),
+                f'exec {command} {path} "$@"',
+                "",
+            ]
+        )
     return "\n".join([lines[0], *_directives(lines), _marker(real_path), *body, ""])
 
 
@@ -57,7 +72,9 @@ def _shell_of(interpreter: list[str]) -> str:
     """sh of /bin/sh, bash of `/usr/bin/env bash`."""
     names = [PurePosixPath(word).name for word in interpreter]
     if names[0] == "env":
-        names = [name for name in names[1:] if not name.startswith("-") and "=" not in name] or names
+        names = [
+            name for name in names[1:] if not name.startswith("-") and "=" not in name
+        ] or names
     return names[0]
 
 

@@ -1,4 +1,6 @@
-"""The reader of scripts that hold no directives: nothing is asked in them, and nothing of that can be wrong."""
+"""The reader of scripts that hold no directives: nothing is asked in them, and nothing of that can
+be wrong.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,10 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
 
 
 def refusal_hint(
-    words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+    words: str,
+    version: str,
+    script: str,
+    options: Sequence[str] = (),
+    gpu_types: Sequence[str] = (),
 ) -> str:
     return ""

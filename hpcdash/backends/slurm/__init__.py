@@ -1,1 +1,4 @@
-"""Slurm, by its own commands: squeue, sinfo, sacct, scontrol. Text with explicit columns; JSON is many times dearer."""
+"""Slurm, by its own commands: squeue, sinfo, sacct, scontrol.
+
+Text with explicit columns; JSON is many times dearer.
+"""

@@ -1,7 +1,7 @@
 """The accounts and QoS that a person may submit with: sacctmgr. Runs nothing.
 
-sacctmgr takes no separator but `|`. All that it prints here was named by administrators; a row of another number of
-fields is rejected.
+sacctmgr takes no separator but `|`. All that it prints here was named by administrators; a row of
+another number of fields is rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from hpcdash.domain.columns import digits
 from hpcdash.domain.offers import AccountOffer, QosOffer
 
 _OF_A_USER = ("user", "defaultaccount", "account", "partition", "qos", "defaultqos")
-_OF_A_QOS = ("name", "maxwall", "maxjobspu", "maxtrespu", "maxtres", "maxsubmitpu", "grptres", "grpjobs", "preempt")
+_OF_A_QOS = (
+    "name",
+    "maxwall",
+    "maxjobspu",
+    "maxtrespu",
+    "maxtres",
+    "maxsubmitpu",
+    "grptres",
+    "grpjobs",
+    "preempt",
+)
 # What a rejected row is shown as.
 _SHOWN_LETTERS = 200
 # A database may hold thousands of associations, and be busy.
@@ -26,13 +36,25 @@ _LIMIT_SECONDS = 20.0
 def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
     """One's associations with the default account; a database may serve several clusters."""
     of_cluster = (f"cluster={cluster}",) if cluster else ()
-    asked = ("show", "user", f"name={user}", *of_cluster, "withassoc", f"format={','.join(_OF_A_USER)}")
-    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_associations, _LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+    asked = (
+        "show",
+        "user",
+        f"name={user}",
+        *of_cluster,
+        "withassoc",
+        f"format={','.join(_OF_A_USER)}",
+    )
+    return Query(
+        slurm("sacctmgr", "-n", "-P", "-r", *asked),
+        parse_associations,
+        _LIMIT_SECONDS,
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
-    """One offer an account, the default one first; one that has several associations (a partition each) has all of
-    their QoS, the default QoS first.
+    """One offer an account, the default one first; one that has several associations (a partition
+    each) has all of their QoS, the default QoS first.
     """
     rows, rejected = _rows(answer, _OF_A_USER, "accounts")
     qos: dict[str, dict[str, None]] = {}
@@ -43,22 +65,33 @@ def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
             names = [row["defaultqos"], *row["qos"].split(",")]
             qos.setdefault(row["account"], {}).update(dict.fromkeys(name for name in names if name))
     offers = [AccountOffer(name, name in defaults, tuple(names)) for name, names in qos.items()]
-    return ParsedOffers(tuple(sorted(offers, key=lambda offer: (not offer.is_default, offer.name))), rejected)
+    return ParsedOffers(
+        tuple(sorted(offers, key=lambda offer: (not offer.is_default, offer.name))), rejected
+    )
 
 
 def qos_offers_query() -> Query[ParsedOffers[QosOffer]]:
     asked = ("show", "qos", f"format={','.join(_OF_A_QOS)}")
-    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_qos_offers, _LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+    return Query(
+        slurm("sacctmgr", "-n", "-P", "-r", *asked),
+        parse_qos_offers,
+        _LIMIT_SECONDS,
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 def parse_qos_offers(answer: Answer) -> ParsedOffers[QosOffer]:
-    """All QoS in the database's order; of a user's and a job's limits on CPUs and GPUs the smaller one counts."""
+    """All QoS in the database's order; of a user's and a job's limits on CPUs and GPUs the smaller
+    one counts.
+    """
     rows, rejected = _rows(answer, _OF_A_QOS, "QoS")
     preempted_by: dict[str, list[str]] = {}
     for row in rows:
         for name in filter(None, row["preempt"].split(",")):
             preempted_by.setdefault(name, []).append(row["name"])
-    return ParsedOffers(tuple(_qos(row, preempted_by.get(row["name"], ())) for row in rows), rejected)
+    return ParsedOffers(
+        tuple(_qos(row, preempted_by.get(row["name"], ())) for row in rows), rejected
+    )
 
 
 def _qos(row: dict[str, str], above: Iterable[str]) -> QosOffer:
@@ -87,7 +120,9 @@ def _trackable(text: str) -> dict[str, int]:
     return {name: count for name, _, amount in pairs if (count := digits(amount)) is not None}
 
 
-def _rows(answer: Answer, fields: tuple[str, ...], what: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+def _rows(
+    answer: Answer, fields: tuple[str, ...], what: str
+) -> tuple[list[dict[str, str]], tuple[str, ...]]:
     """The rows by field, and those rejected; raises where there are lines and none is a row."""
     require_success(answer)
     lines = list(_lines(answer.stdout.decode("utf-8", "replace")))
@@ -95,7 +130,11 @@ def _rows(answer: Answer, fields: tuple[str, ...], what: str) -> tuple[list[dict
     good = [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
     if lines and not good:
         raise unreadable(answer, what)
-    return good, tuple(line[:_SHOWN_LETTERS] for line, row in zip(lines, rows, strict=True) if len(row) != len(fields))
+    return good, tuple(
+        line[:_SHOWN_LETTERS]
+        for line, row in zip(lines, rows, strict=True)
+        if len(row) != len(fields)
+    )
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -9,7 +9,15 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ALTERABLE, COMMENT, NODES, ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import (
+    ALTERABLE,
+    COMMENT,
+    NODES,
+    ActionCommand,
+    ActionRequest,
+    Outcome,
+    Verb,
+)
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
@@ -31,7 +39,8 @@ _NOISE = re.compile(r"scancel: (?:[a-z_]+/[a-z_]+: |Job is in transitional)")
 _OF_A_JOB = (_KILL_ERROR, _TERMINATING, _SIGNALLED, _NOISE)
 # 26.05 leaves out the space after the colon.
 _SUMMARY = re.compile(r"slurm_\w+ error:")
-# The request may have arrived, or not: scontrol says "Unexpected message" for a controller that is down or hangs.
+# The request may have arrived, or not: scontrol says "Unexpected message" for a controller that is
+# down or hangs.
 _MAY_BE_DONE = (
     "Socket timed out on send/recv",
     "Zero Bytes were transmitted or received",
@@ -45,8 +54,8 @@ _DISABLED = "Requested operation is presently disabled"
 _WAITING_TASKS = "Job is in transitional state (as tasks of the array still wait)"
 _INVALID = "Invalid job id specified"
 _NOT_FOUND_STATUS = 127
-# timeout(1)'s own status, and a shell's of a command that was killed or terminated. scancel's own are Slurm's error
-# numbers modulo 256.
+# timeout(1)'s own status, and a shell's of a command that was killed or terminated. scancel's own
+# are Slurm's error numbers modulo 256.
 _CUT_OFF = (124, 137, 143)
 
 
@@ -62,7 +71,9 @@ class Target(Struct, frozen=True):
 
 
 def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Outcomes of `scancel -v ID…`, which says what it begins and what fails, and ends well for ids nobody knows."""
+    """Outcomes of `scancel -v ID…`, which says what it begins and what fails, and ends well for ids
+    nobody knows.
+    """
     lines = _lines(answer)
     errors: dict[str, str] = {}
     begun: set[str] = set()
@@ -78,7 +89,11 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
         if words is not None:
             if "[" in target.argument and _INVALID in words:
                 # It says so when one of the tasks is not there, and ends the others.
-                return Outcome(target.job_id, None, f"{words} (for one of several tasks; the others may be cancelled)")
+                return Outcome(
+                    target.job_id,
+                    None,
+                    f"{words} (for one of several tasks; the others may be cancelled)",
+                )
             return Outcome(target.job_id, _done(words), words)
         if answer.status in _CUT_OFF and not errors:
             return Outcome(target.job_id, None, general)
@@ -90,11 +105,12 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
 
 
 def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> tuple[Outcome, ...]:
-    """Outcomes of `timeout … scancel -v --state=RUNNING --signal=…`: it names each job or task it sends to.
+    """Outcomes of `timeout … scancel -v --state=RUNNING --signal=…`: it names each job or task it
+    sends to.
 
-    A task of an array of which others wait gets the signal, and scancel hears that the job is in transition: that comes
-    from the record of those that wait. Of a job that is no array it means that the signal was not sent yet. Which job
-    is in transition is not said, only how many are.
+    A task of an array of which others wait gets the signal, and scancel hears that the job is in
+    transition: that comes from the record of those that wait. Of a job that is no array it means
+    that the signal was not sent yet. Which job is in transition is not said, only how many are.
     """
     lines = _lines(answer)
     errors = [(found[1], found[2]) for line in lines if (found := _KILL_ERROR.fullmatch(line))]
@@ -105,7 +121,9 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
 
     def outcome(target: Target) -> Outcome:
         is_only = is_step and len(targets) == 1
-        words = next((said for known, said in errors if is_only or _is_of(target.job_id, known)), None)
+        words = next(
+            (said for known, said in errors if is_only or _is_of(target.job_id, known)), None
+        )
         if words is not None:
             return Outcome(target.job_id, _done(words), words)
         its_own = sent if is_only else [known for known in sent if _is_of(target.job_id, known)]
@@ -128,9 +146,11 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
 
 
 def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Outcomes of `scontrol hold ID,ID…` and the like: a line for each job that failed, none for the others.
+    """Outcomes of `scontrol hold ID,ID…` and the like: a line for each job that failed, none for
+    the others.
 
-    Of an array's tasks it says `88_0,4-5: No error` and `88_1-3: Job is pending execution` where only some failed.
+    Of an array's tasks it says `88_0,4-5: No error` and `88_1-3: Job is pending execution` where
+    only some failed.
     """
     if answer.status == 0:
         return _each(targets, lambda target: Outcome(target.job_id, True))
@@ -162,7 +182,11 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
         if about:
             return Outcome(target.job_id, True)
         # Slurm cuts a long list of tasks short: this task may be in the rest of any.
-        rest = list(dict.fromkeys(words for job, words in named if job.tasks is not None and job.tasks.is_incomplete))
+        rest = list(
+            dict.fromkeys(
+                words for job, words in named if job.tasks is not None and job.tasks.is_incomplete
+            )
+        )
         if rest == [_NO_ERROR]:
             return Outcome(target.job_id, True)
         if rest:
@@ -229,10 +253,14 @@ def _own_message(line: str) -> str:
 
 
 def _general_message(answer: Answer, lines: Sequence[str]) -> str:
-    """What was said of no job in particular: Slurm's last words of that kind, or else the status."""
+    """What was said of no job in particular: Slurm's last words of that kind, or else the
+    status.
+    """
     if answer.status == _NOT_FOUND_STATUS:
         return f"{program_name(answer.argv)}: command not found"
-    words = [_own_message(line) for line in lines if not any(known.match(line) for known in _OF_A_JOB)]
+    words = [
+        _own_message(line) for line in lines if not any(known.match(line) for known in _OF_A_JOB)
+    ]
     if words:
         return excerpt(words[-1].encode(), 300)
     if answer.status in _CUT_OFF:
@@ -241,7 +269,9 @@ def _general_message(answer: Answer, lines: Sequence[str]) -> str:
 
 
 def _each(targets: Sequence[Target], outcome: Callable[[Target], Outcome]) -> tuple[Outcome, ...]:
-    """One outcome a job: done when all that stands for it was; else how the first of these that was not fared."""
+    """One outcome a job: done when all that stands for it was; else how the first of these that was
+    not fared.
+    """
     result: dict[str, Outcome] = {}
     for target in targets:
         one = outcome(target)
@@ -259,7 +289,9 @@ _NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
 
 
 class Alteration(Struct, frozen=True):
-    """`NAME=VALUE` words of `scontrol update`: for any jobs, for one job at a time, and for whole arrays."""
+    """`NAME=VALUE` words of `scontrol update`: for any jobs, for one job at a time, and for whole
+    arrays.
+    """
 
     fields: tuple[str, ...] = ()
     one_job_fields: tuple[str, ...] = ()
@@ -267,10 +299,14 @@ class Alteration(Struct, frozen=True):
 
 
 def alteration(changes: Mapping[str, str]) -> Alteration:
-    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
+    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it
+    takes.
+    """
     unknown = [name for name in changes if name not in (*ALTERABLE, COMMENT, NODES)]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} cannot be changed", f"You can change: {', '.join(ALTERABLE)}.")
+        raise UsageError(
+            f"{unknown[0]!r} cannot be changed", f"You can change: {', '.join(ALTERABLE)}."
+        )
     if not changes:
         raise UsageError("nothing to change", f"You can change: {', '.join(ALTERABLE)}.")
     fields: list[str] = []
@@ -292,28 +328,40 @@ def alteration(changes: Mapping[str, str]) -> Alteration:
             case "comment":
                 fields.append(f"comment={value}")
             case "nodes":
-                fields.append("reqnodelist=" + ",".join(_name("nodes", one) for one in value.split(",")))
+                fields.append(
+                    "reqnodelist=" + ",".join(_name("nodes", one) for one in value.split(","))
+                )
             case _:
                 throttle = _integer("throttle", value)
                 if not 0 <= throttle <= _MOST_TASKS:
-                    raise UsageError(f"throttle: {value!r} is not a number of tasks", "0 lets all of them run at once.")
+                    raise UsageError(
+                        f"throttle: {value!r} is not a number of tasks",
+                        "0 lets all of them run at once.",
+                    )
                 array.append(f"arraytaskthrottle={throttle}")
     return Alteration(tuple(fields), tuple(one_job), tuple(array))
 
 
 def _time(value: str) -> str:
-    """`02:00:00`, `1-12:00:00`, `UNLIMITED`; `+00:30:00` and `-01:00:00` are added to the limit. Bare: minutes."""
+    """`02:00:00`, `1-12:00:00`, `UNLIMITED`; `+00:30:00` and `-01:00:00` are added to the limit.
+
+    Bare: minutes.
+    """
     sign = value[:1] if value[:1] in ("+", "-") else ""
     try:
         seconds = parse_duration(value.removeprefix(sign), bare_unit_seconds=MINUTE)
     except ValueError as error:
-        raise UsageError(f"time: {error}", "A bare number is minutes; +30m and -1h change the limit by that.") from None
+        raise UsageError(
+            f"time: {error}", "A bare number is minutes; +30m and -1h change the limit by that."
+        ) from None
     if seconds is None:
         if sign:
             raise UsageError(f"time: {value!r} is not an amount of time")
         return "UNLIMITED"
     if not 0 < seconds <= _LONGEST_SECONDS:
-        raise UsageError(f"time: {value!r} is not a limit", "Write 90 (minutes), 2h, 1-12:00:00, or unlimited.")
+        raise UsageError(
+            f"time: {value!r} is not a limit", "Write 90 (minutes), 2h, 1-12:00:00, or unlimited."
+        )
     return sign + format_clock(seconds)
 
 
@@ -354,7 +402,8 @@ _MOST_JOBS = 1000
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.1
 _LONGEST_ARGUMENT = 8000
-# scancel sends one request a task it is given, or one a list of tasks; a list's answer does not say which task it is.
+# scancel sends one request a task it is given, or one a list of tasks; a list's answer does not say
+# which task it is.
 _JOINED_FROM_TASKS = 50
 # Names scancel knows; any other signal has a number.
 _SIGNALS = (
@@ -362,8 +411,9 @@ _SIGNALS = (
     *("TERM", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "XCPU"),
 )
 _LAST_SIGNAL = 64
-# scancel sends the signal again after 5 s, then 6, 7, …, to a job that "can not be altered now": one that waits, and
-# any task of an array of which others wait, though it gets the signal each time.
+# scancel sends the signal again after 5 s, then 6, 7, …, to a job that "can not be altered now":
+# one that waits, and any task of an array of which others wait, though it gets the signal each
+# time.
 _SIGNAL_SECONDS = 4
 _SCONTROL_WORDS = {
     Verb.HOLD: "hold",
@@ -390,7 +440,9 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             # What has ended is not requeued then.
-            words = ("requeuehold", "incomplete") if request.hold else (_SCONTROL_WORDS[request.verb],)
+            words = (
+                ("requeuehold", "incomplete") if request.hold else (_SCONTROL_WORDS[request.verb],)
+            )
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
             targets = _scontrol_targets(jobs)
             # What was requeued may begin in two minutes at the earliest.
@@ -407,7 +459,9 @@ def _read_id(text: str) -> JobId:
     try:
         return slurm_job_id(text)
     except BadJobId as error:
-        raise UsageError(f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^") from None
+        raise UsageError(
+            f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^"
+        ) from None
 
 
 # -- cancel
@@ -415,7 +469,9 @@ def _read_id(text: str) -> JobId:
 
 def _cancel(jobs: Sequence[Job]) -> Iterator[ActionCommand]:
     for targets in _portions(_targets(jobs, joined_from=_JOINED_FROM_TASKS)):
-        yield _command(_scancel("-v", *_arguments(targets)), targets, partial(read_scancel, targets=targets))
+        yield _command(
+            _scancel("-v", *_arguments(targets)), targets, partial(read_scancel, targets=targets)
+        )
 
 
 def _scancel(*words: str) -> tuple[str, ...]:
@@ -426,14 +482,18 @@ def _scancel(*words: str) -> tuple[str, ...]:
 
 
 def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[ActionCommand]:
-    """One command; a step of an array's task has one of its own, as the answer names it in another way."""
+    """One command; a step of an array's task has one of its own, as the answer names it in another
+    way.
+    """
     options = (f"--{recipient}",) if recipient in ("batch", "full") else ()
     step = f".{recipient}" if recipient.isdecimal() else ""
     together: list[Job] = []
     alone: list[Job] = []
     for job_id, job in jobs:
         if step and job.tasks is not None and job.tasks.count > 1:
-            raise UsageError(f"a step belongs to one task, not to {job_id}", f"Name the task: {job.number}_3")
+            raise UsageError(
+                f"a step belongs to one task, not to {job_id}", f"Name the task: {job.number}_3"
+            )
         (alone if step and job.tasks is not None else together).append((job_id, job))
     for group in (together, *([job] for job in alone)):
         for targets in _portions(_targets(group, joined_from=_JOINED_FROM_TASKS, after=step)):
@@ -446,17 +506,22 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
 def _signal_word(text: str) -> str:
     """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is."""
     wanted = text.strip().upper().removeprefix("SIG")
-    if wanted in _SIGNALS or (wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL):
+    if wanted in _SIGNALS or (
+        wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL
+    ):
         return wanted
     raise UsageError(
-        f"{text!r} is not a signal Slurm sends", f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}."
+        f"{text!r} is not a signal Slurm sends",
+        f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.",
     )
 
 
 def _recipient(text: str) -> str:
     if text in ("", "batch", "full") or re.fullmatch(r"[0-9]{1,9}", text):
         return text
-    raise UsageError(f"{text!r} is not a signal target", "batch, full or a step number; without it, all steps.")
+    raise UsageError(
+        f"{text!r} is not a signal target", "batch, full or a step number; without it, all steps."
+    )
 
 
 # -- hold, release, requeue, suspend, resume, alter
@@ -490,7 +555,9 @@ def _alter(jobs: Sequence[Job], change: Alteration) -> Iterator[ActionCommand]:
         for job_id, job in jobs:
             if job.tasks is not None and job.tasks.count == 1:
                 raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {job.number}")
-        yield from _update([Target(job_id, job.number) for job_id, job in jobs], change.array_fields)
+        yield from _update(
+            [Target(job_id, job.number) for job_id, job in jobs], change.array_fields
+        )
 
 
 def _update(targets: Sequence[Target], fields: tuple[str, ...]) -> Iterator[ActionCommand]:
@@ -503,7 +570,9 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
             yield Target(job_id, str(job))
             continue
         if job.tasks.count > _MOST_JOBS:
-            raise UsageError(f"{job_id} has {job.tasks.count} tasks", "Relative changes work task by task only.")
+            raise UsageError(
+                f"{job_id} has {job.tasks.count} tasks", "Relative changes work task by task only."
+            )
         for task in job.tasks:
             yield Target(job_id, f"{job.number}_{task}")
 
@@ -512,7 +581,9 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
 
 
 def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[Target]:
-    """What stands for each job: itself, or with `joined_from` single tasks of one array or more, one list of them."""
+    """What stands for each job: itself, or with `joined_from` single tasks of one array or more,
+    one list of them.
+    """
     single: dict[str, list[int]] = {}
     for _, job in jobs:
         if job.tasks is not None and job.tasks.count == 1 and job.tasks.first is not None:
@@ -540,7 +611,9 @@ def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[
 
 
 def _task_lists(number: str, tasks: ArrayTasks) -> list[tuple[str, ArrayTasks]]:
-    """`88_[3,5-9]` and its tasks, in several where it is long; Slurm's commands take no `0-15:4`."""
+    """`88_[3,5-9]` and its tasks, in several where it is long; Slurm's commands take no
+    `0-15:4`.
+    """
     ordered = sorted(tasks.ranges, key=lambda one: one.start)
     lists: list[list[range]] = [[]]
     length = 0

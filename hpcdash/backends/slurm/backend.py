@@ -104,7 +104,9 @@ def _reservations(user: str) -> Query[ParsedTable]:
     return reservations_query(user)
 
 
-def _runs(counts_gpus: bool, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+def _runs(
+    counts_gpus: bool, user: str | None, since: int, until: int, now: int
+) -> Query[ParsedTable]:
     from hpcdash.backends.slurm.runs import runs_query
 
     return runs_query(user, since, until, counts_gpus=counts_gpus)
@@ -144,7 +146,9 @@ def _on_one(clusters: Clusters, build: Callable[..., Query[Any] | None]) -> Call
     return query
 
 
-def _each(clusters: Clusters, build: Callable[..., Query[ParsedTable]]) -> Callable[..., Query[ParsedTable]]:
+def _each(
+    clusters: Clusters, build: Callable[..., Query[ParsedTable]]
+) -> Callable[..., Query[ParsedTable]]:
     """`build` for all clusters that reads ask."""
     return lambda *words: (
         named_rows(build(*words), clusters.default)
@@ -154,7 +158,9 @@ def _each(clusters: Clusters, build: Callable[..., Query[ParsedTable]]) -> Calla
 
 
 def slurm_backend(found: Probe | None = None) -> Backend:
-    """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to count GPUs."""
+    """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to
+    count GPUs.
+    """
     counts_gpus = found is None or found.counts_gpus is not False
     clusters = Clusters(found.clusters, found.cluster) if found else NO_OTHERS
     has_exclusive = found is not None and probe.release(found) >= (26, 5)
@@ -167,7 +173,16 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             of_dialect=slurm_backend if found is None else None,
             is_optional=True,
             usual_folder="/usr/bin",
-            delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
+            delegated_commands=(
+                "sacct",
+                "salloc",
+                "sbatch",
+                "scancel",
+                "scontrol",
+                "sinfo",
+                "squeue",
+                "srun",
+            ),
         ),
         queue=QueuePart(
             jobs=partial(
@@ -180,7 +195,11 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             queues=partial(queues.queues_query, clusters),
             lists_ended=True,
         ),
-        reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason),
+        reasons=ReasonsPart(
+            hint=reasons.reason_hint,
+            never_starts=reasons.never_starts,
+            policy=reasons.policy_reason,
+        ),
         history=HistoryPart(
             jobs=partial(history.history_query, counts_gpus=counts_gpus, clusters=clusters),
             runs=_each(clusters, partial(_runs, counts_gpus)),
@@ -188,7 +207,8 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             is_sliced=True,
             native=for_job(clusters, history.history_native_query),
             scope=history.scope_query,
-            no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
+            no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of "
+            "the site)",
         ),
         detail=DetailPart(
             native=for_job(clusters, detail.native_query),
@@ -200,7 +220,9 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             requeue_refusal=detail.requeue_refusal,
             task_refusal=detail.task_refusal,
             submit_line=detail.submit_line,
-            variables=lambda row: detail.job_variables({**row, "id": clusters.of_job(str(row["id"]))[0]}),
+            variables=lambda row: detail.job_variables(
+                {**row, "id": clusters.of_job(str(row["id"]))[0]}
+            ),
         ),
         inside=InsidePart(step=for_row(clusters, _inside_step)),
         logs=LogsPart(
@@ -227,7 +249,10 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             limits=_on_one(clusters, _limits),
             reservations=_on_one(clusters, _reservations),
         ),
-        actions=ActionsPart(commands=partial(action_commands, clusters, actions.action_commands), alterable=ALTERABLE),
+        actions=ActionsPart(
+            commands=partial(action_commands, clusters, actions.action_commands),
+            alterable=ALTERABLE,
+        ),
         submit=SubmitPart(
             program="sbatch",
             submission=partial(submit.submission, clusters=clusters),

@@ -1,4 +1,6 @@
-"""Jobs of clusters beside the one that Slurm asks by default: their ids are 15@NAME, and commands have -M NAME."""
+"""Jobs of clusters beside the one that Slurm asks by default: their ids are 15@NAME, and commands
+have -M NAME.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,26 @@ from hpcdash.errors import UsageError
 T = TypeVar("T")
 Row = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_PROGRAMS = ("squeue", "sinfo", "sacct", "scontrol", "scancel", "sbatch", "sprio", "sshare", "srun", "salloc")
+_PROGRAMS = (
+    "squeue",
+    "sinfo",
+    "sacct",
+    "scontrol",
+    "scancel",
+    "sbatch",
+    "sprio",
+    "sshare",
+    "srun",
+    "salloc",
+)
 # A call in a script of ours, not a name in a list of programs.
 _CALL = re.compile(rf"(?<![\w./-])({'|'.join(_PROGRAMS)})(?= +(?:-|show |write ))")
 
 
 class Clusters(Struct, frozen=True):
-    """`named` are those of SLURM_CLUSTERS, which no command sees; `own` is the default one, '' where it is unknown."""
+    """`named` are those of SLURM_CLUSTERS, which no command sees; `own` is the default one, ''
+    where it is unknown.
+    """
 
     named: tuple[str, ...] = ()
     own: str = ""
@@ -38,7 +53,10 @@ class Clusters(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.named:
             if not NAME.fullmatch(name):
-                raise UsageError(f"SLURM_CLUSTERS names {name!r}, which is no cluster", "Correct it, or unset it.")
+                raise UsageError(
+                    f"SLURM_CLUSTERS names {name!r}, which is no cluster",
+                    "Correct it, or unset it.",
+                )
 
     @property
     def default(self) -> str:
@@ -51,7 +69,9 @@ class Clusters(Struct, frozen=True):
         return "" if self.default else ",".join(self.named)
 
     def of_job(self, job_id: str) -> tuple[str, str]:
-        """(the id there, its cluster or ''); raises UsageError for an id that several clusters may have."""
+        """(the id there, its cluster or ''); raises UsageError for an id that several clusters may
+        have.
+        """
         plain, cluster = plain_id(job_id)
         if cluster and not NAME.fullmatch(cluster):
             raise UsageError(f"{cluster!r} is not the name of a cluster", "Write 12@CLUSTER.")
@@ -81,7 +101,8 @@ def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
     """A command of Slurm's, or a script that runs some, for a cluster; as it is for ''."""
     if not cluster:
         return tuple(argv)
-    # What follows the environment that every command of ours has; a person's own words come behind it.
+    # What follows the environment that every command of ours has; a person's own words come behind
+    # it.
     start = argv.index(LAST_SETTING) + 1
     if argv[start] == "sh":
         script = _CALL.sub(rf"\1 -M {cluster}", argv[start + 2])
@@ -121,7 +142,9 @@ def named_rows(query: Query[ParsedTable], cluster: str) -> Query[ParsedTable]:
     if not cluster:
         return query
     parse = query.parse
-    return replace(asked_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster))
+    return replace(
+        asked_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster)
+    )
 
 
 class _Partly(Struct, frozen=True):
@@ -163,7 +186,9 @@ def for_row(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]
 
 
 def without_sstat(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
-    """As `for_row`; None for a job of another cluster that lives: sstat asks its own cluster alone."""
+    """As `for_row`; None for a job of another cluster that lives: sstat asks its own cluster
+    alone.
+    """
     made = for_row(clusters, build)
 
     def query(row: Row) -> Any:
@@ -181,7 +206,9 @@ def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
     return replace(detail, job=_with_ids(detail.job, plain, array_id))
 
 
-def join(clusters: Clusters, build: Callable[[pa.Table, Mapping[str, str]], JobDetail]) -> Callable[..., JobDetail]:
+def join(
+    clusters: Clusters, build: Callable[[pa.Table, Mapping[str, str]], JobDetail]
+) -> Callable[..., JobDetail]:
     """DetailPart.join, which fills paths by the ids that the job has on its cluster."""
 
     def joined(job: pa.Table, native: Mapping[str, str]) -> JobDetail:
@@ -200,9 +227,13 @@ def _with_ids(job: pa.Table, job_id: str, array_id: str | None) -> pa.Table:
 
 
 def action_commands(
-    clusters: Clusters, build: Callable[[ActionRequest], tuple[ActionCommand, ...]], request: ActionRequest
+    clusters: Clusters,
+    build: Callable[[ActionRequest], tuple[ActionCommand, ...]],
+    request: ActionRequest,
 ) -> tuple[ActionCommand, ...]:
-    """The commands of a request, cluster by cluster; outcomes are for the ids as they were named."""
+    """The commands of a request, cluster by cluster; outcomes are for the ids as they were
+    named.
+    """
     by_cluster: dict[str, dict[str, str]] = {}
     for job_id in request.job_ids:
         plain, cluster = clusters.of_job(job_id)

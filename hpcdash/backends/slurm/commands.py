@@ -1,4 +1,6 @@
-"""How every Slurm command is called: free of the person's own output settings, in C locale, with epoch times."""
+"""How every Slurm command is called: free of the person's own output settings, in C locale, with
+epoch times.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ _SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", LAST_SETTING)
 
 
 def with_clusters_variable(*argv: str) -> tuple[str, ...]:
-    """As `slurm`, with the person's SLURM_CLUSTERS: for a script that removes it once it has read it."""
+    """As `slurm`, with the person's SLURM_CLUSTERS: for a script that removes it once it has read
+    it.
+    """
     at = _UNSET.index("SLURM_CLUSTERS")
     return ("env", *_UNSET[: at - 1], *_UNSET[at + 1 :], *_SET, *argv)
 

@@ -1,7 +1,9 @@
-"""One job as Slurm tells it: scontrol show job, and how its answer joins the job's row from squeue or sacct.
+"""One job as Slurm tells it: scontrol show job, and how its answer joins the job's row from squeue
+or sacct.
 
-A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema come from the row; of
-this answer only the log paths are taken, and what is shown as Slurm's own words.
+A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema
+come from the row; of this answer only the log paths are taken, and what is shown as Slurm's own
+words.
 """
 
 from __future__ import annotations
@@ -57,12 +59,18 @@ def scontrol_id(job_id: str) -> str:
 
 
 def native_query(job_id: str) -> Query[Mapping[str, str]]:
-    """scontrol show job, with the nodes' details; of a heterogeneous job's component together with its leader."""
+    """scontrol show job, with the nodes' details; of a heterogeneous job's component together with
+    its leader.
+    """
     if component := _COMPONENT.fullmatch(job_id):
         argv = slurm("scontrol", "-d", "show", "job", component[1])
         parse = partial(parse_component, offset=component[2])
         return Query(argv, parse, cap_bytes=TEXT_BYTES)
-    return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native, cap_bytes=TEXT_BYTES)
+    return Query(
+        slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)),
+        parse_native,
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 def submit_line(native: Mapping[str, str]) -> str:
@@ -84,7 +92,10 @@ def task_refusal(native: Mapping[str, str]) -> str:
         return "an array or a heterogeneous job cannot be a task"
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
-        return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
+        return (
+            f"it asks for {least} to {most} nodes, and a task has one number of them "
+            f"(--nodes={least})"
+        )
     # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
     key, whole_nodes = ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
     if native.get(key) != whole_nodes:
@@ -94,18 +105,23 @@ def task_refusal(native: Mapping[str, str]) -> str:
 
 def format_no_requeue(job_id: str) -> str:
     """What became of a job that Slurm does not requeue, and what its owner may do about it."""
-    return f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
+    return (
+        f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
+    )
 
 
 def parse_native(answer: Answer) -> Mapping[str, str]:
-    """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's) get a number."""
+    """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's)
+    get a number.
+    """
     return _parse_record(_first_record(_records_text(answer)))
 
 
 def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
     """As parse_native, of a component of a heterogeneous job.
 
-    Only its leader has a batch script, and with it the log; the paths of a component name files that never exist.
+    Only its leader has a batch script, and with it the log; the paths of a component name files
+    that never exist.
     """
     rest = _records_text(answer)
     records: dict[str, dict[str, str]] = {}
@@ -117,7 +133,11 @@ def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
     if offset not in records:
         raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
     leader = records.get("0", {})
-    own = {key: value for key, value in records[offset].items() if key.partition(" ")[0] not in _OF_LEADER}
+    own = {
+        key: value
+        for key, value in records[offset].items()
+        if key.partition(" ")[0] not in _OF_LEADER
+    }
     paths = {key: value for key in _OF_LEADER if (value := last_value_of(leader, key)) is not None}
     return {**own, **paths}
 
@@ -181,12 +201,16 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the files scontrol tells; a pending array's keep %a for the task that is not known yet.
+    """The row with the files scontrol tells; a pending array's keep %a for the task that is not
+    known yet.
 
-    The texts that a person chose are the row's: in `native` lines of theirs that look like scontrol's own are dropped.
+    The texts that a person chose are the row's: in `native` lines of theirs that look like
+    scontrol's own are dropped.
     """
     native = _without_forgeries(row, native)
-    for column, path in zip(("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True):
+    for column, path in zip(
+        ("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True
+    ):
         if path:
             position = row.schema.get_field_index(column)
             row = row.set_column(position, row.schema.field(position), pa.array([path]))
@@ -227,16 +251,24 @@ def script_query(job_id: str) -> Query[Script]:
 
 
 def parse_script(answer: Answer) -> Script:
-    """The script; scontrol of 22.05 ends with status 0 where it has none, and says why on stderr."""
+    """The script; scontrol of 22.05 ends with status 0 where it has none, and says why on
+    stderr.
+    """
     if answer.status == 0 and answer.stdout:
         return Script(_text(answer.stdout), "Slurm's own copy")
     words = excerpt(answer.stderr)
     for phrases, message, next_step in (
-        (_ANOTHERS_WORDS, "this is another user's job", "Slurm shows a script only to its owner and to operators."),
+        (
+            _ANOTHERS_WORDS,
+            "this is another user's job",
+            "Slurm shows a script only to its owner and to operators.",
+        ),
         (_NO_SCRIPT_WORDS, "this job has no batch script", "It was started by srun or salloc."),
     ):
         if any(phrase in words for phrase in phrases):
-            raise SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=words)
+            raise SchedulerRefused(
+                message, next_step, argv=answer.argv, status=answer.status, words=words
+            )
     require_success(answer)
     if words:
         raise failure(answer)
@@ -250,7 +282,8 @@ def history_script_query(job_id: str) -> Query[Script]:
 
 
 def parse_history_script(answer: Answer) -> Script:
-    """What follows sacct's heading, without the newline it adds; an array's script comes once for each of its rows.
+    """What follows sacct's heading, without the newline it adds; an array's script comes once for
+    each of its rows.
 
     sacct prints nothing of another's job, and NONE where the script was not kept or there was none.
     """
@@ -267,7 +300,8 @@ def parse_history_script(answer: Answer) -> Script:
     if whole is None or whole.strip() in (b"", b"NONE"):
         raise AccountingUnavailable(
             "the accounting shows no script of this job",
-            "Only its owner can see it, and only if AccountingStoreFlags in slurm.conf has job_script.",
+            "Only its owner can see it, and only if AccountingStoreFlags in slurm.conf has "
+            "job_script.",
             argv=answer.argv,
             status=answer.status,
         )
@@ -285,7 +319,11 @@ def _text(raw: bytes) -> str:
 
 def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     """What of a job's environment its row tells."""
-    found = {"SLURM_SUBMIT_DIR": row["work_dir"], "SLURM_JOB_NAME": row["name"], "SLURM_ARRAY_JOB_ID": row["array_id"]}
+    found = {
+        "SLURM_SUBMIT_DIR": row["work_dir"],
+        "SLURM_JOB_NAME": row["name"],
+        "SLURM_ARRAY_JOB_ID": row["array_id"],
+    }
     if row["array_id"] is None:
         found |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), row["id"])
     elif (task := task_of(str(row["id"]))).isdigit():

@@ -1,4 +1,6 @@
-"""Reads how a Slurm command failed: from its exit status and its own words to an error with a next step."""
+"""Reads how a Slurm command failed: from its exit status and its own words to an error with a next
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from hpcdash.errors import (
 )
 
 _MISSING_STATUS = 127
-# What Slurm 22.05 printed with its controller stopped, hung, or its configuration absent; see fixtures/slurm.
+# What Slurm 22.05 printed with its controller stopped, hung, or its configuration absent; see
+# fixtures/slurm.
 _CONTROLLER_WORDS = (
     "Unable to contact slurm controller",
     "Socket timed out on send/recv",
@@ -34,7 +37,12 @@ _CONFIGURATION_WORDS = (
     "Could not establish a configuration source",
     "DNS SRV lookup failed",
 )
-_AUTHENTICATION_WORDS = ("Munge encode failed", "munge", "Protocol authentication error", "auth plugin")
+_AUTHENTICATION_WORDS = (
+    "Munge encode failed",
+    "munge",
+    "Protocol authentication error",
+    "auth plugin",
+)
 _NO_SUCH_JOB_WORDS = ("Invalid job id", "Bad job/step specified", "Invalid job array")
 # What scontrol says of a task that ended a while ago, of an array that still has others.
 _NO_SUCH_TASK = re.compile(r"^Job [0-9]+_[0-9]+ not found$", re.MULTILINE)
@@ -49,7 +57,9 @@ _ACCOUNTING_WORDS = (
 
 
 def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
-    """The error a failed answer stands for; `command` is what failed, where argv is a script around it."""
+    """The error a failed answer stands for; `command` is what failed, where argv is a script around
+    it.
+    """
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
     argv = command or answer.argv
     name = program_name(argv)
@@ -64,7 +74,8 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
         return error(
             CommandMissing,
             f"{name} is not on the PATH here",
-            'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` searches for it.',
+            'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` '
+            "searches for it.",
         )
     if has(_NO_SUCH_JOB_WORDS) or _NO_SUCH_TASK.search(words):
         return error(
@@ -88,7 +99,8 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
         return error(
             NoConfiguration,
             f"{name} found no Slurm configuration",
-            "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
+            "Set SLURM_CONF on the login node (often done by a module or a login profile), then "
+            "try again.",
         )
     if has(_CONTROLLER_WORDS):
         return error(
@@ -108,26 +120,32 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
 def accounting_unavailable(
     answer: Answer,
     message: str = "no shares or limits here: slurmdbd is not configured",
-    next_step: str = "Only an administrator can set up accounting; `hpcdash queues` shows what partitions allow.",
+    next_step: str = "Only an administrator can set up accounting; `hpcdash queues` shows what "
+    "partitions allow.",
     *,
     command: tuple[str, ...] = (),
 ) -> AccountingUnavailable:
     """The error of an answer that tells of no accounting; `command` as in `failure`."""
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
-    return AccountingUnavailable(message, next_step, argv=command or answer.argv, status=answer.status, words=words)
+    return AccountingUnavailable(
+        message, next_step, argv=command or answer.argv, status=answer.status, words=words
+    )
 
 
 def require_success(answer: Answer) -> None:
     """Raises the error of an answer that ended badly.
 
-    squeue and sinfo exit 1 on failure. A command cut at our output cap has printed what it has printed.
+    squeue and sinfo exit 1 on failure. A command cut at our output cap has printed what it has
+    printed.
     """
     if answer.status != 0 and not answer.truncated:
         raise failure(answer)
 
 
 def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
-    """The error of an answer that ended well but is not in the format asked for; `command` as in `failure`."""
+    """The error of an answer that ended well but is not in the format asked for; `command` as in
+    `failure`.
+    """
     argv = command or answer.argv
     name = program_name(argv)
     return UnreadableOutput(

@@ -50,7 +50,10 @@ _MAIL_WORDS = {
 
 
 def duration(value: str | None) -> str:
-    """`2:00:00` as `2 h`; '' for no limit; what cannot be read as it is. A bare number counts minutes."""
+    """`2:00:00` as `2 h`; '' for no limit; what cannot be read as it is.
+
+    A bare number counts minutes.
+    """
     text = (value or "").strip()
     if text.lower() in _UNLIMITED:
         return ""
@@ -98,7 +101,11 @@ def tasks(value: str | None) -> str:
         many = held.count if held is not None else None
     except ValueError:
         many = None
-    words = f"array {indices}" if many is None else f"array of {many} {'task' if many == 1 else 'tasks'}"
+    words = (
+        f"array {indices}"
+        if many is None
+        else f"array of {many} {'task' if many == 1 else 'tasks'}"
+    )
     if percent and throttle != "0":
         words += ", one at a time" if throttle == "1" else f", {throttle} at a time"
     return words
@@ -109,7 +116,11 @@ def dependencies(value: str | None) -> str:
     text = value or ""
     joined = " or " if "?" in text else " and "
     conditions = [one for one in re.split(r"[,?]", text) if one]
-    return "starts " + joined.join(_condition(one) for one in conditions) if conditions else "starts after nothing"
+    return (
+        "starts " + joined.join(_condition(one) for one in conditions)
+        if conditions
+        else "starts after nothing"
+    )
 
 
 def _condition(condition: str) -> str:
@@ -143,11 +154,17 @@ def signal(value: str | None) -> str:
     whom = "the batch shell" if "B" in (flags or "").upper() else "its steps"
     name = _SIGNAL_NAMES.get(name, name.upper())
     words = f"sends {name} to {whom} {seconds or _SIGNAL_SECONDS} s before the limit"
-    return f"{words}, or before a reservation takes its nodes" if "R" in (flags or "").upper() else words
+    return (
+        f"{words}, or before a reservation takes its nodes"
+        if "R" in (flags or "").upper()
+        else words
+    )
 
 
 def gres(kind: str, each: str) -> Words:
-    """`8 GPUs per node`, `2 GPUs (a100) per node and 4 shard per node`; `kind` where the value does not name it."""
+    """`8 GPUs per node`, `2 GPUs (a100) per node and 4 shard per node`; `kind` where the value does
+    not name it.
+    """
 
     def words(value: str | None) -> str:
         parts = [_resource(one, kind) for one in (value or "").split(",") if one]
@@ -194,7 +211,9 @@ def export(value: str | None) -> str:
 
 
 def cpu_frequency(value: str | None) -> str:
-    """`CPU frequency 2400000 to 3000000 kHz`; words such as high, low and performance as they are."""
+    """`CPU frequency 2400000 to 3000000 kHz`; words such as high, low and performance as they
+    are.
+    """
     text = value or ""
     low, dash, high = text.partition("-")
     if dash and low.isdigit():
@@ -252,7 +271,9 @@ _WORDS: dict[str, Words] = {
     "cpus-per-gpu": count_of("CPU per GPU", "CPUs per GPU"),
     "cpus-per-task": count_of("CPU per task", "CPUs per task"),
     "deadline": _of("removed if it cannot end by {}"),
-    "delay-boot": lambda value: f"waits {duration(value)} before nodes are rebooted for its features",
+    "delay-boot": lambda value: (
+        f"waits {duration(value)} before nodes are rebooted for its features"
+    ),
     "dependency": dependencies,
     "distribution": _of("tasks spread as {}"),
     "error": _one_of({key: f"stderr {word}" for key, word in _FILES.items()}, "stderr to {}"),
@@ -356,7 +377,9 @@ _WORDS: dict[str, Words] = {
     "test-only": _of("test only: nothing is submitted"),
     "thread-spec": count_of("thread per node for the system", "threads per node for the system"),
     "threads-per-core": count_of("thread per core", "threads per core"),
-    "time": lambda value: "no time limit" if duration(value) == "" else f"time limit {duration(value)}",
+    "time": lambda value: (
+        "no time limit" if duration(value) == "" else f"time limit {duration(value)}"
+    ),
     "time-min": lambda value: f"accepts a limit down to {duration(value)}",
     "tmp": memory("of local disk per node", all_of_it="no local disk"),
     "tres-bind": _of("bound: {}"),
@@ -368,7 +391,8 @@ _WORDS: dict[str, Words] = {
     "version": _of("prints sbatch's version: nothing is submitted"),
     "wait": _of("sbatch waits for its end"),
     "wait-all-nodes": _one_of(
-        {"1": "starts when all nodes are ready", "0": "starts when its first node is ready"}, "waits for its nodes: {}"
+        {"1": "starts when all nodes are ready", "0": "starts when its first node is ready"},
+        "waits for its nodes: {}",
     ),
     "wckey": _of("workload key {}"),
     "wrap": _of("runs: {}"),
@@ -376,7 +400,10 @@ _WORDS: dict[str, Words] = {
 
 
 def explain(line: str) -> str:
-    """What one #SBATCH line asks for; '' for any other line and one that says nothing. The values are hostile still."""
+    """What one #SBATCH line asks for; '' for any other line and one that says nothing.
+
+    The values are hostile still.
+    """
     if not line.startswith(MAGIC):
         return ""
     parts: list[str] = []
@@ -396,7 +423,11 @@ def explain(line: str) -> str:
 
 def _said(one: Option) -> str:
     if not one.name:
-        return f"unknown to Slurm: {one.written}" if one.problem == "unknown" else f"{one.written} is {one.problem}"
+        return (
+            f"unknown to Slurm: {one.written}"
+            if one.problem == "unknown"
+            else f"{one.written} is {one.problem}"
+        )
     if one.value is not None:
         # Blanks around a value do not show.
         return _WORDS[one.name](one.value).rstrip()

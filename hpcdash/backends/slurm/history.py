@@ -1,7 +1,8 @@
 """Ended jobs, from sacct: one row an allocation, read into the columns of domain.schema.JOBS.
 
-sacct has one delimiter for all fields and a newline after the last; the last and the first field are Slurm's own, so a
-row ends at the one newline between them, whatever the fields in the middle hold.
+sacct has one delimiter for all fields and a newline after the last; the last and the first field
+are Slurm's own, so a row ends at the one newline between them, whatever the fields in the middle
+hold.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_rows
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
-from hpcdash.backends.slurm.jobs import accounted_exit_columns, array_columns, is_any, states, with_ids
+from hpcdash.backends.slurm.jobs import (
+    accounted_exit_columns,
+    array_columns,
+    is_any,
+    states,
+    with_ids,
+)
 from hpcdash.backends.slurm.rows import NOTHING, Columns
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -54,7 +61,8 @@ FIELDS = (
 )
 # Of several clusters each row names its own.
 FIELDS_OF_EACH = (*FIELDS[:-1], "cluster", FIELDS[-1])
-# The first half of the configuration is the controller's, which hides the queue alone; then what the user may see.
+# The first half of the configuration is the controller's, which hides the queue alone; then what
+# the user may see.
 _VISIBILITY_SCRIPT = """
 sacctmgr show configuration | sed '1,/^SlurmDBD configuration/d' | grep -E '^(PrivateData|SlurmUser) '
 exec sacctmgr -n -P show user "name=$1" withcoord format=adminlevel,coord
@@ -74,13 +82,16 @@ def history_query(
     counts_gpus: bool = True,
     clusters: Clusters = NO_OTHERS,
 ) -> Query[ParsedTable]:
-    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were.
+    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they
+    were.
 
     `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
     """
     token = fresh_token()
     named = [clusters.of_job(job_id) for job_id in job_ids]
-    wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [clusters.several or clusters.default]
+    wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [
+        clusters.several or clusters.default
+    ]
     job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
     is_each = len(wanted) > 1 or bool(clusters.several and not named)
     if is_each and "" in wanted and not clusters.own:
@@ -93,15 +104,26 @@ def history_query(
         # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
         whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
         selection = (*whose, "-S", f"now-{since_seconds}seconds")
-    argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields))
+    argv = slurm(
+        "sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields)
+    )
     own = "" if clusters.named else clusters.own
-    parse = partial(parse_history, token=token, ended_only=not job_ids, counts_gpus=counts_gpus, fields=fields, own=own)
+    parse = partial(
+        parse_history,
+        token=token,
+        ended_only=not job_ids,
+        counts_gpus=counts_gpus,
+        fields=fields,
+        own=own,
+    )
     query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
     return asked_on(query, cluster) if is_each else named_rows(query, cluster)
 
 
 def sacct_id(job_id: str) -> str:
-    """The id sacct takes for a row: it refuses '11_[3-9%1]', and knows what is left of an array by its number."""
+    """The id sacct takes for a row: it refuses '11_[3-9%1]', and knows what is left of an array by
+    its number.
+    """
     return job_id.partition("_[")[0]
 
 
@@ -117,7 +139,9 @@ def parse_history(
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
     columns = with_ids(read_columns(answer, token, fields), "jobid")
-    columns = replace(columns, table=columns.table.filter(pc.invert(refused_submissions(columns.table))))
+    columns = replace(
+        columns, table=columns.table.filter(pc.invert(refused_submissions(columns.table)))
+    )
     table = _in_schema(columns.table, counts_gpus)
     if "cluster" in columns.table.column_names:
         endings = pc.replace_substring_regex(columns.table["cluster"].combine_chunks(), "^", "@")
@@ -132,7 +156,9 @@ def parse_history(
 
 
 def read_columns(answer: Answer, token: str, fields: Sequence[str] = FIELDS) -> Columns:
-    """sacct's fields as text columns; the first is the id and the last the exit code, which Slurm alone fills."""
+    """sacct's fields as text columns; the first is the id and the last the exit code, which Slurm
+    alone fills.
+    """
     pieces = answer.stdout.split(token.encode())
     between = len(fields) - 1
     rows, left = divmod(len(pieces) - 1, between)
@@ -146,12 +172,14 @@ def read_columns(answer: Answer, token: str, fields: Sequence[str] = FIELDS) -> 
         rejected = ("the output ended in the middle of a row",)
         if not left:
             rows -= 1
-    # Between two rows: the exit code of the one, a newline, the id of the other; what stands between those is noise.
+    # Between two rows: the exit code of the one, a newline, the id of the other; what stands
+    # between those is noise.
     firsts = pieces[0 : rows * between + 1 : between]
     seams = [(b"", *firsts[0].rpartition(b"\n")[::2]), *map(_seam, firsts[1:])]
     rejected += tuple(line for _, noise, _ in seams if noise for line in noise_lines(noise))
     columns = {
-        name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(fields[1:-1], start=1)
+        name: text_column(pieces[index : rows * between : between])
+        for index, name in enumerate(fields[1:-1], start=1)
     }
     columns[fields[0]] = text_column([job_id for _, _, job_id in seams[:rows]])
     columns[fields[-1]] = text_column([exit_code for exit_code, _, _ in seams[1:]])
@@ -166,8 +194,9 @@ def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def refused_submissions(raw: pa.Table) -> pa.Array:
-    """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number, and the accounting
-    a job that failed with 1 on no node in the second that it came."""
+    """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number,
+    and the accounting a job that failed with 1 on no node in the second that it came.
+    """
     of_time = [as_array(raw[name]) for name in ("submit", "start", "end")]
     conditions = (
         pc.equal(as_array(raw["state"]), "FAILED"),
@@ -182,7 +211,11 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
 
 def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Null for what Slurm prints where there is nothing to say."""
-    return pc.if_else(pc.is_in(column, pa.array([*NOTHING, "None assigned"])), pa.scalar(None, pa.string()), column)
+    return pc.if_else(
+        pc.is_in(column, pa.array([*NOTHING, "None assigned"])),
+        pa.scalar(None, pa.string()),
+        column,
+    )
 
 
 def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -190,7 +223,9 @@ def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def recorded_gpus(told: pa.Array, counts_gpus: bool) -> pa.Array:
-    """GPUs that an ended job's TRES name; null where they name none and GPUs are not counted there."""
+    """GPUs that an ended job's TRES name; null where they name none and GPUs are not counted
+    there.
+    """
     return pc.fill_null(told, 0) if counts_gpus else told
 
 
@@ -210,13 +245,17 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     gpus, memory_bytes = values.tres_columns(tres)
     # From 23.02 on a job that never had any has none, whatever it asked for.
     cpus = values.integers(none_to_null(raw["ncpus"]))
-    cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
+    cpus = pc.if_else(
+        pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus
+    )
     no_text = pa.nulls(raw.num_rows, pa.string())
     empty_to_null = pa.scalar(None, pa.string())
     # '11_2' or '11_[3-9%1]'
     array_ids = pc.replace_substring_regex(ids, r"_.*$", "")
     tasks = pc.if_else(
-        pc.match_substring(ids, "_"), pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"), empty_to_null
+        pc.match_substring(ids, "_"),
+        pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
+        empty_to_null,
     )
     columns = {
         "id": ids,
@@ -229,14 +268,18 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
         "state": state,
         "native_state": native,
         # sacct keeps the last reason a job waited for.
-        "reason": values.words(pc.if_else(waiting, reason.dictionary_decode(), pa.scalar(None, pa.string()))),
+        "reason": values.words(
+            pc.if_else(waiting, reason.dictionary_decode(), pa.scalar(None, pa.string()))
+        ),
         "priority": values.integers(none_to_null(raw["priority"])),
         "nodes": values.integers(none_to_null(raw["nnodes"])),
         "cpus": cpus,
         "gpus": recorded_gpus(gpus, counts_gpus),
         "memory_bytes": memory_bytes,
         "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
-        "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),
+        "limit_seconds": values.per_distinct(
+            none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()
+        ),
         "submitted_at": values.instants(none_to_null(raw["submit"])),
         "eligible_at": values.instants(none_to_null(raw["eligible"])),
         "started_at": pc.if_else(not_begun, null_time, starts),
@@ -282,11 +325,17 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
         # Behind the newline the next job's first field begins.
         pieces[-1] = pieces[-1].rpartition(b"\n")[0]
     texts = (piece.decode("utf-8", "replace") for piece in pieces)
-    return {name: values.readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text}
+    return {
+        name: values.readable_instant(name, text)
+        for name, text in zip(names, texts, strict=False)
+        if text
+    }
 
 
 def scope_query(user: str) -> Query[HistoryScope]:
-    """As HistoryPart.scope: by PrivateData of the database's own configuration, and who the user is there."""
+    """As HistoryPart.scope: by PrivateData of the database's own configuration, and who the user is
+    there.
+    """
     argv = slurm("sh", "-c", _VISIBILITY_SCRIPT, "sh", user)
     return Query(argv, partial(parse_scope, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES)
 

@@ -1,11 +1,19 @@
-"""A step of its own on each of a running job's nodes, beside those that run, with the job's GPUs and cgroup."""
+"""A step of its own on each of a running job's nodes, beside those that run, with the job's GPUs
+and cgroup.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdash.backends.inside import GRACE_SECONDS, InsideCommand, InsideStep, fresh_frame_token, held
+from hpcdash.backends.inside import (
+    GRACE_SECONDS,
+    InsideCommand,
+    InsideStep,
+    fresh_frame_token,
+    held,
+)
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
@@ -13,7 +21,8 @@ from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.domain.nodelist import expand
 from hpcdash.errors import CommandError, SchedulerRefused
 
-# A line `COUNT NODE` for each node of job $1: its GPUs there. A job's name has no part in these lines.
+# A line `COUNT NODE` for each node of job $1: its GPUs there. A job's name has no part in these
+# lines.
 GPUS_BY_NODE = r"""
 gpus_by_node() {
   scontrol show job -d "$1" 2>/dev/null | sed -n 's/^ *Nodes=\([^ ]*\) CPU_IDs=.* GRES=\([^ ]*\)$/\1 \2/p' |
@@ -26,13 +35,15 @@ gpus_by_node() {
     done
 }
 """
-# srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of its own.
-# Measured on 22.05: with --overlap and --mem=0 the step starts at once while others have all there is. srun that is
-# killed takes the step with it; one whose stdin ends tells the tasks.
-# What a step is not told of GPUs it has from what the job asked for: of --gpus-per-task=1 one GPU on each node, of
-# --gpus=4 on one node none at all ("Invalid generic resource"). On nodes that have as many --gres=gpu:N gives each node
-# all its own; where they have not, on each node alone --gpus=N does in 22.05, which refuses --gres
-# there, and --gres=gpu:N in 24.11, where --gpus finds the second node busy.
+# srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of
+# its own.
+# Measured on 22.05: with --overlap and --mem=0 the step starts at once while others have all there
+# is. srun that is killed takes the step with it; one whose stdin ends tells the tasks.
+# What a step is not told of GPUs it has from what the job asked for: of --gpus-per-task=1 one GPU
+# on each node, of --gpus=4 on one node none at all ("Invalid generic resource"). On nodes that have
+# as many --gres=gpu:N gives each node all its own; where they have not, on each node alone --gpus=N
+# does in 22.05, which refuses --gres there, and --gres=gpu:N in 24.11, where --gpus finds the
+# second node busy.
 _STEP = (
     GPUS_BY_NODE
     + """
@@ -89,7 +100,12 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
     words = command.words(token, str(row["work_dir"] or ""), as_job=False)
-    job = (queue_id(str(row["id"])), str(row["nodes"] or 1), str(seconds), "" if row["gpus"] == 0 else "gpus")
+    job = (
+        queue_id(str(row["id"])),
+        str(row["nodes"] or 1),
+        str(seconds),
+        "" if row["gpus"] == 0 else "gpus",
+    )
     try:
         nodes = tuple(expand(row["node_list"] or ""))
     except ValueError:
@@ -106,4 +122,6 @@ def _failure(answer: Answer) -> CommandError:
         return SchedulerRefused("The job ended while the command ran", words=error.words)
     step = "Only its owner can, while it runs. Some sites allow no steps from the login node."
     words = error.words or "it said nothing"
-    return SchedulerRefused("Slurm does not start a step in this job", step, status=answer.status, words=words)
+    return SchedulerRefused(
+        "Slurm does not start a step in this job", step, status=answer.status, words=words
+    )

@@ -1,4 +1,6 @@
-"""The queue: one squeue for one's own jobs or everyone's, read into the columns of domain.schema.JOBS."""
+"""The queue: one squeue for one's own jobs or everyone's, read into the columns of
+domain.schema.JOBS.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from msgspec.structs import replace
 
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import values
-from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, known_in_part, named_rows, with_clusters
+from hpcdash.backends.slurm.clusters import (
+    NO_OTHERS,
+    Clusters,
+    asked_on,
+    known_in_part,
+    named_rows,
+    with_clusters,
+)
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
@@ -24,7 +33,8 @@ from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
-# A shell adds this to the number of the signal that ended its command; the numbers are those of ABRT, KILL, SEGV, TERM.
+# A shell adds this to the number of the signal that ended its command; the numbers are those of
+# ABRT, KILL, SEGV, TERM.
 _SHELL_SIGNAL = 128
 _CUT_EXIT_CODES = pa.array([6, 9, 11, 15], pa.int64())
 _OVERSUBSCRIBE, _EXCLUSIVE = "oversubscribe", "exclusive"
@@ -97,7 +107,9 @@ def jobs_query(
     query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=layout)
     asked = ",".join(cluster or clusters.own for cluster in wanted) or clusters.several
     ids = frozenset(with_cluster(plain, cluster or clusters.own) for plain, cluster in named)
-    parse = partial(_parse_each, parse=query.parse, own="" if clusters.named else clusters.own, wanted=ids)
+    parse = partial(
+        _parse_each, parse=query.parse, own="" if clusters.named else clusters.own, wanted=ids
+    )
     return replace(asked_on(query, asked), parse=parse)
 
 
@@ -109,12 +121,17 @@ def _with_exclusive(layout: Layout) -> Layout:
 def _parse_each(
     answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, wanted: frozenset[str]
 ) -> ParsedTable:
-    """Rows of several clusters; of those with a name of their own only what was `wanted` (none: all)."""
+    """Rows of several clusters; of those with a name of their own only what was `wanted` (none:
+    all).
+    """
     parsed = parse(known_in_part(answer))
     if not wanted:
         return parsed
     meant = [parse_job_id(job_id) for job_id in wanted]
-    rows = [any(covers(one, parse_job_id(row_id)) for one in meant) for row_id in parsed.table["id"].to_pylist()]
+    rows = [
+        any(covers(one, parse_job_id(row_id)) for one in meant)
+        for row_id in parsed.table["id"].to_pylist()
+    ]
     table = parsed.table.filter(pa.array(rows, pa.bool_()))
     if own:
         for name in ("id", "array_id"):
@@ -123,10 +140,14 @@ def _parse_each(
     return replace(parsed, table=table.combine_chunks())
 
 
-def jobs_on_cluster(scope: JobScope, *, counts_gpus: bool = True, layout: Layout = LAYOUT) -> Query[ParsedTable]:
-    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one user, one job).
+def jobs_on_cluster(
+    scope: JobScope, *, counts_gpus: bool = True, layout: Layout = LAYOUT
+) -> Query[ParsedTable]:
+    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one
+    user, one job).
 
-    What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the site's TRES count GPUs.
+    What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the
+    site's TRES count GPUs.
     """
     token = fresh_token()
     selection: tuple[str, ...] = ()
@@ -139,25 +160,36 @@ def jobs_on_cluster(scope: JobScope, *, counts_gpus: bool = True, layout: Layout
         if scope.ended:
             selection = (*selection, "-t", "all")
         narrowed = (("-p", scope.queue), ("-q", scope.qos), ("-R", scope.reservation))
-        selection = (*selection, *(word for option, name in narrowed if name for word in (option, name)))
+        selection = (
+            *selection,
+            *(word for option, name in narrowed if name for word in (option, name)),
+        )
     argv = slurm("squeue", "-a", "-h", *selection, "-O", layout.option(token))
     parse = partial(parse_jobs, token=token, one_job=by_id, counts_gpus=counts_gpus, layout=layout)
     return Query(argv, parse, limit_seconds=60.0)
 
 
 def queue_id(job_id: str) -> str:
-    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of somebody else.
+    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of
+    somebody else.
 
     Raises UsageError for what is no id: squeue takes '6;x' for job 6.
     """
     asked = job_id.partition("_[")[0]
     if not _JOB_ID.fullmatch(asked):
-        raise UsageError(f"{job_id!r} is not a Slurm job ID", "Write 123, or 123_4 for an array task.")
+        raise UsageError(
+            f"{job_id!r} is not a Slurm job ID", "Write 123, or 123_4 for an array task."
+        )
     return asked
 
 
 def parse_jobs(
-    answer: Answer, *, token: str, one_job: bool = False, counts_gpus: bool = True, layout: Layout = LAYOUT
+    answer: Answer,
+    *,
+    token: str,
+    one_job: bool = False,
+    counts_gpus: bool = True,
+    layout: Layout = LAYOUT,
 ) -> ParsedTable:
     """Rows of domain.schema.JOBS; raises what the answer's failure stands for."""
     require_success(answer)
@@ -171,7 +203,8 @@ def parse_jobs(
         raise failure(answer)
     rejected = columns.rejected
     raw = dict(zip(columns.table.column_names, columns.table.columns, strict=True))
-    # From here on each text column lives until it is read: of 100 000 jobs all of them together are 30 MB.
+    # From here on each text column lives until it is read: of 100 000 jobs all of them together are
+    # 30 MB.
     del columns
     of_each = raw.pop("cluster", None)
     parsed = ParsedTable(_in_schema(raw, counts_gpus), rejected)
@@ -179,11 +212,15 @@ def parse_jobs(
 
 
 def without_revoked(columns: Columns) -> Columns:
-    """The rows but for a federation's siblings of jobs that run on another cluster: `squeue -a` lists them."""
+    """The rows but for a federation's siblings of jobs that run on another cluster: `squeue -a`
+    lists them.
+    """
     is_revoked = pc.equal(columns.table["state"], "REVOKED")
     if not pc.any(is_revoked, min_count=0).as_py():
         return columns
-    return Columns(columns.table.filter(pc.invert(pc.fill_null(is_revoked, False))), columns.rejected)
+    return Columns(
+        columns.table.filter(pc.invert(pc.fill_null(is_revoked, False))), columns.rejected
+    )
 
 
 def with_ids(columns: Columns, name: str) -> Columns:
@@ -202,34 +239,50 @@ def is_any(column: pa.Array, texts: frozenset[str]) -> pa.Array:
 
 
 def _where(column: pa.DictionaryArray, holds: Callable[[str], bool]) -> pa.Array:
-    hits = [index for index, text in enumerate(column.dictionary.to_pylist()) if text is not None and holds(text)]
+    hits = [
+        index
+        for index, text in enumerate(column.dictionary.to_pylist())
+        if text is not None and holds(text)
+    ]
     return pc.fill_null(pc.is_in(column.indices, pa.array(hits, column.indices.type)), False)
 
 
 def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.is_in(column, pa.array(["(null)", ""])), pa.scalar(None, pa.string()), column)
+    return pc.if_else(
+        pc.is_in(column, pa.array(["(null)", ""])), pa.scalar(None, pa.string()), column
+    )
 
 
 def _reasons(column: pa.ChunkedArray) -> pa.Array:
-    return values.words(pc.if_else(pc.is_in(column, _NO_REASON), pa.scalar(None, pa.string()), column))
+    return values.words(
+        pc.if_else(pc.is_in(column, _NO_REASON), pa.scalar(None, pa.string()), column)
+    )
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
-    """Our states as a dictionary column from Slurm's words and reasons (both dictionary columns)."""
+    """Our states as a dictionary column from Slurm's words and reasons (both dictionary
+    columns).
+    """
     names = [str(state) for state in JobState]
     code_of = {name: index for index, name in enumerate(names)}
     by_native = pa.array(
-        [code_of[job_state(text or "")] for text in native.dictionary.to_pylist()] or [code_of["unknown"]], pa.int32()
+        [code_of[job_state(text or "")] for text in native.dictionary.to_pylist()]
+        or [code_of["unknown"]],
+        pa.int32(),
     )
     codes = by_native.take(pc.fill_null(native.indices, 0))
     held = pc.and_(pc.equal(codes, code_of[JobState.PENDING]), _where(reason, is_held))
     codes = pc.if_else(held, pa.scalar(code_of[JobState.HELD], pa.int32()), codes)
-    codes = pc.if_else(pc.is_null(native.indices), pa.scalar(code_of[JobState.UNKNOWN], pa.int32()), codes)
+    codes = pc.if_else(
+        pc.is_null(native.indices), pa.scalar(code_of[JobState.UNKNOWN], pa.int32()), codes
+    )
     return pa.DictionaryArray.from_arrays(codes, pa.array(names))
 
 
 def _held_tasks(text: str) -> tuple[int | None, int]:
-    """(first task, how many) of '3-10%1' or '1,5-7'; what is no list of tasks stands for one job."""
+    """(first task, how many) of '3-10%1' or '1,5-7'; what is no list of tasks stands for one
+    job.
+    """
     try:
         tasks = parse_tasks(text)
     except ValueError:
@@ -240,23 +293,30 @@ def _held_tasks(text: str) -> tuple[int | None, int]:
 def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(exit codes, signals) of the jobs that ended; null for the others."""
     null = pa.scalar(None, pa.int64())
-    codes, signals = values.pairs_per_distinct(texts, lambda text: values.wait_status(text) or (None, None))
+    codes, signals = values.pairs_per_distinct(
+        texts, lambda text: values.wait_status(text) or (None, None)
+    )
     return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
 
 
 def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
     """As exit_columns, of what accounting keeps: seven bits of an exit code.
 
-    143, what a shell ends with whose command a signal ended, is 15 there. 6, 9, 11 and 15 are taken for such ones:
-    hardly any program ends with them by itself, and the controller's record of the job has 134, 137, 139 or 143.
+    143, what a shell ends with whose command a signal ended, is 15 there. 6, 9, 11 and 15 are taken
+    for such ones: hardly any program ends with them by itself, and the controller's record of the
+    job has 134, 137, 139 or 143.
     """
     codes, signals = exit_columns(texts, ended)
     is_cut = pc.and_(pc.is_in(codes, value_set=_CUT_EXIT_CODES), pc.equal(signals, 0))
     return pc.if_else(is_cut, pc.add(codes, _SHELL_SIGNAL), codes), signals
 
 
-def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray) -> dict[str, pa.Array]:
-    """The columns that say what of an array a row is: array_id, array_task, _number, _task, _tasks."""
+def array_columns(
+    ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray
+) -> dict[str, pa.Array]:
+    """The columns that say what of an array a row is: array_id, array_task, _number, _task,
+    _tasks.
+    """
     null = pa.scalar(None, pa.string())
     tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
     is_array = pc.is_valid(tasks)
@@ -270,24 +330,36 @@ def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.Ch
     }
 
 
-def _job_gpus(raw: dict[str, pa.ChunkedArray], told: pa.Array, counts_gpus: bool, active: pa.Array) -> pa.Array:
+def _job_gpus(
+    raw: dict[str, pa.ChunkedArray], told: pa.Array, counts_gpus: bool, active: pa.Array
+) -> pa.Array:
     """GPUs of each job: those its TRES name, else those it asked for, else 0.
 
-    Null where only a whole node was asked for, and its GPUs, which the job has, are not in its TRES.
+    Null where only a whole node was asked for, and its GPUs, which the job has, are not in its
+    TRES.
     """
     nodes = values.integers(raw["numnodes"])
     tasks = values.integers(raw.pop("numtasks"))
-    sockets = values.per_distinct(raw.pop("sct"), lambda text: values.digits(text.partition(":")[0]), pa.int64())
+    sockets = values.per_distinct(
+        raw.pop("sct"), lambda text: values.digits(text.partition(":")[0]), pa.int64()
+    )
     job, node, task, socket = (
         values.per_distinct(raw.pop(f"tres-per-{unit}"), values.requested_gpus, pa.int64())
         for unit in ("job", "node", "task", "socket")
     )
     requested = pc.coalesce(
-        job, pc.multiply(node, nodes), pc.multiply(task, tasks), pc.multiply(pc.multiply(socket, sockets), nodes)
+        job,
+        pc.multiply(node, nodes),
+        pc.multiply(task, tasks),
+        pc.multiply(pc.multiply(socket, sockets), nodes),
     )
     whole_node = (_EXCLUSIVE, "NODE") if _EXCLUSIVE in raw else (_OVERSUBSCRIBE, "NO")
     is_whole_node = pc.fill_null(pc.equal(raw.pop(whole_node[0]), whole_node[1]), False)
-    is_unknown = pc.is_valid(socket) if counts_gpus else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
+    is_unknown = (
+        pc.is_valid(socket)
+        if counts_gpus
+        else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
+    )
     null = pa.scalar(None, pa.int64())
     return pc.coalesce(told, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
 
@@ -330,7 +402,8 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "limit_seconds": values.durations(raw.pop("timelimit")),
         "submitted_at": values.instants(raw.pop("submittime")),
         "eligible_at": values.instants(raw.pop("eligibletime")),
-        # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
+        # Slurm gives a job that was cancelled before it began the time of its end as a start, and
+        # no nodes.
         "started_at": pc.if_else(not_begun, null_time, starts),
         "_expected_start_at": pc.if_else(waiting, starts, null_time),
         "_other_id": nothing,
@@ -344,4 +417,6 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "exit_code": exit_code,
         "exit_signal": exit_signal,
     }
-    return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS).combine_chunks()
+    return pa.table(
+        [columns[name] for name in schema.JOBS.names], schema=schema.JOBS
+    ).combine_chunks()

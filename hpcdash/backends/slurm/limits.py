@@ -1,7 +1,9 @@
-"""The limits of a user's associations and QoS, and how much of each is used: sacctmgr and scontrol. Runs nothing.
+"""The limits of a user's associations and QoS, and how much of each is used: sacctmgr and scontrol.
 
-The database knows every limit; the controller's association manager knows what is used, of all accounts above, and of
-those QoS that somebody has used. Names in both are administrators'.
+Runs nothing.
+
+The database knows every limit; the controller's association manager knows what is used, of all
+accounts above, and of those QoS that somebody has used. Names in both are administrators'.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
 from hpcdash.domain.units import parse_memory
 
-# Each part ends with the poll's token, its own status and a newline. One argument is the user, '' for whoever asks; the
-# second the cluster, '' for any.
+# Each part ends with the poll's token, its own status and a newline. One argument is the user, ''
+# for whoever asks; the second the cluster, '' for any.
 _SCRIPT = r"""
 token=$1 user=${2:-$(id -un)} cluster=$3 associations=$4 qos=$5
 part() { "$@"; printf '%s%s\n' "$token" "$?"; }
@@ -47,8 +49,8 @@ _SECONDS_A_MINUTE = 60
 class _Limit(Struct, frozen=True):
     """A limit by the database's name and the controller's; `per` as in LIMITS.
 
-    `resource` is that of LIMITS; where it is '' the value is a list of TRES, and `ending` goes behind each of their
-    names.
+    `resource` is that of LIMITS; where it is '' the value is a list of TRES, and `ending` goes
+    behind each of their names.
     """
 
     field: str
@@ -95,7 +97,9 @@ _AMOUNTS = re.compile(r"([^()]*)(?:\(([0-9.]+)\))?")
 
 
 class _Use(Struct, frozen=True):
-    """What the controller says of a QoS, key → text; of accounts by their names, of users by their numbers."""
+    """What the controller says of a QoS, key → text; of accounts by their names, of users by their
+    numbers.
+    """
 
     own: Mapping[str, str]
     accounts: Mapping[str, Mapping[str, str]]
@@ -103,7 +107,9 @@ class _Use(Struct, frozen=True):
 
 
 class _Controller(Struct, frozen=True):
-    """The association manager's records: (account, user, partition) → what is used; account → its parent."""
+    """The association manager's records: (account, user, partition) → what is used; account → its
+    parent.
+    """
 
     associations: Mapping[tuple[str, str, str], Mapping[str, str]]
     parents: Mapping[str, str]
@@ -111,24 +117,42 @@ class _Controller(Struct, frozen=True):
 
 
 def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
-    """A user's limits ('': whoever asks), in one round trip; a database may serve several clusters."""
+    """A user's limits ('': whoever asks), in one round trip; a database may serve several
+    clusters.
+    """
     token = fresh_token()
-    argv = slurm("sh", "-c", _SCRIPT, "sh", token, user, cluster, ",".join(_ASSOCIATION_FIELDS), ",".join(_QOS_FIELDS))
+    argv = slurm(
+        "sh",
+        "-c",
+        _SCRIPT,
+        "sh",
+        token,
+        user,
+        cluster,
+        ",".join(_ASSOCIATION_FIELDS),
+        ",".join(_QOS_FIELDS),
+    )
     parse = partial(parse_limits, token=token)
     return Query(argv, parse, _LIMIT_SECONDS, command=_COMMAND, cap_bytes=TEXT_BYTES)
 
 
 def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
-    """Rows of domain.schema.LIMITS: of one's associations, of the accounts above them, of QoS one may use and of those
-    that partitions apply.
+    """Rows of domain.schema.LIMITS: of one's associations, of the accounts above them, of QoS one
+    may use and of those that partitions apply.
 
-    What the database does not tell is taken from the controller, and the other way round; raises where neither tells
-    anything.
+    What the database does not tell is taken from the controller, and the other way round; raises
+    where neither tells anything.
     """
     parts = _parts(answer, token)
     if len(parts) != _PARTS:
         raise failure(answer, _COMMAND) if answer.status else unreadable(answer, "limits", _COMMAND)
-    (who, _), (manager, _), (associations, is_association_told), (qos, is_qos_told), (partitions, _) = parts
+    (
+        (who, _),
+        (manager, _),
+        (associations, is_association_told),
+        (qos, is_qos_told),
+        (partitions, _),
+    ) = parts
     user, _, number = who.strip().partition("\n")
     controller = _read_controller(manager)
     rejected: list[str] = []
@@ -150,7 +174,9 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     if not is_qos_told:
         all_qos = {name: {"name": name} for name in controller.qos}
     if not chosen:
-        chosen = dict.fromkeys(name for name, use in controller.qos.items() if number.strip() in use.users)
+        chosen = dict.fromkeys(
+            name for name, use in controller.qos.items() if number.strip() in use.users
+        )
     for name in dict.fromkeys((*chosen, *by_partition)):
         said, use = all_qos.get(name, {"name": name}), controller.qos.get(name)
         own_accounts = tuple(dict.fromkeys(one["account"] for one in own))
@@ -199,7 +225,9 @@ def _read_controller(text: str) -> _Controller:
             name, rest = _between(line, "QOS=", " UsageRaw=")
             own, _, limits = rest.partition(" Account Limits=")
             of_accounts, _, of_users = limits.partition(" User Limits=")
-            qos[name.rpartition("(")[0]] = _Use(pairs(own), _of_each(of_accounts), _of_each(of_users))
+            qos[name.rpartition("(")[0]] = _Use(
+                pairs(own), _of_each(of_accounts), _of_each(of_users)
+            )
     return _Controller(associations, parents, qos)
 
 
@@ -256,7 +284,9 @@ def _partition_qos(text: str) -> dict[str, list[str]]:
 # -- rows
 
 
-def _association_rows(said: Mapping[str, str], user: str, controller: _Controller) -> Iterator[dict[str, Any]]:
+def _association_rows(
+    said: Mapping[str, str], user: str, controller: _Controller
+) -> Iterator[dict[str, Any]]:
     account, partition = said["account"], said["partition"]
     name = "/".join(part for part in (account, user, partition) if part)
     used = controller.associations.get((account, user, partition))
@@ -265,7 +295,9 @@ def _association_rows(said: Mapping[str, str], user: str, controller: _Controlle
         # What all of an association's jobs may have is what its user's jobs there may have.
         per = "job" if limit.per == "job" else "user"
         subject = None if per == "job" else user
-        yield from _limit_rows(limit, said, used, scope="association", name=name, per=per, subject=subject, jobs=jobs)
+        yield from _limit_rows(
+            limit, said, used, scope="association", name=name, per=per, subject=subject, jobs=jobs
+        )
 
 
 def _account_rows(account: str, controller: _Controller) -> Iterator[dict[str, Any]]:
@@ -273,7 +305,14 @@ def _account_rows(account: str, controller: _Controller) -> Iterator[dict[str, A
     for limit in _GROUP:
         jobs = {"_of_account": account}
         yield from _limit_rows(
-            limit, {}, used, scope="account", name=account, per="account", subject=account, jobs=jobs
+            limit,
+            {},
+            used,
+            scope="account",
+            name=account,
+            per="account",
+            subject=account,
+            jobs=jobs,
         )
 
 
@@ -284,20 +323,35 @@ def _qos_rows(
     accounts: Sequence[str],
     queues: list[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """`user` is name and number. A QoS of a partition that jobs cannot be told from by their own QoS is not counted."""
+    """`user` is name and number.
+
+    A QoS of a partition that jobs cannot be told from by their own QoS is not counted.
+    """
     name = said["name"]
     for limit in _OF_QOS:
-        subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [(None, use.own if use else None)]
+        subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [
+            (None, use.own if use else None)
+        ]
         if limit.per == "user":
             subjects = [(user[0], use.users.get(user[1], {}) if use else None)]
         elif limit.per == "account":
-            subjects = [(account, use.accounts.get(account, {}) if use else None) for account in accounts]
+            subjects = [
+                (account, use.accounts.get(account, {}) if use else None) for account in accounts
+            ]
         for subject, used in subjects:
             jobs = {"_of_qos": name} if queues is None else {}
             if jobs and limit.per in ("user", "account"):
                 jobs[f"_of_{limit.per}"] = str(subject)
             yield from _limit_rows(
-                limit, said, used, scope="qos", name=name, per=limit.per, subject=subject, jobs=jobs, queues=queues
+                limit,
+                said,
+                used,
+                scope="qos",
+                name=name,
+                per=limit.per,
+                subject=subject,
+                jobs=jobs,
+                queues=queues,
             )
 
 
@@ -313,7 +367,9 @@ def _limit_rows(
     jobs: Mapping[str, str | None],
     queues: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each amount that a limit sets; `used` None: the controller tells nothing, and the jobs are counted."""
+    """A row for each amount that a limit sets; `used` None: the controller tells nothing, and the
+    jobs are counted.
+    """
     told, now = said.get(limit.field, ""), (used or {}).get(limit.key, "")
     most = _told_amounts(told, limit) or _controller_amounts(now, limit, which=0)
     uses = _controller_amounts(now, limit, which=1)
@@ -372,7 +428,9 @@ def _resource(tres: str, ending: str) -> str:
 
 
 def _number(text: str, unit: str) -> int | None:
-    """A count of the controller's: memory in MiB, times in minutes with hundredths; None for N and ''."""
+    """A count of the controller's: memory in MiB, times in minutes with hundredths; None for N and
+    ''.
+    """
     whole_text, _, hundredths = text.partition(".")
     whole = digits(whole_text)
     if whole is None:

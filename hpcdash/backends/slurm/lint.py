@@ -23,7 +23,8 @@ from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import KIB, MINUTE, format_clock, parse_duration
 
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|^~")
-# sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and seconds or without.
+# sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and
+# seconds or without.
 _TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")
 _UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
 
@@ -35,7 +36,9 @@ def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tupl
 
 def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     """What a script asks for with its own directives, and what is said over them."""
-    given = [option for option in read_directives(directive_part(script)).given if not option.problem]
+    given = [
+        option for option in read_directives(directive_part(script)).given if not option.problem
+    ]
     said = [option for option in read_command_line(over).given if not option.problem]
     demand, names = demand_of((*given, *said)), {option.name for option in said}
     return overridden_demand(demand, names, queues={"partition"}, limit_seconds={"time"})
@@ -130,23 +133,31 @@ def _unknown(option: Option, place: str) -> LintFinding:
     words = f"sbatch has no option {option.written}"
     if near:
         return LintFinding("error", place, words, f"Did you mean --{near[0]}?")
-    return LintFinding("warning", place, words, "It refuses the script unless a site plugin accepts it.")
+    return LintFinding(
+        "warning", place, words, "It refuses the script unless a site plugin accepts it."
+    )
 
 
 def _value(option: Option, place: str) -> Iterator[LintFinding]:
     if option.name == "time" and not _is_time(option.value or ""):
         words = f"{option.value!r} is not a time to sbatch: it takes no units"
-        yield LintFinding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
+        yield LintFinding(
+            "error", place, words, "Write minutes, hours:minutes:seconds or days-hours."
+        )
     elif option.value and (found := _VARIABLE.search(option.value)):
         words = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
-        yield LintFinding("warning", place, words, "Write it out, or set the option on the command line.")
+        yield LintFinding(
+            "warning", place, words, "Write it out, or set the option on the command line."
+        )
 
 
 def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     if first := first_line_with(lines, "#PBS"):
         # Seen on 22.05: beside #SBATCH lines too.
         words = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
-        step = "Write #SBATCH lines instead." if not has_own else "Remove them, or use --ignore-pbs."
+        step = (
+            "Write #SBATCH lines instead." if not has_own else "Remove them, or use --ignore-pbs."
+        )
         yield LintFinding("warning", f"line {first}", words, step)
 
 
@@ -181,22 +192,31 @@ _FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
 
 
 def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
-    """What to do about a refusal that is a bug of this version of Slurm; '' where none is known to be."""
+    """What to do about a refusal that is a bug of this version of Slurm; '' where none is known to
+    be.
+    """
     found = _VERSION.search(version)
     given = list(options)
-    is_asked_so = any(option.startswith("--gpus=") for option in given) and any(map(_NODE_RANGE.fullmatch, given))
+    is_asked_so = any(option.startswith("--gpus=") for option in given) and any(
+        map(_NODE_RANGE.fullmatch, given)
+    )
     if _NOT_AVAILABLE not in words or found is None or not is_asked_so:
         return ""
     if not _FIRST_BAD <= tuple(map(int, found.groups())) <= _LAST_BAD:
         return ""
     return (
-        f"Slurm {found[0]} refuses some requests of GPUs over a range of nodes that it could fulfil (its bug 15857, "
+        f"Slurm {found[0]} refuses some requests of GPUs over a range of nodes that it could "
+        f"fulfil (its bug 15857, "
         "mended in 22.05.9): say slots_per_node, with tres_supported = false under [site]"
     )
 
 
 def refusal_hint(
-    words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+    words: str,
+    version: str,
+    script: str,
+    options: Sequence[str] = (),
+    gpu_types: Sequence[str] = (),
 ) -> str:
     """What to do about a refusal of a script whose own words mislead; '' where they do not."""
     if _NOT_AVAILABLE not in words:

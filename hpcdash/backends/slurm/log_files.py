@@ -1,4 +1,5 @@
-"""Where a Slurm job's output is: what scontrol shows of it, finished, or the patterns of its command line and script.
+"""Where a Slurm job's output is: what scontrol shows of it, finished, or the patterns of its
+command line and script.
 
 Knows what a pattern's fields stand for from a job's details; reads no file and no script itself.
 """
@@ -24,14 +25,18 @@ from hpcdash.domain import nodelist
 
 _NULL = "(null)"
 _INTERACTIVE = frozenset({"srun", "salloc"})
-_INTERACTIVE_NOTE = "a job of srun or salloc: its output went to the terminal that it was started in"
+_INTERACTIVE_NOTE = (
+    "a job of srun or salloc: its output went to the terminal that it was started in"
+)
 
 Native = Mapping[str, str]
 Row = Mapping[str, Any]
 
 
 def last_value_of(native: Native, key: str) -> str | None:
-    """The last value of a key: scontrol prints the paths after every text a person may have chosen."""
+    """The last value of a key: scontrol prints the paths after every text a person may have
+    chosen.
+    """
     value = native.get(key)
     number = 2
     while (following := native.get(f"{key} {number}")) is not None:
@@ -41,7 +46,9 @@ def last_value_of(native: Native, key: str) -> str | None:
 
 
 def path_facts(row: Row, native: Native) -> PathFacts:
-    """What a pattern's fields stand for, of a row of domain.schema.JOBS and its answer of scontrol or sacct."""
+    """What a pattern's fields stand for, of a row of domain.schema.JOBS and its answer of scontrol
+    or sacct.
+    """
     array_id, task = row["array_id"], str(row["array_task"] or "")
     is_array = array_id is not None
     task = task if task.isdigit() else ""
@@ -71,7 +78,10 @@ def _first_node(nodes: str) -> str:
 
 
 def _shown_paths(native: Native) -> tuple[str | None, str | None]:
-    """scontrol's paths of stdout and stderr. From 26.05 on an empty one of stderr is that of stdout."""
+    """scontrol's paths of stdout and stderr.
+
+    From 26.05 on an empty one of stderr is that of stdout.
+    """
     stdout = last_value_of(native, "StdOut")
     return stdout, last_value_of(native, "StdErr") or stdout
 
@@ -82,11 +92,16 @@ def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
         return None, None
     facts = path_facts(row, native)
     stdout, stderr = _shown_paths(native)
-    return (finish_shown(stdout, facts) if stdout else None, finish_shown(stderr, facts) if stderr else None)
+    return (
+        finish_shown(stdout, facts) if stdout else None,
+        finish_shown(stderr, facts) if stderr else None,
+    )
 
 
 def needs_script(detail: JobDetail) -> bool:
-    """True where scontrol's path may stand for several patterns, and for jobs that only the accounting knows."""
+    """True where scontrol's path may stand for several patterns, and for jobs that only the
+    accounting knows.
+    """
     native = detail.native
     row = detail.job.to_pylist()[0]
     if _is_interactive(native):
@@ -118,7 +133,9 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """The file that a job's script was read from when it was submitted; None where that is not told."""
+    """The file that a job's script was read from when it was submitted; None where that is not
+    told.
+    """
     native = detail.native
     row = detail.job.to_pylist()[0]
     if "JobId" in native:
@@ -150,15 +167,25 @@ def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | No
         shown_stdout, shown_stderr = _shown_paths(native)
         stdout = _settled(shown_stdout, stdout, patterns, facts, notes)
         stderr = _settled(shown_stderr, stderr, patterns, facts, notes)
-    if stdout is not None and facts.is_array and not facts.job_number and "%a" not in stdout and not facts.task:
-        notes.append("if its pattern has %j, each task writes to another file, named when it starts")
+    if (
+        stdout is not None
+        and facts.is_array
+        and not facts.job_number
+        and "%a" not in stdout
+        and not facts.task
+    ):
+        notes.append(
+            "if its pattern has %j, each task writes to another file, named when it starts"
+        )
     return LogFiles(stdout, None if stderr == stdout else stderr, "; ".join(dict.fromkeys(notes)))
 
 
 def _settled(
     shown: str | None, finished: str | None, patterns: list[str], facts: PathFacts, notes: list[str]
 ) -> str | None:
-    """A path that may stand for several patterns, by the script's own where one of them is shown like it."""
+    """A path that may stand for several patterns, by the script's own where one of them is shown
+    like it.
+    """
     if shown is None or not shown_is_doubtful(shown, facts):
         return finished
     for pattern in patterns:
@@ -166,12 +193,17 @@ def _settled(
         if shown in by_release:
             return output_path(pattern, facts, with_modulo=shown not in by_release[:-1])
     if "\\" in shown:
-        notes.append("a pattern with a backslash stays as it is, and Slurm shows it filled in: this is a guess")
+        notes.append(
+            "a pattern with a backslash stays as it is, and Slurm shows it filled in: this is a "
+            "guess"
+        )
         return output_path(shown, facts)
     return finished
 
 
-def _files_of_the_past(row: Row, native: Native, facts: PathFacts, script: Script | None) -> LogFiles:
+def _files_of_the_past(
+    row: Row, native: Native, facts: PathFacts, script: Script | None
+) -> LogFiles:
     on_line, _ = _submit_options(row, native, script)
     in_script = read_directives(script.text).options if script else ()
     output, output_from = _chosen("output", on_line, in_script)
@@ -182,7 +214,9 @@ def _files_of_the_past(row: Row, native: Native, facts: PathFacts, script: Scrip
     return LogFiles(stdout, None if stderr == stdout else stderr, note)
 
 
-def _chosen(name: str, on_line: Sequence[Option], in_script: Sequence[Option]) -> tuple[str | None, str]:
+def _chosen(
+    name: str, on_line: Sequence[Option], in_script: Sequence[Option]
+) -> tuple[str | None, str]:
     for given, source in ((on_line, "line"), (in_script, "script")):
         if (value := last_value(given, name)) is not None:
             return value, source
@@ -192,7 +226,9 @@ def _chosen(name: str, on_line: Sequence[Option], in_script: Sequence[Option]) -
 def _note(native: Native, script: Script | None, sources: set[str]) -> str:
     parts = []
     if "line" in sources:
-        parts.append("from the command line it was submitted with, which Slurm keeps without its quotes")
+        parts.append(
+            "from the command line it was submitted with, which Slurm keeps without its quotes"
+        )
     if "script" in sources and script is not None:
         parts.append(f"from the #SBATCH lines of its script ({script.source})")
     if "default" in sources:
@@ -208,11 +244,18 @@ def _note(native: Native, script: Script | None, sources: set[str]) -> str:
         if is_missing
     ]
     if missing and sources != {"line"}:
-        return f"{note}; {' and '.join(missing)}, which may name another, {'is' if len(missing) == 1 else 'are'} gone"
+        return (
+            f"{note}; {' and '.join(missing)}, which may name another, "
+            f"{'is' if len(missing) == 1 else 'are'} gone"
+        )
     return note if sources == {"line"} else f"{note}; unless SBATCH_OUTPUT was set"
 
 
-def _submit_options(row: Row, native: Native, script: Script | None) -> tuple[Sequence[Option], Sequence[str]]:
-    """The options of the command line that sbatch was called with, and the words from the script's name on."""
+def _submit_options(
+    row: Row, native: Native, script: Script | None
+) -> tuple[Sequence[Option], Sequence[str]]:
+    """The options of the command line that sbatch was called with, and the words from the script's
+    name on.
+    """
     line = read_submit_line(native.get("SubmitLine", ""), row, script)
     return (line.options, line.script) if line else ((), ())

@@ -1,4 +1,6 @@
-"""Nodes: one sinfo with a row a node and partition, gathered into one row a node of domain.schema.NODES."""
+"""Nodes: one sinfo with a row a node and partition, gathered into one row a node of
+domain.schema.NODES.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ _MIB = 1 << 20
 _MOST_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]{1,9})(?=$|[,(])")
-# Of parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has parts, GPU by GPU.
+# Of parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has
+# parts, GPU by GPU.
 _PARTS = re.compile(r"(?:^|,)(?:shard|mps)(?::[^:,()]+)?:[0-9]{1,9}\(([^()]*)\)")
 _PARTS_OF_ONE = re.compile(r"(?:^|,)0*[1-9][0-9]*/")
 _INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -51,7 +54,10 @@ def nodes_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     token = fresh_token()
     layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
     argv = slurm("sinfo", "-a", "-h", "-N", "-O", layout.option(token))
-    return asked_on(Query(argv, partial(parse_nodes, token=token, layout=layout)), clusters.several or clusters.default)
+    return asked_on(
+        Query(argv, partial(parse_nodes, token=token, layout=layout)),
+        clusters.several or clusters.default,
+    )
 
 
 def parse_nodes(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:
@@ -81,18 +87,24 @@ def parse_nodes(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Parse
             known.append(queue)
     for row in columns.table.take(pa.array(first_rows, pa.int64())).to_pylist():
         nodes[row["nodelist"]] = _node(row, queues_of[row["nodelist"]])
-    return ParsedTable(pa.Table.from_pylist(list(nodes.values()), schema=schema.NODES), tuple(rejected))
+    return ParsedTable(
+        pa.Table.from_pylist(list(nodes.values()), schema=schema.NODES), tuple(rejected)
+    )
 
 
 def gpu_gres(text: str | None) -> tuple[int, str | None]:
-    """(count, type) of the GPUs in a GRES list; several types are joined with commas, no GPU is (0, None)."""
+    """(count, type) of the GPUs in a GRES list; several types are joined with commas, no GPU is (0,
+    None).
+    """
     found = _GPU.findall(text or "")
     types = dict.fromkeys(kind for kind, _ in found if kind and kind != "(null)")
     return sum(int(count) for _, count in found), ",".join(types) or None
 
 
 def gpus_in_use(text: str | None) -> int:
-    """How many GPUs a list of GRES in use names; one that jobs hold parts of (shards, MPS) counts."""
+    """How many GPUs a list of GRES in use names; one that jobs hold parts of (shards, MPS)
+    counts.
+    """
     whole, _ = gpu_gres(text)
     return whole + sum(map(_gpus_with_parts, _PARTS.findall(text or "")))
 

@@ -1,7 +1,9 @@
-"""sbatch's options: their grammar on a command line and in #SBATCH lines, and which a request leaves to a person.
+"""sbatch's options: their grammar on a command line and in #SBATCH lines, and which a request
+leaves to a person.
 
-Source: `sbatch --help` of 22.05, and what releases up to 25.05 added. Options are read by getopt_long: a long one may
-be cut short to any beginning that only it has. How directives are split was tried on 22.05.8.
+Source: `sbatch --help` of 22.05, and what releases up to 25.05 added. Options are read by
+getopt_long: a long one may be cut short to any beginning that only it has. How directives are split
+was tried on 22.05.8.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Script
 
 Takes = Literal["nothing", "value", "maybe"]
-# One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind '=' only.
+# One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind
+# '=' only.
 _OPTIONS = """
 account/A= acctg-freq= array/a= batch= bb= bbf= begin/b= chdir/D= cluster= clusters/M= cluster-constraint= comment=
 constraint/C= container= container-id= context= contiguous core-spec/S= cores-per-socket= cpu-freq= cpus-per-gpu=
@@ -50,7 +53,9 @@ _WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\',
 
 @dataclass(frozen=True, slots=True)
 class OptionKind:
-    """One option sbatch has: its long name, its letter ('' where it has none), and whether it takes a value."""
+    """One option sbatch has: its long name, its letter ('' where it has none), and whether it takes
+    a value.
+    """
 
     name: str
     letter: str
@@ -59,7 +64,9 @@ class OptionKind:
 
 def _kinds() -> Iterator[OptionKind]:
     for word in _OPTIONS.split():
-        takes: Takes = "value" if word.endswith("=") else "maybe" if word.endswith("?") else "nothing"
+        takes: Takes = (
+            "value" if word.endswith("=") else "maybe" if word.endswith("?") else "nothing"
+        )
         name, _, letter = word.rstrip("=?").partition("/")
         yield OptionKind(name, letter, takes)
 
@@ -97,7 +104,9 @@ def _long(words: Sequence[str], at: int, line: int) -> Option:
         return Option("", None, f"--{written}", (word,), line, problem)
 
     matching = (
-        [OPTIONS[written]] if written in OPTIONS else [one for one in OPTIONS.values() if one.name.startswith(written)]
+        [OPTIONS[written]]
+        if written in OPTIONS
+        else [one for one in OPTIONS.values() if one.name.startswith(written)]
     )
     meant = {_SAME.get(kind.name, kind.name) for kind in matching}
     if not meant:
@@ -129,14 +138,19 @@ def _letters(words: Sequence[str], at: int, line: int) -> list[Option]:
         elif rest:
             return [*found, Option(kind.name, rest, written, (f"{written}{rest}",), line)]
         elif at + 1 < len(words):
-            return [*found, Option(kind.name, words[at + 1], written, (written, words[at + 1]), line)]
+            return [
+                *found,
+                Option(kind.name, words[at + 1], written, (written, words[at + 1]), line),
+            ]
         else:
             found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
     return found
 
 
 def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
-    """The options of a script's directive lines, which end at the first line that is neither comment nor blank."""
+    """The options of a script's directive lines, which end at the first line that is neither
+    comment nor blank.
+    """
     given: list[Option] = []
     for number, text in directive_lines(script, prefix):
         read = read_command_line(split_arguments(text), number)
@@ -155,7 +169,9 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 
 
 def split_arguments(text: str) -> list[str]:
-    """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no word at all."""
+    """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no
+    word at all.
+    """
     words: list[str] = []
     word: list[str] = []
     at = 0
@@ -181,7 +197,10 @@ def split_arguments(text: str) -> list[str]:
 
 
 def directive_word(field: str, value: str) -> str:
-    """A value as sbatch reads it back from a line. Raises UsageError, naming the field, for one it cannot."""
+    """A value as sbatch reads it back from a line.
+
+    Raises UsageError, naming the field, for one it cannot.
+    """
     return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_arguments)
 
 
@@ -206,7 +225,8 @@ _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"}
 def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
     """A person's own options as they were written, each once, in order, and the nodes to leave out.
 
-    Raises UsageError naming all options that are the request's to say, however spelt: `-N4`, `--node=4`, `-N 4`.
+    Raises UsageError naming all options that are the request's to say, however spelt: `-N4`,
+    `--node=4`, `-N 4`.
     """
     kept: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
@@ -216,7 +236,10 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
             continue
         if not option.isprintable():
             refused.append(
-                (f"{option!r} in extra_args holds what cannot stand in one line", "Write one option an item.")
+                (
+                    f"{option!r} in extra_args holds what cannot stand in one line",
+                    "Write one option an item.",
+                )
             )
             continue
         told: set[str] = set()
@@ -224,10 +247,18 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
             if written in told:
                 continue
             if name in RESERVED:
-                refused.append((f"{written} is not for extra_args: the request says it itself", _in_its_place(name)))
+                refused.append(
+                    (
+                        f"{written} is not for extra_args: the request says it itself",
+                        _in_its_place(name),
+                    )
+                )
             elif name in _OF_NO_JOB:
                 refused.append(
-                    (f"{written} is not for extra_args: it asks for no job that runs by itself", "Leave it out.")
+                    (
+                        f"{written} is not for extra_args: it asks for no job that runs by itself",
+                        "Leave it out.",
+                    )
                 )
             else:
                 continue
@@ -255,12 +286,16 @@ def _read(text: str) -> ParsedCommandLine:
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
-    """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it may mean."""
+    """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it
+    may mean.
+    """
     for option in _read(text).given:
         if not option.problem:
             yield option.name, option.written
         elif option.written.startswith("--"):
-            yield from ((name, option.written) for name in RESERVED if name.startswith(option.written[2:]))
+            yield from (
+                (name, option.written) for name in RESERVED if name.startswith(option.written[2:])
+            )
 
 
 def _gres(text: str) -> Iterator[str]:
@@ -289,14 +324,27 @@ def _in_its_place(name: str) -> str:
 
 _WRAPPED = "# This script was created by sbatch --wrap.\n"
 _NULL = "(null)"
-_SUFFIXES = (".sh", ".bash", ".sbatch", ".batch", ".slurm", ".slm", ".job", ".py", ".pl", ".csh", ".zsh")
+_SUFFIXES = (
+    ".sh",
+    ".bash",
+    ".sbatch",
+    ".batch",
+    ".slurm",
+    ".slm",
+    ".job",
+    ".py",
+    ".pl",
+    ".csh",
+    ".zsh",
+)
 # Stands for a blank inside a word.
 _BLANK = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitLine:
-    """What sbatch was given: its options, and the script with its arguments (() where it came on stdin or wrapped).
+    """What sbatch was given: its options, and the script with its arguments (() where it came on
+    stdin or wrapped).
 
     `is_certain` is false where the script's name may be another word than the one taken for it.
     """
@@ -311,11 +359,16 @@ def read_submit_line(
 ) -> SubmitLine | None:
     """The words of a SubmitLine; None where it is none of sbatch's.
 
-    `command` is what scontrol shows as Command: the script and its arguments, '(null)' of a job that had no such file,
-    None where that is not known.
+    `command` is what scontrol shows as Command: the script and its arguments, '(null)' of a job
+    that had no such file, None where that is not known.
     """
     # The script is often in the job's folder, and so are other files.
-    for text, times in ((row["name"], 1), (row["comment"], 1), (_wrapped(script), 1), (row["work_dir"], -1)):
+    for text, times in (
+        (row["name"], 1),
+        (row["comment"], 1),
+        (_wrapped(script), 1),
+        (row["work_dir"], -1),
+    ):
         if text and " " in text.strip():
             line = line.replace(text, text.replace(" ", _BLANK), times)
     words = line.split(" ")
@@ -337,7 +390,9 @@ def read_submit_line(
 
 
 def _script_begins(words: Sequence[str], command: str) -> int | None:
-    """Which word is the script's name: from it on the words are those of Command, which may name it by a full path."""
+    """Which word is the script's name: from it on the words are those of Command, which may name it
+    by a full path.
+    """
     if command == _NULL:
         return len(words)
     for at in range(len(words)):
@@ -353,11 +408,17 @@ def _is_path(word: str, name: str | None) -> bool:
     return "/" in script or script == name or script.endswith(_SUFFIXES)
 
 
-def _named_script(words: Sequence[str], begin: int, name: str | None, given: Sequence[Option]) -> int | None:
-    """Which word from `begin` on a job has its name from: the script's file gives it where no option does."""
+def _named_script(
+    words: Sequence[str], begin: int, name: str | None, given: Sequence[Option]
+) -> int | None:
+    """Which word from `begin` on a job has its name from: the script's file gives it where no
+    option does.
+    """
     if not name or last_value(given, "job-name") is not None:
         return None
-    return next((at for at in range(begin, len(words)) if os.path.basename(_whole(words[at])) == name), None)
+    return next(
+        (at for at in range(begin, len(words)) if os.path.basename(_whole(words[at])) == name), None
+    )
 
 
 def _options(words: Sequence[str]) -> tuple[Option, ...]:
@@ -372,7 +433,8 @@ def _options(words: Sequence[str]) -> tuple[Option, ...]:
         if at == 0 or last is None:
             return read.given
         if last.problem == "unknown" and "=" not in joined[at - 1]:
-            # A plugin's option with its value in a word of its own: made one word, it is passed on as it is.
+            # A plugin's option with its value in a word of its own: made one word, it is passed on
+            # as it is.
             joined[at - 1 : at + 1] = [f"{joined[at - 1]}={joined[at]}"]
         else:
             joined[at - 1 : at + 1] = [f"{joined[at - 1]}{_BLANK}{joined[at]}"]
@@ -385,7 +447,12 @@ def _whole(word: str) -> str:
 def _whole_option(option: Option) -> Option:
     value = None if option.value is None else _whole(option.value)
     return Option(
-        option.name, value, _whole(option.written), tuple(map(_whole, option.words)), option.line, option.problem
+        option.name,
+        value,
+        _whole(option.written),
+        tuple(map(_whole, option.words)),
+        option.line,
+        option.problem,
     )
 
 

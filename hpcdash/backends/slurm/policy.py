@@ -32,20 +32,25 @@ TOTAL = "priority"
 def priority_query(job_id: str) -> Query[Mapping[str, str]]:
     """sprio for one job, or for the pending tasks of an array, which share theirs."""
     array_id = queue_id(job_id).partition("_")[0].partition("+")[0]
-    return Query(slurm("sprio", "-h", "-j", array_id, "-o", _FORMAT), parse_priority, cap_bytes=TEXT_BYTES)
+    return Query(
+        slurm("sprio", "-h", "-j", array_id, "-o", _FORMAT), parse_priority, cap_bytes=TEXT_BYTES
+    )
 
 
 def parse_priority(answer: Answer) -> Mapping[str, str]:
-    """Factor → its points, with the part of its most; {} for a job that takes no part in the contest for nodes.
+    """Factor → its points, with the part of its most; {} for a job that takes no part in the
+    contest for nodes.
 
-    Where priorities are not multifactor sprio says so and there is nothing to tell. Factors that give nothing and can
-    give nothing are left out.
+    Where priorities are not multifactor sprio says so and there is nothing to tell. Factors that
+    give nothing and can give nothing are left out.
     """
     said = (answer.stdout + answer.stderr).decode("utf-8", "replace")
     if "priority/multifactor" in said or "Unable to find jobs" in said:
         return {}
     require_success(answer)
-    line = next((line for line in answer.stdout.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    line = next(
+        (line for line in answer.stdout.decode("utf-8", "replace").splitlines() if line.strip()), ""
+    )
     if not line:
         return {}
     values = [value.strip() for value in line.split("|")]
@@ -53,7 +58,9 @@ def parse_priority(answer: Answer) -> Mapping[str, str]:
         raise unreadable(answer, "priorities")
     total, site, tres, nice = values[: len(_REST)]
     words = {TOTAL: total}
-    for (name, _, _), points, part in zip(_FACTORS, values[len(_REST) :: 2], values[len(_REST) + 1 :: 2], strict=True):
+    for (name, _, _), points, part in zip(
+        _FACTORS, values[len(_REST) :: 2], values[len(_REST) + 1 :: 2], strict=True
+    ):
         if _number(points) or _number(part):
             words[name] = f"{points} ({_percent(part)} of max)"
     if tres not in _NONE:
@@ -61,7 +68,11 @@ def parse_priority(answer: Answer) -> Mapping[str, str]:
     if _number(site):
         words["site"] = site
     if _number(nice):
-        words["nice"] = f"{-_number(nice):.0f}, as it was asked for" if _number(nice) > 0 else f"+{-_number(nice):.0f}"
+        words["nice"] = (
+            f"{-_number(nice):.0f}, as it was asked for"
+            if _number(nice) > 0
+            else f"+{-_number(nice):.0f}"
+        )
     return words
 
 
@@ -78,7 +89,16 @@ def _percent(part: str) -> str:
 
 
 _FIELDS = (
-    *("name", "preempt", "preemptmode", "gracetime", "maxwall", "maxtrespu", "maxjobspu", "maxsubmitpu"),
+    *(
+        "name",
+        "preempt",
+        "preemptmode",
+        "gracetime",
+        "maxwall",
+        "maxtrespu",
+        "maxjobspu",
+        "maxsubmitpu",
+    ),
     *("grptres", "grpjobs", "maxtres"),
 )
 _LIMITS = (
@@ -99,7 +119,8 @@ _MODES = {
 MADE_WAY = "a job that makes way"
 GRACE = "time to save first"
 PREEMPTED_BY = "may be preempted by"
-# The controller says whether partitions, or QoS, go before one another; scontrol prints the cluster's mode for both.
+# The controller says whether partitions, or QoS, go before one another; scontrol prints the
+# cluster's mode for both.
 _PREEMPTION_SCRIPT = """
 scontrol show config | sed -n '/^PreemptType /p'
 exec scontrol -a show partition
@@ -115,7 +136,11 @@ def qos_query(qos: str) -> Query[Mapping[str, str]]:
 def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     """What a person wants to know of one QoS; {} for one that is not there."""
     require_success(answer)
-    lines = [line.split("|") for line in answer.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = [
+        line.split("|")
+        for line in answer.stdout.decode("utf-8", "replace").splitlines()
+        if line.strip()
+    ]
     if any(len(line) != len(_FIELDS) for line in lines):
         raise unreadable(answer, "QoS")
     by_name = {line[0]: dict(zip(_FIELDS, line, strict=True)) for line in lines}
@@ -128,20 +153,28 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     if above:
         words[PREEMPTED_BY] = ", ".join(above)
         # Where the mode is the cluster's own, the grace still is the QoS's.
-        words |= _making_way(own["preemptmode"], own["gracetime"]) or {GRACE: _format_grace(own["gracetime"])}
+        words |= _making_way(own["preemptmode"], own["gracetime"]) or {
+            GRACE: _format_grace(own["gracetime"])
+        }
     if below:
         words["may preempt"] = ", ".join(below)
     return words | {label: own[field] for label, field in _LIMITS if own[field]}
 
 
 def queue_rules_query(queue: str) -> Query[Mapping[str, str]]:
-    return Query(slurm("scontrol", "-a", "show", "partition", queue), parse_queue_rules, cap_bytes=TEXT_BYTES)
+    return Query(
+        slurm("scontrol", "-a", "show", "partition", queue), parse_queue_rules, cap_bytes=TEXT_BYTES
+    )
 
 
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
     """What becomes of a job that makes way for another in a partition; {} where none has to."""
     require_success(answer)
-    pairs = dict(word.split("=", 1) for word in answer.stdout.decode("utf-8", "replace").split() if "=" in word)
+    pairs = dict(
+        word.split("=", 1)
+        for word in answer.stdout.decode("utf-8", "replace").split()
+        if "=" in word
+    )
     return _making_way(pairs.get("PreemptMode", ""), pairs.get("GraceTime", ""))
 
 
@@ -156,7 +189,9 @@ def preemption_query(queue: str) -> Query[Mapping[str, str]]:
 
 
 def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
-    """{} for a partition that is not there; no PREEMPTED_BY where partitions do not go before one another."""
+    """{} for a partition that is not there; no PREEMPTED_BY where partitions do not go before one
+    another.
+    """
     require_success(answer)
     head, *blocks = answer.stdout.decode("utf-8", "replace").split("PartitionName=")
     partitions = {
@@ -169,7 +204,9 @@ def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
         return {}
     words = _making_way(own.get("PreemptMode", ""), own.get("GraceTime", ""))
     above = [name for name, other in partitions.items() if _tier(other) > _tier(own)]
-    return {PREEMPTED_BY: ", ".join(above), **words} if above and "partition_prio" in head else words
+    return (
+        {PREEMPTED_BY: ", ".join(above), **words} if above and "partition_prio" in head else words
+    )
 
 
 def _tier(partition: Mapping[str, str]) -> int:

@@ -1,4 +1,6 @@
-"""Asks once a connection whether Slurm is here, which version, who we are, and what the clock says."""
+"""Asks once a connection whether Slurm is here, which version, who we are, and what the clock
+says.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from hpcdash.domain.columns import digits, epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
-# Constant: nothing from outside ever becomes part of it. Without a slurm.conf every command of Slurm tries for a
-# minute; a controller that is down takes 10 s.
+# Constant: nothing from outside ever becomes part of it. Without a slurm.conf every command of
+# Slurm tries for a minute; a controller that is down takes 10 s.
 _SCRIPT = """
 clusters=$SLURM_CLUSTERS
 unset SLURM_CLUSTERS
@@ -87,7 +89,8 @@ def parse_probe(answer: Answer) -> Probe:
         raise CommandElsewhere("squeue is not on the PATH", folder, argv=_COMMAND)
     if configured := found.get("configured"):
         raise CommandMissing(
-            f"Slurm is configured here, but squeue is not on the PATH: {' '.join(configured.split())}",
+            f"Slurm is configured here, but squeue is not on the PATH: "
+            f"{' '.join(configured.split())}",
             f"{_ELSEWHERE} --backend local runs jobs on this machine without a scheduler.",
             argv=_COMMAND,
             status=127,
@@ -107,7 +110,9 @@ def parse_probe(answer: Answer) -> Probe:
         if squeue := commands.get("squeue"):
             shown = repr(version) if version else "nothing"
             message = f"{squeue} is not Slurm's squeue: for --version it prints {shown}"
-            step = 'Set path = "/…/bin", where Slurm\'s own is, for this cluster in the configuration.'
+            step = (
+                'Set path = "/…/bin", where Slurm\'s own is, for this cluster in the configuration.'
+            )
         raise CommandMissing(
             message,
             step,
@@ -126,10 +131,14 @@ def parse_probe(answer: Answer) -> Probe:
         cluster=found.get("ClusterName", ""),
         clusters=tuple(filter(None, found.get("clusters", "").replace(",", " ").split())),
         clock_epoch_seconds=None if clock is None else float(clock),
-        counts_gpus=all(f"gres/{kind}" in counted for kind in kinds) if "GresTypes" in found else None,
+        counts_gpus=all(f"gres/{kind}" in counted for kind in kinds)
+        if "GresTypes" in found
+        else None,
         # 0: none is forgotten.
         ended_kept_seconds=digits(found.get("MinJobAge")) or None,
-        has_accounting=None if not storage else not storage.endswith("/none") and storage != "(null)",
+        has_accounting=None
+        if not storage
+        else not storage.endswith("/none") and storage != "(null)",
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,
     )
@@ -141,8 +150,8 @@ def release(probe: Probe) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-# Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the daemons of a machine
-# without a slurm.conf are told who has it.
+# Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the
+# daemons of a machine without a slurm.conf are told who has it.
 LOCAL_CONFIGURATION = LocalConfiguration(
     server_variables=("SLURM_CONF_SERVER",),
     file_variable="SLURM_CONF",
@@ -162,13 +171,19 @@ LOCAL_CONFIGURATION = LocalConfiguration(
             included=re.compile(r"(?im)^[ \t]*Include[ \t]+([^\s#]+)"),
         ),
         ServerFiles(
-            ("/etc/default/slurmd", "/etc/sysconfig/slurmd", "/etc/default/sackd", "/etc/sysconfig/sackd"),
+            (
+                "/etc/default/slurmd",
+                "/etc/sysconfig/slurmd",
+                "/etc/default/sackd",
+                "/etc/sysconfig/sackd",
+            ),
             re.compile(r"(?m)^[^#\n]*--conf-server[= \t]+[\"']?([^\s\"']+)"),
         ),
     ),
     command="squeue",
     unconfigured=(
-        "Slurm's commands are installed here, but no slurm.conf names a controller; --backend slurm uses them anyway"
+        "Slurm's commands are installed here, but no slurm.conf names a controller; --backend "
+        "slurm uses them anyway"
     ),
     is_file_alone=True,
 )

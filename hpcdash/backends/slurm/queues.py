@@ -1,6 +1,8 @@
-"""Partitions: one short sinfo, summed over the node groups it prints, as rows of domain.schema.QUEUES.
+"""Partitions: one short sinfo, summed over the node groups it prints, as rows of
+domain.schema.QUEUES.
 
-Without -a sinfo leaves out partitions that are hidden or not open to one's groups: it is asked for both lists.
+Without -a sinfo leaves out partitions that are hidden or not open to one's groups: it is asked for
+both lists.
 """
 
 from __future__ import annotations
@@ -24,7 +26,17 @@ from hpcdash.domain.columns import MOST
 from hpcdash.domain.states import QueueStanding
 
 LAYOUT = Layout(
-    plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused", "groups"),
+    plain=(
+        "partition",
+        "available",
+        "time",
+        "nodeaiot",
+        "cpusstate",
+        "nodes",
+        "gres",
+        "gresused",
+        "groups",
+    ),
     hostile=(),
 )
 LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
@@ -49,7 +61,9 @@ def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
 
 
 def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:
-    """Rows of domain.schema.QUEUES; the counts of jobs are null here, they take the queue to know."""
+    """Rows of domain.schema.QUEUES; the counts of jobs are null here, they take the queue to
+    know.
+    """
     require_success(answer)
     head, marker, printed = answer.stdout.partition(f"{token}\n".encode())
     has_head = bool(marker) and SEPARATOR.encode() not in head
@@ -69,7 +83,8 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
         name = f"{own_name}@{row['cluster']}" if is_each else own_name
         _, idle, other, nodes = _four(row["nodeaiot"])
         cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
-        # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in use.
+        # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES
+        # in use.
         gpus, _ = gpu_gres(row["gres"])
         gpus_used = gpus_in_use(row["gresused"])
         counts = {
@@ -92,7 +107,11 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
         if known:
             known.update(together)
             continue
-        standing, note = (None, None) if not has_head or own_name in listed else _unlisted(row["groups"] or "all")
+        standing, note = (
+            (None, None)
+            if not has_head or own_name in listed
+            else _unlisted(row["groups"] or "all")
+        )
         queues[name] = {
             "name": name,
             "available": row["available"] == "up" and standing is not QueueStanding.CLOSED,
@@ -104,11 +123,15 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
             "_standing": standing,
             "_note": note,
         }
-    return ParsedTable(pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), tuple(rejected))
+    return ParsedTable(
+        pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), tuple(rejected)
+    )
 
 
 def _unlisted(groups: str) -> tuple[QueueStanding, str]:
-    """Standing of a partition that sinfo does not show of itself, by the groups that may use it, and a note."""
+    """Standing of a partition that sinfo does not show of itself, by the groups that may use it,
+    and a note.
+    """
     if groups.lower() == "all":
         return QueueStanding.HIDDEN, "hidden: takes jobs that name it"
     return QueueStanding.CLOSED, f"closed to you, or hidden: for group {groups}"

@@ -25,7 +25,8 @@ _EXACT = {
     "Licenses": "waiting for a software licence",
     "PartitionDown": "the partition accepts jobs but does not start them",
     "PartitionInactive": "the partition is not accepting jobs",
-    "PartitionTimeLimit": "will not start: asks for more time than the partition allows; lower its time limit",
+    "PartitionTimeLimit": "will not start: asks for more time than the partition allows; lower its "
+    "time limit",
     "PartitionNodeLimit": (
         "will not start: requests more (or fewer) nodes than its partition allows or has up; "
         "change the node count or the partition"
@@ -36,7 +37,9 @@ _EXACT = {
     "PowerNotAvail": "waiting for available power",
     "PowerReserved": "waiting for power kept for a reservation",
     "PartitionConfig": "the partition does not allow this request",
-    "ReqNodeNotAvail": ("a required node, or every node it could use, is down, drained or reserved; waiting"),
+    "ReqNodeNotAvail": (
+        "a required node, or every node it could use, is down, drained or reserved; waiting"
+    ),
     "NodeDown": "a node it needs is down",
     "BadConstraints": "no node can ever meet the request; change it",
     "Reservation": "waiting for its reservation to begin",
@@ -67,11 +70,14 @@ _EXACT = {
     "BurstBufferOperation": "its burst buffer is being set up or torn down, or failed",
     "QOSUsageThreshold": "its QoS is below the usage the site requires",
     "QOSTimeLimit": "its QoS has used up its compute time, or the job requests more than is left",
-    "AssociationTimeLimit": "its account has used up its compute time, or the job requests more than is left",
+    "AssociationTimeLimit": "its account has used up its compute time, or the job requests more "
+    "than is left",
     "QOSJobLimit": "its QoS reached its limit of running jobs; waiting for one to end",
     "AssociationJobLimit": "its account reached its limit of running jobs; waiting for one to end",
-    "MaxJobsPerAccount": "its account reached the QoS limit of running jobs; waiting for one to end",
-    "MaxMemPerLimit": "will not start: asks for more memory on a node or CPU than the partition allows",
+    "MaxJobsPerAccount": "its account reached the QoS limit of running jobs; waiting for one "
+    "to end",
+    "MaxMemPerLimit": "will not start: asks for more memory on a node or CPU than the partition "
+    "allows",
     "MaxJobCount": "the cluster reached its job limit",
     "BurstBufferResources": "waiting for burst-buffer space",
     "BurstBufferStageIn": "its files are being staged in",
@@ -80,7 +86,8 @@ _EXACT = {
     ),
 }
 _NOT_COUNTED = frozenset({"memory", "time", "energy", "burst buffer"})
-# The limit's subject, by the words Slurm builds such reasons from: QOSMaxCpuPerUserLimit, AssocGrpGRESMinutes, …
+# The limit's subject, by the words Slurm builds such reasons from: QOSMaxCpuPerUserLimit,
+# AssocGrpGRESMinutes, …
 _SUBJECTS = (
     ("Cpu", "CPUs"),
     ("CPU", "CPUs"),
@@ -96,7 +103,11 @@ _SUBJECTS = (
     ("Energy", "energy"),
     ("Billing", "billing units"),
 )
-_PER = (("PerUser", " for one user"), ("PerAccount", " for one account"), ("PerNode", " on one node"))
+_PER = (
+    ("PerUser", " for one user"),
+    ("PerAccount", " for one account"),
+    ("PerNode", " on one node"),
+)
 # What a job asks for is too much by itself.
 _NEVER = ("PerJob", "PerNode")
 _OF_SOMEBODY = re.compile(r"Max\w+Per(?:Account|User)")
@@ -124,20 +135,34 @@ def reason_hint(state: str, reason: str | None) -> str:
 
 
 def _nodes_hint(said: str) -> str:
-    """Explains what follows ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `, Reserved for …`."""
+    """Explains what follows ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `,
+    Reserved for …`.
+    """
     if "maintenance" in said:
-        return "would run into maintenance on the nodes it could use; a shorter time limit may let it start before"
+        return (
+            "would run into maintenance on the nodes it could use; a shorter time limit may "
+            "let it start before"
+        )
     if "reserved for other" in said:
-        return "the nodes it could use are reserved for another job; a shorter time limit may let it start before"
+        return (
+            "the nodes it could use are reserved for another job; a shorter time limit may let "
+            "it start before"
+        )
     found = re.search(r"Unavailable(?:Nodes)?:([^)\s]+)", said)
     if found:
-        return f"the nodes it could use ({found[1]}) are down, drained or reserved; waiting for them"
+        return (
+            f"the nodes it could use ({found[1]}) are down, drained or reserved; waiting for them"
+        )
     return _EXACT["ReqNodeNotAvail"]
 
 
 def _limit_hint(reason: str) -> str:
     if reason.startswith("Max"):
-        owner = "its QoS allows its owner" if reason.endswith("PerUser") else "its QoS allows its account"
+        owner = (
+            "its QoS allows its owner"
+            if reason.endswith("PerUser")
+            else "its QoS allows its account"
+        )
     elif reason.startswith("QOS"):
         owner = "its QoS allows"
     elif "Grp" in reason:
@@ -155,14 +180,18 @@ def _limit_hint(reason: str) -> str:
         return f"will not start: asks for more {what}{per} than {owner}"
     if what == "jobs":
         verb = "are in the queue" if "Submit" in reason else "run"
-        return f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for one to end"
+        return (
+            f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for "
+            f"one to end"
+        )
     used = f"much {what}{per} is" if what in _NOT_COUNTED else f"many {what}{per} are"
     return f"as {used} in use as {owner}; it waits for some to be free"
 
 
 # -- reasons that are the site's rules
 
-# The subject as it stands in a reason, its resource, and how that begins where it is counted by the minute.
+# The subject as it stands in a reason, its resource, and how that begins where it is counted by the
+# minute.
 _LIMIT_RESOURCES = (
     ("gres", "gpus", "gpu"),
     ("cpu", "cpus", "cpu"),
@@ -183,7 +212,9 @@ _OLD_LIMITS = {
     "QOSUsageThreshold": PolicyReason("shares"),
     "Priority": PolicyReason("shares"),
 }
-_OF_RESERVATIONS = frozenset({"Reservation", "ReservationDeleted", "ReservationInvalid", "Reserved for maintenance"})
+_OF_RESERVATIONS = frozenset(
+    {"Reservation", "ReservationDeleted", "ReservationInvalid", "Reserved for maintenance"}
+)
 
 
 def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
@@ -200,13 +231,20 @@ def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
     if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
         return None
     # What an association may have as a group may be an account's above it.
-    scope = "association" if head.startswith("AssocMax") else "" if head.startswith("Assoc") else "qos"
-    per = next((word for mark, word in _LIMIT_PER if mark in head), "all" if scope == "qos" and "Grp" in head else "")
+    scope = (
+        "association" if head.startswith("AssocMax") else "" if head.startswith("Assoc") else "qos"
+    )
+    per = next(
+        (word for mark, word in _LIMIT_PER if mark in head),
+        "all" if scope == "qos" and "Grp" in head else "",
+    )
     limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
     resource = ""
     for mark, name, short in _LIMIT_RESOURCES:
         if mark in limited:
-            ending = "_run_minutes" if "runm" in limited else "_minutes" if "minutes" in limited else ""
+            ending = (
+                "_run_minutes" if "runm" in limited else "_minutes" if "minutes" in limited else ""
+            )
             resource = short + ending if ending and short else name
             break
     return PolicyReason("limits", scope, per, resource)
@@ -239,7 +277,8 @@ _NEVER_STARTS = {
     "user env retrieval failed requeued held": _LAUNCH,
     "DeadLine": "Its deadline has passed: resubmit it.",
 }
-# QOSMaxWallDurationPerJobLimit, AssocMaxCpuPerJobLimit, QOSMaxGRESPerNode, QOSMinCpuNotSatisfied: by itself too much.
+# QOSMaxWallDurationPerJobLimit, AssocMaxCpuPerJobLimit, QOSMaxGRESPerNode, QOSMinCpuNotSatisfied:
+# by itself too much.
 _OWN_LIMIT = re.compile(
     r"(?:QOS|Assoc)(?:Max|Grp)?\w*(?:PerJob|PerNode)(?:Limit)?|QOSMin\w+|QOSTimeLimit|AssociationTimeLimit"
 )
@@ -247,7 +286,8 @@ _NEVER_BEGINNINGS = (("Job's QOS not permitted", _RIGHTS), ("Job's account not p
 
 
 def never_starts(state: str, reason: str | None) -> str:
-    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help.
+    """What to do about a job that will not start by itself, with `{id}` for its id; '' where
+    waiting may help.
 
     What its owner held is no such job.
     """

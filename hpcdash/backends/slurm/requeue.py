@@ -1,6 +1,7 @@
 """Bash by which a script requeues its own job where Slurm preempts it within a GraceTime.
 
-Slurm warns such a job with TERM and later requeues it. A training that saves and ends before that is COMPLETED.
+Slurm warns such a job with TERM and later requeues it. A training that saves and ends before that
+is COMPLETED.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ requeue_preempted() {
 
 
 def watch_lines(file: str, max_requeues: int | None, *, kill_switch: str = "") -> str:
-    """Bash that defines `requeue_preempted`, to be called once the command has ended; it needs `newest_checkpoint`.
+    """Bash that defines `requeue_preempted`, to be called once the command has ended; it needs
+    `newest_checkpoint`.
 
     `file` is bash for the path of a file that the nodes share and the job can write.
     """

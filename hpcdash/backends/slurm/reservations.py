@@ -74,7 +74,9 @@ def reservations_query(user: str) -> Query[ParsedTable]:
 
 
 def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
-    """Rows of domain.schema.RESERVATIONS, the earliest first; raises what the answer's failure stands for."""
+    """Rows of domain.schema.RESERVATIONS, the earliest first; raises what the answer's failure
+    stands for.
+    """
     if answer.status != 0:
         raise failure(answer, _COMMAND)
     head, _, listed = answer.stdout.decode("utf-8", "replace").partition(token + token)
@@ -95,7 +97,8 @@ def _person(head: str, token: str) -> _Person:
     accounts = None
     if len(told) >= 2:
         own, tree = (
-            [line.split("|") for line in part.split("\n") if line.count("|") == 1] for part in (told[0], told[1])
+            [line.split("|") for line in part.split("\n") if line.count("|") == 1]
+            for part in (told[0], told[1])
         )
         parents = {account: parent for account, parent in tree if account != parent}
         found: set[str] = set()
@@ -154,9 +157,14 @@ def _instant(text: str | None) -> datetime | None:
 
 
 def _is_allowed(
-    users: Sequence[str] | None, groups: Sequence[str] | None, accounts: Sequence[str] | None, person: _Person
+    users: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    accounts: Sequence[str] | None,
+    person: _Person,
 ) -> bool | None:
-    """Users and groups are one list, accounts another: where both are there, both must let one in."""
+    """Users and groups are one list, accounts another: where both are there, both must let one
+    in.
+    """
     people = None if users is None and groups is None else False
     if users is not None:
         people = _lets_in(users, {person.user})

@@ -1,8 +1,9 @@
 """From squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another.
 
-Fields that only Slurm itself fills come first, one unit separator after each; the last of them and every field that a
-person may fill end with the poll's random token. Split at the token, the k-th piece of each row is therefore one
-column, whatever bytes it holds; the joined first pieces are CSV, a row a line.
+Fields that only Slurm itself fills come first, one unit separator after each; the last of them and
+every field that a person may fill end with the poll's random token. Split at the token, the k-th
+piece of each row is therefore one column, whatever bytes it holds; the joined first pieces are CSV,
+a row a line.
 """
 
 from __future__ import annotations
@@ -30,21 +31,27 @@ class Layout(Struct, frozen=True):
     hostile: tuple[str, ...]
 
     def option(self, token: str) -> str:
-        """The argument of `-O` that prints such rows: untruncated fields, each with its own ending."""
+        """The argument of `-O` that prints such rows: untruncated fields, each with its own
+        ending.
+        """
         plain = [f"{name}:{SEPARATOR}" for name in self.plain[:-1]]
         ended_by_token = [f"{name}:{token}" for name in (self.plain[-1], *self.hostile)]
         return ",".join([*plain, *ended_by_token])
 
 
 class Columns(Struct, frozen=True):
-    """Text columns named as in the layout (plain ones null where Slurm said nothing), and what was rejected."""
+    """Text columns named as in the layout (plain ones null where Slurm said nothing), and what was
+    rejected.
+    """
 
     table: pa.Table
     rejected: tuple[str, ...]
 
 
 def _pieces(raw: bytes, token: bytes, per_row: int) -> Iterator[tuple[list[bytes], bytes]]:
-    """Whole rows as flat lists of pieces, chunk by chunk; with the last, empty list comes what is left after them."""
+    """Whole rows as flat lists of pieces, chunk by chunk; with the last, empty list comes what is
+    left after them.
+    """
     parts: list[bytes] = []
     start = 0
     while (found := raw.find(token, start)) >= 0:
@@ -77,25 +84,36 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
     table = pa_csv.read_csv(
         pa.BufferReader(lines),
         read_options=pa_csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=max(len(lines) + 1, 1 << 16), encoding="utf8"
+            column_names=names,
+            use_threads=False,
+            block_size=max(len(lines) + 1, 1 << 16),
+            encoding="utf8",
         ),
         parse_options=pa_csv.ParseOptions(
-            delimiter=SEPARATOR, quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
+            delimiter=SEPARATOR,
+            quote_char=False,
+            ignore_empty_lines=False,
+            invalid_row_handler=refuse,
         ),
         convert_options=pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), null_values=NOTHING, strings_can_be_null=True
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=NOTHING,
+            strings_can_be_null=True,
         ),
     )
     return table, clean
 
 
-def _good_lines(firsts: list[bytes], wanted_separators: int) -> tuple[list[int], list[bytes], list[str]]:
+def _good_lines(
+    firsts: list[bytes], wanted_separators: int
+) -> tuple[list[int], list[bytes], list[str]]:
     """Which rows have all their plain fields, those lines, and what was refused."""
     kept: list[int] = []
     lines: list[bytes] = []
     refused: list[str] = []
     for index, first in enumerate(firsts):
-        # What a wrapper or a warning printed before a row ends with a newline; no plain field holds one.
+        # What a wrapper or a warning printed before a row ends with a newline; no plain field holds
+        # one.
         noise, _, line = first.rpartition(b"\n")
         if noise and not noise.isspace():
             refused.append(row_excerpt(noise))

@@ -1,7 +1,9 @@
-"""Runs of ended jobs with what their steps used, from one sacct a slice of time: rows of domain.schema.RUNS.
+"""Runs of ended jobs with what their steps used, from one sacct a slice of time: rows of
+domain.schema.RUNS.
 
-sacct prints a run's row and then those of its steps, each with the same fields and one delimiter. The first and the
-last field of a row are Slurm's own, so a row ends at the newline after its last delimiter, whatever the others hold.
+sacct prints a run's row and then those of its steps, each with the same fields and one delimiter.
+The first and the last field of a row are Slurm's own, so a row ends at the newline after its last
+delimiter, whatever the others hold.
 """
 
 from __future__ import annotations
@@ -18,8 +20,20 @@ from hpcdash.backends.queries import Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.history import limit_seconds, none_to_null, recorded_gpus, refused_submissions, text_or_null
-from hpcdash.backends.slurm.jobs import ID_PATTERN, accounted_exit_columns, array_columns, is_any, states
+from hpcdash.backends.slurm.history import (
+    limit_seconds,
+    none_to_null,
+    recorded_gpus,
+    refused_submissions,
+    text_or_null,
+)
+from hpcdash.backends.slurm.jobs import (
+    ID_PATTERN,
+    accounted_exit_columns,
+    array_columns,
+    is_any,
+    states,
+)
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -28,13 +42,24 @@ from hpcdash.domain.schema import UsageSource
 from hpcdash.domain.states import ACTIVE, ENDED
 
 FIELDS = (
-    *("jobid", "user", "account", "partition", "qos", "state", "nnodes", "ncpus", "alloctres", "reqtres"),
+    *(
+        "jobid",
+        "user",
+        "account",
+        "partition",
+        "qos",
+        "state",
+        "nnodes",
+        "ncpus",
+        "alloctres",
+        "reqtres",
+    ),
     *("elapsedraw", "timelimitraw", "submit", "eligible", "start", "end", "suspended", "totalcpu"),
     *("maxrss", "tresusageintot", "nodelist", "jobname", "comment", "admincomment", "workdir"),
     "exitcode",
 )
-# With states and times sacct lists what came into one of the states within the times, that which was never eligible
-# too. Source: the sql of slurmdbd's as_mysql_job.c; measured on 22.05.
+# With states and times sacct lists what came into one of the states within the times, that which
+# was never eligible too. Source: the sql of slurmdbd's as_mysql_job.c; measured on 22.05.
 ENDED_STATES = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RV,TO"
 _LIMIT_SECONDS = 180.0
 # In a thread, what holds the interpreter holds it for some milliseconds at this size.
@@ -50,7 +75,9 @@ _TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
 _STEP_TEXT = pa.schema([("run", pa.int64()), *((name, pa.string()) for name in _STEP_FIELDS)])
 
 
-def runs_query(user: str | None, since: int, until: int, *, counts_gpus: bool = True) -> Query[ParsedTable]:
+def runs_query(
+    user: str | None, since: int, until: int, *, counts_gpus: bool = True
+) -> Query[ParsedTable]:
     """As HistoryPart.runs."""
     # sacct's end is in the span.
     times = ("-S", f"uts{since}", "-E", f"uts{max(since, until - 1)}")
@@ -68,13 +95,25 @@ def _query(user: str | None, counts_gpus: bool, *selection: str) -> Query[Parsed
     # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
     whose = ("-a",) if user is None else ("-u", user) if user else ()
     # -D: each run of a job that was put back, not the last alone.
-    argv = slurm("sacct", "-n", "-D", "-P", f"--delimiter={token}", *whose, *selection, "-o", ",".join(FIELDS))
+    argv = slurm(
+        "sacct",
+        "-n",
+        "-D",
+        "-P",
+        f"--delimiter={token}",
+        *whose,
+        *selection,
+        "-o",
+        ",".join(FIELDS),
+    )
     parse = partial(parse_runs, token=token, counts_gpus=counts_gpus)
     return Query(argv, parse, limit_seconds=_LIMIT_SECONDS)
 
 
 def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> ParsedTable:
-    """Rows of domain.schema.RUNS that ended, in sacct's order; raises what the answer's failure stands for."""
+    """Rows of domain.schema.RUNS that ended, in sacct's order; raises what the answer's failure
+    stands for.
+    """
     require_success(answer)
     lines = _Lines(token.encode())
     lines.read(answer.stdout)
@@ -83,20 +122,30 @@ def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> Parse
     raw, steps = lines.runs(), lines.steps()
     has_id = pc.match_substring_regex(as_array(raw["jobid"]), ID_PATTERN)
     table = _in_schema(raw, _used(raw, steps), counts_gpus)
-    ended = pc.and_(pc.is_valid(table["ends_at"]), pc.invert(is_any(as_array(table["state"]), frozenset(ACTIVE))))
-    refused = [f"no job's id: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()]
-    table = table.filter(pc.and_(pc.and_(ended, has_id), pc.invert(refused_submissions(raw)))).combine_chunks()
+    ended = pc.and_(
+        pc.is_valid(table["ends_at"]),
+        pc.invert(is_any(as_array(table["state"]), frozenset(ACTIVE))),
+    )
+    refused = [
+        f"no job's id: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()
+    ]
+    table = table.filter(
+        pc.and_(pc.and_(ended, has_id), pc.invert(refused_submissions(raw)))
+    ).combine_chunks()
     return ParsedTable(table, (*lines.rejected, *refused), is_cut=answer.truncated)
 
 
 class _Lines:
-    """sacct's rows as text columns: those of runs whole, and of steps what they used and the number of their run."""
+    """sacct's rows as text columns: those of runs whole, and of steps what they used and the number
+    of their run.
+    """
 
     def __init__(self, delimiter: bytes) -> None:
         self.delimiter = delimiter
         self.rejected: list[str] = []
         self.count = 0
-        # In front of the letter for a byte that would break a line; made after sacct has printed, it is in no text.
+        # In front of the letter for a byte that would break a line; made after sacct has printed,
+        # it is in no text.
         self._stand_in = secrets.token_hex(16).encode()
         self._has_stand_ins = False
         self._runs: list[pa.Table] = []
@@ -109,7 +158,9 @@ class _Lines:
         return pa.concat_tables([_STEP_TEXT.empty_table(), *self._steps]).combine_chunks()
 
     def read(self, raw: bytes) -> None:
-        """All of sacct's output, in pieces of whole lines; a row that goes on after one is read with the next."""
+        """All of sacct's output, in pieces of whole lines; a row that goes on after one is read
+        with the next.
+        """
         position = 0 if self.delimiter in raw else len(raw)
         rest = b""
         while position < len(raw):
@@ -117,7 +168,11 @@ class _Lines:
             chunk = rest + raw[position:end]
             rest = b""
             delimiters, lines = chunk.count(self.delimiter), _count_lines(chunk)
-            is_clean = delimiters == lines * (len(FIELDS) - 1) and b"\r" not in chunk and chunk.endswith(b"\n")
+            is_clean = (
+                delimiters == lines * (len(FIELDS) - 1)
+                and b"\r" not in chunk
+                and chunk.endswith(b"\n")
+            )
             if not (is_clean and self._read_rows(chunk, lines)):
                 rows, rest = self._cleaned(chunk, delimiters)
                 lines = _count_lines(rows)
@@ -126,15 +181,19 @@ class _Lines:
             position = end
         if rest.strip():
             is_row = self.delimiter in rest
-            self.rejected += ["the output ended in the middle of a row"] if is_row else noise_lines(rest)
+            self.rejected += (
+                ["the output ended in the middle of a row"] if is_row else noise_lines(rest)
+            )
 
     def _cleaned(self, chunk: bytes, delimiters: int) -> tuple[bytes, bytes]:
-        """The rows of a chunk as a line each, without the bytes that would break one; and what is left after them.
+        """The rows of a chunk as a line each, without the bytes that would break one; and what is
+        left after them.
 
         A row that a person's text breaks into lines ends where it has all its delimiters.
         """
         between, start = len(FIELDS) - 1, self.delimiter[:1]
-        # Mostly it is newlines alone that break some lines; then each of these bytes begins a delimiter.
+        # Mostly it is newlines alone that break some lines; then each of these bytes begins a
+        # delimiter.
         is_odd = b"\r" in chunk or chunk.count(start) != delimiters
         rows: list[bytes] = []
         row, found = b"", 0
@@ -147,7 +206,11 @@ class _Lines:
                 found += line.count(self.delimiter)
                 if found < between or not line.endswith(b"\n"):
                     continue
-                if row.count(b"\n") == 1 and found == row.count(start) == between and b"\r" not in row:
+                if (
+                    row.count(b"\n") == 1
+                    and found == row.count(start) == between
+                    and b"\r" not in row
+                ):
                     rows.append(row)
                 else:
                     rows.append(self._as_line(row))
@@ -166,10 +229,12 @@ class _Lines:
         return self.delimiter.join(fields) + b"\n"
 
     def _read_rows(self, chunk: bytes, lines: int) -> bool:
-        """Reads rows that are a line each with all their fields; False, and none is read, where any is not.
+        """Reads rows that are a line each with all their fields; False, and none is read, where any
+        is not.
 
-        The first of them begins a row. Its delimiters cannot be forged and its last field holds no newline, so where
-        its line has all of them the row ends with the line, and the next line begins a row.
+        The first of them begins a row. Its delimiters cannot be forged and its last field holds no
+        newline, so where its line has all of them the row ends with the line, and the next line
+        begins a row.
         """
         if not chunk:
             return True
@@ -182,8 +247,9 @@ class _Lines:
             is_whole = False
             return "skip"
 
-        # Split at the first byte of the delimiter: each field begins with the rest of it, which costs less to cut off
-        # of those that are needed than to replace everywhere. Where a line has more of that byte it has more fields.
+        # Split at the first byte of the delimiter: each field begins with the rest of it, which
+        # costs less to cut off of those that are needed than to replace everywhere. Where a line
+        # has more of that byte it has more fields.
         table = pa_csv.read_csv(
             pa.py_buffer(chunk),
             read_options=pa_csv.ReadOptions(
@@ -212,23 +278,35 @@ class _Lines:
         is_step = pc.match_substring(as_array(table["jobid"]), ".")
         is_run = pc.invert(is_step)
         # A step belongs to the last row before it that is none.
-        numbers = pc.add(pc.cumulative_sum(pc.cast(is_run, pa.int64())), pa.scalar(self.count - 1, pa.int64()))
+        numbers = pc.add(
+            pc.cumulative_sum(pc.cast(is_run, pa.int64())), pa.scalar(self.count - 1, pa.int64())
+        )
         runs, steps = table.filter(is_run), table.select(_STEP_FIELDS).filter(is_step)
-        columns = [runs["jobid"], *(self._restored(runs[name], name in _WRITTEN) for name in FIELDS[1:])]
+        columns = [
+            runs["jobid"],
+            *(self._restored(runs[name], name in _WRITTEN) for name in FIELDS[1:]),
+        ]
         self._runs.append(pa.table(columns, schema=_TEXT))
-        used = [numbers.filter(is_step), *(self._restored(steps[name], False) for name in _STEP_FIELDS)]
+        used = [
+            numbers.filter(is_step),
+            *(self._restored(steps[name], False) for name in _STEP_FIELDS),
+        ]
         self._steps.append(pa.table(used, schema=_STEP_TEXT))
         self.count += runs.num_rows
 
     def _restored(self, column: pa.ChunkedArray, may_be_broken: bool) -> pa.Array:
-        """A field without the rest of the delimiter before it, and with the bytes that stand-ins stand for."""
+        """A field without the rest of the delimiter before it, and with the bytes that stand-ins
+        stand for.
+        """
         # pyarrow 26's binary_slice fails for some lengths.
         texts = pc.utf8_slice_codeunits(as_array(column), len(self.delimiter) - 1)
         if not may_be_broken or not self._has_stand_ins:
             return texts
         if pc.any(pc.match_substring(texts, self._stand_in.decode()), min_count=0).as_py():
             for byte, letter in _BREAKING.items():
-                texts = pc.replace_substring(texts, (self._stand_in + letter).decode(), byte.decode())
+                texts = pc.replace_substring(
+                    texts, (self._stand_in + letter).decode(), byte.decode()
+                )
         return texts
 
 
@@ -264,9 +342,14 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
     gpus, memory_bytes = values.tres_columns(tres)
     gpus = recorded_gpus(gpus, counts_gpus)
     cpus = values.integers(none_to_null(raw["ncpus"]))
-    cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
-    # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
-    started = pc.if_else(pc.is_null(nodes_at), null_time, values.instants(none_to_null(raw["start"])))
+    cpus = pc.if_else(
+        pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus
+    )
+    # Slurm gives a job that was cancelled before it began the time of its end as a start, and no
+    # nodes.
+    started = pc.if_else(
+        pc.is_null(nodes_at), null_time, values.instants(none_to_null(raw["start"]))
+    )
     exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     # '11_2'
     tasks = pc.if_else(
@@ -275,7 +358,9 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         pa.scalar(None, pa.string()),
     )
     is_known = pc.or_(pc.is_valid(used["cpu"]), pc.is_valid(used["memory"]))
-    source = pc.if_else(is_known, pa.scalar(str(UsageSource.ACCOUNTING)), pa.scalar(None, pa.string()))
+    source = pc.if_else(
+        is_known, pa.scalar(str(UsageSource.ACCOUNTING)), pa.scalar(None, pa.string())
+    )
     columns = {
         "id": ids,
         **array_columns(ids, pc.replace_substring_regex(ids, r"_.*$", ""), tasks),
@@ -289,7 +374,9 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         "gpus": gpus,
         "memory_bytes": memory_bytes,
         "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
-        "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),
+        "limit_seconds": values.per_distinct(
+            none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()
+        ),
         # Not requested: it says little of a run that ended.
         "priority": pa.nulls(raw.num_rows, pa.int64()),
         "submitted_at": values.instants(none_to_null(raw["submit"])),
@@ -304,7 +391,9 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         "cpu_seconds_used": used["cpu"],
         "memory_peak_bytes": used["memory"],
         "gpu_use": pc.min_element_wise(
-            pc.divide(used["gpu"].cast(pa.float64()), pc.multiply(100.0, pc.max_element_wise(gpus, 1))),
+            pc.divide(
+                used["gpu"].cast(pa.float64()), pc.multiply(100.0, pc.max_element_wise(gpus, 1))
+            ),
             pa.scalar(1.0),
             skip_nulls=False,
         ),
@@ -320,14 +409,18 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
 
 
 def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
-    """What each run used: CPU seconds of all its steps, and of the step that used most the memory of all its tasks.
+    """What each run used: CPU seconds of all its steps, and of the step that used most the memory
+    of all its tasks.
 
-    Both as seff 2.1 of Slurm's contribs reckons them; `task_memory` is what reportseff takes, the largest MaxRSS.
+    Both as seff 2.1 of Slurm's contribs reckons them; `task_memory` is what reportseff takes, the
+    largest MaxRSS.
     """
     total = as_array(steps["tresusageintot"])
     nothing = pa.nulls(len(total), pa.int64())
     has_gpus = pc.any(pc.match_substring(total, "gres/gpu"), min_count=0).as_py()
-    gpu, gpu_memory = (amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem"))
+    gpu, gpu_memory = (
+        amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem")
+    )
     used = {"memory": amounts(total, "mem"), "task_memory": sizes(as_array(steps["maxrss"]))}
     steps = pa.table({"run": steps["run"], **used, "gpu": gpu, "gpu_memory": gpu_memory})
     names = ("memory", "task_memory", "gpu", "gpu_memory")
@@ -337,11 +430,16 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
     # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
     cpu = cpu_seconds(as_array(raw["totalcpu"]))
     is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
-    return {**found, "cpu": pc.if_else(pc.fill_null(is_gathered, False), cpu, pa.scalar(None, pa.float64()))}
+    return {
+        **found,
+        "cpu": pc.if_else(pc.fill_null(is_gathered, False), cpu, pa.scalar(None, pa.float64())),
+    }
 
 
 def amounts(tres: pa.Array, name: str) -> pa.Array:
-    """The sizes of a TRES in 'cpu=00:00:27,mem=367864K' as whole numbers; null where there is none."""
+    """The sizes of a TRES in 'cpu=00:00:27,mem=367864K' as whole numbers; null where there is
+    none.
+    """
     found = pc.extract_regex(tres, rf"(?:^|,){name}=(?P<size>[0-9.]{{1,18}}[KMGTPE]?)(?:,|$)")
     return sizes(pc.struct_field(found, "size"))
 
@@ -358,8 +456,12 @@ def sizes(texts: pa.Array) -> pa.Array:
 
 
 def cpu_seconds(texts: pa.Array) -> pa.Array:
-    """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct text."""
-    clock = pc.extract_regex(texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$")
+    """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct
+    text.
+    """
+    clock = pc.extract_regex(
+        texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$"
+    )
 
     def part(name: str) -> pa.Array:
         found = pc.struct_field(clock, name)
@@ -367,7 +469,9 @@ def cpu_seconds(texts: pa.Array) -> pa.Array:
 
     minutes = pc.add(pc.multiply(part("h"), 60), part("m"))
     whole = pc.add(pc.multiply(minutes, 60), part("s"))
-    seconds = pc.add(whole.cast(pa.float64()), pc.divide(part("f").cast(pa.float64()), float(_MILLISECONDS)))
+    seconds = pc.add(
+        whole.cast(pa.float64()), pc.divide(part("f").cast(pa.float64()), float(_MILLISECONDS))
+    )
     others = pc.if_else(pc.is_valid(seconds), pa.scalar(None, pa.string()), texts)
     if others.null_count == len(others):
         return seconds

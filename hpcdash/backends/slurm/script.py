@@ -1,4 +1,6 @@
-"""A request as sbatch's script: its options, and the bash that starts the command on each node with srun."""
+"""A request as sbatch's script: its options, and the bash that starts the command on each node with
+srun.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ ENVIRONMENT = JobEnvironment(
     node_rank="SLURM_PROCID",
     is_inherited=True,
     finds_nodes=True,
-    hosts=r'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:@EACH/" | paste -s -d , -)',
+    hosts=r'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:@EACH/" | paste -s -d '
+    r", -)",
     has_pyxis=True,
     node_name="${SLURMD_NODENAME:-$HOSTNAME}",
 )
@@ -109,7 +112,8 @@ def batch_script(
 ) -> BatchScript:
     """The script, with the scheduler's options as `#SBATCH` lines.
 
-    Slurm always writes logs where they belong, and its sites set what CPUs a GPU has (DefCpuPerGPU).
+    Slurm always writes logs where they belong, and its sites set what CPUs a GPU has
+    (DefCpuPerGPU).
     """
     request = in_code_folder(request, place)
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
@@ -124,7 +128,11 @@ def batch_script(
         *_amounts(request),
         *([f"--account={directive_word('account', request.account)}"] if request.account else []),
         *([f"--qos={directive_word('qos', request.qos)}"] if request.qos else []),
-        *([f"--reservation={directive_word('reservation', request.reservation)}"] if request.reservation else []),
+        *(
+            [f"--reservation={directive_word('reservation', request.reservation)}"]
+            if request.reservation
+            else []
+        ),
         *project_options(_accounted(request)),
         *([f"--chdir={directive_word('work_dir', request.work_dir)}"] if request.work_dir else []),
         *([f"--array={request.array}"] if request.array else []),
@@ -146,7 +154,8 @@ def batch_script(
     warnings += _refuse_said_twice(generated, extra, request)
     excluded = extra_options((), request.exclude_nodes)
     body = body_of(request, place, slot_type, ENVIRONMENT)
-    # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is but one that fits.
+    # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is
+    # but one that fits.
     is_range = any(option.startswith("--nodes=1-") for option in resources.options)
     nodes = slots_of(request).nodes if is_range and not is_spread(request, slot_type) else None
     tasks = body.start.tasks_per_node
@@ -170,7 +179,10 @@ def batch_script(
     early_name = signal_name(request.signal) if request.signal else ""
     before = [
         step
-        for step in (probe_step(request.site.node_probe, early_name), hook_step(request, place, early_name))
+        for step in (
+            probe_step(request.site.node_probe, early_name),
+            hook_step(request, place, early_name),
+        )
         if step
     ]
     parts += before
@@ -184,27 +196,50 @@ def batch_script(
         # scancel ends this shell with TERM; any other early signal no longer means anything.
         no_trap = "-" if early_name == "TERM" else "''"
         parts += [
-            fanout(words, {}, step=len(before), tasks_per_node=tasks, srun_options=options, is_lone=is_lone),
+            fanout(
+                words,
+                {},
+                step=len(before),
+                tasks_per_node=tasks,
+                srun_options=options,
+                is_lone=is_lone,
+            ),
             signal_trap(request.signal),
-            START.replace("exit", f"trap {no_trap} {early_name}\nrequeue_preempted\nexit") if watch else START,
+            START.replace("exit", f"trap {no_trap} {early_name}\nrequeue_preempted\nexit")
+            if watch
+            else START,
         ]
     else:
         parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options, is_lone=is_lone))
         if watch:
             parts[-1] += 'status=$?\nrequeue_preempted\nexit "$status"\n'
     if place.waiting is not None:
-        parts = [exports(body.environment), body.path, _waiting(request, place, place.waiting, slot_type)]
-    others = [name for name in (*_PBS_FIELDS, *NOT_IN_SCRIPTS) if getattr(request, name) not in ("", (), None)]
+        parts = [
+            exports(body.environment),
+            body.path,
+            _waiting(request, place, place.waiting, slot_type),
+        ]
+    others = [
+        name
+        for name in (*_PBS_FIELDS, *NOT_IN_SCRIPTS)
+        if getattr(request, name) not in ("", (), None)
+    ]
     said = (
         *warnings,
         *(f"{name}: Slurm has none, it is not asked for" for name in others),
-        *(["max_requeues: it counts with requeue and checkpoints alone"] if request.max_requeues and not watch else []),
+        *(
+            ["max_requeues: it counts with requeue and checkpoints alone"]
+            if request.max_requeues and not watch
+            else []
+        ),
         *resources.warnings,
         *(early.warnings if early else ()),
         *body.notes,
     )
     asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
-    return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
+    return BatchScript(
+        script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said
+    )
 
 
 # On the embedded queue, which has srun and no list of steps, what runs beside a job has its mark.
@@ -262,7 +297,9 @@ def _amounts(request: Request) -> list[str]:
 
 
 def _memory(amount_bytes: int) -> str:
-    return f"{amount_bytes >> 30}G" if amount_bytes % 2**30 == 0 else f"{-(-amount_bytes // 2**20)}M"
+    return (
+        f"{amount_bytes >> 30}G" if amount_bytes % 2**30 == 0 else f"{-(-amount_bytes // 2**20)}M"
+    )
 
 
 def _accounted(request: Request) -> list[str]:
@@ -275,9 +312,11 @@ def _accounted(request: Request) -> list[str]:
 
 
 def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last alone.
+    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last
+    alone.
 
-    `--gres=none` asks for nothing besides; within a list sbatch would take it for a resource's name.
+    `--gres=none` asks for nothing besides; within a list sbatch would take it for a resource's
+    name.
     """
     ours = next((option for option in generated if option.startswith("--gres=")), None)
     if ours is None:
@@ -292,7 +331,9 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
     return [",".join(joined) if option == ours else option for option in generated], tuple(kept)
 
 
-def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Request) -> tuple[str, ...]:
+def _refuse_said_twice(
+    generated: list[str], extra: tuple[str, ...], request: Request
+) -> tuple[str, ...]:
     """Raises UsageError for an option of both; warnings for those that a script is to know of."""
 
     ours = _given([*generated, *extra_options((), request.exclude_nodes)])
@@ -303,21 +344,34 @@ def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Re
     fields |= dict.fromkeys(("mem-per-cpu", "mem-per-gpu") if "mem" in ours else (), "memory")
     given = _given(extra)
     said_twice(fields, given)
-    return tuple(f"{given[name]} in extra_args: {words}" for name, words in _BETTER_AS_FIELDS.items() if name in given)
+    return tuple(
+        f"{given[name]} in extra_args: {words}"
+        for name, words in _BETTER_AS_FIELDS.items()
+        if name in given
+    )
 
 
 def _given(options: list[str] | tuple[str, ...]) -> dict[str, str]:
     """Options by their long names, as they are written."""
     words = [word for text in options for word in sbatch.split_arguments(text)]
-    return {option.name: option.written for option in sbatch.read_command_line(words).given if option.name}
+    return {
+        option.name: option.written
+        for option in sbatch.read_command_line(words).given
+        if option.name
+    }
 
 
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
+_UNCOUNTED = (
+    "this Slurm does not count GPUs: which ones the job uses is the script's to say "
+    "(CUDA_VISIBLE_DEVICES)"
+)
 
 
 def resource_directives(request: Request, slot_type: SlotType) -> Directives:
-    """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as GRES, or not at all."""
+    """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as
+    GRES, or not at all.
+    """
     slots = slots_of(request)
     asked = _slots(request, slots, slot_type)
     if slot_type is SlotType.CPU or not slots.slots or not request.cpus_per_gpu:
@@ -326,8 +380,13 @@ def resource_directives(request: Request, slot_type: SlotType) -> Directives:
 
 
 def _cpus_beside_gpus(request: Request, slots: Slots, asked: Directives) -> str:
-    """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a node's."""
-    if any(option.startswith("--gpus=") for option in asked.options) and request.launcher not in _OF_RANKS:
+    """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a
+    node's.
+    """
+    if (
+        any(option.startswith("--gpus=") for option in asked.options)
+        and request.launcher not in _OF_RANKS
+    ):
         return f"--cpus-per-gpu={request.cpus_per_gpu}"
     gpus = 1 if request.launcher in _OF_RANKS else slots.per_node
     return f"--cpus-per-task={gpus * (request.cpus_per_gpu or 1)}"
@@ -344,11 +403,17 @@ def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     site = request.site
     if not site.gres_supported:
         return Directives(_tasks(slots), (_UNCOUNTED,))
-    if site.tres_supported and slots.slots % (slots.per_node if slots.is_per_node_asked else 1) == 0:
+    if (
+        site.tres_supported
+        and slots.slots % (slots.per_node if slots.is_per_node_asked else 1) == 0
+    ):
         return Directives(_by_tres(request, slots))
     warnings = _spare(slots, slot_type)
     if site.tres_supported:
-        refused = f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes are asked for"
+        refused = (
+            f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes "
+            f"are asked for"
+        )
         warnings = (refused, *warnings)
     return Directives((*_tasks(slots), f"--gres=gpu:{_typed(request)}{slots.per_node}"), warnings)
 
@@ -357,15 +422,30 @@ def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
     """Slurm finds the nodes for so many GPUs; with `slots_per_node` each task has that many."""
     kind = _typed(request)
     each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node_asked else ()
-    return (f"--gpus={kind}{slots.slots}", f"--nodes={_any_nodes(request)}", "--tasks-per-node=1", *each)
+    return (
+        f"--gpus={kind}{slots.slots}",
+        f"--nodes={_any_nodes(request)}",
+        "--tasks-per-node=1",
+        *each,
+    )
 
 
 def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     """Where srun starts each rank, a task is a slot; the tasks of a node see all of its GPUs."""
     site, kind = request.site, _typed(request)
-    if slot_type is not SlotType.CPU and not slots.is_per_node_asked and site.tres_supported and site.gres_supported:
-        # Without --gpus-per-task Slurm spreads the tasks by CPUs: 7 on a node of 4 GPUs, one on the next.
-        asked = (f"--gpus={kind}{slots.slots}", f"--nodes={_any_nodes(request)}", f"--ntasks={slots.slots}")
+    if (
+        slot_type is not SlotType.CPU
+        and not slots.is_per_node_asked
+        and site.tres_supported
+        and site.gres_supported
+    ):
+        # Without --gpus-per-task Slurm spreads the tasks by CPUs: 7 on a node of 4 GPUs, one on the
+        # next.
+        asked = (
+            f"--gpus={kind}{slots.slots}",
+            f"--nodes={_any_nodes(request)}",
+            f"--ntasks={slots.slots}",
+        )
         return Directives((*asked, f"--gpus-per-task={kind}1"))
     nodes, each = slots.nodes, slots.per_node
     tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
@@ -387,7 +467,8 @@ def _tasks(slots: Slots) -> tuple[str, ...]:
 def _typed(request: Request) -> str:
     if request.gpu_type and not _GPU_TYPE.fullmatch(request.gpu_type):
         raise UsageError(
-            f"gpu_type: {request.gpu_type!r} is not a type of Slurm's", "Letters, digits and ._+- alone: a100"
+            f"gpu_type: {request.gpu_type!r} is not a type of Slurm's",
+            "Letters, digits and ._+- alone: a100",
         )
     return f"{request.gpu_type}:" if request.gpu_type else ""
 
@@ -395,7 +476,9 @@ def _typed(request: Request) -> str:
 def _spare(slots: Slots, slot_type: SlotType) -> tuple[str, ...]:
     if slots.spare <= 0:
         return ()
-    return (f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",)
+    return (
+        f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",
+    )
 
 
 _SRUN_SETTINGS = """\
@@ -407,14 +490,16 @@ export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 """
 
 
-# Each task would see the one GPU that its place was found by, and srun's tasks of a node find theirs by SLURM_LOCALID.
+# Each task would see the one GPU that its place was found by, and srun's tasks of a node find
+# theirs by SLURM_LOCALID.
 _ALL_GPUS = """\
 # Each task sees all of its node's GPUs, of which SLURM_LOCALID is its own.
 unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
 """
 
 
-# srun answers 143 where it had to end any, and else the highest status: one that it ended is to have the lowest.
+# srun answers 143 where it had to end any, and else the highest status: one that it ended is to
+# have the lowest.
 _ON_NODE = """\
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
 @BEFOREtrap : @SIGNALS
@@ -423,9 +508,13 @@ status=$?
 @AFTERexit "$status"
 END_OF_ON_NODE
 """
-_STATUS_SAID = "# srun's status is to be that of what failed, not 143 of those that it ends for it.\n"
+_STATUS_SAID = (
+    "# srun's status is to be that of what failed, not 143 of those that it ends for it.\n"
+)
 _STATUS_AFTER = '[ "$status" -ne 143 ] || status=1\n'
-_RANK_LOGS_SAID = "# Each rank's output is also copied to its own log, except what runs before the command.\n"
+_RANK_LOGS_SAID = (
+    "# Each rank's output is also copied to its own log, except what runs before the command.\n"
+)
 # Signals reach every process of the step; tee must outlive them.
 _RANK_LOGS_BEFORE = """\
 log=@LOG.rank-$SLURM_PROCID
@@ -489,8 +578,9 @@ def status_kept(
 ) -> tuple[str, tuple[Word, ...]]:
     """Bash and words for the tasks of an srun, so that its status is that of the task that failed.
 
-    `signal` is for the words' own processes: what is around them goes on. With `log`, bash for a path without its
-    ending, each task's output is in `LOG.rank-N.out` and `.err` too. `is_alone`: there is but one task.
+    `signal` is for the words' own processes: what is around them goes on. With `log`, bash for a
+    path without its ending, each task's output is in `LOG.rank-N.out` and `.err` too. `is_alone`:
+    there is but one task.
     """
     around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
     said, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
@@ -505,17 +595,25 @@ def status_kept(
 
 
 def _rank_log(request: Request, place: Place) -> str:
-    """Bash for the name of the logs of ranks without their endings; '' where none is asked for. Raises UsageError."""
+    """Bash for the name of the logs of ranks without their endings; '' where none is asked for.
+
+    Raises UsageError.
+    """
     if not request.rank_logs:
         return ""
     if request.launcher in LONE_LAUNCHERS:
-        raise UsageError(f"rank_logs: {request.launcher} starts the ranks itself", 'Write launcher = "srun".')
+        raise UsageError(
+            f"rank_logs: {request.launcher} starts the ranks itself", 'Write launcher = "srun".'
+        )
     if place.is_run or place.waiting is not None:
-        raise UsageError("rank_logs: an allocation and its runs have one log each", "Leave rank_logs out.")
+        raise UsageError(
+            "rank_logs: an allocation and its runs have one log each", "Leave rank_logs out."
+        )
     if not place.folder:
         raise UsageError(
             "rank_logs: the launch's folder is not known, where they are to be",
-            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in "
+            "[launch].",
         )
     return _log_name(request, place)
 
@@ -525,11 +623,15 @@ def _log_name(request: Request, place: Place) -> str:
 
 
 def _preemption_watch(request: Request, place: Place) -> str:
-    """Bash by which the script requeues its preempted job; '' where that would begin anew, or nobody asked for it."""
+    """Bash by which the script requeues its preempted job; '' where that would begin anew, or
+    nobody asked for it.
+    """
     if not watches_preemption(request, place):
         return ""
     kill_switch = request.environment.get(KILL_SWITCH, request.kill_switch)
-    return watch_lines(f"{_log_name(request, place)}.stopped", request.max_requeues, kill_switch=kill_switch)
+    return watch_lines(
+        f"{_log_name(request, place)}.stopped", request.max_requeues, kill_switch=kill_switch
+    )
 
 
 def srun_line(
@@ -539,12 +641,14 @@ def srun_line(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status is the script's.
+    """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status
+    is the script's.
 
-    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
-    what is to be expanded on a node is in a `bash -c` among them. A container that does not inherit the environment has
-    its variables among `words`. One that `is_lone` starts once, without srun, and ranks on all nodes by itself. Raises
-    UsageError for what bash cannot hold.
+    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are
+    passed as they are: what is to be expanded on a node is in a `bash -c` among them. A container
+    that does not inherit the environment has its variables among `words`. One that `is_lone` starts
+    once, without srun, and ranks on all nodes by itself. Raises UsageError for what bash cannot
+    hold.
     """
     started = quote_arguments(words) if is_lone else _srun(words, tasks_per_node, srun_options, "")
     return f"{_settings(None if is_lone else tasks_per_node)}\n{started}\n"
@@ -559,7 +663,9 @@ def fanout(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the script."""
+    """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the
+    script.
+    """
     srun = quote_arguments(words) if is_lone else _srun(words, tasks_per_node, srun_options, "  ")
     settings = _settings(None if is_lone else tasks_per_node)
     text = _FANOUT.format(srun=srun, step=int(step))
@@ -573,7 +679,9 @@ def _settings(tasks_per_node: int | None) -> str:
     return _SRUN_SETTINGS + (_ALL_GPUS if tasks_per_node is None else "")
 
 
-def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequence[str], indent: str) -> str:
+def _srun(
+    words: Sequence[str | Word], tasks_per_node: int | None, options: Sequence[str], indent: str
+) -> str:
     if tasks_per_node is None:
         tasks = '--ntasks="$SLURM_NTASKS"'
     elif tasks_per_node == 1:
@@ -595,7 +703,8 @@ _MOST_SIGNAL_SECONDS = 65535
 
 
 def signal_option(signal: EarlySignal) -> Directives:
-    """`--signal=USR1@600`, to all processes of the steps; `--signal=B:USR1@600`, to the batch shell alone.
+    """`--signal=USR1@600`, to all processes of the steps; `--signal=B:USR1@600`, to the batch shell
+    alone.
 
     Raises UsageError for a signal that is none, or a time that sbatch refuses.
     """
@@ -605,20 +714,27 @@ def signal_option(signal: EarlySignal) -> Directives:
             f"signal: {signal.seconds_before} s before the limit is more than Slurm takes",
             f"At most {_MOST_SIGNAL_SECONDS}.",
         )
-    return Directives((f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}",))
+    return Directives(
+        (f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}",)
+    )
 
 
 def signal_trap(signal: EarlySignal) -> str:
-    """Bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the steps itself."""
+    """Bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the steps
+    itself.
+    """
     name = signal_name(signal)
     if not signal.batch_only:
         return ""
     return PASS_ON_TRAP.format(
-        name=name, seconds=signal.seconds_before, to=" (Slurm: up to 60 s earlier), to this shell alone"
+        name=name,
+        seconds=signal.seconds_before,
+        to=" (Slurm: up to 60 s earlier), to this shell alone",
     )
 
 
-# One rank's end ends the others: 60 s after the first that ended well, at once after one that did not.
+# One rank's end ends the others: 60 s after the first that ended well, at once after one that did
+# not.
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")
 
 
@@ -639,7 +755,8 @@ fi
 
 
 def preamble(launcher: Launcher, nodes: int | None, *, has_ranks: bool = False) -> str:
-    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any number will do).
+    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any
+    number will do).
 
     `has_ranks`: the command is told where the first node is, though no launcher starts it.
     """
@@ -661,7 +778,8 @@ env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \\
 
 
 def probe_step(probe: str, signal: str = "") -> str:
-    """Bash for before the fan-out of sbatch's script, which is then its second step; '' without a probe.
+    """Bash for before the fan-out of sbatch's script, which is then its second step; '' without a
+    probe.
 
     `signal` is the early signal, which neither ends a probe nor is taken for its failure.
     """
@@ -698,9 +816,11 @@ export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
 
 def end_time(limit_seconds: int | None) -> str:
-    """Bash for sbatch's script: epoch seconds in HPCDASH_END_TIME, anew each time a requeued job starts.
+    """Bash for sbatch's script: epoch seconds in HPCDASH_END_TIME, anew each time a requeued job
+    starts.
 
-    Where Slurm does not answer it is the start and the limit; without a limit it is empty, and not known.
+    Where Slurm does not answer it is the start and the limit; without a limit it is empty, and not
+    known.
     """
     return _END_TIME.format(else_at=from_now(limit_seconds) or "")
 

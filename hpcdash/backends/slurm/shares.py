@@ -1,7 +1,7 @@
 """Who has which share of the cluster, and used how much of it: sshare. Runs nothing.
 
-sshare takes no separator but `|`. All that it prints was named by administrators; a row of another number of fields is
-rejected.
+sshare takes no separator but `|`. All that it prints was named by administrators; a row of another
+number of fields is rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 
 _FIELDS = (
-    *("Account", "User", "Partition", "RawShares", "NormShares", "RawUsage", "NormUsage", "EffectvUsage", "FairShare"),
+    *(
+        "Account",
+        "User",
+        "Partition",
+        "RawShares",
+        "NormShares",
+        "RawUsage",
+        "NormUsage",
+        "EffectvUsage",
+        "FairShare",
+    ),
     "LevelFS",
 )
 # sshare says so, with exit status 0 or 1, where jobs are not ranked by several factors.
@@ -28,17 +38,23 @@ _NO_SHARES_STEP = "Jobs start in the order in which they were submitted (priorit
 
 
 def shares_query(user: str) -> Query[ParsedTable]:
-    """All accounts, and of the users one ('': whoever asks): the controller sends the shares of no other user."""
+    """All accounts, and of the users one ('': whoever asks): the controller sends the shares of no
+    other user.
+    """
     whose = ("-u", user) if user else ()
     argv = slurm("sshare", "-h", "-P", "-m", *whose, "-o", ",".join(_FIELDS))
     return Query(argv, partial(parse_shares, user=user), cap_bytes=TEXT_BYTES)
 
 
 def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
-    """Rows of domain.schema.SHARES in sshare's order, each account after its parent; `user` '': every user is own."""
+    """Rows of domain.schema.SHARES in sshare's order, each account after its parent; `user` '':
+    every user is own.
+    """
     said = (answer.stdout + answer.stderr).decode("utf-8", "replace")
     if any(words in said for words in _NO_SHARES):
-        raise accounting_unavailable(answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP)
+        raise accounting_unavailable(
+            answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP
+        )
     require_success(answer)
     rows: list[dict[str, Any]] = []
     rejected: list[str] = []

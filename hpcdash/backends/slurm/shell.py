@@ -9,9 +9,10 @@ from hpcdash.backends.shell import ShellCommand, ShellRequest, in_job
 from hpcdash.backends.slurm.inside import GPUS_BY_NODE
 from hpcdash.backends.slurm.jobs import queue_id
 
-# srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of its own.
-# --overlap shares all that the job has with its other steps; with --cpu-bind=none the step has every core of the job,
-# and not one for its one task. What the person's own environment says of steps is not for this one.
+# srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of
+# its own. --overlap shares all that the job has with its other steps; with --cpu-bind=none the step
+# has every core of the job, and not one for its one task. What the person's own environment says of
+# steps is not for this one.
 _STEP = (
     GPUS_BY_NODE
     + """
@@ -42,4 +43,6 @@ def shell_command(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand
     inside = in_job(str(row["work_dir"] or ""), request)
     has_gpus = "" if row["gpus"] == 0 else "gpus"
     pty = "--pty" if request.has_terminal else ""
-    return ShellCommand(("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, has_gpus, pty, *inside))
+    return ShellCommand(
+        ("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, has_gpus, pty, *inside)
+    )

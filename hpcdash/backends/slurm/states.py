@@ -1,6 +1,7 @@
 """Slurm's words for the states of jobs and nodes, and ours for them.
 
-Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES, and the sources up to 25.05 for those they leave out.
+Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES, and the sources up to 25.05 for those
+they leave out.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _JOB_STATES = {
     "PREEMPTED": JobState.PREEMPTED,
     "NODE_FAIL": JobState.NODE_FAILED,
 }
-# Of jobs with priority 0: none starts before somebody releases it. `job requeued …` is that of `scontrol requeuehold`.
+# Of jobs with priority 0: none starts before somebody releases it. `job requeued …` is that of
+# `scontrol requeuehold`.
 HELD_REASONS = frozenset(
     {
         *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
@@ -87,16 +89,24 @@ _NODE_STATES = {
     "UNKNOWN": NodeState.UNKNOWN,
 }
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
-_FLAG_NAMES = {"not_responding": "not_responding", "maintenance": "maint", "reboot_requested": "reboot"}
+_FLAG_NAMES = {
+    "not_responding": "not_responding",
+    "maintenance": "maint",
+    "reboot_requested": "reboot",
+}
 
 
 def job_state(native: str) -> JobState:
-    """Our state for Slurm's word; sacct's 'CANCELLED by 1001' and a list's first word count; else unknown."""
+    """Our state for Slurm's word; sacct's 'CANCELLED by 1001' and a list's first word count; else
+    unknown.
+    """
     return _JOB_STATES.get(native.split(" ")[0].split(",")[0].upper(), JobState.UNKNOWN)
 
 
 def is_held(reason: str) -> bool:
-    """Whether a pending job waits for a release; of an array's records that squeue merged ('A,B'), all must."""
+    """Whether a pending job waits for a release; of an array's records that squeue merged ('A,B'),
+    all must.
+    """
     return all(part.strip() in HELD_REASONS for part in reason.split(","))
 
 
@@ -106,7 +116,9 @@ def only_waits(reason: str) -> bool:
 
 
 def node_state(complete: str) -> tuple[NodeState, list[str]]:
-    """Our state and the flags of sinfo's StateComplete, such as 'idle+drain' or 'down+not_responding'."""
+    """Our state and the flags of sinfo's StateComplete, such as 'idle+drain' or
+    'down+not_responding'.
+    """
     base, *raw_flags = complete.upper().replace("*", "+NOT_RESPONDING").split("+")
     flags = [_FLAG_NAMES.get(flag.lower(), flag.lower()) for flag in raw_flags if flag]
     state = _NODE_STATES.get(base, NodeState.UNKNOWN)

@@ -1,4 +1,6 @@
-"""The steps of a job, in the columns of domain.schema.STEPS: from sacct, and what running ones use from sstat."""
+"""The steps of a job, in the columns of domain.schema.STEPS: from sacct, and what running ones use
+from sstat.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,23 @@ from hpcdash.domain.columns import as_array
 from hpcdash.domain.states import ENDED, WAITING
 
 FIELDS = (
-    *("jobid", "jobidraw", "state", "nnodes", "ncpus", "ntasks", "elapsedraw", "start", "end", "totalcpu"),
+    *(
+        "jobid",
+        "jobidraw",
+        "state",
+        "nnodes",
+        "ncpus",
+        "ntasks",
+        "elapsedraw",
+        "start",
+        "end",
+        "totalcpu",
+    ),
     *("tresusageintot", "nodelist", "jobname", "exitcode"),
 )
 _SSTAT_FIELDS = "jobid,tresusageintot"
-# sstat takes no '6_1': sacct tells the number that each task has of its own. Of another's job it tells nothing.
+# sstat takes no '6_1': sacct tells the number that each task has of its own. Of another's job it
+# tells nothing.
 _SCRIPT = """sacct -n -P "--delimiter=$1" -j "$2" -o "$3" || exit
 printf '%s\\n' "$1"
 [ -n "$4" ] || exit 0
@@ -66,7 +80,9 @@ class _Part(Struct, frozen=True):
 def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
     """Rows of domain.schema.STEPS in sacct's order."""
     # What failed is sacct, whatever ran it.
-    require_success(_Part(("sacct",), answer.stdout, answer.status, answer.stderr, answer.truncated))
+    require_success(
+        _Part(("sacct",), answer.stdout, answer.status, answer.stderr, answer.truncated)
+    )
     told, _, used = answer.stdout.rpartition(token.encode())
     columns = read_columns(_Part(("sacct",), told), token, FIELDS)
     is_step = pc.fill_null(pc.match_substring(columns.table["jobid"], "."), False)

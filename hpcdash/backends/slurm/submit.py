@@ -1,4 +1,5 @@
-"""Submits a Slurm job once more: its script through sbatch's stdin, with the options it was first given. Pure.
+"""Submits a Slurm job once more: its script through sbatch's stdin, with the options it was first
+given. Pure.
 
 Each trait named here was seen on Slurm 22.05.8.
 """
@@ -21,25 +22,110 @@ from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, plain_detail
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import last_value_of
-from hpcdash.backends.slurm.options import SubmitLine, read_command_line, read_directives, read_submit_line
-from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, StartEstimate, Submission, SubmitCommand
+from hpcdash.backends.slurm.options import (
+    SubmitLine,
+    read_command_line,
+    read_directives,
+    read_submit_line,
+)
+from hpcdash.backends.submissions import (
+    AS_IT_WAS,
+    MARK_START,
+    NewLimits,
+    StartEstimate,
+    Submission,
+    SubmitCommand,
+)
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_cluster, with_tasks
 from hpcdash.domain.switches import kill_switch_comment
-from hpcdash.errors import EXIT_UNREACHABLE, CommandMissing, ControllerDown, NoConfiguration, UsageError, excerpt
+from hpcdash.errors import (
+    EXIT_UNREACHABLE,
+    CommandMissing,
+    ControllerDown,
+    NoConfiguration,
+    UsageError,
+    excerpt,
+)
 
-# sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have. What is not set here
-# either: the job gets sbatch's whole environment, so that no LC_ALL of ours may be in it.
+# sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have.
+# What is not set here either: the job gets sbatch's whole environment, so that no LC_ALL of ours
+# may be in it.
 _INPUT_VARIABLES = (
-    *("ACCOUNT", "ACCTG_FREQ", "ARRAY_INX", "BATCH", "BURST_BUFFER", "CLUSTERS", "CLUSTER_CONSTRAINT", "COMMENT"),
-    *("CONSTRAINT", "CONTAINER", "CONTAINER_ID", "CORE_SPEC", "CPUS_PER_GPU", "CPU_FREQ_REQ", "DEBUG", "DELAY_BOOT"),
-    *("DISTRIBUTION", "ERROR", "EXCLUSIVE", "EXPORT", "GET_USER_ENV", "GPUS", "GPUS_PER_NODE", "GPUS_PER_SOCKET"),
-    *("GPUS_PER_TASK", "GPU_BIND", "GPU_FREQ", "GRES", "GRES_FLAGS", "HINT", "IGNORE_PBS", "INPUT", "JOB_NAME"),
-    *("MEM_BIND", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "NETWORK", "NO_KILL", "NO_REQUEUE", "OPEN_MODE"),
-    *("OUTPUT", "OVERCOMMIT", "PARTITION", "POWER", "PROFILE", "QOS", "REQUEUE", "REQ_SWITCH", "RESERVATION"),
-    *("SIGNAL", "SPREAD_JOB", "THREADS_PER_CORE", "THREAD_SPEC", "TIMELIMIT", "USE_MIN_NODES", "WAIT", "WAIT4SWITCH"),
+    *(
+        "ACCOUNT",
+        "ACCTG_FREQ",
+        "ARRAY_INX",
+        "BATCH",
+        "BURST_BUFFER",
+        "CLUSTERS",
+        "CLUSTER_CONSTRAINT",
+        "COMMENT",
+    ),
+    *(
+        "CONSTRAINT",
+        "CONTAINER",
+        "CONTAINER_ID",
+        "CORE_SPEC",
+        "CPUS_PER_GPU",
+        "CPU_FREQ_REQ",
+        "DEBUG",
+        "DELAY_BOOT",
+    ),
+    *(
+        "DISTRIBUTION",
+        "ERROR",
+        "EXCLUSIVE",
+        "EXPORT",
+        "GET_USER_ENV",
+        "GPUS",
+        "GPUS_PER_NODE",
+        "GPUS_PER_SOCKET",
+    ),
+    *(
+        "GPUS_PER_TASK",
+        "GPU_BIND",
+        "GPU_FREQ",
+        "GRES",
+        "GRES_FLAGS",
+        "HINT",
+        "IGNORE_PBS",
+        "INPUT",
+        "JOB_NAME",
+    ),
+    *(
+        "MEM_BIND",
+        "MEM_PER_CPU",
+        "MEM_PER_GPU",
+        "MEM_PER_NODE",
+        "NETWORK",
+        "NO_KILL",
+        "NO_REQUEUE",
+        "OPEN_MODE",
+    ),
+    *(
+        "OUTPUT",
+        "OVERCOMMIT",
+        "PARTITION",
+        "POWER",
+        "PROFILE",
+        "QOS",
+        "REQUEUE",
+        "REQ_SWITCH",
+        "RESERVATION",
+    ),
+    *(
+        "SIGNAL",
+        "SPREAD_JOB",
+        "THREADS_PER_CORE",
+        "THREAD_SPEC",
+        "TIMELIMIT",
+        "USE_MIN_NODES",
+        "WAIT",
+        "WAIT4SWITCH",
+    ),
     *("WAIT_ALL_NODES", "WCKEY"),
 )
 _CLEAN = (
@@ -47,13 +133,15 @@ _CLEAN = (
     *(word for name in _INPUT_VARIABLES for word in ("-u", f"SBATCH_{name}")),
     *("-u", "SLURM_CLUSTERS", "-u", "SLURM_HOSTFILE"),
 )
-# sbatch takes the script's arguments behind a file's name alone. What it opens as /dev/stdin has to be a pipe of one's
-# own, which not every stdin is.
+# sbatch takes the script's arguments behind a file's name alone. What it opens as /dev/stdin has to
+# be a pipe of one's own, which not every stdin is.
 _WITH_ARGUMENTS = 'cat | "$@"'
 _STDIN_FILE = "/dev/stdin"
 
 # What does not change the job: how sbatch answers, or where the script is from.
-_NOT_THE_JOBS = frozenset({"parsable", "quiet", "verbose", "wait", "test-only", "wrap", "help", "usage", "version"})
+_NOT_THE_JOBS = frozenset(
+    {"parsable", "quiet", "verbose", "wait", "test-only", "wrap", "help", "usage", "version"}
+)
 # What was meant for that time only.
 _OF_THAT_TIME = ("dependency", "begin", "deadline", "hold")
 # What takes the place of such a directive in the script.
@@ -61,8 +149,8 @@ _NEUTRAL = {"dependency": "", "begin": "now"}
 _FILES = ("export-file", "nodefile", "bbf")
 # Ours to say, whatever was given.
 _SAID_ANEW = frozenset({"array", "chdir", "comment", "job-name", *_OF_THAT_TIME})
-# Which of the job's columns stands for an option that neither line nor script has: a default of the cluster, which may
-# be another one now, or a variable that was set then.
+# Which of the job's columns stands for an option that neither line nor script has: a default of the
+# cluster, which may be another one now, or a variable that was set then.
 _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 
 # Only one of these may be given, in the command line and the script together.
@@ -105,7 +193,9 @@ def resubmission_on_cluster(
     named = detail.job.to_pylist()[0]
     plain, cluster = clusters.of_job(named["id"])
     made = resubmission(plain_detail(clusters, detail), past, script, tasks, mark, limits)
-    job_ids = tuple(named["id"] if one == plain else with_cluster(one, cluster) for one in made.command.job_ids)
+    job_ids = tuple(
+        named["id"] if one == plain else with_cluster(one, cluster) for one in made.command.job_ids
+    )
     read = partial(_read, job_id=job_ids[0], clusters=clusters)
     argv = made.command.argv
     if cluster:
@@ -122,18 +212,26 @@ def resubmission(
     mark: str,
     limits: NewLimits = AS_IT_WAS,
 ) -> SubmitCommand:
-    """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array of unknown tasks."""
+    """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array
+    of unknown tasks.
+    """
     row = detail.job.to_pylist()[0]
     native = {**past, **detail.native}
     if "+" in row["id"] or last_value_of(native, "HetJobId") is not None:
-        raise UsageError(f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here.")
+        raise UsageError(
+            f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
+        )
     line = _submit_line(row, detail.native, past, script)
     in_script = read_directives(script.text).options
     notes: list[str] = []
     if line is None:
         options = _recorded_options(row, native, in_script)
         arguments = _recorded_arguments(detail.native)
-        rest = "; so are the script's arguments" if arguments else "; arguments of the script are not known"
+        rest = (
+            "; so are the script's arguments"
+            if arguments
+            else "; arguments of the script are not known"
+        )
         notes.append(f"its command line is unknown: options are rebuilt from Slurm's record{rest}")
     else:
         options, dropped = _split_options(line.options, row)
@@ -142,7 +240,10 @@ def resubmission(
         arguments = line.script[1:]
         notes += _blank_notes(line, arguments)
     given = {option.name for option in (*(line.options if line else ()), *in_script)}
-    words = [*options, *_pinned(row, given if line else {option.partition("=")[0][2:] for option in options})]
+    words = [
+        *options,
+        *_pinned(row, given if line else {option.partition("=")[0][2:] for option in options}),
+    ]
     if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
         # It may be from the script's file, or a variable: stdin has none.
         words.append(f"--job-name={row['name']}")
@@ -152,9 +253,14 @@ def resubmission(
     if row["work_dir"]:
         words.append(f"--chdir={row['work_dir']}")
     own_comment = _own_comment(row["comment"])
-    words.append(f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}")
+    words.append(
+        f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
+    )
     if own_comment:
-        notes.append("it keeps its own comment; if the answer is lost, the job is looked for by its name and time")
+        notes.append(
+            "it keeps its own comment; if the answer is lost, the job is looked for by its name "
+            "and time"
+        )
     notes += _environment_notes((*(line.options if line else ()), *in_script))
     if any("\ufffd" in word for word in words):
         notes.append("bytes that are not UTF-8 were lost: some options may differ")
@@ -162,30 +268,41 @@ def resubmission(
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else with_tasks(asked, tasks)
     stdin = script.text.encode("utf-8", "surrogateescape")
-    command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS, explain=_explain)
+    command = ActionCommand(
+        argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS, explain=_explain
+    )
     return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
 
 
 def _on_target(after: str, target: str, clusters: Clusters) -> str:
-    """What a job waits for, as its own cluster knows it; raises UsageError for a job of another one."""
+    """What a job waits for, as its own cluster knows it; raises UsageError for a job of another
+    one.
+    """
     kind, colon, job_id = after.rpartition(":")
     plain, cluster = clusters.of_job(job_id)
     if cluster != (clusters.of_job(f"1@{target}")[1] if target else ""):
-        raise UsageError(f"{job_id} is on another cluster", "A job waits only for jobs of its own cluster.")
+        raise UsageError(
+            f"{job_id} is on another cluster", "A job waits only for jobs of its own cluster."
+        )
     return f"{kind}{colon}{plain}"
 
 
 def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitCommand:
-    """sbatch for a script that is handed in for the first time; options given beat the script's own lines.
+    """sbatch for a script that is handed in for the first time; options given beat the script's own
+    lines.
 
-    Raises UsageError for an option that sbatch does not know, or a second array. Through sudo it has to be a file.
+    Raises UsageError for an option that sbatch does not know, or a second array. Through sudo it
+    has to be a file.
     """
     if wanted.run_as and not wanted.file:
-        raise UsageError("a script on stdin is not submitted as another account", "Have it staged first.")
+        raise UsageError(
+            "a script on stdin is not submitted as another account", "Have it staged first."
+        )
     line = read_command_line(wanted.options)
     if line.script:
         raise UsageError(
-            f"{line.script[0]!r} is not an option of sbatch", "The script's own arguments follow another --."
+            f"{line.script[0]!r} is not an option of sbatch",
+            "The script's own arguments follow another --.",
         )
     text = wanted.script.decode("utf-8", "surrogateescape")
     given = (*line.options, *read_directives(text).options)
@@ -212,9 +329,20 @@ def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitC
     # A job that has a comment of its own keeps it.
     mark = wanted.mark if last_value(given, "comment") is None else ""
     if mark:
-        words.append(f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}")
+        words.append(
+            f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}"
+        )
     if wanted.run_as:
-        argv = ("sudo", "-n", "-u", wanted.run_as, wanted.program or "sbatch", *words, wanted.file, *wanted.arguments)
+        argv = (
+            "sudo",
+            "-n",
+            "-u",
+            wanted.run_as,
+            wanted.program or "sbatch",
+            *words,
+            wanted.file,
+            *wanted.arguments,
+        )
     elif wanted.file:
         argv = (*_CLEAN, "sbatch", *words, wanted.file, *wanted.arguments)
     else:
@@ -222,7 +350,8 @@ def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitC
     read = partial(_read, job_id=wanted.name, clusters=clusters)
     stdin = None if wanted.file else wanted.script
     command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
-    # A lost job of another cluster is in none of the lists that are searched: it must not count as never sent.
+    # A lost job of another cluster is in none of the lists that are searched: it must not count as
+    # never sent.
     is_here = target in {"", clusters.default, *(() if clusters.named else (clusters.own,))}
     return SubmitCommand(command, (), mark, (job_name or wanted.name) if is_here else "")
 
@@ -252,7 +381,12 @@ def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[lis
             kept += option.words
         elif option.name in _OF_THAT_TIME:
             dropped.append(_word(option.name, option.value))
-        elif option.name in _FILES and option.value and not option.value.startswith("/") and not has_folder:
+        elif (
+            option.name in _FILES
+            and option.value
+            and not option.value.startswith("/")
+            and not has_folder
+        ):
             # Relative to where sbatch was called: the job's folder, as none was chosen.
             kept.append(f"--{option.name}={row['work_dir']}/{option.value}")
         elif option.name not in _NOT_THE_JOBS and option.name not in _SAID_ANEW:
@@ -267,17 +401,23 @@ def _word(name: str, value: str | None) -> str:
 def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
     if not line.is_certain:
         return [
-            "Slurm keeps its command line without quotes, and where the script's name begins is not certain:"
+            "Slurm keeps its command line without quotes, and where the script's name begins is "
+            "not certain:"
             " compare the options with those it had"
         ]
     if len(arguments) > 1:
-        return ["Slurm stores the command line without quotes: arguments are assumed to contain no blanks"]
+        return [
+            "Slurm stores the command line without quotes: arguments are assumed to contain no "
+            "blanks"
+        ]
     return []
 
 
 def _pinned(row: Mapping[str, Any], given: Iterable[str]) -> list[str]:
     known = set(given)
-    words = [f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]]
+    words = [
+        f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]
+    ]
     if "time" not in known and row["limit_seconds"]:
         words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
     return words
@@ -291,7 +431,9 @@ def _with_limits(
     if limits.time_seconds is not None:
         replaced["time"] = f"--time={-(-limits.time_seconds // 60)}"
     if limits.memory_bytes is not None:
-        on_line = [name for name in _MEMORY_OPTIONS if any(word.startswith(f"--{name}=") for word in words)]
+        on_line = [
+            name for name in _MEMORY_OPTIONS if any(word.startswith(f"--{name}=") for word in words)
+        ]
         written = [name for name in _MEMORY_OPTIONS if last_value(in_script, name) is not None]
         name = next(iter((*on_line, *written)), "mem")
         of_a_node = {"mem": 1, "mem-per-cpu": row["cpus"], "mem-per-gpu": row["gpus"]}[name] or 1
@@ -303,7 +445,9 @@ def _with_limits(
 
 
 def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
-    """What takes the place of directives that were meant for then; sbatch reads an empty dependency as none."""
+    """What takes the place of directives that were meant for then; sbatch reads an empty dependency
+    as none.
+    """
     names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
     if names:
         notes.append(f"its #SBATCH lines for these are overridden: {', '.join(names)}")
@@ -326,7 +470,9 @@ def _array(
     given = last_value(on_line, "array") or last_value(in_script, "array")
     if tasks is None:
         if given is None:
-            raise UsageError(f"which tasks array {row['array_id']} had is unknown", "Name the tasks.")
+            raise UsageError(
+                f"which tasks array {row['array_id']} had is unknown", "Name the tasks."
+            )
         return [f"--array={given}"]
     throttle = _throttle(given) or digits(native.get("ArrayTaskThrottle"))
     limited = f"%{throttle}" if throttle else ""
@@ -360,8 +506,12 @@ def _recorded_arguments(native: Mapping[str, str]) -> tuple[str, ...]:
     return () if command is None else tuple(command.split(" ")[1:])
 
 
-def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]) -> list[str]:
-    """Options for what scontrol tells of a job; these take the place of the script's own, which say the same."""
+def _recorded_options(
+    row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]
+) -> list[str]:
+    """Options for what scontrol tells of a job; these take the place of the script's own, which say
+    the same.
+    """
 
     def text_of(key: str) -> str:
         value = last_value_of(native, key) or ""
@@ -389,7 +539,9 @@ def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_scri
         words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
     if "JobId" not in native:
         return words
-    stdout, stderr = (_as_pattern(last_value_of(native, key), row, native) for key in ("StdOut", "StdErr"))
+    stdout, stderr = (
+        _as_pattern(last_value_of(native, key), row, native) for key in ("StdOut", "StdErr")
+    )
     if stdout and stdout != f"{row['work_dir']}/{TASK_DEFAULT if row['array_id'] else JOB_DEFAULT}":
         words += [f"--output={stdout}"] if last_value(in_script, "output") is None else []
     if stderr and stderr != stdout and last_value(in_script, "error") is None:
@@ -398,7 +550,9 @@ def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_scri
 
 
 def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, str]) -> str:
-    """The pattern of a path that scontrol shows filled in: the job's numbers in the file's name, not in its folders."""
+    """The pattern of a path that scontrol shows filled in: the job's numbers in the file's name,
+    not in its folders.
+    """
     if path is None:
         return ""
     folder, slash, name = path.rpartition("/")
@@ -422,9 +576,14 @@ def _as_option(name: str, value: str) -> str:
 
 
 def log_folders(wanted: Submission) -> tuple[str, ...]:
-    """The folders of --output and --error; sbatch makes none, and a job without one fails at once."""
+    """The folders of --output and --error; sbatch makes none, and a job without one fails at
+    once.
+    """
     line = read_command_line(wanted.options)
-    given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
+    given = (
+        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+        *line.options,
+    )
     start = last_value(given, "chdir") or ""
     found = []
     for name in ("output", "error"):
@@ -438,7 +597,10 @@ def log_folders(wanted: Submission) -> tuple[str, ...]:
 def array_refusal_query(wanted: Submission) -> Query[str] | None:
     """Asks for the limits that an array may be over, of one over Slurm's own defaults."""
     line = read_command_line(wanted.options)
-    given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
+    given = (
+        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+        *line.options,
+    )
     written = wanted.array or last_value(given, "array")
     try:
         tasks = parse_tasks(written) if written else None
@@ -458,7 +620,10 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
     limits = {name: int(value) for name, value in _LIMIT_LINE.findall(answer.stdout)}
     size, jobs = limits.get(b"MaxArraySize"), limits.get(b"MaxJobCount")
     if size is not None and _highest(tasks) >= size:
-        return f"task {_highest(tasks)} is over this cluster's limit: at most {size - 1} (MaxArraySize = {size})"
+        return (
+            f"task {_highest(tasks)} is over this cluster's limit: at most {size - 1} "
+            f"(MaxArraySize = {size})"
+        )
     # The controller keeps one place free.
     if jobs is not None and tasks.count >= jobs:
         most = f"at most {jobs - 1} jobs at a time for all users (MaxJobCount = {jobs})"
@@ -471,22 +636,36 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
 
 def _explain(line: str) -> str:
     """What sbatch says while it tries again, with why."""
-    return line if _TRIES_AGAIN not in line else f"{line} ({_MAY_BE_FULL}; sbatch retries for about 2 minutes)"
+    return (
+        line
+        if _TRIES_AGAIN not in line
+        else f"{line} ({_MAY_BE_FULL}; sbatch retries for about 2 minutes)"
+    )
 
 
 def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[Outcome, ...]:
-    """`Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script asks for that: the new job is 93@lab2."""
+    """`Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script asks for that: the
+    new job is 93@lab2.
+    """
     if answer.status == 0:
         found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)
         if found is None:
             if _TESTED.search(answer.stderr):
-                return (Outcome(job_id, False, "nothing was submitted: --test-only only estimates the start"),)
+                return (
+                    Outcome(
+                        job_id, False, "nothing was submitted: --test-only only estimates the start"
+                    ),
+                )
             return (Outcome(job_id, True, "submitted, but sbatch returned no job ID"),)
         cluster = found[2].decode("utf-8", "replace") if found[2] else clusters.default
         if cluster == clusters.own and not clusters.named:
             cluster = ""
         return (Outcome(job_id, True, f"job {with_cluster(found[1].decode(), cluster)}"),)
-    lines = [line.strip() for line in excerpt(answer.stderr or answer.stdout).splitlines() if line.strip()]
+    lines = [
+        line.strip()
+        for line in excerpt(answer.stderr or answer.stdout).splitlines()
+        if line.strip()
+    ]
     words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
     words += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in words else ""
     may_be_done = answer.status in _CUT_OFF or any(phrase in words for phrase in _MAY_BE_DONE)
@@ -512,10 +691,16 @@ _HINTS = (
         "Requested node configuration is not available",
         "no node can meet the request: use fewer GPUs, CPUs or less memory",
     ),
-    ("Invalid account or account/partition", "you cannot charge this account, or not in this partition"),
+    (
+        "Invalid account or account/partition",
+        "you cannot charge this account, or not in this partition",
+    ),
     ("Invalid qos", "no such QoS, or your account cannot use it"),
     ("Invalid partition name", "no such partition"),
-    ("Invalid --time", "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"),
+    (
+        "Invalid --time",
+        "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit",
+    ),
     ("requested time limit is invalid", "it asks for more time than the partition allows"),
     ("Node count specification invalid", "it asks for more nodes than the partition allows"),
     ("accounting/QOS policy", "it exceeds a limit of its account or QoS: time, size or job count"),
@@ -528,12 +713,19 @@ _HINTS = (
     ("Invalid feature", "no node has this feature"),
     ("dependency problem", "a job it depends on does not exist"),
     ("DOS line breaks", "save it with Unix line endings"),
-    ("does not look like a batch script", "its first line must be #!/bin/bash or similar, with nothing before it"),
+    (
+        "does not look like a batch script",
+        "its first line must be #!/bin/bash or similar, with nothing before it",
+    ),
 )
 
 
-def start_estimate_query(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> Query[StartEstimate]:
-    """The command that would submit it, with --test-only; the script goes through stdin as for that."""
+def start_estimate_query(
+    wanted: Submission, *, clusters: Clusters = NO_OTHERS
+) -> Query[StartEstimate]:
+    """The command that would submit it, with --test-only; the script goes through stdin as for
+    that.
+    """
     argv = submission(replace(wanted, mark=""), clusters=clusters).command.argv
     at = argv.index("sbatch") + 1
     given = read_command_line(wanted.options).options
@@ -541,12 +733,20 @@ def start_estimate_query(wanted: Submission, *, clusters: Clusters = NO_OTHERS) 
     notes = _not_counted((*in_script, *given), wanted)
     tested = ("env", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *argv[:at], "--test-only", *argv[at:])
     return Query(
-        tested, partial(parse_start_estimate, notes=notes), _START_ESTIMATE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES
+        tested,
+        partial(parse_start_estimate, notes=notes),
+        _START_ESTIMATE_LIMIT_SECONDS,
+        cap_bytes=TEXT_BYTES,
     )
 
 
 def start_again_estimate_query(
-    clusters: Clusters, detail: JobDetail, past: Mapping[str, str], script: Script, limits: NewLimits, nodes: int | None
+    clusters: Clusters,
+    detail: JobDetail,
+    past: Mapping[str, str],
+    script: Script,
+    limits: NewLimits,
+    nodes: int | None,
 ) -> Query[StartEstimate]:
     """As SubmitPart.start_again_estimate: what `resubmission` would run, with --test-only."""
     argv = resubmission_on_cluster(clusters, detail, past, script, None, "", limits).command.argv
@@ -561,7 +761,9 @@ def start_again_estimate_query(
 
 
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:
-    """The start, or why it would be refused; raises ControllerDown, NoConfiguration, CommandMissing."""
+    """The start, or why it would be refused; raises ControllerDown, NoConfiguration,
+    CommandMissing.
+    """
     words = answer.stderr.decode("utf-8", "replace")
     if answer.status != 0:
         error = failure(answer)
@@ -590,12 +792,21 @@ def _not_counted(given: tuple[Option, ...], wanted: Submission) -> tuple[str, ..
     waits += ["it is held"] if wanted.held and "hold" not in asked else []
     waits += ["it depends on other jobs"] if wanted.after and "dependency" not in asked else []
     notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
-    return (*notes, "of an array, its first task") if wanted.array or last_value(given, "array") else tuple(notes)
+    return (
+        (*notes, "of an array, its first task")
+        if wanted.array or last_value(given, "array")
+        else tuple(notes)
+    )
 
 
 def _refusal(words: str) -> str:
-    lines = [_START_ESTIMATE_PREFIX.sub("", line.strip()) for line in excerpt(words.encode()).splitlines()]
-    told = list(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))[-_SHOWN_LINES:]
+    lines = [
+        _START_ESTIMATE_PREFIX.sub("", line.strip())
+        for line in excerpt(words.encode()).splitlines()
+    ]
+    told = list(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))[
+        -_SHOWN_LINES:
+    ]
     # A sentence goes on over several lines.
     return "; ".join(told).replace("; line must", " line must").replace("; instead", " instead")
 

@@ -1,4 +1,5 @@
-"""What a Slurm job uses: the samples of its running steps from sstat, those of its ended steps from sacct.
+"""What a Slurm job uses: the samples of its running steps from sstat, those of its ended steps from
+sacct.
 
 Both print fields of Slurm's own only, so their `|` is not a field of anybody's.
 """
@@ -27,15 +28,24 @@ from hpcdash.domain.units import parse_memory
 from hpcdash.errors import SchedulerRefused
 
 N = TypeVar("N", int, float)
-RUNNING_FIELDS = ("jobid", "ntasks", "nodelist", "tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss")
+RUNNING_FIELDS = (
+    "jobid",
+    "ntasks",
+    "nodelist",
+    "tresusageintot",
+    "tresusageinmax",
+    "tresusageouttot",
+    "maxrss",
+)
 ENDED_FIELDS = (
     *("jobid", "ntasks", "nnodes", "start", "end", "elapsedraw", "ncpus", "alloctres", "totalcpu"),
     *("tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss"),
 )
-# sstat takes '6_1' and '25+1' for jobs 6 and 25: it is given the number that each task and component has of its own.
-# squeue, asked for a component, lists all of them.
+# sstat takes '6_1' and '25+1' for jobs 6 and 25: it is given the number that each task and
+# component has of its own. squeue, asked for a component, lists all of them.
 _SSTAT_BY_OWN_NUMBER = (
-    'known=$(squeue -a -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed -n "s/^$1 //p"); '
+    'known=$(squeue -a -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed '
+    '-n "s/^$1 //p"); '
     '[ -n "$id" ] || exit 0; exec sstat -a -n -P -j "$id" -o "$2"'
 )
 _NO_STEP = "No steps running for job"
@@ -46,7 +56,9 @@ NO_STEP_NOTE = "no step is running right now"
 
 
 class _Step(Struct, frozen=True):
-    """One step: sums over its tasks, the largest of one task, and when it ran (None: not known, or to this day)."""
+    """One step: sums over its tasks, the largest of one task, and when it ran (None: not known, or
+    to this day).
+    """
 
     name: str
     tasks: int
@@ -67,7 +79,9 @@ class _Step(Struct, frozen=True):
 
 
 def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
-    """sstat for a job that runs, sacct for one that ended; None for one that did not start, and for a whole array."""
+    """sstat for a job that runs, sacct for one that ended; None for one that did not start, and for
+    a whole array.
+    """
     job_id, state = str(row["id"]), row["state"]
     if state in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None
@@ -111,7 +125,9 @@ def parse_running(answer: Answer, *, asked: Usage) -> Usage:
         if words.strip() and _NO_STEP not in words:
             raise failure(answer)
         return replace(asked, note=NO_STEP_NOTE)
-    return replace(_summed(asked, steps, _sum_known(step.cpu_seconds for step in steps)), note=RUNNING_NOTE)
+    return replace(
+        _summed(asked, steps, _sum_known(step.cpu_seconds for step in steps)), note=RUNNING_NOTE
+    )
 
 
 def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
@@ -172,7 +188,9 @@ def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _
         tasks=tasks,
         nodes=nodes,
         cpu_seconds=cpu_seconds,
-        memory_bytes=_memory_peak(total.get("mem"), size_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes),
+        memory_bytes=_memory_peak(
+            total.get("mem"), size_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes
+        ),
         gpu_percent=_largest(total.get("gres/gpuutil"), most.get("gres/gpuutil")),
         gpu_memory_bytes=_largest(total.get("gres/gpumem"), most.get("gres/gpumem")),
         read_bytes=_largest(total.get("fs/disk"), most.get("fs/disk")),
@@ -181,9 +199,11 @@ def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _
 
 
 def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int) -> int | None:
-    """What a node's tasks held together, at most: the largest task's peak times the tasks on a node.
+    """What a node's tasks held together, at most: the largest task's peak times the tasks on a
+    node.
 
-    Slurm's sum over all tasks is that of the last sample, so it may be less than the peak of one of them.
+    Slurm's sum over all tasks is that of the last sample, so it may be less than the peak of one of
+    them.
     """
     if largest is None:
         return None if total is None else total // nodes
@@ -196,7 +216,9 @@ def _summed(asked: Usage, steps: Sequence[_Step], cpu_seconds: float | None) -> 
         asked,
         cpu_seconds=cpu_seconds,
         memory_peak_bytes=_peak(steps),
-        gpu_percent=None if gpu_percent is None else min(100.0, gpu_percent / max(1, asked.gpus or 1)),
+        gpu_percent=None
+        if gpu_percent is None
+        else min(100.0, gpu_percent / max(1, asked.gpus or 1)),
         gpu_memory_peak_bytes=_largest(*(step.gpu_memory_bytes for step in steps)),
         disk_read_bytes=_sum_known(step.read_bytes for step in steps),
         disk_written_bytes=_sum_known(step.written_bytes for step in steps),
@@ -208,7 +230,9 @@ def _peak(steps: Sequence[_Step]) -> int | None:
     alone = [step.memory_bytes for step in steps if not step.is_numbered]
     numbered = [step for step in steps if step.is_numbered]
     together = [
-        _sum_known(other.memory_bytes for other in numbered if other is step or _runs_at(other, step))
+        _sum_known(
+            other.memory_bytes for other in numbered if other is step or _runs_at(other, step)
+        )
         for step in numbered
     ]
     return _largest(*alone, *together)
@@ -232,7 +256,9 @@ def _largest(*amounts: N | None) -> N | None:
 
 
 def _amounts(text: str) -> dict[str, int]:
-    """Sizes and counts of 'cpu=00:00:27,fs/disk=48616,mem=367864K'; what is no number is left out."""
+    """Sizes and counts of 'cpu=00:00:27,fs/disk=48616,mem=367864K'; what is no number is left
+    out.
+    """
     found = {}
     for part in text.split(","):
         name, _, value = part.partition("=")

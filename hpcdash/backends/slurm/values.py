@@ -60,7 +60,10 @@ _SIGNAL_MASK = 0x7F
 
 
 def integers(column: pa.ChunkedArray) -> pa.Array:
-    """Whole numbers; what is none is null. Falls back to one look a distinct text when any row is odd ('1.5K')."""
+    """Whole numbers; what is none is null.
+
+    Falls back to one look a distinct text when any row is odd ('1.5K').
+    """
     return whole_numbers(column, whole_number)
 
 
@@ -78,12 +81,16 @@ def whole_number(text: str) -> int | None:
 
 
 def instants(column: pa.ChunkedArray) -> pa.Array:
-    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the year 9999."""
+    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the
+    year 9999.
+    """
     return utc_instants(integers(column))
 
 
 def duration_seconds(text: str) -> int | None:
-    """'[D-]HH:MM:SS', 'MM:SS'; None for UNLIMITED, infinite, Partition_Limit and what is no time."""
+    """'[D-]HH:MM:SS', 'MM:SS'; None for UNLIMITED, infinite, Partition_Limit and what is no
+    time.
+    """
     found = _CLOCK.fullmatch(text)
     if found is None:
         return None
@@ -100,8 +107,9 @@ def durations(column: pa.ChunkedArray) -> pa.Array:
 def tres(text: str) -> tuple[int | None, int | None]:
     """(GPUs, memory in bytes) of 'cpu=4,mem=4G,node=1,gres/gpu=2'.
 
-    GPUs are the untyped count, else the sum of the typed ones, else one a node for shards or MPS, and None where none
-    is named; memory's units are binary, a bare number is MiB, and no memory is None.
+    GPUs are the untyped count, else the sum of the typed ones, else one a node for shards or MPS,
+    and None where none is named; memory's units are binary, a bare number is MiB, and no memory is
+    None.
     """
     found = _MEMORY.search(text)
     memory = _memory_bytes(found[1]) if found else None
@@ -117,7 +125,9 @@ def tres(text: str) -> tuple[int | None, int | None]:
 
 
 def requested_gpus(text: str) -> int | None:
-    """GPUs of a tres-per-… field, such as 'gres:gpu:a100:2'; one for shards or MPS, and None where it names none."""
+    """GPUs of a tres-per-… field, such as 'gres:gpu:a100:2'; one for shards or MPS, and None where
+    it names none.
+    """
     found = _REQUESTED.findall(text)
     gpus = [count or words.rpartition(":")[2] for kind, words, count in found if kind == "gpu"]
     if gpus:
@@ -156,7 +166,9 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def wait_status(text: str) -> tuple[int, int] | None:
-    """(exit code, signal) from a raw wait status ('768': exit 3) or from Slurm's own 'code:signal'."""
+    """(exit code, signal) from a raw wait status ('768': exit 3) or from Slurm's own
+    'code:signal'.
+    """
     found = _EXIT.fullmatch(text)
     if found is None:
         return None
@@ -170,14 +182,29 @@ def wait_status(text: str) -> tuple[int, int] | None:
 # Slurm's fields that hold an instant, of scontrol and of sacct; others ending so hold durations.
 _INSTANT_FIELDS = frozenset(
     {
-        *("AccrueTime", "Deadline", "EligibleTime", "EndTime", "LastSchedEval", "PreemptEligibleTime", "PreemptTime"),
+        *(
+            "AccrueTime",
+            "Deadline",
+            "EligibleTime",
+            "EndTime",
+            "LastSchedEval",
+            "PreemptEligibleTime",
+            "PreemptTime",
+        ),
         *("StartTime", "SubmitTime", "SuspendTime", "Eligible", "End", "Start", "Submit"),
     }
 )
 
 
 def readable_instant(field: str, text: str) -> str:
-    """What a person sees of a field: epoch seconds, which we ask for, as RFC 3339 in UTC; all else as it is."""
-    if field in _INSTANT_FIELDS and text.isascii() and text.isdigit() and len(text) <= _EPOCH_DIGITS:
+    """What a person sees of a field: epoch seconds, which we ask for, as RFC 3339 in UTC; all else
+    as it is.
+    """
+    if (
+        field in _INSTANT_FIELDS
+        and text.isascii()
+        and text.isdigit()
+        and len(text) <= _EPOCH_DIGITS
+    ):
         return format_utc(int(text))
     return text

@@ -1,1 +1,4 @@
-"""Sample jobs of the demonstration: what they are, and how they are handed in. Standard library alone."""
+"""Sample jobs of the demonstration: what they are, and how they are handed in.
+
+Standard library alone.
+"""

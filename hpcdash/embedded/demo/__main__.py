@@ -1,7 +1,8 @@
-"""`python -m hpcdash.embedded.demo FOLDER`: fills a demonstration's queue, says so, and ends it when stdin ends.
+"""`python -m hpcdash.embedded.demo FOLDER`: fills a demonstration's queue, says so, and ends it
+when stdin ends.
 
-Whoever began it holds the other end of stdin: however that program ends, nothing of the demonstration stays. Where this
-one is killed too, the next demonstration takes away what is left.
+Whoever began it holds the other end of stdin: however that program ends, nothing of the
+demonstration stays. Where this one is killed too, the next demonstration takes away what is left.
 stdout gets one line: READY, or why there is no demonstration.
 """
 
@@ -16,7 +17,8 @@ from hpcdash.errors import HpcdashError
 
 
 def main(folder: Path) -> None:
-    # A terminal that is closed, and whoever ends it with its whole session, end the program that holds stdin.
+    # A terminal that is closed, and whoever ends it with its whole session, end the program that
+    # holds stdin.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # Apart: it may take seconds, which nobody waits for.

@@ -1,4 +1,6 @@
-"""The demonstration's jobs: a dozen small ones that really run, each to show something of the dashboard."""
+"""The demonstration's jobs: a dozen small ones that really run, each to show something of the
+dashboard.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _END_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One submission: its name, what it runs, sbatch's options; `after` names one handed in before."""
+    """One submission: its name, what it runs, sbatch's options; `after` names one handed in
+    before.
+    """
 
     name: str
     command: str
@@ -52,9 +56,16 @@ def samples(folder: Path) -> tuple[Sample, ...]:
 
     def switches(name: str) -> tuple[tuple[str, str], ...]:
         kinds = ("kill", "save")
-        return tuple((f"HPCDASH_{kind.upper()}_SWITCH", str(folder / f"{name}.{kind}")) for kind in kinds)
+        return tuple(
+            (f"HPCDASH_{kind.upper()}_SWITCH", str(folder / f"{name}.{kind}")) for kind in kinds
+        )
 
-    chain = (("HEAD_START", "900"), ("SECONDS_A_STEP", "0.25"), ("STEPS_A_RUN", "1100"), ("CHECKPOINT", "chain.txt"))
+    chain = (
+        ("HEAD_START", "900"),
+        ("SECONDS_A_STEP", "0.25"),
+        ("STEPS_A_RUN", "1100"),
+        ("CHECKPOINT", "chain.txt"),
+    )
     return (
         Sample(
             "train-7b",
@@ -65,9 +76,17 @@ def samples(folder: Path) -> tuple[Sample, ...]:
         Sample("tokenize", "echo 1.2 B tokens written", ("--time=10",)),
         Sample("ablation-lr1e-3", _python("broken.py"), ("--time=1:00:00", "--gpus=1")),
         Sample("shards", _python("preprocess.py"), ("--array=1-10%4", "--time=15")),
-        Sample("finetune-lora", _python("finetune.py"), ("--time=30", "--gpus=1", "--error=finetune-lora-%j.err")),
+        Sample(
+            "finetune-lora",
+            _python("finetune.py"),
+            ("--time=30", "--gpus=1", "--error=finetune-lora-%j.err"),
+        ),
         Sample("profile-io", "echo started; exec sleep 600", ("--time=0:02",)),
-        Sample("allreduce-bench", "echo rank 0: waiting for rank 3 of 4; sleep 86400", ("--time=4:00:00",)),
+        Sample(
+            "allreduce-bench",
+            "echo rank 0: waiting for rank 3 of 4; sleep 86400",
+            ("--time=4:00:00",),
+        ),
         Sample(
             "train-chain",
             _python("train.py", "--resume"),
@@ -82,7 +101,10 @@ def samples(folder: Path) -> tuple[Sample, ...]:
 
 
 class Demonstration:
-    """A queue in a folder of its own, thrown away at the end. A process has one: its working folder is the jobs'."""
+    """A queue in a folder of its own, thrown away at the end.
+
+    A process has one: its working folder is the jobs'.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,7 +112,9 @@ class Demonstration:
         self.work_folder = folder / "work"
 
     def begin(self) -> None:
-        """Hand the samples in through the queue's own commands; raises HpcdashError where it takes one not."""
+        """Hand the samples in through the queue's own commands; raises HpcdashError where it takes
+        one not.
+        """
         self.queue_folder.mkdir(mode=0o700)
         self.work_folder.mkdir(mode=0o700)
         atomic_write(self.queue_folder / "slots.json", json.dumps(_SLOTS).encode())
@@ -108,10 +132,14 @@ class Demonstration:
             numbers[sample.name] = self._hand_in(sample, numbers)
 
     def _hand_in(self, sample: Sample, numbers: dict[str, str]) -> str:
-        pattern = "%A_%a" if any(option.startswith("--array") for option in sample.options) else "%j"
+        pattern = (
+            "%A_%a" if any(option.startswith("--array") for option in sample.options) else "%j"
+        )
         file = re.sub(r"[^a-z0-9-]+", "-", sample.name).strip("-")
         script = self.work_folder / f"{file}.sh"
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sample.environment)
+        exports = "".join(
+            f"export {name}={shlex.quote(value)}\n" for name, value in sample.environment
+        )
         script.write_text(f"#!/bin/sh\n{exports}{sample.command}\n")
         options = [f"--job-name={sample.name}", f"--output={file}-{pattern}.out", *sample.options]
         if sample.after:
@@ -145,11 +173,14 @@ class Demonstration:
                     time.sleep(0.01)
         finally:
             # A supervisor that the last poll has started may not have its lock yet.
-            processes.send(processes.marked(f"{processes.APART}={self.queue_folder}"), signal.SIGKILL)
+            processes.send(
+                processes.marked(f"{processes.APART}={self.queue_folder}"), signal.SIGKILL
+            )
 
 
 def remove_left_behind(beside: Path) -> None:
-    """End and remove this person's demonstrations in the folder of `beside` whose own processes were killed.
+    """End and remove this person's demonstrations in the folder of `beside` whose own processes
+    were killed.
 
     Each holds the lock of its folder as long as there is somebody to take it away.
     """

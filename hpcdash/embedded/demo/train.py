@@ -1,6 +1,9 @@
-"""A stand-in for a training: a loss that falls, with one spike, in a log like Megatron's. Polls its two switches.
+"""A stand-in for a training: a loss that falls, with one spike, in a log like Megatron's.
 
-Standard library alone. HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH name files: the one ends it, the other has it save.
+Polls its two switches.
+
+Standard library alone. HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH name files: the one ends it, the
+other has it save.
 """
 
 import math
@@ -32,7 +35,10 @@ def is_there(name: str) -> bool:
 
 
 def takes_save_switch() -> bool:
-    """Whether a save is asked for; the file is taken away, so that it is done once. A kill switch is a person's."""
+    """Whether a save is asked for; the file is taken away, so that it is done once.
+
+    A kill switch is a person's.
+    """
     if not is_there("HPCDASH_SAVE_SWITCH"):
         return False
     os.unlink(os.environ["HPCDASH_SAVE_SWITCH"])
@@ -51,7 +57,10 @@ def main() -> None:
     noise = random.Random(int(os.environ.get("SLURM_ARRAY_TASK_ID", "7")))
     first = int(CHECKPOINT.read_text()) + 1 if "--resume" in sys.argv and CHECKPOINT.exists() else 1
     last = min(STEPS, first + STEPS_A_RUN - 1)
-    print(f"training on {os.environ.get('SLURM_JOB_NODELIST', 'this machine')}, from iteration {first} to {last}")
+    print(
+        f"training on {os.environ.get('SLURM_JOB_NODELIST', 'this machine')}, from iteration "
+        f"{first} to {last}"
+    )
     for name in ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"):
         if os.environ.get(name):
             print(f"{name}: touch {os.environ[name]}")
@@ -62,7 +71,8 @@ def main() -> None:
         throughput = noise.gauss(51_300, 400) * (0.4 if SPIKE_AT <= step < SPIKE_AT + 12 else 1)
         print(
             f" iteration {step:8}/{STEPS:8} | lm loss: {loss_at(step, noise):.6E} | "
-            f"grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | tokens/s: {throughput:.0f} | learning rate: {rate:.3E} | "
+            f"grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | tokens/s: {throughput:.0f} | learning "
+            f"rate: {rate:.3E} | "
             f"elapsed time per iteration (ms): {1000 * (began - before):.1f} | "
             f"consumed samples: {step * 1024:12} |",
             flush=step > HEAD_START,

@@ -1,1 +1,3 @@
-"""Modules that programs written for another platform import, put on their path by a command of hpcdash.job alone."""
+"""Modules that programs written for another platform import, put on their path by a command of
+hpcdash.job alone.
+"""

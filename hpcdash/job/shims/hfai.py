@@ -1,4 +1,6 @@
-"""What programs import as `hfai`: its client, checkpoint, multiprocessing and distributed, by hpcdash.job."""
+"""What programs import as `hfai`: its client, checkpoint, multiprocessing and distributed, by
+hpcdash.job.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["checkpoint", "client", "distributed", "multiprocessing"]
 
 
 class _Distributed(ModuleType):
-    """torch.distributed, but for `get_rank` and `get_world_size` before it runs: those of the nodes."""
+    """torch.distributed, but for `get_rank` and `get_world_size` before it runs: those of the
+    nodes.
+    """
 
     def __getattr__(self, name: str) -> Any:
         # What looks through all modules, as inspect does, is not to import torch.
@@ -27,19 +31,29 @@ class _Distributed(ModuleType):
         return getattr(import_module("torch.distributed"), name)
 
     def get_rank(self, *args: Any) -> int:
-        """A process's rank; before torch.distributed runs, its node's: 0 is the one that hears the suspend command."""
+        """A process's rank; before torch.distributed runs, its node's: 0 is the one that hears the
+        suspend command.
+        """
         return self._torch().get_rank(*args) if self._torch() else int(os.environ.get("RANK", "0"))
 
     def get_world_size(self, *args: Any) -> int:
         """How many processes there are; before torch.distributed runs, how many nodes."""
-        return self._torch().get_world_size(*args) if self._torch() else int(os.environ.get("WORLD_SIZE", "1"))
+        return (
+            self._torch().get_world_size(*args)
+            if self._torch()
+            else int(os.environ.get("WORLD_SIZE", "1"))
+        )
 
     def _torch(self) -> Any:
         found = getattr(sys.modules.get("torch"), "distributed", None)
-        return found if found is not None and found.is_available() and found.is_initialized() else None
+        return (
+            found if found is not None and found.is_available() and found.is_initialized() else None
+        )
 
 
 distributed = _Distributed("hfai.distributed")
 for _module in (checkpoint, client, distributed, multiprocessing):
     # For `import hfai.client` and `from hfai.client import …`.
-    sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2].replace('suspend', 'client')}"] = _module
+    sys.modules[
+        f"{__name__}.{_module.__name__.rpartition('.')[2].replace('suspend', 'client')}"
+    ] = _module

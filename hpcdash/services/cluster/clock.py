@@ -42,7 +42,9 @@ class ClusterClock:
     It goes on steadily: what is done to this machine's clock meanwhile does not move it.
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _steady_seconds) -> None:
+    def __init__(
+        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _steady_seconds
+    ) -> None:
         self._wall = wall
         self._steady = steady
         self._zero = wall() - steady()
@@ -56,7 +58,9 @@ class ClusterClock:
         return self.now() - self._wall()
 
     def measured(self, whole_seconds: float, asked_at: float, answered_at: float) -> None:
-        """Take what the cluster's clock said at some moment between two of `now`, without its part of a second."""
+        """Take what the cluster's clock said at some moment between two of `now`, without its part
+        of a second.
+        """
         least, most = whole_seconds - answered_at, whole_seconds + 1 - asked_at
         if least > _TOLERATED_SECONDS or most < -_TOLERATED_SECONDS:
             self._zero += (least + most) / 2
@@ -73,7 +77,8 @@ class FrozenClock:
 
 
 def latest_time(jobs: pa.Table) -> float | None:
-    """The time of the cluster, in epoch seconds, that running jobs tell: when one began, and how long it has run.
+    """The time of the cluster, in epoch seconds, that running jobs tell: when one began, and how
+    long it has run.
 
     It is no later than that; None where none runs.
     """
@@ -87,7 +92,10 @@ def _read_clock(answer: Answer) -> float:
     text = answer.stdout.strip()
     if answer.status != 0 or not text.isdigit():
         raise UnreadableOutput(
-            "date printed no time", argv=answer.argv, status=answer.status, words=excerpt(answer.stderr or text)
+            "date printed no time",
+            argv=answer.argv,
+            status=answer.status,
+            words=excerpt(answer.stderr or text),
         )
     return float(text)
 

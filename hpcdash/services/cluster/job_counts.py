@@ -1,4 +1,7 @@
-"""Job counts of nodes and queues from everyone's queue, and the jobs on nodes that are down. Pure."""
+"""Job counts of nodes and queues from everyone's queue, and the jobs on nodes that are down.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ _NODES_A_JOB = 200_000
 def with_job_counts(kind: Kind, table: pa.Table, jobs: pa.Table) -> pa.Table:
     """A nodes table with `jobs`, or a queues table with `jobs_running` and `jobs_pending`.
 
-    What a node says of itself stays. Of a queue's own counts and those of its rows the larger ones: a server may hide
-    the jobs of others, and count an array that waits as one.
+    What a node says of itself stays. Of a queue's own counts and those of its rows the larger ones:
+    a server may hide the jobs of others, and count an array that waits as one.
     """
     states = pc.cast(jobs["state"], pa.string())
     active = pc.is_in(states, pa.array([str(state) for state in ACTIVE]))
@@ -59,11 +62,19 @@ def with_down_hosts(jobs: pa.Table, down: Collection[str]) -> pa.Table:
         return jobs
     reasons = as_array(jobs["reason"]).cast(pa.string()).to_pylist()
     for at, names in enumerate(jobs["node_list"].to_pylist()):
-        if names and runs[at].as_py() and (lost := [host for host in sorted(down) if contains(names, host)]):
+        if (
+            names
+            and runs[at].as_py()
+            and (lost := [host for host in sorted(down) if contains(names, host)])
+        ):
             reasons[at] = f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} down"
     field = jobs.schema.field("reason")
     column = pa.array(reasons, pa.string())
-    column = column.dictionary_encode().cast(field.type) if pa.types.is_dictionary(field.type) else column
+    column = (
+        column.dictionary_encode().cast(field.type)
+        if pa.types.is_dictionary(field.type)
+        else column
+    )
     return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
 
 
@@ -80,11 +91,15 @@ def has_pending(jobs: pa.Table) -> bool:
 
 
 def _is_pending(jobs: pa.Table) -> pa.Array:
-    return pc.fill_null(pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.PENDING)), False)
+    return pc.fill_null(
+        pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.PENDING)), False
+    )
 
 
 def _runs(jobs: pa.Table) -> pa.Array:
-    return pc.fill_null(pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.RUNNING)), False)
+    return pc.fill_null(
+        pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.RUNNING)), False
+    )
 
 
 def _set(table: pa.Table, column: str, counts: pa.Array) -> pa.Table:
@@ -107,7 +122,9 @@ def _by_node(jobs: pa.Table) -> Counter[str]:
 
 
 def _by_queue(jobs: pa.Table) -> Counter[str]:
-    """Jobs by queue: each task of a pending record counts, and a job that asked for several queues counts in each."""
+    """Jobs by queue: each task of a pending record counts, and a job that asked for several queues
+    counts in each.
+    """
     counts: Counter[str] = Counter()
     summed = jobs.select(["queue", "_tasks"]).group_by("queue").aggregate([("_tasks", "sum")])
     for entry in summed.to_pylist():

@@ -1,4 +1,6 @@
-"""Asks one cluster at the pace its views need and its controller can bear; one poll serves every view."""
+"""Asks one cluster at the pace its views need and its controller can bear; one poll serves every
+view.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
 
 class Pace(Struct, frozen=True):
-    """How often each kind is asked, in seconds; `controller_share` is the most of the controller's time we take."""
+    """How often each kind is asked, in seconds; `controller_share` is the most of the controller's
+    time we take.
+    """
 
     seconds: Mapping[Kind, float]
     unfocused_factor: float = 4.0
@@ -41,10 +45,12 @@ class Pace(Struct, frozen=True):
 
 
 class _Schedule(Struct):
-    """When a kind was last asked (monotonic), how long the scheduler took, and how often in a row it failed.
+    """When a kind was last asked (monotonic), how long the scheduler took, and how often in a row
+    it failed.
 
-    `commands` were sent for the last answer; `is_quiet`: it is the answer before, as far as a person sees.
-    `retry_seconds` is how long to wait after a failure of the line, which has a pace of its own; None after others.
+    `commands` were sent for the last answer; `is_quiet`: it is the answer before, as far as a
+    person sees. `retry_seconds` is how long to wait after a failure of the line, which has a pace
+    of its own; None after others.
     """
 
     asked_at: float = float("-inf")
@@ -57,9 +63,14 @@ class _Schedule(Struct):
 
 
 class Poller:
-    """Keeps the kinds of `interest` fresh. One's own jobs are always of interest: that is what alarms hang on."""
+    """Keeps the kinds of `interest` fresh.
 
-    def __init__(self, store: ClusterStore, pace: Pace, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    One's own jobs are always of interest: that is what alarms hang on.
+    """
+
+    def __init__(
+        self, store: ClusterStore, pace: Pace, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.store = store
         self.pace = pace
         self.focused = True
@@ -88,14 +99,17 @@ class Poller:
         return self._interest
 
     def focus(self, focused: bool) -> None:
-        """Whether a person looks; without focus each kind is asked `unfocused_factor` times less often."""
+        """Whether a person looks; without focus each kind is asked `unfocused_factor` times less
+        often.
+        """
         self.focused = focused
         self._wake.set()
 
     def ask_now(self) -> None:
         """Ask for all that is shown at once: a person asked, or has just acted.
 
-        A question that is on its way may have been answered before the act: it is asked again once that one ended.
+        A question that is on its way may have been answered before the act: it is asked again once
+        that one ended.
         """
         for kind in self._interest:
             self._schedules[kind].failures = 0
@@ -107,16 +121,22 @@ class Poller:
     def interval_seconds(self, kind: Kind) -> float:
         """How long from one question to the next, as things stand.
 
-        Where a list takes several commands, one that has not changed is asked for as many times less often as all that
-        is shown took: four commands a minute as the intervals come.
+        Where a list takes several commands, one that has not changed is asked for as many times
+        less often as all that is shown took: four commands a minute as the intervals come.
         """
         schedule = self._schedules[kind]
         seconds = self.pace.seconds[kind]
         if not self.focused:
             seconds *= self.pace.unfocused_factor
-        spared = schedule.took_seconds / self.pace.controller_share if self.pace.controller_share > 0 else 0.0
+        spared = (
+            schedule.took_seconds / self.pace.controller_share
+            if self.pace.controller_share > 0
+            else 0.0
+        )
         if not schedule.failures:
-            resting = self.pace.seconds[Kind.MINE] * self._shown_commands if schedule.is_quiet else 0.0
+            resting = (
+                self.pace.seconds[Kind.MINE] * self._shown_commands if schedule.is_quiet else 0.0
+            )
             return max(seconds, resting, min(spared, _LONGEST_BACK_OFF_SECONDS))
         if schedule.retry_seconds is not None:
             return schedule.retry_seconds
@@ -146,7 +166,9 @@ class Poller:
         return self._schedules[kind].asked_at + self.interval_seconds(kind) - self._monotonic()
 
     def unanswered_seconds(self, kind: Kind | None = None) -> float:
-        """How long the oldest question that is on its way has been so, or that for a kind; 0 where there is none."""
+        """How long the oldest question that is on its way has been so, or that for a kind; 0 where
+        there is none.
+        """
         sent = [at for one, at in self._sent_at.items() if kind in (None, one)]
         return self._monotonic() - min(sent) if sent else 0.0
 
@@ -172,7 +194,9 @@ class Poller:
             if due := self._due():
                 # Not awaited: a kind that takes a minute to answer does not hold up the others.
                 self._in_flight.update(due)
-                task = asyncio.create_task(self.poll(due), name=f"poll {self.store.name} for {', '.join(due)}")
+                task = asyncio.create_task(
+                    self.poll(due), name=f"poll {self.store.name} for {', '.join(due)}"
+                )
                 self._polls.add(task)
                 task.add_done_callback(self._polls.discard)
                 task.add_done_callback(_report)
@@ -223,16 +247,22 @@ class Poller:
             return
         schedule.failures += 1
         schedule.jitter = random.random()
-        schedule.retry_seconds = self._line_retry_seconds(schedule) if isinstance(error, ConnectionFailed) else None
+        schedule.retry_seconds = (
+            self._line_retry_seconds(schedule) if isinstance(error, ConnectionFailed) else None
+        )
         if isinstance(error, CommandTimedOut):
             # Without an answer the controller may still be at it.
             is_silent = error.answer_seconds is None
-            schedule.took_seconds = schedule.asked_at - began if is_silent else error.answer_seconds or 0.0
+            schedule.took_seconds = (
+                schedule.asked_at - began if is_silent else error.answer_seconds or 0.0
+            )
         if isinstance(error, NEEDS_A_PERSON):
             self.waiting_for_person = error
 
     def _line_retry_seconds(self, schedule: _Schedule) -> float | None:
-        """How long to wait for the line: as its transport says, else not at all after the first failure."""
+        """How long to wait for the line: as its transport says, else not at all after the first
+        failure.
+        """
         retry_at = self.store.transport.health.retry_at
         if retry_at is not None:
             return max(0.0, retry_at - time.time())
@@ -250,9 +280,9 @@ class Poller:
         else:
             schedule.failures = 0
             schedule.commands = max(1, len(sent))
-            schedule.is_quiet = self._shown_commands > len(self._interest) and await asyncio.to_thread(
-                _is_same, known, self.store.snapshots[kind]
-            )
+            schedule.is_quiet = self._shown_commands > len(
+                self._interest
+            ) and await asyncio.to_thread(_is_same, known, self.store.snapshots[kind])
             schedule.asked_at = self._monotonic()
             schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.asked_at - began)
         finally:

@@ -1,4 +1,6 @@
-"""Runs queries against one cluster within its command budget, and finds out which scheduler it has."""
+"""Runs queries against one cluster within its command budget, and finds out which scheduler it
+has.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,14 @@ T = TypeVar("T")
 # The command that raised one of these never left this machine.
 NEVER_SENT = (NotSent, AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 WINDOW_SECONDS = 60.0
-# File reads leave this many commands of the ceiling for queries, and always get at least this share.
+# File reads leave this many commands of the ceiling for queries, and always get at least this
+# share.
 _LEFT_FOR_QUESTIONS = 2
 _LEAST_READS_SHARE = 0.25
 
 
-# When each command of the present task, and of those it starts, was sent; None where nobody counts them.
+# When each command of the present task, and of those it starts, was sent; None where nobody counts
+# them.
 _SENT: ContextVar[list[float] | None] = ContextVar("sent", default=None)
 
 
@@ -75,11 +79,15 @@ class QueryRunner:
         self._why_missing: CommandMissing | None = None
 
     async def ask(self, query: Query[T], *, times: int = 1) -> T:
-        """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on commands a minute."""
+        """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on
+        commands a minute.
+        """
         return await self.with_login_environment(lambda: self._ask_elsewhere_too(query, times))
 
     async def _ask_elsewhere_too(self, query: Query[T], times: int) -> T:
-        """As `ask_as_is`; where the command is missing, once more with the folder that the probe finds it in."""
+        """As `ask_as_is`; where the command is missing, once more with the folder that the probe
+        finds it in.
+        """
         try:
             return await self.ask_as_is(query, times=times)
         except CommandMissing:
@@ -88,7 +96,9 @@ class QueryRunner:
         return await self.ask_as_is(query, times=times)
 
     async def _is_elsewhere(self, times: int) -> bool:
-        """Whether the probe, asked once, finds the commands beside the PATH; raises why the scheduler has none."""
+        """Whether the probe, asked once, finds the commands beside the PATH; raises why the
+        scheduler has none.
+        """
         async with self._looking:
             if self._found_elsewhere is None:
                 self._found_elsewhere = False
@@ -104,7 +114,9 @@ class QueryRunner:
             return self._found_elsewhere
 
     async def with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Tries as things are, and where a command, or its cluster, is missing once more as a login shell has it."""
+        """Tries as things are, and where a command, or its cluster, is missing once more as a login
+        shell has it.
+        """
         was_adopted = self._adopted is not None
         try:
             return await attempt()
@@ -125,7 +137,8 @@ class QueryRunner:
         if wait > 0:
             raise RateLimited(
                 f"hpcdash's limit of {self._cluster.budget.ceiling} commands per minute is reached",
-                f"Retrying in {wait:.0f} s. Set the limit with poll.commands_per_minute in the configuration.",
+                f"Retrying in {wait:.0f} s. Set the limit with poll.commands_per_minute in the "
+                f"configuration.",
             )
         self._cluster.budget.spend()
         try:
@@ -141,7 +154,8 @@ class QueryRunner:
             title = self._cluster.backend.title
             failure = CommandTimedOut(
                 f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
-                f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on without it.",
+                f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on "
+                f"without it.",
                 argv=query.command,
                 words=error.words,
             )
@@ -161,7 +175,9 @@ class QueryRunner:
         return answer
 
     async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
-        """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
+        """Run a command that acts on jobs, once and whatever the ceiling says; raises what the
+        transport raises.
+        """
         self._cluster.budget.spend()
         try:
             completed = await self._cluster.transport.run(
@@ -186,7 +202,8 @@ class QueryRunner:
                 except UnreadableOutput:
                     raise
                 except CommandError:
-                    # A login shell that hangs or fails: the missing command is what there is to say.
+                    # A login shell that hangs or fails: the missing command is what there is to
+                    # say.
                     self._adopted = False
             return self._adopted
 
@@ -215,7 +232,9 @@ class CommandBudget:
         return len(self._sent)
 
     def wait_seconds(self, commands: int = 1, *, times: int = 1) -> float:
-        """How long until `commands` more fit under the ceiling, or `times` the ceiling; 0 when they fit now."""
+        """How long until `commands` more fit under the ceiling, or `times` the ceiling; 0 when they
+        fit now.
+        """
         self._forget_old()
         excess = len(self._sent) + commands - times * self.ceiling
         if excess <= 0:
@@ -237,10 +256,11 @@ class CommandBudget:
             self.sent -= 1
 
     def reserve_read_seconds(self) -> float:
-        """How long to wait before a file that is followed is read: each call has a turn of its own, in their order.
+        """How long to wait before a file that is followed is read: each call has a turn of its own,
+        in their order.
 
-        Reads are no questions to the scheduler, but commands all the same: evenly apart, they take what the questions
-        of the last minute leave of the ceiling.
+        Reads are no questions to the scheduler, but commands all the same: evenly apart, they take
+        what the questions of the last minute leave of the ceiling.
         """
         left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
         now = self._monotonic()
@@ -258,7 +278,8 @@ async def find_scheduler(
     ask: Callable[[Query[Probe]], Awaitable[Probe]],
     prepend_path: Callable[[str], None],
 ) -> tuple[Backend, Probe]:
-    """The first backend that finds its scheduler there, settled, and what it found; raises why none does.
+    """The first backend that finds its scheduler there, settled, and what it found; raises why none
+    does.
 
     Where its commands are in a folder that is not on the PATH, `prepend_path` is given that folder.
     """
@@ -277,7 +298,8 @@ async def find_scheduler(
         except NoConfiguration as error:
             unconfigured = unconfigured or error
             continue
-        # The commands of one may be installed where another is used; of two that do not answer the first tells.
+        # The commands of one may be installed where another is used; of two that do not answer the
+        # first tells.
         if unconfigured is None or probe.controller_answers is not False:
             return backend.for_probe(probe), probe
     if unconfigured is not None:

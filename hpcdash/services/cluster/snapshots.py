@@ -1,4 +1,6 @@
-"""Snapshots: a table and when it was true, and the last ones of each cluster kept on disk as Arrow files."""
+"""Snapshots: a table and when it was true, and the last ones of each cluster kept on disk as Arrow
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ _KEPT_ROWS = 200_000
 
 
 class Kind(StrEnum):
-    """The tables a cluster has. Mine and everyone's jobs are two: they are asked at different paces."""
+    """The tables a cluster has.
+
+    Mine and everyone's jobs are two: they are asked at different paces.
+    """
 
     MINE = "mine"
     EVERYONE = "everyone"
@@ -50,9 +55,11 @@ SCHEMAS: dict[Kind, pa.Schema] = {
 
 
 class Snapshot(Struct, frozen=True):
-    """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier run.
+    """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier
+    run.
 
-    `scheduler` is who an earlier run asked: the backend's name and, where that was told, the server's (`pbs pbs01`).
+    `scheduler` is who an earlier run asked: the backend's name and, where that was told, the
+    server's (`pbs pbs01`).
     """
 
     kind: Kind
@@ -63,16 +70,21 @@ class Snapshot(Struct, frozen=True):
     scheduler: str = ""
 
     def may_be_of(self, scheduler: str) -> bool:
-        """Whether it may be of this scheduler: of the same backend, and where both name a server, of the same one."""
+        """Whether it may be of this scheduler: of the same backend, and where both name a server,
+        of the same one.
+        """
         mine, other = self.scheduler.split(), scheduler.split()
         return all(one == two for one, two in zip(mine, other, strict=False))
 
 
 class SnapshotCache:
-    """One folder a cluster, 0700, its files 0600. Every failure to read or write is silent: a cache may be absent.
+    """One folder a cluster, 0700, its files 0600.
 
-    Only what this user wrote is read, and only whole. `cluster` may hold any characters; its folder is in `root`.
-    `scheduler`, once it is known, is as Snapshot has it: it is written, and what is of another one is not read.
+    Every failure to read or write is silent: a cache may be absent.
+
+    Only what this user wrote is read, and only whole. `cluster` may hold any characters; its folder
+    is in `root`. `scheduler`, once it is known, is as Snapshot has it: it is written, and what is
+    of another one is not read.
     """
 
     def __init__(self, root: Path, cluster: str) -> None:

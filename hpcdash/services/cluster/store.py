@@ -1,4 +1,6 @@
-"""All that is known of one cluster: its tables with their age, what changed, and what went wrong."""
+"""All that is known of one cluster: its tables with their age, what changed, and what went
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from hpcdash.domain.job_ids import array_of, holds_many, number_of
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
-from hpcdash.services.cluster.job_counts import has_pending, running_hosts, with_down_hosts, with_job_counts, with_pause
+from hpcdash.services.cluster.job_counts import (
+    has_pending,
+    running_hosts,
+    with_down_hosts,
+    with_job_counts,
+    with_pause,
+)
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
 from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
 from hpcdash.services.jobs.rows import row_of
@@ -43,7 +51,8 @@ pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
-# Hosts of one's own jobs, and whether jobs start at all, are looked at no more often, and no more hosts than these.
+# Hosts of one's own jobs, and whether jobs start at all, are looked at no more often, and no more
+# hosts than these.
 _HOSTS_EVERY_SECONDS = 60.0
 MOST_HOSTS = 20
 # What ended while the last history was asked for, or as two clocks differ, is asked for again.
@@ -62,7 +71,9 @@ _CLOCK_STEP_SECONDS = 30.0
 
 
 class Changed(Struct, frozen=True):
-    """What a store tells its listeners: which table is new, or that its health or errors changed (kind None)."""
+    """What a store tells its listeners: which table is new, or that its health or errors changed
+    (kind None).
+    """
 
     kind: Kind | None
     events: tuple[JobEvent, ...] = ()
@@ -72,7 +83,8 @@ Listener = Callable[[Changed], None]
 
 
 def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
-    """Rows of domain.schema.JOBS that ended lately, and of those known before what ended within HISTORY_SECONDS; pure.
+    """Rows of domain.schema.JOBS that ended lately, and of those known before what ended within
+    HISTORY_SECONDS; pure.
 
     Newest end first.
     """
@@ -95,7 +107,10 @@ def _split_ended(jobs: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 class ClusterStore:
-    """One cluster behind one transport. `backends` are tried in order until one finds its scheduler there."""
+    """One cluster behind one transport.
+
+    `backends` are tried in order until one finds its scheduler there.
+    """
 
     def __init__(
         self,
@@ -143,7 +158,8 @@ class ClusterStore:
         self._patience: dict[Kind, int] = {}
         # How far what running jobs tell of the time is behind the clock.
         self._jobs_behind_seconds: dict[Kind, float] = {}
-        # The command that reads a file as the account that it was launched for; () where it is read as any other.
+        # The command that reads a file as the account that it was launched for; () where it is read
+        # as any other.
         self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
         self._down_hosts: frozenset[str] = frozenset()
         self._hosts_asked_at = float("-inf")
@@ -156,12 +172,16 @@ class ClusterStore:
 
     @property
     def user(self) -> str:
-        """Whose jobs are 'mine': configured, else who the other side says we are, else '' (whoever asks)."""
+        """Whose jobs are 'mine': configured, else who the other side says we are, else '' (whoever
+        asks).
+        """
         return self._user or (self.probe.user if self.probe else "")
 
     @property
     def misses_short_jobs(self) -> bool:
-        """Whether a job may start and end unseen, as the cluster forgets those that ended sooner than it was asked."""
+        """Whether a job may start and end unseen, as the cluster forgets those that ended sooner
+        than it was asked.
+        """
         kept = self.probe.ended_kept_seconds if self.probe else None
         return kept is not None and self._departures.poll_seconds > kept
 
@@ -180,10 +200,13 @@ class ClusterStore:
         """The runs of ended jobs over any span of time."""
         from hpcdash.services.usage.archive import RunArchive
 
-        return RunArchive(self, None if self._cache is None else self._cache.folder, self._state_folder)
+        return RunArchive(
+            self, None if self._cache is None else self._cache.folder, self._state_folder
+        )
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` in the event loop's next turn after each change; returns how to stop that.
+        """Call `listener` in the event loop's next turn after each change; returns how to stop
+        that.
 
         The first one also hears of what changed before.
         """
@@ -198,7 +221,8 @@ class ClusterStore:
             earlier = self._untold.get(changed.kind, changed)
             events = changed.events if earlier is changed else earlier.events + changed.events
             self._untold[changed.kind] = replace(changed, events=events)
-        # Each in a turn of its own: one that raises is reported by the loop, and stops neither the others nor us.
+        # Each in a turn of its own: one that raises is reported by the loop, and stops neither the
+        # others nor us.
         for listener in self._listeners:
             asyncio.get_running_loop().call_soon(self._call, listener, changed)
 
@@ -213,7 +237,9 @@ class ClusterStore:
     # -- the last run's tables
 
     def load_cached(self, kinds: Sequence[Kind] = tuple(Kind)) -> None:
-        """Show what the last run knew, until something newer is there; a kind's file is read once at most."""
+        """Show what the last run knew, until something newer is there; a kind's file is read once
+        at most.
+        """
         if self._cache is None:
             return
         for kind in kinds:
@@ -235,23 +261,27 @@ class ClusterStore:
                 self._tell(Changed(kind))
 
     def table(self, kind: Kind) -> pa.Table | None:
-        """What to show of a kind; one's own jobs include those that left the queue a short while ago.
+        """What to show of a kind; one's own jobs include those that left the queue a short while
+        ago.
 
-        Where nothing is known yet, what the last run knew: a file is read when its table is first wanted.
+        Where nothing is known yet, what the last run knew: a file is read when its table is first
+        wanted.
         """
         self.load_cached((kind,))
         snapshot = self.snapshots.get(kind)
         if snapshot is None:
             return None
-        return self._departures.with_departed(snapshot.table) if kind is Kind.MINE else snapshot.table
+        return (
+            self._departures.with_departed(snapshot.table) if kind is Kind.MINE else snapshot.table
+        )
 
     # -- asking
 
     async def open(self, *, force: bool = False) -> Probe:
         """Connect where the line is not open, and find out once which scheduler is there.
 
-        Raises what stands in the way, with its next step, and keeps it as `connection_error`. `force` tries even while
-        the transport backs off: a person asked.
+        Raises what stands in the way, with its next step, and keeps it as `connection_error`.
+        `force` tries even while the transport backs off: a person asked.
         """
         async with self._opening:
             try:
@@ -273,7 +303,9 @@ class ClusterStore:
             return self.probe
 
     def _measured(self, told: float | None, asked_at: float) -> None:
-        """Set the clock by what the cluster's said since `asked_at`; a recording's is the cluster's own."""
+        """Set the clock by what the cluster's said since `asked_at`; a recording's is the cluster's
+        own.
+        """
         if told is not None and isinstance(self.clock, ClusterClock):
             self.clock.measured(told, asked_at, self.clock.now())
 
@@ -281,7 +313,10 @@ class ClusterStore:
         """Measure the cluster's clock again where running jobs show that it was set."""
         if not isinstance(self.clock, ClusterClock) or (told := latest_time(jobs)) is None:
             return
-        if abs(told - self.clock.now() - self._jobs_behind_seconds.get(kind, 0.0)) <= _CLOCK_STEP_SECONDS:
+        if (
+            abs(told - self.clock.now() - self._jobs_behind_seconds.get(kind, 0.0))
+            <= _CLOCK_STEP_SECONDS
+        ):
             return
         asked_at = self.clock.now()
         try:
@@ -292,10 +327,11 @@ class ClusterStore:
         self._jobs_behind_seconds[kind] = told - self.clock.now()
 
     async def resolve_backend(self) -> None:
-        """Find out which scheduler is there where more than one may be, or one is asked for its kind or version first.
+        """Find out which scheduler is there where more than one may be, or one is asked for its
+        kind or version first.
 
-        Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a person has named and
-        that works without its probe: what is wrong its commands tell.
+        Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a
+        person has named and that works without its probe: what is wrong its commands tell.
         """
         if self.probe is not None or (len(self._backends) == 1 and not self.backend.needs_probe):
             return
@@ -325,8 +361,8 @@ class ClusterStore:
     async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
 
-        `said` is called with each piece of its stderr as it comes. Raises what the transport raises; the line has to be
-        open (`open`).
+        `said` is called with each piece of its stderr as it comes. Raises what the transport
+        raises; the line has to be open (`open`).
         """
         return await self._asking.act(command, said)
 
@@ -345,7 +381,9 @@ class ClusterStore:
         """The question that fills a kind."""
         match kind:
             case Kind.MINE:
-                return self.backend.queue.jobs(JobScope(user=self.user, ended=self.backend.queue.lists_ended))
+                return self.backend.queue.jobs(
+                    JobScope(user=self.user, ended=self.backend.queue.lists_ended)
+                )
             case Kind.EVERYONE:
                 return self.backend.queue.jobs(JobScope())
             case Kind.NODES:
@@ -361,7 +399,9 @@ class ClusterStore:
                 return self.backend.policy.shares(self.user)
             case Kind.LIMITS:
                 self.backend.require(Capability.LIMITS)
-                return self.backend.policy.limits(self.user, self.probe.cluster if self.probe else "")
+                return self.backend.policy.limits(
+                    self.user, self.probe.cluster if self.probe else ""
+                )
             case Kind.RESERVATIONS:
                 self.backend.require(Capability.RESERVATIONS)
                 return self.backend.policy.reservations(self.user)
@@ -371,10 +411,15 @@ class ClusterStore:
         known = self.snapshots.get(kind)
         if known is None or not self.backend.history.keeps_ended:
             return HISTORY_SECONDS
-        return min(HISTORY_SECONDS, max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS)
+        return min(
+            HISTORY_SECONDS,
+            max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS,
+        )
 
     async def fetch(self, kind: Kind) -> Snapshot:
-        """Ask for a kind now (callers at the same time share one question); raises what went wrong, and keeps it."""
+        """Ask for a kind now (callers at the same time share one question); raises what went wrong,
+        and keeps it.
+        """
         running = self._fetching.get(kind)
         if running is None or running.done():
             running = asyncio.create_task(self._fetch(kind), name=f"fetch {kind} of {self.name}")
@@ -404,10 +449,13 @@ class ClusterStore:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)
                 longer = query.limit_seconds * self._patience[kind]
-                error.next_step = f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
+                error.next_step = (
+                    f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
+                )
             self.errors[kind] = error
             self._tell(Changed(kind))
-            # The frames below hold all that the command printed, and the error may be kept for long.
+            # The frames below hold all that the command printed, and the error may be kept for
+            # long.
             raise error.with_traceback(None) from error.__cause__
         if time.monotonic() - began < query.limit_seconds / 4:
             self._patience.pop(kind, None)
@@ -418,8 +466,14 @@ class ClusterStore:
             live, recent = await asyncio.to_thread(_split_ended, parsed.table)
             parsed = replace(parsed, table=live)
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
-        if kind in _HISTORIES and self.backend.history.keeps_ended and (known := self.snapshots.get(kind)) is not None:
-            table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
+        if (
+            kind in _HISTORIES
+            and self.backend.history.keeps_ended
+            and (known := self.snapshots.get(kind)) is not None
+        ):
+            table = await asyncio.to_thread(
+                with_known_history, parsed.table, known.table, snapshot.taken_at
+            )
             snapshot = replace(snapshot, table=table)
         if kind in (Kind.MINE, Kind.EVERYONE):
             table = await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE)
@@ -444,7 +498,9 @@ class ClusterStore:
         return snapshot
 
     def _mine_before(self) -> pa.Table | None:
-        """The list of one's own jobs to compare with; of the last run's, only the jobs of who we are now."""
+        """The list of one's own jobs to compare with; of the last run's, only the jobs of who we
+        are now.
+        """
         before = self.snapshots.get(Kind.MINE)
         if before is None:
             return None
@@ -460,7 +516,9 @@ class ClusterStore:
                 del self.errors[other]
 
     async def _join(self, snapshot: Snapshot) -> Snapshot:
-        """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last run's."""
+        """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last
+        run's.
+        """
         everyone, own = self.snapshots.get(Kind.EVERYONE), self._unjoined.get(snapshot.kind)
         if own is None or everyone is None or everyone.cached:
             return snapshot
@@ -478,17 +536,25 @@ class ClusterStore:
                 self._tell(Changed(kind))
 
     async def _with_down_hosts(self, jobs: pa.Table, *, is_own: bool) -> pa.Table:
-        """The jobs with a word on those whose host is down; the hosts of one's own are asked for once a minute."""
+        """The jobs with a word on those whose host is down; the hosts of one's own are asked for
+        once a minute.
+        """
         now = self.clock.now()
         if is_own and now - self._hosts_asked_at >= _HOSTS_EVERY_SECONDS:
             self._hosts_asked_at = now
             # What cannot be asked is no error of the list of jobs.
             with contextlib.suppress(HpcdashError):
                 self._down_hosts = await self._down_among(jobs)
-        return await asyncio.to_thread(with_down_hosts, jobs, self._down_hosts) if self._down_hosts else jobs
+        return (
+            await asyncio.to_thread(with_down_hosts, jobs, self._down_hosts)
+            if self._down_hosts
+            else jobs
+        )
 
     async def with_pause(self, jobs: pa.Table) -> pa.Table:
-        """The jobs with why none starts at present, which is asked for once a minute while any waits."""
+        """The jobs with why none starts at present, which is asked for once a minute while any
+        waits.
+        """
         now, query = self.clock.now(), self.backend.queue.pause()
         if query is None or not await asyncio.to_thread(has_pending, jobs):
             return jobs
@@ -526,7 +592,8 @@ class ClusterStore:
         await asyncio.to_thread(self._cache.save, snapshot)
 
     async def fetch_detail(self, job_id: str, known: pa.Table | None = None) -> JobDetail:
-        """Everything of one job: from the queue while it is there, else from history; raises NoSuchJob.
+        """Everything of one job: from the queue while it is there, else from history; raises
+        NoSuchJob.
 
         `known` is its row of domain.schema.JOBS where a list has it: it is not asked for again.
         """
@@ -536,9 +603,13 @@ class ClusterStore:
             except NoSuchJob:
                 native = await self.ask(self.backend.history.native(job_id))
             return self.backend.detail.join(known, native)
-        row_query = self.backend.queue.jobs(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
+        row_query = self.backend.queue.jobs(
+            JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,))
+        )
         try:
-            parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.detail.native(job_id)))
+            parsed, native = await asyncio.gather(
+                self.ask(row_query), self.ask(self.backend.detail.native(job_id))
+            )
             row = row_of(parsed.table, job_id)
             own_id: str = row["id"][0].as_py()
             if number_of(own_id) != number_of(job_id):
@@ -560,15 +631,20 @@ class ClusterStore:
         except NoSuchJob as error:
             # Nothing went wrong that a command and its status would tell of.
             raise NoSuchJob(
-                f"job {job_id} was not found in the queue or in its history", "Check the job ID and the cluster."
+                f"job {job_id} was not found in the queue or in its history",
+                "Check the job ID and the cluster.",
             ) from error
         except HpcdashError as error:
-            not_in_queue.next_step = f"It may have ended, but its history cannot be queried: {error.message}."
+            not_in_queue.next_step = (
+                f"It may have ended, but its history cannot be queried: {error.message}."
+            )
             raise not_in_queue from error
         return self.backend.detail.join(row_of(parsed.table, job_id), native)
 
     async def close(self) -> None:
-        """Stop what is being asked, and end the connection (which other clusters on it may have ended already)."""
+        """Stop what is being asked, and end the connection (which other clusters on it may have
+        ended already).
+        """
         fetching = tuple(self._fetching.values())
         for task in fetching:
             task.cancel()

@@ -1,4 +1,6 @@
-"""What a cluster has free, and what one has there: used GPUs and CPUs by queue, own jobs by state, fair share. Pure."""
+"""What a cluster has free, and what one has there: used GPUs and CPUs by queue, own jobs by state,
+fair share. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from hpcdash.domain.states import ACTIVE, WAITING
 
 
 class QueueUse(Struct, frozen=True):
-    """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `total` leaves out those on nodes that are down.
+    """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `total` leaves out those on
+    nodes that are down.
 
-    `used` is None where that is not told (PBS, whose queues share nodes). `own` is how many of one's own jobs it has.
+    `used` is None where that is not told (PBS, whose queues share nodes). `own` is how many of
+    one's own jobs it has.
     """
 
     name: str
@@ -34,7 +38,9 @@ class QueueUse(Struct, frozen=True):
 
 
 def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse, ...]:
-    """Of domain.schema.QUEUES and one's own jobs: queues with own jobs first, then with GPUs, the largest first."""
+    """Of domain.schema.QUEUES and one's own jobs: queues with own jobs first, then with GPUs, the
+    largest first.
+    """
     own = _job_counts(mine, "queue")
     found = []
     for row in queues.select(_COLUMNS).to_pylist():
@@ -45,19 +51,39 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
         is_open = row["available"] is not False and not row["_standing"]
         name = str(row["name"])
         found.append(
-            QueueUse(name, kind, row[f"{unit}_used"], total, row["nodes_down"] or 0, is_open, own.get(name, 0))
+            QueueUse(
+                name,
+                kind,
+                row[f"{unit}_used"],
+                total,
+                row["nodes_down"] or 0,
+                is_open,
+                own.get(name, 0),
+            )
         )
-    return tuple(sorted(found, key=lambda one: (-one.own, one.kind != "GPU", not one.is_open, -one.total, one.name)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (-one.own, one.kind != "GPU", not one.is_open, -one.total, one.name),
+        )
+    )
 
 
 def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
-    """How many of one's own jobs run or wait, by state, the most alive first; tasks of an array count as jobs."""
+    """How many of one's own jobs run or wait, by state, the most alive first; tasks of an array
+    count as jobs.
+    """
     counts = _job_counts(mine, "state")
-    return tuple((state, counts[state]) for state in STATE_ORDER if state in ACTIVE | WAITING and counts.get(state))
+    return tuple(
+        (state, counts[state])
+        for state in STATE_ORDER
+        if state in ACTIVE | WAITING and counts.get(state)
+    )
 
 
 def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
-    """Of domain.schema.SHARES the accounts that one may charge and one's fair share in each, the highest first.
+    """Of domain.schema.SHARES the accounts that one may charge and one's fair share in each, the
+    highest first.
 
     Of an account with several partitions the highest counts.
     """
@@ -69,7 +95,9 @@ def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
 
 
 def _job_counts(mine: pa.Table | None, column: str) -> Mapping[str, int]:
-    """Return how many jobs run or wait for each value of a column; a record of pending array tasks counts each task."""
+    """Return how many jobs run or wait for each value of a column; a record of pending array tasks
+    counts each task.
+    """
     if mine is None:
         return {}
     tasks = pc.coalesce(mine["_tasks"], pa.scalar(1, mine["_tasks"].type))

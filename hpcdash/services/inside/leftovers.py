@@ -1,4 +1,6 @@
-"""Processes that a person's ended jobs left on the nodes of a running one: found, shown, ended where that is wanted."""
+"""Processes that a person's ended jobs left on the nodes of a running one: found, shown, ended
+where that is wanted.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ from hpcdash.services.cluster.store import ClusterStore
 
 # So many are ended at once; the arguments of a command have a limit.
 MOST_ENDED = 400
-# $1 "list" or "end", $2 the numbers of the person's jobs that have not ended, then NODE and PID/START of what to end.
-# A process is left behind where its variables name a job (HPCDASH_JOB_VARIABLES, of which the first must be there and
-# end with HPCDASH_JOB_SUFFIX) and that has ended. What names no job is not ended, and neither is a job of another
-# scheduler (HPCDASH_JOB_SAME), what leads here, what is in the cgroup of a job that runs, and an embedded queue that a
-# job may have started.
+# $1 "list" or "end", $2 the numbers of the person's jobs that have not ended, then NODE and
+# PID/START of what to end. A process is left behind where its variables name a job
+# (HPCDASH_JOB_VARIABLES, of which the first must be there and end with HPCDASH_JOB_SUFFIX) and that
+# has ended. What names no job is not ended, and neither is a job of another scheduler
+# (HPCDASH_JOB_SAME), what leads here, what is in the cgroup of a job that runs, and an embedded
+# queue that a job may have started.
 _SCRIPT = (
     "export LC_ALL=C\nexec 2>/dev/null\n"
     + OF_JOB
@@ -116,7 +119,9 @@ _LEFT = re.compile(r"left by job (\d+), which has ended: (\d+/\d+): (.*)")
 
 
 class Leftover(Struct, frozen=True):
-    """A process that `job` had started on a node: its number and its start in ticks of that machine, `4711/88212`."""
+    """A process that `job` had started on a node: its number and its start in ticks of that
+    machine, `4711/88212`.
+    """
 
     node: str
     process: str
@@ -128,16 +133,22 @@ LIST_LEFTOVERS = InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "list", ""))
 
 
 async def list_command(store: ClusterStore) -> InsideCommand:
-    """The command that lists them. Queries which of the user's jobs are unfinished; raises if the cluster cannot
-    tell."""
+    """The command that lists them.
+
+    Queries which of the user's jobs are unfinished; raises if the cluster cannot tell.
+    """
     return InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "list", await _numbers(store)))
 
 
 async def end_command(store: ClusterStore, chosen: Sequence[Leftover]) -> InsideCommand:
-    """What ends these, where they still are what they were: with TERM, and KILL five seconds after."""
+    """What ends these, where they still are what they were: with TERM, and KILL five seconds
+    after.
+    """
     where = [word for one in chosen[:MOST_ENDED] for word in (one.node, one.process)]
     title = f"end {len(where) // 2} left processes"
-    return InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "end", await _numbers(store), *where), title=title)
+    return InsideCommand(
+        ("sh", "-c", _SCRIPT, "leftovers", "end", await _numbers(store), *where), title=title
+    )
 
 
 async def _numbers(store: ClusterStore) -> str:

@@ -1,4 +1,6 @@
-"""Commands that are ready to be run in a job: those everyone has, the site's, and what a person ran before."""
+"""Commands that are ready to be run in a job: those everyone has, the site's, and what a person ran
+before.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ class ReadyCommand(Struct, frozen=True):
 
 BUILT_IN = (
     ReadyCommand("nvidia-smi", InsideCommand(("nvidia-smi",)), "GPUs, their memory and processes"),
-    ReadyCommand("df -h /dev/shm", InsideCommand(("df", "-h", "/dev/shm")), "shared memory of data loaders"),
+    ReadyCommand(
+        "df -h /dev/shm", InsideCommand(("df", "-h", "/dev/shm")), "shared memory of data loaders"
+    ),
     ReadyCommand("stacks", STACKS, "Python stacks of all processes, by py-spy"),
-    ReadyCommand("leftovers", LIST_LEFTOVERS, "processes that your ended jobs left behind; asks whether to end them"),
+    ReadyCommand(
+        "leftovers",
+        LIST_LEFTOVERS,
+        "processes that your ended jobs left behind; asks whether to end them",
+    ),
 )
 
 
@@ -47,7 +55,8 @@ def ready_commands(site: Iterable[SiteCommand]) -> tuple[ReadyCommand, ...]:
 
 
 def read_command(line: str) -> InsideCommand:
-    """A command as a person types it: words as a shell splits them, though none reads them; options come before it.
+    """A command as a person types it: words as a shell splits them, though none reads them; options
+    come before it.
 
     Raises UsageError.
     """

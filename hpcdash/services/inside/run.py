@@ -31,7 +31,10 @@ _TIMED_OUT = (124, 137)
 
 
 class OutputGroup(Struct, frozen=True):
-    """What several nodes, or GPUs, answered alike. `places` are as they are shown, `answer` is that of the first."""
+    """What several nodes, or GPUs, answered alike.
+
+    `places` are as they are shown, `answer` is that of the first.
+    """
 
     places: str
     count: int
@@ -49,7 +52,9 @@ class OutputGroup(Struct, frozen=True):
 
 
 class InsideAnswer(Struct, frozen=True):
-    """What each node (or GPU) of a job answered to a command, in their natural order, and who did not."""
+    """What each node (or GPU) of a job answered to a command, in their natural order, and who did
+    not.
+    """
 
     command: InsideCommand
     outputs: tuple[NodeOutput, ...]
@@ -63,7 +68,9 @@ class InsideAnswer(Struct, frozen=True):
         alike: dict[tuple[bytes, int | None, str], list[NodeOutput]] = {}
         for output in self.outputs:
             alike.setdefault((output.output, output.status, output.problem), []).append(output)
-        return [OutputGroup(_places(outputs), len(outputs), outputs[0]) for outputs in alike.values()]
+        return [
+            OutputGroup(_places(outputs), len(outputs), outputs[0]) for outputs in alike.values()
+        ]
 
 
 def _places(outputs: Sequence[NodeOutput]) -> str:
@@ -74,14 +81,21 @@ def _places(outputs: Sequence[NodeOutput]) -> str:
     by_gpus: dict[str, list[str]] = {}
     for node, gpus in by_node.items():
         by_gpus.setdefault(",".join(filter(None, gpus)), []).append(node)
-    parts = [f"{compress(nodes)}: GPU {gpus}" if gpus else compress(nodes) for gpus, nodes in by_gpus.items()]
+    parts = [
+        f"{compress(nodes)}: GPU {gpus}" if gpus else compress(nodes)
+        for gpus, nodes in by_gpus.items()
+    ]
     return "; ".join(parts)
 
 
 def format_ending(output: NodeOutput, seconds: int) -> str:
     """How a command ended where it did not end well, in a few words; '' where it did."""
     if output.status in _TIMED_OUT:
-        ending = f"ended at the time limit of {seconds} s" if output.status == _TIMED_OUT[0] else "killed (exit 137)"
+        ending = (
+            f"ended at the time limit of {seconds} s"
+            if output.status == _TIMED_OUT[0]
+            else "killed (exit 137)"
+        )
     elif output.status is None:
         ending = "" if output.problem else "no answer"
     else:
@@ -106,18 +120,30 @@ async def fetch_inside_row(
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
     owner, me = str(row["user"] or ""), store.probe.user if store.probe is not None else ""
     if owner and me and owner != me:
-        raise UsageError(f"job {shown} is {visible(owner)}'s: only its owner can get inside (you are {me})")
+        raise UsageError(
+            f"job {shown} is {visible(owner)}'s: only its owner can get inside (you are {me})"
+        )
     if (row["_tasks"] or 1) > 1:
         raise UsageError(f"{shown} is an array", f"Name one of its tasks: {shown}_1")
     if row["state"] in WAITING:
-        raise UsageError(f"job {shown} is not running yet ({row['state']})", f"See why it waits: hpcdash show {shown}")
+        raise UsageError(
+            f"job {shown} is not running yet ({row['state']})",
+            f"See why it waits: hpcdash show {shown}",
+        )
     if row["state"] not in ACTIVE:
-        raise UsageError(f"job {shown} has ended ({row['state']})", f"See its log: hpcdash log {shown}")
+        raise UsageError(
+            f"job {shown} has ended ({row['state']})", f"See its log: hpcdash log {shown}"
+        )
     return row
 
 
-async def run_inside(store: ClusterStore, row: Mapping[str, Any], command: InsideCommand) -> InsideAnswer:
-    """The answers of a job's nodes. Raises UsageError, what the scheduler refuses, and what the transport raises."""
+async def run_inside(
+    store: ClusterStore, row: Mapping[str, Any], command: InsideCommand
+) -> InsideAnswer:
+    """The answers of a job's nodes.
+
+    Raises UsageError, what the scheduler refuses, and what the transport raises.
+    """
     step = store.backend.inside.step(row, command)
     parse = partial(_parse, step=step, command=command)
     cap_bytes = 2 * CAP_BYTES * max(1, len(step.nodes)) * (8 if command.each_gpu else 1)
@@ -152,7 +178,9 @@ async def run_noted(
         raise
     finally:
         if action_id:
-            noting = asyncio.ensure_future(asyncio.to_thread(_note_after, journal, action_id, outcome))
+            noting = asyncio.ensure_future(
+                asyncio.to_thread(_note_after, journal, action_id, outcome)
+            )
             await asyncio.shield(noting)
 
 
@@ -168,11 +196,16 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
         raise step.failure(answer)
     heard = {node for node, _ in frames.outputs}
     words = excerpt(answer.stderr)
-    silent = [NodeOutput(node, problem=_silence(node, words)) for node in step.nodes if node not in heard]
-    skipped = [NodeOutput(node, problem="not asked: too many nodes for ssh") for node in step.skipped]
+    silent = [
+        NodeOutput(node, problem=_silence(node, words)) for node in step.nodes if node not in heard
+    ]
+    skipped = [
+        NodeOutput(node, problem="not asked: too many nodes for ssh") for node in step.skipped
+    ]
     cut = "cut off at the time limit"
     outputs = [
-        replace(one, problem=cut) if one.status is None and not one.problem else one for one in frames.outputs.values()
+        replace(one, problem=cut) if one.status is None and not one.problem else one
+        for one in frames.outputs.values()
     ]
     return InsideAnswer(command, tuple(sorted([*outputs, *silent, *skipped], key=_order)))
 
@@ -207,7 +240,11 @@ def summary(answer: InsideAnswer) -> str:
     nodes = len({output.node for output in answer.outputs})
     failed = sum(output.status != 0 for output in answer.outputs)
     gpus = sum(bool(output.gpu) for output in answer.outputs)
-    parts = (counted(nodes, "node"), counted(gpus, "GPU") if gpus else "", f"{failed} failed" if failed else "")
+    parts = (
+        counted(nodes, "node"),
+        counted(gpus, "GPU") if gpus else "",
+        f"{failed} failed" if failed else "",
+    )
     return ", ".join(filter(None, parts))
 
 

@@ -1,4 +1,5 @@
-"""Where the Python processes of a running job stand: what is run on each node, and which ranks stand together.
+"""Where the Python processes of a running job stand: what is run on each node, and which ranks
+stand together.
 
 Nothing of the job is changed: py-spy reads the processes without stopping them.
 """
@@ -57,14 +58,18 @@ _FRAME = re.compile(r"^\s+(\S.* \(.+:\d+\))$")
 
 
 class StackPlace(Struct, frozen=True):
-    """A place in the code, innermost first, and who stands there: ranks where they have such, else processes."""
+    """A place in the code, innermost first, and who stands there: ranks where they have such, else
+    processes.
+    """
 
     frame: str
     who: tuple[str, ...]
 
 
 def read_stack_places(outputs: Iterable[NodeOutput]) -> list[StackPlace]:
-    """The innermost frame of each main thread that py-spy showed; the place where most stand first."""
+    """The innermost frame of each main thread that py-spy showed; the place where most stand
+    first.
+    """
     places: dict[str, list[str]] = {}
     for output in outputs:
         who, is_main = "", False
@@ -82,11 +87,16 @@ def read_stack_places(outputs: Iterable[NodeOutput]) -> list[StackPlace]:
 
 
 def format_stack_places(places: Sequence[StackPlace]) -> list[str]:
-    """A line a place, where there are several processes: `7 of 8 stand in all_reduce (…): ranks 0-6`."""
+    """A line a place, where there are several processes: `7 of 8 stand in all_reduce (…): ranks
+    0-6`.
+    """
     total = sum(len(one.who) for one in places)
     if total < 2:
         return []
-    lines = [f"{len(one.who)} of {total} in {visible(one.frame)}: {_format_who(one.who)}" for one in places]
+    lines = [
+        f"{len(one.who)} of {total} in {visible(one.frame)}: {_format_who(one.who)}"
+        for one in places
+    ]
     if len(places) > 1:
         few = places[-1].who
         lines.append(f"stacks differ: look at {_format_who(few)} first")
@@ -107,5 +117,7 @@ def _format_who(who: Sequence[str]) -> str:
         words = ",".join("-".join(map(str, run)) for run in runs)
         parts.append(f"rank {words}" if len(ranks) == 1 else f"ranks {words}")
     if others:
-        parts.append(", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else ""))
+        parts.append(
+            ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+        )
     return ", ".join(parts)

@@ -23,7 +23,9 @@ STATES = {"waiting": WAITING, "running": ACTIVE, "ended": ENDED}
 
 
 class FoundJobs(Struct, frozen=True):
-    """Rows of domain.schema.JOBS as they were at an epoch second, and how many could not be read."""
+    """Rows of domain.schema.JOBS as they were at an epoch second, and how many could not be
+    read.
+    """
 
     table: pa.Table
     taken_at: float
@@ -40,19 +42,32 @@ class AccountJobs:
         self._ended: SharedAnswers[str | None, FoundJobs] = SharedAnswers(pace[Kind.HISTORY])
 
     async def fetch(self, accounts: Sequence[str], state: str | None) -> FoundJobs:
-        """Their jobs in a state of STATES; None: all that wait or run. Raises what keeps the cluster from answering."""
+        """Their jobs in a state of STATES; None: all that wait or run.
+
+        Raises what keeps the cluster from answering.
+        """
         await self._store.open()
         # Where jobs have no owner they are everyone's.
         whose = accounts if Capability.OWNERS in self._store.backend.capabilities else (None,)
-        shared, ask = (self._ended, self._ask_history) if state == "ended" else (self._queued, self._ask_queue)
-        found = await asyncio.gather(*(shared.get(account, partial(ask, account)) for account in whose))
+        shared, ask = (
+            (self._ended, self._ask_history)
+            if state == "ended"
+            else (self._queued, self._ask_queue)
+        )
+        found = await asyncio.gather(
+            *(shared.get(account, partial(ask, account)) for account in whose)
+        )
         table = pa.concat_tables([one.table for one in found]).unify_dictionaries()
         wanted = STATES[state] if state else ACTIVE | WAITING
         table = table.filter(are_in(table, wanted))
-        return FoundJobs(table, min(one.taken_at for one in found), sum(one.rejected_rows for one in found))
+        return FoundJobs(
+            table, min(one.taken_at for one in found), sum(one.rejected_rows for one in found)
+        )
 
     async def _ask_queue(self, account: str | None) -> FoundJobs:
-        return self._found(await self._store.poll(self._store.backend.queue.jobs(JobScope(user=account))), account)
+        return self._found(
+            await self._store.poll(self._store.backend.queue.jobs(JobScope(user=account))), account
+        )
 
     async def _ask_history(self, account: str | None) -> FoundJobs:
         query = self._store.backend.history.jobs(account, HISTORY_SECONDS)
@@ -62,5 +77,7 @@ class AccountJobs:
         table = parsed.table
         if account is not None:
             # A queue of one person's asks for no user.
-            table = table.filter(pc.fill_null(pc.equal(table["user"].cast(pa.string()), account), False))
+            table = table.filter(
+                pc.fill_null(pc.equal(table["user"].cast(pa.string()), account), False)
+            )
         return FoundJobs(table, self._store.clock.now(), len(parsed.rejected))

@@ -30,7 +30,8 @@ _DONE = {
     Verb.DELETE: "deleted",
     Verb.SUBMIT: "submitted",
 }
-# What cannot be undone, or what ends a program that is not made for it, asks with No as its first answer.
+# What cannot be undone, or what ends a program that is not made for it, asks with No as its first
+# answer.
 _DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
@@ -64,7 +65,9 @@ _ASKED = {Verb.ALTER: "Change", Verb.SUBMIT: "Submit again:"}
 
 
 def format_changeable(names: Sequence[str]) -> str:
-    """`change time limit, queue or nice`: what this scheduler lets one change, by the names of ALTERABLE."""
+    """`change time limit, queue or nice`: what this scheduler lets one change, by the names of
+    ALTERABLE.
+    """
     labels = ["throttle" if name == "throttle" else CHANGED[name] for name in names]
     return f"change {' or '.join(filter(None, [', '.join(labels[:-1]), labels[-1]]))}"
 
@@ -107,7 +110,9 @@ def _jobs(count: int) -> str:
 
 
 def subject(job_ids: Sequence[str], rows: Sequence[Row], owners: str = "") -> str:
-    """`job 12_3 (train)`, `array 12 (train, 10 jobs)`, `12 jobs`; of `owners`, where they are named."""
+    """`job 12_3 (train)`, `array 12 (train, 10 jobs)`, `12 jobs`; of `owners`, where they are
+    named.
+    """
     count = _jobs(impact.count_jobs(rows) or len(job_ids))
     if len(job_ids) != 1:
         return f"{count} of {owners}" if owners else count
@@ -115,7 +120,9 @@ def subject(job_ids: Sequence[str], rows: Sequence[Row], owners: str = "") -> st
     name = clip(visible(names.pop()), _NAME_CELLS) if len(names) == 1 else ""
     is_array = any(row["array_id"] == job_ids[0] for row in rows)
     details = ", ".join(filter(None, (name, count if is_array else "", owners)))
-    return f"{'array' if is_array else 'job'} {visible(job_ids[0])}" + (f" ({details})" if details else "")
+    return f"{'array' if is_array else 'job'} {visible(job_ids[0])}" + (
+        f" ({details})" if details else ""
+    )
 
 
 def _format_owners(rows: Sequence[Row]) -> str:
@@ -133,7 +140,10 @@ def format_others(rows: Sequence[Row], user: str) -> str:
     if len(impact.owners(rows)) == 1:
         word = "it is" if impact.count_jobs(rows) == 1 else "all of them are"
         return f"{word} {visible(next(iter(others)))}'s, not yours"
-    listed = [f"{count} of them {'is' if count == 1 else 'are'} {visible(name)}'s" for name, count in others.items()]
+    listed = [
+        f"{count} of them {'is' if count == 1 else 'are'} {visible(name)}'s"
+        for name, count in others.items()
+    ]
     more = [f"{len(listed) - _MOST_OWNERS} more people's"] if len(listed) > _MOST_OWNERS else []
     return ", ".join([*listed[:_MOST_OWNERS], *more]) + ", not yours"
 
@@ -148,7 +158,8 @@ def format_left_behind(rows: Sequence[Row], others: Iterable[Row]) -> str:
         " …" if len(ids) > _MOST_LEFT_BEHIND else ""
     )
     return (
-        f"{_jobs(len(ids))} {waits} for {'it' if len(rows) == 1 else 'them'} to succeed, and may never start: {listed}"
+        f"{_jobs(len(ids))} {waits} for {'it' if len(rows) == 1 else 'them'} to succeed, and "
+        f"may never start: {listed}"
     )
 
 
@@ -209,7 +220,9 @@ def _as_present(name: str, value: str) -> str:
 
 
 def present_value(name: str, rows: Sequence[Row]) -> str:
-    """What one may change of a job as it is now, as one would type it; '' where that is not known or differs."""
+    """What one may change of a job as it is now, as one would type it; '' where that is not known
+    or differs.
+    """
 
     def value(row: Row) -> str:
         if name == "time":
@@ -246,7 +259,9 @@ def format_done(report: Report) -> str:
     if request.verb is Verb.SIGNAL:
         return f"{visible(signal_name(request.signal))} sent to {jobs}"
     if request.verb is Verb.SUBMIT:
-        return f"{jobs} submitted: {visible(', '.join(outcome.words for outcome in report.outcomes))}"
+        return (
+            f"{jobs} submitted: {visible(', '.join(outcome.words for outcome in report.outcomes))}"
+        )
     return f"{jobs} {_DONE[request.verb]}"
 
 

@@ -1,4 +1,6 @@
-"""Acts on jobs: plans the commands, runs them, notes them in the journal, tells how each job fared."""
+"""Acts on jobs: plans the commands, runs them, notes them in the journal, tells how each job
+fared.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ _GOES_ON_SECONDS = 2.0
 
 
 class Plan(Struct, frozen=True):
-    """What would be done: the request, the rows of domain.schema.JOBS it touches as far as known, the commands."""
+    """What would be done: the request, the rows of domain.schema.JOBS it touches as far as known,
+    the commands.
+    """
 
     request: ActionRequest
     rows: tuple[Row, ...]
@@ -56,7 +60,8 @@ class Plan(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """How it went; `journal_problem` says in words why it is not in the journal, '' where it is.
 
-    `note_again` notes there what was found out later, and gives in words why it could not; None: it is not in there.
+    `note_again` notes there what was found out later, and gives in words why it could not; None: it
+    is not in there.
     """
 
     plan: Plan
@@ -89,7 +94,10 @@ class Actions:
         path = (self.store.probe.commands if self.store.probe else {}).get(program, "")
         if not path.startswith("/"):
             title = self.store.backend.title
-            raise UsageError(f"{title} cannot be asked this as {account}", f"Run it as {account}: {command.words}")
+            raise UsageError(
+                f"{title} cannot be asked this as {account}",
+                f"Run it as {account}: {command.words}",
+            )
         return replace(command, argv=("sudo", "-n", "-u", account, path, *words))
 
     @property
@@ -110,11 +118,12 @@ class Actions:
         return True
 
     async def rows_of(self, job_ids: Sequence[str]) -> tuple[Row, ...]:
-        """The rows that some ids mean, as the scheduler has them now, ended ones included; what it does not know is
-        left out.
+        """The rows that some ids mean, as the scheduler has them now, ended ones included; what it
+        does not know is left out.
 
-        An array's number means all of its rows. Of a record that holds many tasks, a row with those that are meant.
-        Raises UsageError for an id that the scheduler takes for a job of another id.
+        An array's number means all of its rows. Of a record that holds many tasks, a row with those
+        that are meant. Raises UsageError for an id that the scheduler takes for a job of another
+        id.
         """
         named = tuple(dict.fromkeys(job_ids))
         scope = JobScope(job_ids=named) if len(named) <= _MOST_NAMED_IDS else JobScope(ended=True)
@@ -132,12 +141,15 @@ class Actions:
         told: Callable[[Outcome], None] = lambda outcome: None,
         heard: Callable[[str], None] | None = None,
     ) -> Report:
-        """Run the commands one after the other. Raises nothing for what the scheduler refuses or a line that fails:
+        """Run the commands one after the other.
 
-        each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice, and nothing is sent
-        after a lost answer. Of several commands that submit one job the last hands it over: where one before it fails
-        or is lost, the job was not submitted. Cancelled, it notes in the journal what is known so far. `heard` gets
-        what a command says on stderr where it then goes on for seconds, a line at a time.
+        Raises nothing for what the scheduler refuses or a line that fails:
+
+        each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice,
+        and nothing is sent after a lost answer. Of several commands that submit one job the last
+        hands it over: where one before it fails or is lost, the job was not submitted. Cancelled,
+        it notes in the journal what is known so far. `heard` gets what a command says on stderr
+        where it then goes on for seconds, a line at a time.
         """
         running = _Run(plan, self.store, told, heard)
         # Whatever fails before a command is sent has changed nothing.
@@ -149,7 +161,9 @@ class Actions:
             if plan.request.verb is Verb.DELETE:
                 await self.store.forget([one.job_id for one in running.outcomes() if one.done])
         except asyncio.CancelledError:
-            self.cut_off += [(plan.request.verb, one.job_id) for one in running.outcomes() if one.done is None]
+            self.cut_off += [
+                (plan.request.verb, one.job_id) for one in running.outcomes() if one.done is None
+            ]
             raise
         finally:
             action_id, problem = await noting
@@ -170,7 +184,12 @@ class Actions:
                 verb=request.verb,
                 job_ids=request.job_ids,
                 commands=commands,
-                names={job_id: one.job_name for one in plan.commands if one.job_name for job_id in one.job_ids},
+                names={
+                    job_id: one.job_name
+                    for one in plan.commands
+                    if one.job_name
+                    for job_id in one.job_ids
+                },
                 parts=plan.parts,
             )
         except JournalUnwritable as error:
@@ -186,7 +205,9 @@ class Actions:
 
 
 def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
-    """Refuse ids that are not a job's own: Slurm takes 28 and 28+1 for the component 27+1, and 30 for the task 29_1."""
+    """Refuse ids that are not a job's own: Slurm takes 28 and 28+1 for the component 27+1, and 30
+    for the task 29_1.
+    """
     listed = list(zip(jobs["id"].to_pylist(), jobs["_other_id"].to_pylist(), strict=True))
     own = {number_of(job_id) for ids in listed for job_id in ids if job_id is not None}
     requested = set(map(number_of, named))
@@ -194,7 +215,8 @@ def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
     others = [job_id for job_id, other in listed if not {number_of(job_id), other} & requested]
     if unknown and others:
         raise UsageError(
-            f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} for it",
+            f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} "
+            f"for it",
             "Write the job's own ID.",
         )
 
@@ -227,7 +249,9 @@ class _Run:
             self._is_open = False
 
     async def commands(self) -> None:
-        """Run them; what keeps one from running, or its answer from coming, keeps those after it from running."""
+        """Run them; what keeps one from running, or its answer from coming, keeps those after it
+        from running.
+        """
         if not self._is_open:
             return
         for position, command in enumerate(self._plan.commands):
@@ -246,7 +270,9 @@ class _Run:
             except (UnreachableError, CommandTimedOut) as error:
                 self._learn(self._lost(command, f" ({error.message})"))
                 self._sent = None
-                self._not_run(self._plan.commands[position + 1 :], "the command before it got no answer")
+                self._not_run(
+                    self._plan.commands[position + 1 :], "the command before it got no answer"
+                )
                 return
             except HpcdashError as error:
                 self._sent = None
@@ -257,10 +283,14 @@ class _Run:
             self._sent = None
             if self._plan.request.verb is Verb.SUBMIT:
                 kept = await keep_submitted(self._store, command, outcomes)
-                self._learn(after for after, before in zip(kept, outcomes, strict=True) if after != before)
+                self._learn(
+                    after for after, before in zip(kept, outcomes, strict=True) if after != before
+                )
 
     async def _answer(self, command: ActionCommand) -> Answer:
-        """A command's answer with all of its output; if it runs for long, lines are passed on as they arrive."""
+        """A command's answer with all of its output; if it runs for long, lines are passed on as
+        they arrive.
+        """
         if self._heard is None:
             return await self._store.act(command)
         said = bytearray()
@@ -288,21 +318,29 @@ class _Run:
         return tuple(known[job_id] for job_id in dict.fromkeys(self._plan.request.job_ids))
 
     def _was_refused(self, command: ActionCommand) -> bool:
-        """Whether what comes before a submission did not go well, so that the submission itself is not sent."""
+        """Whether what comes before a submission did not go well, so that the submission itself is
+        not sent.
+        """
         if self._plan.request.verb is not Verb.SUBMIT:
             return False
         before = [self._known[job_id] for job_id in command.job_ids if job_id in self._known]
         for outcome in before:
             if outcome.done is None:
-                self._known[outcome.job_id] = replace(outcome, done=False, words=f"{NEVER_ARRIVED}: {outcome.words}")
+                self._known[outcome.job_id] = replace(
+                    outcome, done=False, words=f"{NEVER_ARRIVED}: {outcome.words}"
+                )
         return any(outcome.done is not True for outcome in before)
 
     def _lost(self, command: ActionCommand, why: str = "") -> list[Outcome]:
-        """The outcomes of a command that was sent and not answered; a job it only prepares was not submitted."""
+        """The outcomes of a command that was sent and not answered; a job it only prepares was not
+        submitted.
+        """
         later: set[str] = set()
         if self._plan.request.verb is Verb.SUBMIT:
             position = next(at for at, one in enumerate(self._plan.commands) if one is command)
-            later = {job_id for one in self._plan.commands[position + 1 :] for job_id in one.job_ids}
+            later = {
+                job_id for one in self._plan.commands[position + 1 :] for job_id in one.job_ids
+            }
         return [
             Outcome(job_id, False, f"{NEVER_ARRIVED}: the command before it got no answer{why}")
             if job_id in later
@@ -311,8 +349,14 @@ class _Run:
         ]
 
     def _not_run(self, commands: Sequence[ActionCommand], why: str) -> None:
-        words = f"{NEVER_ARRIVED}: {why}" if self._plan.request.verb is Verb.SUBMIT else f"not run: {why}"
-        self._learn(Outcome(job_id, False, words) for command in commands for job_id in command.job_ids)
+        words = (
+            f"{NEVER_ARRIVED}: {why}"
+            if self._plan.request.verb is Verb.SUBMIT
+            else f"not run: {why}"
+        )
+        self._learn(
+            Outcome(job_id, False, words) for command in commands for job_id in command.job_ids
+        )
 
     def _learn(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:

@@ -45,24 +45,33 @@ async def plan_shell(
     is_outside: bool = False,
     has_terminal: bool = True,
 ) -> ShellPlan:
-    """A shell, or a command, on a node of a job, by its name or its number in the job's list from 0.
+    """A shell, or a command, on a node of a job, by its name or its number in the job's list from
+    0.
 
-    It is inside of the container where the launch, as `state_folder` remembers it, has one, unless it `is_outside`.
-    Runs nothing in the job. Raises UsageError for another's job, one that does not run, and a node it does not have.
+    It is inside of the container where the launch, as `state_folder` remembers it, has one, unless
+    it `is_outside`. Runs nothing in the job. Raises UsageError for another's job, one that does not
+    run, and a node it does not have.
     """
     await store.open()
     row = await fetch_inside_row(store, job_id, needs=Capability.CONNECT)
     chosen = _node(row, node)
-    in_container = not is_outside and await asyncio.to_thread(_has_container, state_folder, store.name, row)
-    made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container, has_terminal))
+    in_container = not is_outside and await asyncio.to_thread(
+        _has_container, state_folder, store.name, row
+    )
+    made = store.backend.detail.shell(
+        row, ShellRequest(chosen, command, in_container, has_terminal)
+    )
     if made is None:
         raise UsageError(
-            f"{store.backend.title} does not report where job {visible(job_id)} runs, or gives no access to its nodes",
+            f"{store.backend.title} does not report where job {visible(job_id)} runs, or gives no "
+            f"access to its nodes",
             "If the site allows it: ssh NODE",
         )
     transport = store.transport if not made.host else ThroughNode(store.transport, made.host)
     where = f" on {visible(chosen)}" if chosen else ""
-    return ShellPlan(str(row["id"]), transport, made.argv, f"job {visible(str(row['id']))}{where}", made.notes)
+    return ShellPlan(
+        str(row["id"]), transport, made.argv, f"job {visible(str(row['id']))}{where}", made.notes
+    )
 
 
 def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) -> bool:
@@ -73,7 +82,9 @@ def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) ->
 
 
 def _node(row: Mapping[str, Any], wanted: str) -> str:
-    """The name of the node that is meant; the first where none is, '' where the job's are not known."""
+    """The name of the node that is meant; the first where none is, '' where the job's are not
+    known.
+    """
     nodes = expand(str(row["node_list"] or "")) if row["node_list"] else []
     if not wanted or wanted in nodes:
         return wanted or (nodes[0] if nodes else "")
@@ -90,7 +101,9 @@ def _node(row: Mapping[str, Any], wanted: str) -> str:
 
 
 async def explain_end(store: ClusterStore, plan: ShellPlan, status: int | None) -> str:
-    """Why a shell ended with `status` where the job itself did; '' where that goes on, or is not known."""
+    """Why a shell ended with `status` where the job itself did; '' where that goes on, or is not
+    known.
+    """
     if status == 0 or status is None:
         return ""
     try:

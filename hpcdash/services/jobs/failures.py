@@ -1,4 +1,6 @@
-"""Why a job failed, from its log: the excerpt that says it; and of one that runs, how many of its containers are up."""
+"""Why a job failed, from its log: the excerpt that says it; and of one that runs, how many of its
+containers are up.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from hpcdash.services.logs.locate import files_of
 
 Row = Mapping[str, Any]
 # For cancelled and preempted jobs it is known who ended them; their last lines do not explain it.
-FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED, JobState.GONE})
+FAILED = frozenset(
+    {JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED, JobState.GONE}
+)
 # 500 lines of 260 bytes.
 _END_BYTES = 128 * 1024
 # Runtimes tell of each layer that they fetch, before they start.
@@ -33,7 +37,8 @@ _MOST_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0
 _NOT_KNOWN = "its log path is unknown"
 
-# $1 path, $2 text. Nothing where the file is not there yet. [ -f ] first: opening a FIFO would wait for its writer.
+# $1 path, $2 text. Nothing where the file is not there yet. [ -f ] first: opening a FIFO would wait
+# for its writer.
 _UP_SCRIPT = f"""
 LC_ALL=C; export LC_ALL
 [ -f "$1" ] || exit 0
@@ -46,7 +51,8 @@ SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
 
 
 class JobFailure(Struct, frozen=True):
-    """What the end of a failed job's log tells; `stream` is whose it is: stderr, stdout, or log where they are one.
+    """What the end of a failed job's log tells; `stream` is whose it is: stderr, stdout, or log
+    where they are one.
 
     `problem` says in few words why nothing was read, '' else.
     """
@@ -60,7 +66,9 @@ class JobFailure(Struct, frozen=True):
         return "" if self.excerpt is None else self.excerpt.words
 
 
-async def fetch_failure(store: ClusterStore, detail: JobDetail, row: Row, *, debug: bool = False) -> JobFailure:
+async def fetch_failure(
+    store: ClusterStore, detail: JobDetail, row: Row, *, debug: bool = False
+) -> JobFailure:
     """Why a job of FAILED failed, as the last lines of its files tell, with one look at both.
 
     `row` is of domain.schema.JOBS. Raises what keeps the cluster from answering.
@@ -79,7 +87,9 @@ async def fetch_failure(store: ClusterStore, detail: JobDetail, row: Row, *, deb
     return await asyncio.to_thread(_failure, files, ends, containers, up, debug)
 
 
-def _failure(files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool) -> JobFailure:
+def _failure(
+    files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool
+) -> JobFailure:
     """Of two files that which says more of why; of two that say nothing, stderr."""
     names = ("stderr", "stdout") if files.stderr is not None else ("", "log")
     told = [
@@ -92,7 +102,9 @@ def _failure(files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int
     written = [one for one in told if one[0].lines]
     if not written:
         return JobFailure(problem="its log is empty")
-    excerpt, stream = max(written, key=lambda one: one[0].cause.strength if one[0].says_why and one[0].cause else 0)
+    excerpt, stream = max(
+        written, key=lambda one: one[0].cause.strength if one[0].says_why and one[0].cause else 0
+    )
     return JobFailure(excerpt, stream)
 
 
@@ -131,7 +143,8 @@ def _parse_up(answer: Answer) -> frozenset[str]:
 class Excerpt(Struct, frozen=True):
     """Lines that are safe to show, blank ones at the ends left out; () where nothing was written.
 
-    `cause` says why where anything does; where its line is further up it comes before the others as `above`.
+    `cause` says why where anything does; where its line is further up it comes before the others as
+    `above`.
     """
 
     cause: RootCause | None
@@ -145,7 +158,9 @@ class Excerpt(Struct, frozen=True):
 
     @property
     def says_why(self) -> bool:
-        """Whether there is more than a launcher's remarks, or the last that happened to be written."""
+        """Whether there is more than a launcher's remarks, or the last that happened to be
+        written.
+        """
         return self.cause is not None and self.cause.strength > Strength.WORDS
 
 
@@ -162,10 +177,12 @@ def hosts_up(stderr: Iterable[str]) -> frozenset[str]:
 def failure_excerpt(
     stderr: Sequence[str], *, containers: int = 0, up: int | None = None, debug: bool = False
 ) -> Excerpt:
-    """The end of a failed job's stderr, of lines as logs.lines shows them; of more than MOST_LINES the last.
+    """The end of a failed job's stderr, of lines as logs.lines shows them; of more than MOST_LINES
+    the last.
 
-    `containers` are to come up, 0 without any; `up` of them did, None: as many as these lines tell. Where all did the
-    command was started, and its last SHOWN_LINES are enough; else all lines are shown.
+    `containers` are to come up, 0 without any; `up` of them did, None: as many as these lines tell.
+    Where all did the command was started, and its last SHOWN_LINES are enough; else all lines are
+    shown.
     """
     tail = list(stderr[-MOST_LINES:])
     while tail and not tail[-1].strip():

@@ -46,12 +46,18 @@ def status_of(state: str | None) -> LaunchStatus:
 
 
 def is_pulling(state: str | None, containers: int, up: int | None) -> bool:
-    """Whether a launch runs and not all of its `containers` are up; `up` None is unknown, and then it is not said."""
+    """Whether a launch runs and not all of its `containers` are up; `up` None is unknown, and then
+    it is not said.
+    """
     return status_of(state) is LaunchStatus.RUNNING and up is not None and up < containers
 
 
 def format_status(state: str | None, containers: int = 0, up: int | None = None) -> str:
-    """The status in lower case; `pulling: 1 of 2 containers up` until each node's container reported."""
+    """The status in lower case; `pulling: 1 of 2 containers up` until each node's container
+    reported.
+    """
     if is_pulling(state, containers, up):
-        return f"pulling: {up} of {containers} {'container' if containers == 1 else 'containers'} up"
+        return (
+            f"pulling: {up} of {containers} {'container' if containers == 1 else 'containers'} up"
+        )
     return status_of(state).lower()

@@ -44,8 +44,16 @@ def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
     """The ids of an array's single tasks that any list has, by their numbers."""
     found: dict[int, str] = {}
     for table in known_tables(store):
-        rows = table.filter(pc.equal(table["array_id"], array_id)).select(["id", "_task", "_tasks"]).to_pylist()
-        found |= {row["_task"]: row["id"] for row in rows if row["_task"] is not None and row["_tasks"] == 1}
+        rows = (
+            table.filter(pc.equal(table["array_id"], array_id))
+            .select(["id", "_task", "_tasks"])
+            .to_pylist()
+        )
+        found |= {
+            row["_task"]: row["id"]
+            for row in rows
+            if row["_task"] is not None and row["_tasks"] == 1
+        }
     return found
 
 
@@ -55,14 +63,17 @@ def task_with_log(store: ClusterStore, array_id: str) -> str | None:
 
 
 def telling_task(tables: Iterable[pa.Table], array_id: str) -> str | None:
-    """The task of an array whose log tells most of it now: the first that runs, else the last that ended.
+    """The task of an array whose log tells most of it now: the first that runs, else the last that
+    ended.
 
     None where no table has such a task; of a task that several have the first counts.
     """
     states: dict[str, tuple[int, str]] = {}
     for table in tables:
         rows = (
-            table.filter(pc.equal(table["array_id"], array_id)).select(["id", "state", "_task", "_tasks"]).to_pylist()
+            table.filter(pc.equal(table["array_id"], array_id))
+            .select(["id", "state", "_task", "_tasks"])
+            .to_pylist()
         )
         for row in rows:
             if row["_task"] is not None and row["_tasks"] == 1:

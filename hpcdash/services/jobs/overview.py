@@ -1,4 +1,6 @@
-"""All there is to know of one job, gathered part by part: each may fail alone, and then says why."""
+"""All there is to know of one job, gathered part by part: each may fail alone, and then says
+why.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,21 @@ from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.failures import FAILED, JobFailure, containers_of, fetch_failure, fetch_up
-from hpcdash.services.jobs.rows import Row, are_in, first_of_each_id, missing_from, of_array, row_with_id
+from hpcdash.services.jobs.failures import (
+    FAILED,
+    JobFailure,
+    containers_of,
+    fetch_failure,
+    fetch_up,
+)
+from hpcdash.services.jobs.rows import (
+    Row,
+    are_in,
+    first_of_each_id,
+    missing_from,
+    of_array,
+    row_with_id,
+)
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.logs.locate import files_of
 from hpcdash.services.usage.limits import policy_lines, policy_reason_of, with_counted_use
@@ -50,10 +65,12 @@ _MOST_RELATED = 200
 
 
 class JobSight(Struct, frozen=True):
-    """What the tables knew when they were looked at; `row` None: nothing of this job, nor of whom it waits for.
+    """What the tables knew when they were looked at; `row` None: nothing of this job, nor of whom
+    it waits for.
 
-    `related` are the jobs this one depends on, `dependents` all that wait for some other job, as far as they are known.
-    `ended_tasks` are an array's tasks that were seen to have ended, which no table may have any more.
+    `related` are the jobs this one depends on, `dependents` all that wait for some other job, as
+    far as they are known. `ended_tasks` are an array's tasks that were seen to have ended, which no
+    table may have any more.
     """
 
     row: Row | None = None
@@ -70,8 +87,11 @@ def newest_row(job_id: str, tables: Sequence[KnownTable]) -> Row | None:
     return next((row for row in found if row is not None), None)
 
 
-def find_job(job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight) -> JobSight:
-    """What the tables, newest first, tell of a job, or of a whole array by its number; `before` is the last look.
+def find_job(
+    job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight
+) -> JobSight:
+    """What the tables, newest first, tell of a job, or of a whole array by its number; `before` is
+    the last look.
 
     Takes as long as the tables are large: not for the event loop.
     """
@@ -91,7 +111,9 @@ def find_job(job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None
     return JobSight(row, is_whole_array, tasks, ended_tasks, related, dependents)
 
 
-def _whole_array(job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None) -> Row | None:
+def _whole_array(
+    job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None
+) -> Row | None:
     """What the rows of an array have in common; None where this is a job or a task."""
     if task_of(job_id):
         return None
@@ -127,7 +149,9 @@ def _tasks_of(
     return (task_states(shown) if shown else None), ended_tasks
 
 
-def _dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+def _dependencies(
+    row: Row, tables: Sequence[KnownTable]
+) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
     """The jobs that a job depends on, and those that wait for some job."""
     wanted = parse_dependency(row["dependency"]).job_ids
     related: dict[str, Row] = {}
@@ -135,7 +159,9 @@ def _dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[tuple[Row, ..
     for table in (known.table for known in tables):
         if wanted:
             ids = pa.array(wanted, pa.string())
-            mask = pc.or_(pc.is_in(table["id"], ids), pc.fill_null(pc.is_in(table["array_id"], ids), False))
+            mask = pc.or_(
+                pc.is_in(table["id"], ids), pc.fill_null(pc.is_in(table["array_id"], ids), False)
+            )
             for other in table.filter(mask).select(_OF_OTHERS).to_pylist():
                 related.setdefault(other["id"], other)
         waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), are_in(table, WAITING)))
@@ -149,7 +175,9 @@ def _dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[tuple[Row, ..
 
 
 class KnownTable(Struct, frozen=True):
-    """A table of domain.schema.JOBS, when it was taken, and whether every living job of the job's owner is in it."""
+    """A table of domain.schema.JOBS, when it was taken, and whether every living job of the job's
+    owner is in it.
+    """
 
     taken_at: float
     table: pa.Table
@@ -157,7 +185,9 @@ class KnownTable(Struct, frozen=True):
 
 
 class JobTables:
-    """What a store's lists know, and the few answers that were kept because they were asked for one job."""
+    """What a store's lists know, and the few answers that were kept because they were asked for one
+    job.
+    """
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -165,11 +195,20 @@ class JobTables:
 
     def keep(self, table: pa.Table, *, is_complete: bool) -> None:
         """An answer of now; the oldest of those kept is forgotten."""
-        self._asked = [*self._asked[-_KEPT_ANSWERS:], KnownTable(self._store.clock.now(), table, is_complete)]
+        self._asked = [
+            *self._asked[-_KEPT_ANSWERS:],
+            KnownTable(self._store.clock.now(), table, is_complete),
+        ]
 
     def newest_first(self, owner: str | None, details: KnownTable | None) -> list[KnownTable]:
-        """All of them, and the job's details, where they are known; `owner` is the job's, None: not known."""
-        tables = [*self._asked, *([details] if details is not None else ()), *self.of_the_store(owner)]
+        """All of them, and the job's details, where they are known; `owner` is the job's, None: not
+        known.
+        """
+        tables = [
+            *self._asked,
+            *([details] if details is not None else ()),
+            *self.of_the_store(owner),
+        ]
         return sorted(tables, key=lambda known: -known.taken_at)
 
     def of_the_store(self, owner: str | None) -> list[KnownTable]:
@@ -179,7 +218,9 @@ class JobTables:
             snapshot = self._store.snapshots.get(kind)
             if snapshot is None or (table := self._store.table(kind)) is None:
                 continue
-            is_complete = kind is Kind.EVERYONE or (kind is Kind.MINE and bool(owner) and owner == self._store.user)
+            is_complete = kind is Kind.EVERYONE or (
+                kind is Kind.MINE and bool(owner) and owner == self._store.user
+            )
             tables.append(KnownTable(snapshot.taken_at, table, is_complete))
         return tables
 
@@ -203,7 +244,9 @@ class Part(StrEnum):
 
 
 async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
-    """How long jobs like a waiting one waited, as far as is known on this machine; None where it is not."""
+    """How long jobs like a waiting one waited, as far as is known on this machine; None where it is
+    not.
+    """
     from hpcdash.services.usage.waits import wait_times, waits_of
 
     known = await asyncio.to_thread(store.archive.known_waits)
@@ -214,10 +257,13 @@ async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
 
 
 class JobPicture:
-    """One job, or a whole array by its number. `look` takes what the store's tables know; `fetch` asks.
+    """One job, or a whole array by its number.
 
-    `errors` says of a part why it is not known, `asking` which parts are on their way; `changed` is called, in the
-    event loop, whenever there is more to show. Launches are remembered in `state_folder`, None: nowhere.
+    `look` takes what the store's tables know; `fetch` asks.
+
+    `errors` says of a part why it is not known, `asking` which parts are on their way; `changed` is
+    called, in the event loop, whenever there is more to show. Launches are remembered in
+    `state_folder`, None: nowhere.
     """
 
     def __init__(
@@ -238,22 +284,26 @@ class JobPicture:
         self.priority: Mapping[str, str] = {}
         # How long jobs like it waited, as far as is known here.
         self.waits: WaitTimes | None = None
-        # The steps of its last run, rows of domain.schema.STEPS; None: not known, or the scheduler knows none.
+        # The steps of its last run, rows of domain.schema.STEPS; None: not known, or the scheduler
+        # knows none.
         self.steps: pa.Table | None = None
-        # What its program has the scheduler run; None: not known, or the scheduler has nothing of the kind.
+        # What its program has the scheduler run; None: not known, or the scheduler has nothing of
+        # the kind.
         self.activity: Activity | None = None
         # None: not known.
         self.qos: Mapping[str, str] | None = None
         self.queue_rules: Mapping[str, str] = {}
         # domain.schema.LIMITS, where it waits for one.
         self.limits: pa.Table | None = None
-        # The jobs this one depends on, and all that wait for some other job, as far as they are known.
+        # The jobs this one depends on, and all that wait for some other job, as far as they are
+        # known.
         self.related: tuple[Row, ...] = ()
         self.dependents: tuple[Row, ...] = ()
         self.tasks: TaskStates | None = None
         # What the log of a failed job tells; `debug`: more of it.
         self.failure: JobFailure | None = None
-        # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how many are up.
+        # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how
+        # many are up.
         self.containers: int | None = None
         self.up: int | None = None
         # What is remembered here of the launch it is; None: nothing.
@@ -278,8 +328,16 @@ class JobPicture:
     @property
     def events(self) -> tuple[JobEvent, ...]:
         """What was seen to happen to this job (of an array: to its tasks) since this run began."""
-        is_of_it = (lambda job_id: array_of(job_id) == self.job_id) if self.is_whole_array else self.job_id.__eq__
-        told = (event for event in (*self.store.events, *self.store.reason_events) if is_of_it(event.job_id))
+        is_of_it = (
+            (lambda job_id: array_of(job_id) == self.job_id)
+            if self.is_whole_array
+            else self.job_id.__eq__
+        )
+        told = (
+            event
+            for event in (*self.store.events, *self.store.reason_events)
+            if is_of_it(event.job_id)
+        )
         return tuple(sorted(told, key=lambda event: event.at))
 
     @property
@@ -288,7 +346,9 @@ class JobPicture:
         return None if self.row is None else policy_reason_of(self.store, self.row)
 
     def policy_lines(self) -> list[str]:
-        """What it waits for in the site's rules, and what shows more; [] where that is not what it waits for."""
+        """What it waits for in the site's rules, and what shows more; [] where that is not what it
+        waits for.
+        """
         reason, row, store = self.policy_reason, self.row, self.store
         if reason is None or row is None:
             return []
@@ -310,7 +370,9 @@ class JobPicture:
             self.row = row
 
     async def look(self) -> bool:
-        """Take what the tables know now; whether the job is in another state than its details say."""
+        """Take what the tables know now; whether the job is in another state than its details
+        say.
+        """
         before = self.detail.job["state"][0].as_py() if self.detail is not None else None
         await self._refresh()
         self._changed()
@@ -330,10 +392,17 @@ class JobPicture:
             return
         parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
         if not self.is_whole_array:
-            parts += [self._take(Part.USAGE, self._fetch_usage), self._take(Part.STEPS, self._fetch_steps)]
+            parts += [
+                self._take(Part.USAGE, self._fetch_usage),
+                self._take(Part.STEPS, self._fetch_steps),
+            ]
             parts.append(self._take(Part.ACTIVITY, self._fetch_activity))
             parts += self._log_parts(row)
-        if self.launched is not None and self.launched.is_allocation and row["started_at"] is not None:
+        if (
+            self.launched is not None
+            and self.launched.is_allocation
+            and row["started_at"] is not None
+        ):
             parts.append(self._take(Part.RUNS, self._fetch_runs))
         if row["state"] in WAITING:
             parts += [self._take(Part.PRIORITY, self._fetch_priority), self._recall_waits(row)]
@@ -342,7 +411,10 @@ class JobPicture:
         if (policy := self.policy_reason) is not None and policy.view == "limits":
             parts.append(self._take(Part.LIMITS, self._fetch_limits))
         if row["state"] not in ENDED:
-            parts += [self._take(Part.QOS, self._fetch_qos), self._take(Part.QUEUE, self._fetch_queue_rules)]
+            parts += [
+                self._take(Part.QOS, self._fetch_qos),
+                self._take(Part.QUEUE, self._fetch_queue_rules),
+            ]
         if row["dependency"] and row["state"] in WAITING:
             parts.append(self._take(Part.RELATED, self._fetch_related))
         await asyncio.gather(*parts)
@@ -350,25 +422,44 @@ class JobPicture:
     async def keep_usage_fresh(self) -> None:
         """Ask again what a running job uses, where that is a while ago."""
         now = self.store.clock.now()
-        if self.row is None or self.row["state"] not in ACTIVE or self.is_whole_array or Part.USAGE in self.asking:
+        if (
+            self.row is None
+            or self.row["state"] not in ACTIVE
+            or self.is_whole_array
+            or Part.USAGE in self.asking
+        ):
             return
         if self._usage_at is not None and now - self._usage_at >= USAGE_EVERY_SECONDS:
             await self._take(Part.USAGE, self._fetch_usage)
 
     async def keep_activity_fresh(self) -> None:
         """Ask again what a running job's program runs, where that is a while ago."""
-        if self.activity is None or self.row is None or self.row["state"] not in ACTIVE or Part.ACTIVITY in self.asking:
+        if (
+            self.activity is None
+            or self.row is None
+            or self.row["state"] not in ACTIVE
+            or Part.ACTIVITY in self.asking
+        ):
             return
         if self.store.clock.now() - self._activity_at >= ACTIVITY_EVERY_SECONDS:
             await self._take(Part.ACTIVITY, self._fetch_activity)
 
     async def keep_containers_fresh(self) -> None:
-        """Look again how many containers of a launch are up, where not all are and the last look is a while ago."""
+        """Look again how many containers of a launch are up, where not all are and the last look is
+        a while ago.
+        """
         row, now = self.row, self.store.clock.now()
-        if row is None or row["state"] != JobState.RUNNING or Part.CONTAINERS in self.asking or not self.containers:
+        if (
+            row is None
+            or row["state"] != JobState.RUNNING
+            or Part.CONTAINERS in self.asking
+            or not self.containers
+        ):
             return
         # Where it is not known after a look that went well, the file is none that is looked into.
-        is_worth_it = self.up < self.containers if self.up is not None else Part.CONTAINERS in self.errors
+        is_worth_it = (
+            self.up < self.containers if self.up is not None else Part.CONTAINERS in self.errors
+        )
         if is_worth_it and now - (self._up_at or 0.0) >= CONTAINERS_EVERY_SECONDS:
             await self._take(Part.CONTAINERS, self._fetch_up)
 
@@ -378,7 +469,11 @@ class JobPicture:
             return []
         if row["state"] in FAILED:
             self.up = None
-            is_known = self.failure is not None and not self.failure.problem and self._failure_of == row["ends_at"]
+            is_known = (
+                self.failure is not None
+                and not self.failure.problem
+                and self._failure_of == row["ends_at"]
+            )
             return [] if is_known else [self._take(Part.LOG, self._fetch_failure)]
         self.failure = None
         if row["state"] == JobState.RUNNING and self.containers != 0:
@@ -460,7 +555,9 @@ class JobPicture:
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         excerpt = None if self.failure is None else self.failure.excerpt
-        lines = () if excerpt is None else (*excerpt.lines, *([excerpt.above] if excerpt.above else []))
+        lines = (
+            () if excerpt is None else (*excerpt.lines, *([excerpt.above] if excerpt.above else []))
+        )
         if any(" check failed: " in line for line in lines):
             records = NodeCheckRecords(self._state_folder, self.store.name)
             ended_at = self.row["ends_at"] if self.row is not None else None
@@ -474,11 +571,16 @@ class JobPicture:
         if self.containers is None:
             self.containers = await containers_of(self.store, self.detail, self.row)
         if self.containers:
-            self.up = await fetch_up(self.store, await files_of(self.store, self.job_id, self.detail))
+            self.up = await fetch_up(
+                self.store, await files_of(self.store, self.job_id, self.detail)
+            )
 
     async def _fetch_qos(self) -> None:
         assert self.row is not None
-        if self.row["qos"] and (query := self.store.backend.policy.qos(str(self.row["qos"]))) is not None:
+        if (
+            self.row["qos"]
+            and (query := self.store.backend.policy.qos(str(self.row["qos"]))) is not None
+        ):
             self._need_accounting()
             self.qos = await self.store.ask(query)
 
@@ -494,10 +596,14 @@ class JobPicture:
             self.queue_rules = {} if query is None else await self.store.ask(query)
 
     async def _fetch_related(self) -> None:
-        """The jobs it depends on that no table knows: those of the queue, then those of the past."""
+        """The jobs it depends on that no table knows: those of the queue, then those of the
+        past.
+        """
         assert self.row is not None
         wanted = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
-        unknown = missing_from([known.table for known in self._known.of_the_store(self._owner)], wanted)
+        unknown = missing_from(
+            [known.table for known in self._known.of_the_store(self._owner)], wanted
+        )
         if not unknown:
             return
         backend = self.store.backend

@@ -14,7 +14,13 @@ from msgspec import Struct
 
 from hpcdash.backends.job_detail import Activity
 from hpcdash.domain.arrays import TaskStates
-from hpcdash.domain.dependencies import Branch, format_never, parse_dependency, waited_for_by, waits_for
+from hpcdash.domain.dependencies import (
+    Branch,
+    format_never,
+    parse_dependency,
+    waited_for_by,
+    waits_for,
+)
 from hpcdash.domain.efficiency import advice, meters
 from hpcdash.domain.job_ids import holds_many, task_of
 from hpcdash.domain.job_text import Pair, grouped, state_word
@@ -44,7 +50,8 @@ _MOST_LOG_CELLS = 400
 
 
 class Entry(Struct, frozen=True):
-    """A line: `label` and `value`; `fraction` of a whole, for a bar; `state` is that of the job it speaks of.
+    """A line: `label` and `value`; `fraction` of a whole, for a bar; `state` is that of the job it
+    speaks of.
 
     `pieces` are (words, state) pairs that stand in the place of `value`. `is_dim`: a remark.
     """
@@ -62,7 +69,8 @@ class Entry(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Entries under a title; `is_aside`: it may stand beside the others where there is room, `is_broad`: below them.
+    """Entries under a title; `is_aside`: it may stand beside the others where there is room,
+    `is_broad`: below them.
 
     Paths are broad: one that is torn cannot be copied.
     """
@@ -74,11 +82,17 @@ class Group(Struct, frozen=True):
 
 
 def job_groups(
-    picture: JobPicture, now: datetime, *, signs: Mapping[str, str], zone: tzinfo | None = None, sign_cells: int = 0
+    picture: JobPicture,
+    now: datetime,
+    *,
+    signs: Mapping[str, str],
+    zone: tzinfo | None = None,
+    sign_cells: int = 0,
 ) -> list[Group]:
     """Everything known of a job; what is on its way says so, what could not be had says why.
 
-    `signs` are those of the states; an array of no more tasks than `sign_cells` is shown as one sign a task.
+    `signs` are those of the states; an array of no more tasks than `sign_cells` is shown as one
+    sign a task.
     """
     row = picture.row
     if row is None:
@@ -86,9 +100,16 @@ def job_groups(
     state = str(row["state"])
     hint = picture.store.backend.reasons.explain(row)
     own = {
-        title: [Entry(label, value, state=state if label == "state" else "") for label, value in pairs]
+        title: [
+            Entry(label, value, state=state if label == "state" else "") for label, value in pairs
+        ]
         for title, pairs in grouped(
-            row, now, hint, estimator=picture.store.backend.title, sign=signs.get(state, ""), zone=zone
+            row,
+            now,
+            hint,
+            estimator=picture.store.backend.title,
+            sign=signs.get(state, ""),
+            zone=zone,
         )
     }
     job, time = own.get("job", []), own.get("time", [])
@@ -99,15 +120,24 @@ def job_groups(
         # Where one task writes says nothing of the others.
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
     if cause := picture.store.backend.reasons.cause(native):
-        job.insert(1 + max(at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), Entry("cause", cause))
+        job.insert(
+            1 + max(at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS),
+            Entry("cause", cause),
+        )
     # A line of the log that says why comes before what the scheduler makes of it.
-    says_why = picture.failure is not None and picture.failure.excerpt is not None and picture.failure.excerpt.says_why
+    says_why = (
+        picture.failure is not None
+        and picture.failure.excerpt is not None
+        and picture.failure.excerpt.says_why
+    )
     before = frozenset({"state"}) if says_why else _HOW_IT_IS
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in before), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
     # Of a job that never starts the waits of others tell nothing.
-    if picture.waits is not None and not picture.store.backend.reasons.never_starts(state, row["reason"]):
+    if picture.waits is not None and not picture.store.backend.reasons.never_starts(
+        state, row["reason"]
+    ):
         time.append(Entry("jobs like it", str(picture.waits)))
     groups = [
         Group("Job", tuple(job)),
@@ -139,7 +169,11 @@ def _policy(picture: JobPicture) -> list[Entry]:
     lines = picture.policy_lines()
     if not lines:
         return []
-    return [*(Entry("limit", line) for line in lines[:-1]), Entry("→", lines[-1]), *_remarks(picture, Part.LIMITS)]
+    return [
+        *(Entry("limit", line) for line in lines[:-1]),
+        Entry("→", lines[-1]),
+        *_remarks(picture, Part.LIMITS),
+    ]
 
 
 def _runs(picture: JobPicture) -> tuple[Entry, ...]:
@@ -147,9 +181,16 @@ def _runs(picture: JobPicture) -> tuple[Entry, ...]:
     entries = [Entry(str(run.number), run.words) for run in picture.runs[-_MOST_RUNS_SHOWN:]]
     if picture.runs:
         entries.append(
-            Entry("their logs", f"l, then ]; or hpcdash log {picture.job_id} --run {picture.runs[-1].number}")
+            Entry(
+                "their logs",
+                f"l, then ]; or hpcdash log {picture.job_id} --run {picture.runs[-1].number}",
+            )
         )
-    elif picture.launched is not None and picture.launched.is_allocation and Part.RUNS not in picture.errors:
+    elif (
+        picture.launched is not None
+        and picture.launched.is_allocation
+        and Part.RUNS not in picture.errors
+    ):
         entries.append(Entry("none yet", f"hpcdash submit REQUEST.toml --in {picture.job_id}"))
     return (*entries, *_remarks(picture, Part.RUNS))
 
@@ -191,7 +232,13 @@ def _cancelled_by(row: Mapping[str, Any], native: Mapping[str, str]) -> list[Ent
     found = _CANCELLED_BY.fullmatch(row["native_state"] or "")
     if found is None:
         return []
-    who = "root" if found[1] == "0" else "its owner" if native.get("UID") == found[1] else f"user number {found[1]}"
+    who = (
+        "root"
+        if found[1] == "0"
+        else "its owner"
+        if native.get("UID") == found[1]
+        else f"user number {found[1]}"
+    )
     return [Entry("cancelled by", who)]
 
 
@@ -206,13 +253,20 @@ def _usage(picture: JobPicture) -> list[Entry]:
     row, usage = picture.row, picture.usage
     assert row is not None
     if picture.is_whole_array:
-        return [Entry(value="each task's usage is on its own page", is_dim=True)] if row["started_at"] else []
+        return (
+            [Entry(value="each task's usage is on its own page", is_dim=True)]
+            if row["started_at"]
+            else []
+        )
     if usage is None:
         return _remarks(picture, Part.USAGE)
     label = "used" if row["state"] in ENDED else "uses"
     entries = [
         Entry(
-            f"{label} {meter.label}", meter.words, meter.fraction, is_dim=meter.words == "not recorded on this cluster"
+            f"{label} {meter.label}",
+            meter.words,
+            meter.fraction,
+            is_dim=meter.words == "not recorded on this cluster",
         )
         for meter in meters(usage, row["nodes"])
     ]
@@ -220,7 +274,9 @@ def _usage(picture: JobPicture) -> list[Entry]:
         entries.append(Entry("→", words))
     if usage.note:
         entries.append(Entry(value=usage.note, is_dim=True))
-    return entries + [remark for remark in _remarks(picture, Part.USAGE) if Part.USAGE in picture.errors]
+    return entries + [
+        remark for remark in _remarks(picture, Part.USAGE) if Part.USAGE in picture.errors
+    ]
 
 
 def _steps(picture: JobPicture) -> tuple[Entry, ...]:
@@ -231,12 +287,19 @@ def _steps(picture: JobPicture) -> tuple[Entry, ...]:
     shown = steps.slice(0, _MOST_STEPS).to_pylist()
     entries = [Entry(*format_step(step), state=str(step["state"])) for step in shown]
     if steps.num_rows > _MOST_STEPS:
-        entries.append(Entry(value=f"and {steps.num_rows - _MOST_STEPS} more; show --steps lists all", is_dim=True))
+        entries.append(
+            Entry(
+                value=f"and {steps.num_rows - _MOST_STEPS} more; show --steps lists all",
+                is_dim=True,
+            )
+        )
     return tuple(entries)
 
 
 def format_step(step: Mapping[str, Any]) -> Pair:
-    """`0 python3` and `completed · 12:30 · 8 tasks · 3.1 of 4 cores busy · peak 12G` of a row of schema.STEPS."""
+    """`0 python3` and `completed · 12:30 · 8 tasks · 3.1 of 4 cores busy · peak 12G` of a row of
+    schema.STEPS.
+    """
     name = step["name"] if step["name"] != step["id"] else ""
     elapsed, cpus, cpu = step["elapsed_seconds"], step["cpus"], step["cpu_seconds_used"]
     parts = [state_word(step["state"])]
@@ -266,18 +329,26 @@ def activity_entries(activity: Activity) -> list[Entry]:
     for kind in dict.fromkeys(one.kind for one in activity.counts):
         of_kind = [one for one in activity.counts if one.kind == kind]
         if len(of_kind) == 1:
-            entries.append(_counts(f"{kind} {of_kind[0].name}", of_kind[0].states, of_kind[0].restarts))
+            entries.append(
+                _counts(f"{kind} {of_kind[0].name}", of_kind[0].states, of_kind[0].restarts)
+            )
             continue
         totals: dict[tuple[str, str], int] = {}
         for words, state, count in (states for one in of_kind for states in one.states):
             totals[words, state] = totals.get((words, state), 0) + count
         states = [(words, state, count) for (words, state), count in totals.items()]
         entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in of_kind)))
-        largest = sorted(of_kind, key=lambda one: -sum(count for _, _, count in one.states))[:_MOST_ACTIVITIES]
+        largest = sorted(of_kind, key=lambda one: -sum(count for _, _, count in one.states))[
+            :_MOST_ACTIVITIES
+        ]
         entries += [_counts(f"  {one.name}", one.states, one.restarts) for one in largest]
         if len(of_kind) > _MOST_ACTIVITIES:
-            entries.append(Entry(value=f"and {len(of_kind) - _MOST_ACTIVITIES} more names", is_dim=True))
-    entries += [Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures]
+            entries.append(
+                Entry(value=f"and {len(of_kind) - _MOST_ACTIVITIES} more names", is_dim=True)
+            )
+    entries += [
+        Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures
+    ]
     entries += [Entry(value=note, is_dim=True) for note in activity.notes]
     return entries
 
@@ -297,7 +368,11 @@ def _facts(picture: JobPicture) -> list[Group]:
         return []
     facts = picture.store.backend.detail.facts(picture.detail.native)
     return [
-        Group(title, tuple(Entry(label, clip(value, _MOST_LOG_CELLS)) for label, value in pairs.items()), is_broad=True)
+        Group(
+            title,
+            tuple(Entry(label, clip(value, _MOST_LOG_CELLS)) for label, value in pairs.items()),
+            is_broad=True,
+        )
         for title, pairs in facts.items()
     ]
 
@@ -314,7 +389,9 @@ def _priority(picture: JobPicture) -> tuple[Entry, ...]:
         percent = _PERCENT.search(value)
         entries.append(Entry(name, value, None if percent is None else int(percent[1]) / 100))
     if not entries and Part.PRIORITY not in picture.errors and Part.PRIORITY not in picture.asking:
-        entries.append(Entry(value="no priority yet: assigned once its dependencies are met", is_dim=True))
+        entries.append(
+            Entry(value="no priority yet: assigned once its dependencies are met", is_dim=True)
+        )
     return (*entries, *_remarks(picture, Part.PRIORITY))
 
 
@@ -323,7 +400,9 @@ def _rules_title(row: Mapping[str, Any]) -> str:
 
 
 def _rules(picture: JobPicture) -> tuple[Entry, ...]:
-    """What the QoS says; of what becomes of a job that makes way what the queue says where the QoS does not."""
+    """What the QoS says; of what becomes of a job that makes way what the queue says where the QoS
+    does not.
+    """
     row = picture.row
     assert row is not None
     if row["state"] in ENDED:
@@ -333,7 +412,8 @@ def _rules(picture: JobPicture) -> tuple[Entry, ...]:
         entries = [Entry(label, value) for label, value in queue.items()]
         return (*entries, *_remarks(picture, Part.QUEUE))
     entries = [Entry(label, value) for label, value in qos.items()]
-    # Where the QoS is not known any job may have to make way; by itself a queue does not say by whom.
+    # Where the QoS is not known any job may have to make way; by itself a queue does not say by
+    # whom.
     if PREEMPTED_BY in qos or (picture.qos is None and Part.QOS in picture.errors):
         entries += [Entry(label, value) for label, value in queue.items() if label not in qos]
     return (*entries, *_remarks(picture, Part.QOS, Part.QUEUE))
@@ -346,10 +426,18 @@ def _waits_for(picture: JobPicture, signs: Mapping[str, str]) -> list[Group]:
         return []
     dependency = parse_dependency(row["dependency"])
     branches = waits_for(dependency, picture.related)
-    entries = [_branch(branch, signs) for branch in branches] or [Entry(value=str(row["dependency"]))]
+    entries = [_branch(branch, signs) for branch in branches] or [
+        Entry(value=str(row["dependency"]))
+    ]
     if never := format_never(branches, dependency.is_any):
         entries.append(Entry("→", never))
-    which = "Waits for" if len(branches) < 2 else "Waits for any of" if dependency.is_any else "Waits for all of"
+    which = (
+        "Waits for"
+        if len(branches) < 2
+        else "Waits for any of"
+        if dependency.is_any
+        else "Waits for all of"
+    )
     return [Group(which, (*entries, *_remarks(picture, Part.RELATED)), is_aside=True)]
 
 
@@ -391,7 +479,9 @@ def _array(picture: JobPicture, signs: Mapping[str, str], sign_cells: int) -> tu
 
 
 def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list[Entry]:
-    """A sign a task where they fit, runs of tasks where there are few, else each state with its tasks."""
+    """A sign a task where they fit, runs of tasks where there are few, else each state with its
+    tasks.
+    """
     counts = tasks.counts()
     entries = []
     if len(tasks.by_task) <= sign_cells:
@@ -424,7 +514,9 @@ def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[En
         at = datetime.fromtimestamp(event.at, UTC)
         ago = format_duration(max(0.0, (now - at).total_seconds()))
         which = f"{_which_tasks(event.job_id)} " if picture.is_whole_array else ""
-        was = f"{state_word(event.before)} → " if event.before and event.before != event.after else ""
+        was = (
+            f"{state_word(event.before)} → " if event.before and event.before != event.after else ""
+        )
         why = f": {_why(picture, event)}" if event.reason else ""
         words = f"{which}{was}{state_word(event.after)}{why}  ({ago} ago)"
         entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", words, state=event.after))

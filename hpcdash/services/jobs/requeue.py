@@ -1,4 +1,6 @@
-"""What a requeue of jobs meets: a refusal, kill switches that are still set, and the checkpoints it goes on from."""
+"""What a requeue of jobs meets: a refusal, kill switches that are still set, and the checkpoints it
+goes on from.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,36 @@ MOST_LOOKED_UP = 100
 
 
 class RequeueFacts(Struct, frozen=True):
-    """What is known here of jobs. `switches` are rows by the absolute path of their kill switch, `checkpoints` the
-    folders that jobs are told to go on from, by a row's id; %a in one is the task."""
+    """What is known here of jobs.
+
+    `switches` are rows by the absolute path of their kill switch, `checkpoints` the folders that
+    jobs are told to go on from, by a row's id; %a in one is the task.
+    """
 
     switches: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
 
 
-async def requeue_facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
-    """What launches and named switches that are remembered in `folder` tell of jobs; asks no cluster."""
+async def requeue_facts(
+    store: ClusterStore, folder: Path | None, rows: Sequence[Row]
+) -> RequeueFacts:
+    """What launches and named switches that are remembered in `folder` tell of jobs; asks no
+    cluster.
+    """
     return await asyncio.to_thread(_facts, store, folder, rows)
 
 
 async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
-    """Why the scheduler would refuse to requeue a job or an array; '' where it would not, and of several, which are not
-    asked for one by one."""
+    """Why the scheduler would refuse to requeue a job or an array; '' where it would not, and of
+    several, which are not asked for one by one.
+    """
     units = {_unit(row) for row in rows}
     if len(units) != 1 or Capability.DETAIL not in store.backend.capabilities:
         return ""
     try:
-        why = store.backend.detail.requeue_refusal(await store.ask(store.backend.detail.native(str(rows[0]["id"]))))
+        why = store.backend.detail.requeue_refusal(
+            await store.ask(store.backend.detail.native(str(rows[0]["id"])))
+        )
     except HpcdashError:
         # One that the scheduler has forgotten is refused in its own words.
         return ""
@@ -53,15 +65,23 @@ async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
 
 
 async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
-    """A sentence for each kill switch that is there, or of which that is not known; in one command of at most 10 s."""
+    """A sentence for each kill switch that is there, or of which that is not known; in one command
+    of at most 10 s.
+    """
     paths = tuple(facts.switches)
     if not paths:
         return ()
     try:
-        found = await missing_paths(store, [WantedPath("", path, PathKind.CLEARED, is_needed=False) for path in paths])
+        found = await missing_paths(
+            store, [WantedPath("", path, PathKind.CLEARED, is_needed=False) for path in paths]
+        )
     except HpcdashError as error:
-        return tuple(f"cannot tell whether the kill switch {path} is set: {error.message}" for path in paths)
-    return tuple(_dropped(path, facts.switches[path]) for path in paths if dropped_finding(path) in found)
+        return tuple(
+            f"cannot tell whether the kill switch {path} is set: {error.message}" for path in paths
+        )
+    return tuple(
+        _dropped(path, facts.switches[path]) for path in paths if dropped_finding(path) in found
+    )
 
 
 def _dropped(path: str, rows: Sequence[Row]) -> str:
@@ -88,7 +108,9 @@ def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> Req
         named = None if record is None else requested_switch(SwitchKind.KILL, record.request)
         job_id, name, owner = str(first["id"]), str(first["name"] or ""), str(first["user"] or "")
         named = named or names.remembered(SwitchKind.KILL, job_id, name, owner)
-        path = "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])
+        path = (
+            "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])
+        )
         if path and not path_problem(path):
             switches[path] = (*switches.get(path, ()), *of_unit)
         request = None if record is None else request_of(record)

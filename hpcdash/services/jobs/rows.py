@@ -31,8 +31,9 @@ Row = Mapping[str, Any]
 def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
     """The rows of domain.schema.JOBS that `job_ids` mean, each once, in the order of the ids; pure.
 
-    An array's number means all of its rows, a heterogeneous job's all of its components. What cannot be read as an id
-    means the row that has it. Of a record that holds many tasks, a row with those that are meant stands for it.
+    An array's number means all of its rows, a heterogeneous job's all of its components. What
+    cannot be read as an id means the row that has it. Of a record that holds many tasks, a row with
+    those that are meant stands for it.
     """
     known_ids: list[str] = table["id"].to_pylist()
     numbers = table["_number"].to_pylist()
@@ -49,14 +50,19 @@ def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
         for position, tasks in _meant(job_id, known_ids, by_number, by_id):
             wanted_tasks.setdefault(position, []).append(tasks)
     rows = table.take(pa.array(list(wanted_tasks), pa.int64())).to_pylist()
-    return tuple(_restricted(row, tasks) for row, tasks in zip(rows, wanted_tasks.values(), strict=True))
+    return tuple(
+        _restricted(row, tasks) for row, tasks in zip(rows, wanted_tasks.values(), strict=True)
+    )
 
 
 def row_of(table: pa.Table, job_id: str) -> pa.Table:
-    """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob where there is none."""
+    """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob
+    where there is none.
+    """
     if not table.num_rows:
         raise NoSuchJob(
-            f"job {job_id} was not found in the queue or in its history", "Check the job ID and the cluster."
+            f"job {job_id} was not found in the queue or in its history",
+            "Check the job ID and the cluster.",
         )
     position = pc.index(table["id"], pa.scalar(job_id, table["id"].type)).as_py()
     return table.slice(position if position >= 0 else _holding_row(table, job_id), 1)
@@ -75,7 +81,10 @@ def _holding_row(table: pa.Table, job_id: str) -> int:
 
 
 def _meant(
-    job_id: str, known_ids: list[str], by_number: Mapping[str, list[int]], by_id: Mapping[str, list[int]]
+    job_id: str,
+    known_ids: list[str],
+    by_number: Mapping[str, list[int]],
+    by_id: Mapping[str, list[int]],
 ) -> list[tuple[int, ArrayTasks | None]]:
     """(row's position, the tasks of it that are meant or None for all of it)."""
     if job_id in by_id:
@@ -87,7 +96,12 @@ def _meant(
     for position in by_number.get(str(int(wanted.number)), ()):
         held = _read(known_ids[position])
         if held is not None and covers(wanted, held):
-            found.append((position, wanted.tasks if held.tasks is not None and held.tasks.count > 1 else None))
+            found.append(
+                (
+                    position,
+                    wanted.tasks if held.tasks is not None and held.tasks.count > 1 else None,
+                )
+            )
     return found
 
 
@@ -113,8 +127,8 @@ def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row
 
 
 def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Ids as rows write them, each once: PBS's 12 is 12.server, or 12[].server where that is an array,
-    and a job's other id is its id.
+    """Ids as rows write them, each once: PBS's 12 is 12.server, or 12[].server where that is an
+    array, and a job's other id is its id.
 
     All others stay as they are: they are whole as people write them.
     """

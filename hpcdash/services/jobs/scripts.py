@@ -1,5 +1,5 @@
-"""Fetches a job's batch script: from the scheduler, else its history, else the copy that was kept here when it was
-submitted, else the file it was submitted from.
+"""Fetches a job's batch script: from the scheduler, else its history, else the copy that was kept
+here when it was submitted, else the file it was submitted from.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ _MOST_BYTES = 4 << 20
 READ_FROM = "read from "
 
 
-async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | None = None) -> Script:
+async def fetch_script(
+    store: ClusterStore, job_id: str, *, detail: JobDetail | None = None
+) -> Script:
     """The script of a job, of its array where it is a task; `source` says whose copy it is.
 
-    `detail` is the job's where it is known already. Raises what stands in the way: SchedulerRefused for another's job
-    and for one that has no script, NoSuchJob, AccountingUnavailable, or what keeps the cluster from answering.
+    `detail` is the job's where it is known already. Raises what stands in the way: SchedulerRefused
+    for another's job and for one that has no script, NoSuchJob, AccountingUnavailable, or what
+    keeps the cluster from answering.
     """
     obstacle: HpcdashError
     backend = store.backend
@@ -54,7 +57,9 @@ async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | 
 
 
 async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | None) -> Script:
-    """The copy that was kept here, else the submitted file; of the job only when one of them needs it."""
+    """The copy that was kept here, else the submitted file; of the job only when one of them needs
+    it.
+    """
     newest = None
     if store.scripts is not None:
         newest = await asyncio.to_thread(store.scripts.find, store.name, job_id)
@@ -62,12 +67,15 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
         try:
             detail = detail or await store.fetch_detail(job_id)
         except HpcdashError:
-            # The scheduler has forgotten the job, or cannot be asked: nothing says the copy is another's of its number.
+            # The scheduler has forgotten the job, or cannot be asked: nothing says the copy is
+            # another's of its number.
             return _from_submitted(newest)
         submitted_at = detail.job["submitted_at"][0].as_py()
         if submitted_at is None:
             return _from_submitted(newest)
-        found = await asyncio.to_thread(store.scripts.find, store.name, job_id, submitted_at.timestamp())
+        found = await asyncio.to_thread(
+            store.scripts.find, store.name, job_id, submitted_at.timestamp()
+        )
         if found is not None:
             return _from_submitted(found)
     obstacle = SchedulerRefused(
@@ -79,25 +87,33 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
 
 def _from_submitted(found: KeptScript) -> Script:
     return Script(
-        found.script.decode("utf-8", "surrogateescape"), f"saved by hpcdash at submission, {format_utc(found.kept_at)}"
+        found.script.decode("utf-8", "surrogateescape"),
+        f"saved by hpcdash at submission, {format_utc(found.kept_at)}",
     )
 
 
 async def keep_submitted(
     store: ClusterStore, command: ActionCommand, outcomes: Sequence[Outcome]
 ) -> tuple[Outcome, ...]:
-    """The outcomes of a submission, after the script of each new job is kept where its scheduler keeps none.
+    """The outcomes of a submission, after the script of each new job is kept where its scheduler
+    keeps none.
 
     One that could not be kept is as done as before; its words say so.
     """
-    if store.scripts is None or command.stdin is None or Capability.KEEPS_SCRIPTS in store.backend.capabilities:
+    if (
+        store.scripts is None
+        or command.stdin is None
+        or Capability.KEEPS_SCRIPTS in store.backend.capabilities
+    ):
         return tuple(outcomes)
     told = []
     for outcome in outcomes:
         if outcome.new_job:
             try:
                 now = store.clock.now()
-                await asyncio.to_thread(store.scripts.keep, store.name, outcome.new_job, command.stdin, now)
+                await asyncio.to_thread(
+                    store.scripts.keep, store.name, outcome.new_job, command.stdin, now
+                )
             except OSError as error:
                 words = f"{outcome.words}; its script could not be saved: {error.strerror}"
                 outcome = replace(outcome, words=words)
@@ -105,8 +121,12 @@ async def keep_submitted(
     return tuple(told)
 
 
-async def _submitted_file(store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError) -> Script:
-    """The file that the job names as its script, as it is now; raises `obstacle` where there is none to read."""
+async def _submitted_file(
+    store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError
+) -> Script:
+    """The file that the job names as its script, as it is now; raises `obstacle` where there is
+    none to read.
+    """
     try:
         path = store.backend.scripts.submitted_file(detail or await store.fetch_detail(job_id))
     except NoSuchJob:
@@ -118,6 +138,8 @@ async def _submitted_file(store: ClusterStore, job_id: str, detail: JobDetail | 
     try:
         content = await store.ask(whole_file_query(path, _MOST_BYTES))
     except CommandError as error:
-        obstacle.next_step = f"It was submitted from {path}, which cannot be read now: {error.message}"
+        obstacle.next_step = (
+            f"It was submitted from {path}, which cannot be read now: {error.message}"
+        )
         raise obstacle from error
     return Script(content.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path} as it is now")

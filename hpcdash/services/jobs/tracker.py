@@ -1,8 +1,10 @@
-"""Follows one's own jobs from poll to poll: what started, what ended, and how, before anything is said of an end.
+"""Follows one's own jobs from poll to poll: what started, what ended, and how, before anything is
+said of an end.
 
-A job that is in the list no more is looked for among those that ended a short while ago, then in the accounting
-database; one that is in neither is `gone`, its exit unknown. While the looking up fails, nothing is said of the job.
-A job that began and ended between two polls is followed too, where the scheduler lists what ended.
+A job that is in the list no more is looked for among those that ended a short while ago, then in
+the accounting database; one that is in neither is `gone`, its exit unknown. While the looking up
+fails, nothing is said of the job. A job that began and ended between two polls is followed too,
+where the scheduler lists what ended.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
 from hpcdash.domain.job_ids import array_of, holds_many, joined_tasks, with_tasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
-from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, RateLimited
+from hpcdash.errors import (
+    AccountingUnavailable,
+    CommandMissing,
+    HpcdashError,
+    NoSuchJob,
+    RateLimited,
+)
 from hpcdash.services.cluster.clock import Clock
 
 KEEP_SECONDS = 15 * 60
@@ -34,11 +42,14 @@ _IDS_A_COMMAND = 100
 _HISTORY_COMMANDS_A_POLL = 5
 # Of larger arrays tasks that left their record unseen are not looked for.
 _MOST_TASKS_COMPARED = 100_000
-# The accounting database may lag behind: this many polls are given to it before a job is called gone.
+# The accounting database may lag behind: this many polls are given to it before a job is called
+# gone.
 _TRIES = 3
-# While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
+# While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than
+# these.
 _MOST_POLLS_LEFT_OUT = 20
-# Where a list of what ended is a command of its own, it is asked for no more often, and this much further back.
+# Where a list of what ended is a command of its own, it is asked for no more often, and this much
+# further back.
 _NEWLY_ENDED_EVERY_SECONDS = 60.0
 _NEWLY_ENDED_OVERLAP_SECONDS = 10
 LOOKING_UP = "left the queue; how it ended is being looked up"
@@ -50,7 +61,8 @@ _ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
 
 
 class JobEvent(Struct, frozen=True):
-    """Something that happened to a job, seen at an epoch second; `before` and `after` are our states, '' unknown.
+    """Something that happened to a job, seen at an epoch second; `before` and `after` are our
+    states, '' unknown.
 
     `reason` is why it waits now, where that is what changed.
     """
@@ -64,7 +76,9 @@ class JobEvent(Struct, frozen=True):
 
 
 class _Missing(Struct):
-    """A job that left the list and whose end is not known yet; `is_queued` when the controller knows it as alive."""
+    """A job that left the list and whose end is not known yet; `is_queued` when the controller
+    knows it as alive.
+    """
 
     row: Row
     tries: int = 0
@@ -130,7 +144,9 @@ class JobTracker:
     async def follow(
         self, before: pa.Table | None, after: pa.Table, recent: pa.Table | None = None
     ) -> tuple[JobEvent, ...]:
-        """Compare two lists of one's own jobs: what started, ended or waits again. Asks nothing; see look_up.
+        """Compare two lists of one's own jobs: what started, ended or waits again.
+
+        Asks nothing; see look_up.
 
         `recent` are those that ended a short while ago, where the same answer had them.
         """
@@ -142,20 +158,35 @@ class JobTracker:
             diff = await asyncio.to_thread(diff_jobs, before, after)
             for rows in (diff.started, diff.ended, _requeued(diff.changed)):
                 for row in rows.select(["id", "name", "state", OLD_STATE]).to_pylist():
-                    happened.append(JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"]))
+                    happened.append(
+                        JobEvent(
+                            now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"]
+                        )
+                    )
             for row in await asyncio.to_thread(reason_changes, before, after):
-                event = JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"], row["reason"])
+                event = JobEvent(
+                    now,
+                    row["id"],
+                    row["name"] or "",
+                    row[OLD_STATE] or "",
+                    row["state"],
+                    row["reason"],
+                )
                 self.reasons.append(event)
             for row in diff.vanished.select(schema.JOBS.names).to_pylist():
                 self._missing.setdefault(row["id"], _Missing(row))
-            for row in await asyncio.to_thread(_departed_tasks, before, after, self._missing.keys()):
+            for row in await asyncio.to_thread(
+                _departed_tasks, before, after, self._missing.keys()
+            ):
                 self._missing.setdefault(row["id"], _Missing(row))
         told = {event.job_id for event in happened}
         for row in _present(after, [*self._missing, *self._ended]):
             self._missing.pop(row["id"], None)
             _, ended = self._ended.pop(row["id"], (now, None))
             if ended is not None and row["id"] not in told:
-                happened.append(JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or ""))
+                happened.append(
+                    JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or "")
+                )
         if recent is not None:
             happened += await self._settle_recent(before, after, recent, now)
         self._live = after
@@ -169,20 +200,28 @@ class JobTracker:
     async def _settle_recent(
         self, earlier: pa.Table | None, after: pa.Table, recent: pa.Table, now: float
     ) -> list[JobEvent]:
-        """Take from a list with what ended how the missing jobs did, and those that began and ended unseen."""
+        """Take from a list with what ended how the missing jobs did, and those that began and ended
+        unseen.
+        """
         happened = []
         if self._missing:
             for missing in self._missing.values():
                 missing.is_queued = False
             known = pa.concat_tables([after, recent]).unify_dictionaries()
-            happened += self._settle(await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True)
+            happened += self._settle(
+                await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True
+            )
         before, self._recent_ids = self._recent_ids, recent["id"].combine_chunks()
 
         def unseen() -> list[Row]:
-            rows = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+            rows = (
+                recent
+                if before is None
+                else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+            )
             if before is None or earlier is None:
-                # What ended before anybody looked is not shown, but for tasks of an array that goes on, which counts
-                # them; what ended meanwhile is no news.
+                # What ended before anybody looked is not shown, but for tasks of an array that goes
+                # on, which counts them; what ended meanwhile is no news.
                 arrays = pc.unique(pc.drop_null(after["array_id"].combine_chunks()))
                 ends = rows["ends_at"].cast(pa.int64())
                 is_new = pc.fill_null(pc.greater_equal(ends, pa.scalar(int(now), pa.int64())), True)
@@ -199,12 +238,16 @@ class JobTracker:
             return happened
         waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
         for row in rows:
-            was_waiting = any(tasks.contains(row["_task"]) for tasks in waited.get(row["array_id"], ()))
+            was_waiting = any(
+                tasks.contains(row["_task"]) for tasks in waited.get(row["array_id"], ())
+            )
             happened.append(self._end(row["id"], row, JobState.PENDING if was_waiting else "", now))
         return happened
 
     async def look_up(self) -> tuple[JobEvent, ...]:
-        """Ask how the jobs that left the list ended, and which ended unseen; returns what is known of it now."""
+        """Ask how the jobs that left the list ended, and which ended unseen; returns what is known
+        of it now.
+        """
         now = self._store.clock.now()
         if self._newly_ended_at is None:
             self._newly_ended_at = now
@@ -236,10 +279,13 @@ class JobTracker:
         return tuple(happened)
 
     async def _show(self, table: pa.Table | None = None) -> None:
-        """Join what left the list with `table`, or with the newest list, in a thread: lists may be long."""
+        """Join what left the list with `table`, or with the newest list, in a thread: lists may be
+        long.
+        """
         rows = [row for _, row in self._ended.values()]
         rows += [
-            {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP} for missing in self._missing.values()
+            {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP}
+            for missing in self._missing.values()
         ]
         if table is None and self._joined is not None:
             table = self._joined[0]
@@ -251,7 +297,9 @@ class JobTracker:
         self._shown, self._joined = await asyncio.to_thread(join)
 
     async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
-        """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
+        """Settle what the controller still knows: jobs that ended minutes ago, and those that are
+        in the queue.
+        """
         store = self._store
         ids = tuple(self._missing)
         scope = JobScope(store.user, ended=True, job_ids=ids if len(ids) <= _IDS_A_COMMAND else ())
@@ -261,10 +309,14 @@ class JobTracker:
             recent = schema.empty(schema.JOBS)
         for missing in self._missing.values():
             missing.is_queued = False
-        happened += self._settle(await asyncio.to_thread(_index, recent, list(self._missing)), now, is_queue=True)
+        happened += self._settle(
+            await asyncio.to_thread(_index, recent, list(self._missing)), now, is_queue=True
+        )
 
     async def _ask_history(self, happened: list[JobEvent], now: float) -> None:
-        """Settle what the accounting database knows; what it does not know after some polls is gone."""
+        """Settle what the accounting database knows; what it does not know after some polls is
+        gone.
+        """
         store = self._store
         ids = [job_id for job_id, missing in self._missing.items() if not missing.is_queued]
         if store.probe is not None and store.probe.has_accounting is False:
@@ -280,7 +332,9 @@ class JobTracker:
                 if store.probe is not None and store.probe.has_accounting:
                     raise
             else:
-                happened += self._settle(await asyncio.to_thread(_index, past.table, some), now, is_queue=False)
+                happened += self._settle(
+                    await asyncio.to_thread(_index, past.table, some), now, is_queue=False
+                )
             for job_id in some:
                 missing = self._missing.get(job_id)
                 if missing is not None:
@@ -290,7 +344,9 @@ class JobTracker:
 
     @property
     def _most_tries(self) -> int:
-        """How many polls may not find a job before it is gone: a scheduler that keeps what ended has no lag."""
+        """How many polls may not find a job before it is gone: a scheduler that keeps what ended
+        has no lag.
+        """
         return 1 if self._store.backend.history.keeps_ended else _TRIES
 
     async def _ask_newly_ended(self, now: float) -> None:
@@ -304,7 +360,11 @@ class JobTracker:
             return
         ids = await store.poll(query)
         self._newly_ended_at = now
-        listed = frozenset(self._live.filter(pc.is_in(self._live["id"], pa.array(ids, pa.string())))["id"].to_pylist())
+        listed = frozenset(
+            self._live.filter(pc.is_in(self._live["id"], pa.array(ids, pa.string())))[
+                "id"
+            ].to_pylist()
+        )
         known = {*self._newly_ended_ids, *self._ended, *self._missing, *listed}
         self._newly_ended_ids = frozenset(ids)
         self._unseen.update((job_id, 0) for job_id in ids if job_id not in known)
@@ -343,10 +403,14 @@ class JobTracker:
                 happened += self._settle_record(missing, rows, now, is_queue=is_queue)
         return happened
 
-    def _settle_record(self, missing: _Missing, rows: list[Row], now: float, *, is_queue: bool) -> list[JobEvent]:
-        """The record of an array's pending tasks is settled when all its tasks are known, each by a row of its own.
+    def _settle_record(
+        self, missing: _Missing, rows: list[Row], now: float, *, is_queue: bool
+    ) -> list[JobEvent]:
+        """The record of an array's pending tasks is settled when all its tasks are known, each by a
+        row of its own.
 
-        In the queue they may be alive: the list of one's own jobs shows them. Alive in history may be a moment ago.
+        In the queue they may be alive: the list of one's own jobs shows them. Alive in history may
+        be a moment ago.
         """
         job_id = missing.row["id"]
         wanted = _tasks(missing.row["array_task"])
@@ -355,7 +419,11 @@ class JobTracker:
         remainder = next((row for row in held if row["array_task"] is None), None)
         known_tasks = sum(row["_tasks"] or 1 for row in held)
         is_whole = remainder is not None or wanted is None or known_tasks >= wanted.count
-        if not held or not is_whole or (not is_queue and any(row["state"] not in ENDED for row in held)):
+        if (
+            not held
+            or not is_whole
+            or (not is_queue and any(row["state"] not in ENDED for row in held))
+        ):
             return []
         happened = []
         del self._missing[job_id]
@@ -413,26 +481,38 @@ def _with_departed(table: pa.Table, departed: pa.Table) -> pa.Table:
 
 def _requeued(changed: pa.Table) -> pa.Table:
     """Those that were active and wait now."""
-    was_active = pc.is_in(changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string()))
+    was_active = pc.is_in(
+        changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string())
+    )
     waits = pc.is_in(changed["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
     return changed.filter(pc.and_(was_active, waits))
 
 
-def _tasks_by_array(table: pa.Table, array_ids: Collection[str | None]) -> dict[str, list[ArrayTasks]]:
+def _tasks_by_array(
+    table: pa.Table, array_ids: Collection[str | None]
+) -> dict[str, list[ArrayTasks]]:
     """What the pending records of some arrays hold."""
     found: dict[str, list[ArrayTasks]] = {}
     wanted = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
     if len(wanted):
         is_wanted = pc.fill_null(pc.is_in(table["array_id"], value_set=wanted), False)
-        is_record = pc.is_in(table["state"].cast(pa.string()), value_set=pa.array(sorted(WAITING), pa.string()))
-        for row in table.filter(pc.and_(is_wanted, is_record)).select(["array_id", "array_task"]).to_pylist():
+        is_record = pc.is_in(
+            table["state"].cast(pa.string()), value_set=pa.array(sorted(WAITING), pa.string())
+        )
+        for row in (
+            table.filter(pc.and_(is_wanted, is_record))
+            .select(["array_id", "array_task"])
+            .to_pylist()
+        ):
             if (tasks := _tasks(row["array_task"])) is not None:
                 found.setdefault(row["array_id"], []).append(tasks)
     return found
 
 
 def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str]) -> list[Row]:
-    """Rows for the tasks of arrays' pending records that are in no row now; not of records that are missing whole."""
+    """Rows for the tasks of arrays' pending records that are in no row now; not of records that are
+    missing whole.
+    """
     is_record = pc.fill_null(pc.greater(before["_tasks"], 1), False)
     gone = pc.invert(pc.is_in(before["id"], value_set=after["id"].combine_chunks()))
     records = before.filter(pc.and_(is_record, gone))
@@ -446,7 +526,12 @@ def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str])
     departed = []
     for row in records.to_pylist():
         wanted, others = _tasks(row["array_task"]), held.get(row["array_id"], [])
-        if row["id"] in missing or wanted is None or None in others or wanted.count > _MOST_TASKS_COMPARED:
+        if (
+            row["id"] in missing
+            or wanted is None
+            or None in others
+            or wanted.count > _MOST_TASKS_COMPARED
+        ):
             continue
         left = set(wanted).difference(*(tasks for tasks in others if tasks is not None))
         if (tasks := joined_tasks(left)) is not None:

@@ -31,14 +31,25 @@ Row = Mapping[str, Any]
 _Lines = dict[tuple[str, object], tuple[str | None, str]]
 # The logs of more failed tasks than this are not read.
 MOST_LOGS = 200
-# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a task.
+# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a
+# task.
 MOST_LOCATED = 8
-_OF_FAILURES = ["id", "array_id", "array_task", "state", "exit_code", "exit_signal", "node_list", "ends_at"]
+_OF_FAILURES = [
+    "id",
+    "array_id",
+    "array_task",
+    "state",
+    "exit_code",
+    "exit_signal",
+    "node_list",
+    "ends_at",
+]
 _DIGITS = re.compile(r"([0-9]+)")
 
 
 class Tasks(Struct, frozen=True):
-    """An array's rows of domain.schema.JOBS: those that ended, and the others; or those of the workers of one job.
+    """An array's rows of domain.schema.JOBS: those that ended, and the others; or those of the
+    workers of one job.
 
     `problem` says in words why some of the past may be missing, '' where nothing is.
     """
@@ -57,8 +68,9 @@ class Tasks(Struct, frozen=True):
 async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
     """The tasks of an array, or of the array that a task is of.
 
-    What the queue says of a task counts before what the past does: accounting cuts exit codes. Raises UsageError for a
-    job that is no array, NoSuchJob, and what keeps the cluster from answering.
+    What the queue says of a task counts before what the past does: accounting cuts exit codes.
+    Raises UsageError for a job that is no array, NoSuchJob, and what keeps the cluster from
+    answering.
     """
     number = array_of(job_id)
     backend = store.backend
@@ -77,7 +89,10 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
         elif not isinstance(answer, NoSuchJob):
             raise answer
     if not any(table.num_rows for table in tables):
-        raise NoSuchJob(f"job {job_id} was not found in the queue or in its history", "It may have ended long ago.")
+        raise NoSuchJob(
+            f"job {job_id} was not found in the queue or in its history",
+            "It may have ended long ago.",
+        )
     first = next(table for table in tables if table.num_rows)
     number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
     rows, are_workers = await asyncio.to_thread(_rows_of_array, tables, number), False
@@ -97,7 +112,9 @@ async def _fetch_workers(store: ClusterStore, job_id: str) -> list[Row]:
 
 
 def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:
-    """Each task once, of the first table that knows it; a task of a record that holds many is found there too."""
+    """Each task once, of the first table that knows it; a task of a record that holds many is found
+    there too.
+    """
     rows: list[Row] = []
     seen: set[int] = set()
     for table in tables:
@@ -120,7 +137,10 @@ def tasks_of(row: Row) -> ArrayTasks | None:
 
 
 class Triage(Struct, frozen=True):
-    """What became of an array: `groups` of its ended tasks, and its rows. `notes` say in words what is not known."""
+    """What became of an array: `groups` of its ended tasks, and its rows.
+
+    `notes` say in words what is not known.
+    """
 
     tasks: Tasks
     groups: tuple[TaskGroup, ...]
@@ -128,7 +148,9 @@ class Triage(Struct, frozen=True):
 
     @property
     def failed_rows(self) -> tuple[Row, ...]:
-        failed = {member.job_id for group in self.groups if group.failed for member in group.members}
+        failed = {
+            member.job_id for group in self.groups if group.failed for member in group.members
+        }
         return tuple(row for row in self.tasks.ended if row["id"] in failed)
 
 
@@ -136,29 +158,41 @@ class Triage(Struct, frozen=True):
 _read: WeakKeyDictionary[ClusterStore, _Lines] = WeakKeyDictionary()
 
 
-def known_failures(store: ClusterStore, array_id: str, lines: Mapping[str, str]) -> tuple[TaskGroup, ...]:
-    """The failed tasks of an array that the lists have, by how they ended. Asks nothing of the cluster.
+def known_failures(
+    store: ClusterStore, array_id: str, lines: Mapping[str, str]
+) -> tuple[TaskGroup, ...]:
+    """The failed tasks of an array that the lists have, by how they ended.
 
-    `lines` are the last words of tasks whose logs were read, by id; those that a TriageReader has read are known too.
+    Asks nothing of the cluster.
+
+    `lines` are the last words of tasks whose logs were read, by id; those that a TriageReader has
+    read are known too.
     """
     tables = [table.select([*_OF_FAILURES, "_task", "_tasks"]) for table in known_tables(store)]
     rows = [row for row in _rows_of_array(tables, array_id) if row["state"] in ENDED_BADLY]
-    found = {(row["id"], row["ends_at"]): (lines[row["id"]], "") for row in rows if row["id"] in lines}
+    found = {
+        (row["id"], row["ends_at"]): (lines[row["id"]], "") for row in rows if row["id"] in lines
+    }
     return _groups(rows, {**_read.get(store, {}), **found})
 
 
 def lines_read(store: ClusterStore) -> int:
-    """Of how many tasks known_failures has read the logs: more is known when it is another number."""
+    """Of how many tasks known_failures has read the logs: more is known when it is another
+    number.
+    """
     return len(_read.get(store, ()))
 
 
 class TriageReader:
     """Reads one array, again and again: a log that was read is not read a second time.
 
-    `changed` is called in the event loop when there is more to show than before: first how tasks ended, then why.
+    `changed` is called in the event loop when there is more to show than before: first how tasks
+    ended, then why.
     """
 
-    def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.store = store
         self.job_id = job_id
         self.triage: Triage | None = None
@@ -173,7 +207,9 @@ class TriageReader:
         tasks = await fetch_tasks(self.store, self.job_id)
         await self._show(tasks, ())
         failed = [row for row in tasks.ended if row["state"] in ENDED_BADLY]
-        unread = [row for row in failed if (row["id"], row["ends_at"]) not in self._lines and _is_one(row)]
+        unread = [
+            row for row in failed if (row["id"], row["ends_at"]) not in self._lines and _is_one(row)
+        ]
         room = max(0, MOST_LOGS - len(self._lines))
         notes: list[str] = []
         self.is_reading_logs = bool(unread[:room])
@@ -184,7 +220,9 @@ class TriageReader:
         finally:
             self.is_reading_logs = False
         if len(unread) > room:
-            notes.append(f"the logs of {MOST_LOGS} failed tasks were read, {len(unread) - room} were not")
+            notes.append(
+                f"the logs of {MOST_LOGS} failed tasks were read, {len(unread) - room} were not"
+            )
         await self._show(tasks, notes)
         self._changed()
         assert self.triage is not None
@@ -201,18 +239,26 @@ class TriageReader:
             if self._paths is None:
                 self._paths = await _find_paths(self.store, rows)
             files = [(row, place) for row in rows if (place := self._paths.of(row)) is not None]
-            located = await self._located([row for row in rows if self._paths.of(row) is None][:MOST_LOCATED])
+            located = await self._located(
+                [row for row in rows if self._paths.of(row) is None][:MOST_LOCATED]
+            )
             files += located
             for begin in range(0, len(files), FILES_A_COMMAND):
                 portion = files[begin : begin + FILES_A_COMMAND]
-                ends = await self.store.ask(ends_query([(place.stdout, place.stderr) for _, place in portion]))
+                ends = await self.store.ask(
+                    ends_query([(place.stdout, place.stderr) for _, place in portion])
+                )
                 self._keep(portion, ends)
         except RateLimited as error:
             return [f"not all logs were read: {error.message}"]
         except HpcdashError as error:
             return [f"the logs were not read: {error.message}"]
         left = len(rows) - len(files)
-        return [f"{left} logs were not read: hpcdash would have to query each task's path"] if left else []
+        return (
+            [f"{left} logs were not read: hpcdash would have to query each task's path"]
+            if left
+            else []
+        )
 
     async def _located(self, rows: Sequence[Row]) -> list[tuple[Row, LogFiles]]:
         found = []
@@ -267,15 +313,23 @@ async def _locate(store: ClusterStore, row: Row) -> LogPlace | None:
 
 
 async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
-    """Asks where two tasks write, and so knows it of all whose paths differ in the task's number alone."""
+    """Asks where two tasks write, and so knows it of all whose paths differ in the task's number
+    alone.
+    """
     if all(row["stdout_path"] for row in rows):
         return _Paths({}, None, None)
     one = rows[0]
     # A task on another node tells whether the node's name is in the path.
     other = next((row for row in rows[1:] if row["node_list"] != one["node_list"]), rows[-1])
     asked = [one] if other is one else [one, other]
-    places = dict(zip((row["id"] for row in asked), [await _locate(store, row) for row in asked], strict=True))
-    known = {job_id: place.files for job_id, place in places.items() if place is not None and not place.files.host}
+    places = dict(
+        zip((row["id"] for row in asked), [await _locate(store, row) for row in asked], strict=True)
+    )
+    known = {
+        job_id: place.files
+        for job_id, place in places.items()
+        if place is not None and not place.files.host
+    }
     if len(known) < 2:
         return _Paths(known, None, None)
     first, second = known[one["id"]], known[other["id"]]
@@ -296,13 +350,19 @@ class PathTemplate(Struct, frozen=True):
 
     def path(self, task: str) -> str:
         numbers = [task.rjust(width, "0") for width in self.widths]
-        return "".join(part for pair in zip(self.pieces, (*numbers, ""), strict=True) for part in pair)
+        return "".join(
+            part for pair in zip(self.pieces, (*numbers, ""), strict=True) for part in pair
+        )
 
 
-def path_template(paths: tuple[str | None, str | None], tasks: tuple[str, str]) -> PathTemplate | None:
-    """What two tasks' paths have in common, where they differ in nothing but the tasks' numbers; None else.
+def path_template(
+    paths: tuple[str | None, str | None], tasks: tuple[str, str]
+) -> PathTemplate | None:
+    """What two tasks' paths have in common, where they differ in nothing but the tasks' numbers;
+    None else.
 
-    A number that both share is the array's, or of the folder: it stays. Tasks are told apart by their decimal numbers.
+    A number that both share is the array's, or of the folder: it stays. Tasks are told apart by
+    their decimal numbers.
     """
     one, other = paths
     if one is None or other is None:
@@ -348,4 +408,6 @@ class _Paths(Struct, frozen=True):
         if self.stdout is None:
             return None
         task = str(row["array_task"])
-        return LogFiles(self.stdout.path(task), self.stderr.path(task) if self.stderr is not None else None)
+        return LogFiles(
+            self.stdout.path(task), self.stderr.path(task) if self.stderr is not None else None
+        )

@@ -1,4 +1,6 @@
-"""Gives a program of this machine a log to open: the file itself where it is here, else a copy of its end."""
+"""Gives a program of this machine a log to open: the file itself where it is here, else a copy of
+its end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _COMPARED_BYTES = 512
 
 
 async def same_file_here(file: LogFile) -> Path | None:
-    """The file as this machine has it, where the path leads to the very same one here, else None."""
+    """The file as this machine has it, where the path leads to the very same one here, else
+    None.
+    """
     chunk = await file.read_end(_COMPARED_BYTES)
     return await asyncio.to_thread(_same_file, Path(file.path), chunk)
 
@@ -36,10 +40,14 @@ def _same_file(path: Path, chunk: Chunk) -> Path | None:
     return path if same and f"{status.st_dev}:{status.st_ino}" == chunk.look.identity else None
 
 
-async def copy_end(file: LogFile, said: Callable[[int, int], None], most_bytes: int = COPIED_BYTES) -> Path:
-    """A new file of this machine, which only this user can read, with the end of the log; to be deleted by the caller.
+async def copy_end(
+    file: LogFile, said: Callable[[int, int], None], most_bytes: int = COPIED_BYTES
+) -> Path:
+    """A new file of this machine, which only this user can read, with the end of the log; to be
+    deleted by the caller.
 
-    `said` hears how many bytes of how many are there. Raises what LogFile raises, and OSError where there is no room.
+    `said` hears how many bytes of how many are there. Raises what LogFile raises, and OSError where
+    there is no room.
     """
     look = await file.look()
     offset = begin = max(0, look.size - most_bytes)

@@ -1,4 +1,6 @@
-"""Reads the ends of many files of a login node with few commands: stderr where it says anything, else stdout."""
+"""Reads the ends of many files of a login node with few commands: stderr where it says anything,
+else stdout.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,28 @@ _PROBLEMS: dict[Obstacle | None, str] = {
 
 
 class LogEnd(Struct, frozen=True):
-    """The last lines of a file, safe to show, blank ones too; `problem` says why there are none, '' else."""
+    """The last lines of a file, safe to show, blank ones too; `problem` says why there are none, ''
+    else.
+    """
 
     lines: tuple[str, ...]
     problem: str = ""
 
 
-def ends_query(files: Sequence[tuple[str | None, str | None]], length: int = END_BYTES) -> Query[tuple[LogEnd, ...]]:
-    """The last `length` bytes of at most FILES_A_COMMAND (stdout, stderr) pairs of paths, in order, in one command.
+def ends_query(
+    files: Sequence[tuple[str | None, str | None]], length: int = END_BYTES
+) -> Query[tuple[LogEnd, ...]]:
+    """The last `length` bytes of at most FILES_A_COMMAND (stdout, stderr) pairs of paths, in order,
+    in one command.
 
     stderr counts where it holds more than blanks.
     """
     ranges = []
     for stdout, stderr in files:
-        ranges += [FileRange(stderr or "", None, length), FileRange(stdout or "", None, length, if_blank=True)]
+        ranges += [
+            FileRange(stderr or "", None, length),
+            FileRange(stdout or "", None, length, if_blank=True),
+        ]
     query = files_query(ranges)
 
     def parse(answer: Answer) -> tuple[LogEnd, ...]:
@@ -64,7 +74,9 @@ def last_lines(chunk: Chunk, most: int | None = None) -> tuple[str, ...]:
 
 
 def _shortened(line: bytes) -> bytes:
-    """The beginning of a long line, and of what was written over others in its place that of the last."""
+    """The beginning of a long line, and of what was written over others in its place that of the
+    last.
+    """
     if len(line) <= _LONGEST_LINE_BYTES:
         return line
     return line.rstrip(b"\r").rpartition(b"\r")[2][:_LONGEST_LINE_BYTES]

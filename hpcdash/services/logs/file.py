@@ -1,4 +1,6 @@
-"""Reads a file on the cluster by byte offset, in constant memory, over the cluster's own transport."""
+"""Reads a file on the cluster by byte offset, in constant memory, over the cluster's own
+transport.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ class FileChange(StrEnum):
 
 
 def change(before: FileStat, after: FileStat) -> FileChange:
-    """What happened between two looks; a file deleted and made anew may get its old inode, and then seems truncated."""
+    """What happened between two looks; a file deleted and made anew may get its old inode, and then
+    seems truncated.
+    """
     if before.is_there and after.is_there:
         if before.identity != after.identity:
             return FileChange.REPLACED
@@ -93,14 +97,19 @@ def next_look_seconds(quiet_seconds: float) -> float:
 
 
 class LogFile:
-    """One file. Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else.
+    """One file.
 
-    A relative path is one from the home folder of the person there; `path` may carry bytes that are no UTF-8 as
-    os.fsdecode does. `host` is the node whose own disk it is on, '' where the login node has it. `reader` is a command
-    that reads it as another account, and takes where to begin (or `end`) and how many bytes; () where we read it.
+    Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else.
+
+    A relative path is one from the home folder of the person there; `path` may carry bytes that are
+    no UTF-8 as os.fsdecode does. `host` is the node whose own disk it is on, '' where the login
+    node has it. `reader` is a command that reads it as another account, and takes where to begin
+    (or `end`) and how many bytes; () where we read it.
     """
 
-    def __init__(self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()
+    ) -> None:
         self.transport: Transport = ThroughNode(transport, host) if host else transport
         self.path = path
         self.host = host
@@ -120,7 +129,9 @@ class LogFile:
         return (await self.read(0, 0)).look
 
     async def read(self, offset: int, length: int) -> Chunk:
-        """At most `length` bytes from `offset` on (fewer at the end), with a look, in one command."""
+        """At most `length` bytes from `offset` on (fewer at the end), with a look, in one
+        command.
+        """
         return await self._read(max(offset, 0), max(length, 0))
 
     async def read_end(self, length: int) -> Chunk:
@@ -138,24 +149,41 @@ class LogFile:
         chunk = await self.read_end(length + LONGEST_PIECE + BLOCK)
         return _page(chunk, max(0, chunk.end - length), chunk.end)
 
-    async def find(self, wanted: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28) -> int | None:
-        """Where the piece begins that holds the next match at or after `offset` (the last that ends before, backwards).
+    async def find(
+        self, wanted: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
+    ) -> int | None:
+        """Where the piece begins that holds the next match at or after `offset` (the last that ends
+        before, backwards).
 
-        Looks at no more than `span_bytes`; None where there is none in them. Upper and lower case (of ASCII letters)
-        differ only where `wanted` has an upper-case letter. A match does not go over the end of a line.
+        Looks at no more than `span_bytes`; None where there is none in them. Upper and lower case
+        (of ASCII letters) differ only where `wanted` has an upper-case letter. A match does not go
+        over the end of a line.
         """
         needle = wanted.encode("utf-8", "surrogateescape" if is_encodable(wanted) else "replace")
-        if not needle or b"\n" in needle or b"\0" in needle or len(needle) > BLOCK or path_problem(self.path):
+        if (
+            not needle
+            or b"\n" in needle
+            or b"\0" in needle
+            or len(needle) > BLOCK
+            or path_problem(self.path)
+        ):
             return None
-        low, high = (max(0, offset - span_bytes), offset) if backwards else (max(0, offset), offset + span_bytes)
-        match = await self._grep(wanted, low, high, backwards=backwards, folds_case=wanted == wanted.lower())
+        low, high = (
+            (max(0, offset - span_bytes), offset)
+            if backwards
+            else (max(0, offset), offset + span_bytes)
+        )
+        match = await self._grep(
+            wanted, low, high, backwards=backwards, folds_case=wanted == wanted.lower()
+        )
         if match is None:
             return None
         page = await self.read_pieces(match, 1)
         return page.pieces.start if len(page.pieces) else match
 
     async def count_lines(self, offset: int, *, limit_seconds: float = 20.0) -> int:
-        """How many newlines come before `offset`; raises CommandTimedOut where counting takes longer.
+        """How many newlines come before `offset`; raises CommandTimedOut where counting takes
+        longer.
 
         0 for a file that cannot be read.
         """
@@ -163,7 +191,9 @@ class LogFile:
             return 0
         if self._reader:
             return await self._count_read(offset)
-        answer = await self._run(("sh", "-c", COUNT_SCRIPT, "sh", safe_path(self.path), str(offset)), limit_seconds)
+        answer = await self._run(
+            ("sh", "-c", COUNT_SCRIPT, "sh", safe_path(self.path), str(offset)), limit_seconds
+        )
         words = answer.stdout.split() if answer is not None else ()
         return int(words[-1]) if words and words[-1].isdigit() else 0
 
@@ -174,8 +204,9 @@ class LogFile:
         return (await self.read(0, offset)).content.count(b"\n")
 
     async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> CommandResult | None:
-        """Run a command; None where the transport cannot carry it (a path of more than 100 000 letters), or where the
-        node is not reached."""
+        """Run a command; None where the transport cannot carry it (a path of more than 100 000
+        letters), or where the node is not reached.
+        """
         self._unreached = ""
         try:
             answer = await self.transport.run(argv, limit_seconds=limit_seconds)
@@ -183,7 +214,9 @@ class LogFile:
             raise
         except NodeUnreached as error:
             self.pause_seconds = UNREACHED_PAUSE_SECONDS
-            self._unreached = f"it is on {self.host} ({self.path}) until the job ends, and {error.message}"
+            self._unreached = (
+                f"it is on {self.host} ({self.path}) until the job ends, and {error.message}"
+            )
             return None
         except HpcdashError:
             return None
@@ -204,10 +237,14 @@ class LogFile:
             return Chunk(unread, begin or 0, b"")
         return _chunk_read(answer, begin, length) if self._reader else query.parse(answer)[0]
 
-    async def _grep(self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool) -> int | None:
+    async def _grep(
+        self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool
+    ) -> int | None:
         """The offset of the first match in these bytes (the last one, backwards)."""
         if self._reader:
-            return await self._scan(wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case)
+            return await self._scan(
+                wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
+            )
         argv = (
             "sh",
             "-c",
@@ -226,11 +263,17 @@ class LogFile:
         if words and words[-1].isdigit():
             return int(words[-1])
         if words[-1:] == [b"cannot"]:
-            return await self._scan(wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case)
+            return await self._scan(
+                wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
+            )
         return None
 
-    async def _scan(self, needle: bytes, low: int, high: int, backwards: bool, folds_case: bool) -> int | None:
-        """The same where grep there tells no offsets, or may not read the file: the bytes are looked through here."""
+    async def _scan(
+        self, needle: bytes, low: int, high: int, backwards: bool, folds_case: bool
+    ) -> int | None:
+        """The same where grep there tells no offsets, or may not read the file: the bytes are
+        looked through here.
+        """
         if folds_case:
             needle = needle.lower()
         shared = len(needle) - 1
@@ -263,7 +306,10 @@ def _page(chunk: Chunk, first: int, last: int) -> Page:
 
 
 def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
-    """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes. It is the account's to say."""
+    """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes.
+
+    It is the account's to say.
+    """
     header, _, content = answer.stdout.partition(b"\n")
     look = parse_stat(header.rpartition(b" ")[0])
     if not look.is_there:
@@ -274,9 +320,11 @@ def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     return cut_blocks(look, start, length, 1, content, reader_problem(answer))
 
 
-# $1 path, $2 text, $3 and $4 between which bytes, $5 window, $6 forwards or backwards, $7 -i or nothing.
-# Prints the offset of the first (backwards: last) match, nothing where there is none, `cannot` where grep tells no
-# offsets. Windows share what a match may be long. -o: a line may be as long as the file.
+# $1 path, $2 text, $3 and $4 between which bytes, $5 window, $6 forwards or backwards, $7 -i or
+# nothing.
+# Prints the offset of the first (backwards: last) match, nothing where there is none, `cannot`
+# where grep tells no offsets. Windows share what a match may be long. -o: a line may be as long as
+# the file.
 FIND_SCRIPT = r"""
 LC_ALL=C; export LC_ALL
 path=$1 text=$2 low=$3 high=$4 window=$5 way=$6 fold=$7 block=65536

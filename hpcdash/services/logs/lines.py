@@ -1,8 +1,8 @@
 """Turns the bytes of one line of a log into text that is safe on a terminal, with its colours.
 
-A line says what a terminal would show once it was written: what a carriage return overwrote is gone, backspaces are
-carried out, tabs are blanks. Colours and the like become spans; other escape sequences are taken out, and what is none
-is made visible as in domain.text.
+A line says what a terminal would show once it was written: what a carriage return overwrote is
+gone, backspaces are carried out, tabs are blanks. Colours and the like become spans; other escape
+sequences are taken out, and what is none is made visible as in domain.text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ TAB_COLUMNS = 8
 _MANY_NULS = re.compile("\0{5,}")
 _NUL_PICTURE = "\u2400"
 
-# Each alternative stops at the next control character, so that a line of beginnings without ends is read once.
+# Each alternative stops at the next control character, so that a line of beginnings without ends is
+# read once.
 _ESCAPE = re.compile(
     "(?:\x1b\\[|\x9b)(?P<parameters>[0-?]*)(?P<between>[ -/]*)(?P<final>[@-~])"
     "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\\\|\x9c)"
@@ -32,14 +33,23 @@ _RESETS = ("\x1b[0m", "\x1b[m")
 _BACKSPACES = re.compile("\b+")
 _TABS = re.compile("\t+")
 _CONTROL_PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
-# Letters that stand for themselves, and need no look one by one: Latin, Greek, Cyrillic, punctuation, arrows, control
-# pictures, boxes and bars, kana, ideographs, Hangul, U+FFFD. What of these ranges is no letter is not printable.
+# Letters that stand for themselves, and need no look one by one: Latin, Greek, Cyrillic,
+# punctuation, arrows, control pictures, boxes and bars, kana, ideographs, Hangul, U+FFFD. What of
+# these ranges is no letter is not printable.
 _ORDINARY = re.compile(
     "[ -~\u00a1-\u024f\u0370-\u03ff\u0400-\u0482\u048a-\u052f\u2010-\u2027\u2030-\u205e\u20a0-\u20bf\u2190-\u23ff"
     "\u2400-\u2426\u2500-\u27bf\u2800-\u28ff\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\ufffd]*"
 )
 
-_ATTRIBUTES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike", 21: "underline2"}
+_ATTRIBUTES = {
+    1: "bold",
+    2: "dim",
+    3: "italic",
+    4: "underline",
+    7: "reverse",
+    9: "strike",
+    21: "underline2",
+}
 _ATTRIBUTE_ENDS = {
     22: ("bold", "dim"),
     23: ("italic",),
@@ -51,7 +61,9 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 class StyledSpan(NamedTuple):
-    """Letters `start` to `end` of a line's text have this style, in rich's words: `bold red on #102030`."""
+    """Letters `start` to `end` of a line's text have this style, in rich's words: `bold red on
+    #102030`.
+    """
 
     start: int
     end: int
@@ -59,7 +71,9 @@ class StyledSpan(NamedTuple):
 
 
 class ShownLine(Struct, frozen=True):
-    """One line as a terminal shows it: printable text, and spans in its order that do not overlap."""
+    """One line as a terminal shows it: printable text, and spans in its order that do not
+    overlap.
+    """
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
@@ -79,7 +93,8 @@ _PLAIN = _Pen()
 def shown_line(raw: bytes) -> ShownLine:
     """The line of a piece's bytes; its ending newline, if it has one, is no part of the text.
 
-    Bytes that are not UTF-8 become U+FFFD. Of the parts between carriage returns the last that is not blank is shown.
+    Bytes that are not UTF-8 become U+FFFD. Of the parts between carriage returns the last that is
+    not blank is shown.
     """
     text = raw.decode("utf-8", "replace")
     if text.endswith("\n"):
@@ -101,7 +116,9 @@ def shown_line(raw: bytes) -> ShownLine:
 
 
 def _last_written(text: str) -> tuple[str, str]:
-    """What comes before the last part that shows something, and that part; all of it blank: the last part."""
+    """What comes before the last part that shows something, and that part; all of it blank: the
+    last part.
+    """
     end = len(text)
     while end >= 0:
         start = text.rfind("\r", 0, end) + 1
@@ -145,7 +162,9 @@ def _runs(text: str, pen: _Pen) -> list[tuple[str, _Pen]]:
 
 
 def _written_over(runs: list[tuple[str, _Pen]]) -> list[tuple[str, _Pen]]:
-    """The runs with backspaces carried out: each goes back by a letter, and what follows is written over."""
+    """The runs with backspaces carried out: each goes back by a letter, and what follows is written
+    over.
+    """
     letters: list[str] = []
     pens: list[_Pen] = []
     here = 0
@@ -193,7 +212,9 @@ def _line_of(runs: list[tuple[str, _Pen]]) -> ShownLine:
 
 
 def _visible_with_tabs(text: str, column: int) -> str:
-    """Visible text that begins at a column, its tabs blanks up to the next multiple of TAB_COLUMNS."""
+    """Visible text that begins at a column, its tabs blanks up to the next multiple of
+    TAB_COLUMNS.
+    """
     begin = column % TAB_COLUMNS
     if text.isascii() and text.replace("\t", "").isprintable():
         return (" " * begin + text).expandtabs(TAB_COLUMNS)[begin:]
@@ -211,7 +232,9 @@ def _visible_with_tabs(text: str, column: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """As domain.text.visible, with long runs of NULs counted, and quicker over the letters most logs hold."""
+    """As domain.text.visible, with long runs of NULs counted, and quicker over the letters most
+    logs hold.
+    """
     if "\0" in text:
         text = _MANY_NULS.sub(lambda found: f"{_NUL_PICTURE}×{len(found[0])}", text)
     if not text.isprintable():
@@ -223,7 +246,9 @@ def _visible(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _changed(pen: _Pen, parameters: str) -> _Pen:
-    """The pen after one `ESC [ parameters m`, as ECMA-48 and ITU T.416 have it; an unknown number changes nothing."""
+    """The pen after one `ESC [ parameters m`, as ECMA-48 and ITU T.416 have it; an unknown number
+    changes nothing.
+    """
     attributes, colour, background = set(pen.attributes), pen.colour, pen.background
     groups = [[int(word or 0) for word in group.split(":")] for group in parameters.split(";")]
     position = 0
@@ -268,7 +293,9 @@ def _changed(pen: _Pen, parameters: str) -> _Pen:
 
 
 def _extended_colour(numbers: list[int]) -> str:
-    """The name of a colour given as 5, N or 2, R, G, B (or 2, space, R, G, B); '' for what is none."""
+    """The name of a colour given as 5, N or 2, R, G, B (or 2, space, R, G, B); '' for what is
+    none.
+    """
     if numbers[:1] == [5] and len(numbers) == 2 and numbers[1] < 256:
         return f"color({numbers[1]})"
     if numbers[:1] == [2] and len(numbers) >= 4:

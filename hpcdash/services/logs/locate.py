@@ -1,4 +1,6 @@
-"""Finds where a job's output is: asks for its details, and for its script where these alone do not tell."""
+"""Finds where a job's output is: asks for its details, and for its script where these alone do not
+tell.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _HOW_LISTED = "hpcdash log JOB --logs lists them."
 class LogPlace(Struct, frozen=True):
     """Where a job writes: its details, its row of domain.schema.JOBS, and the files.
 
-    A single task that waits in its array's record has a row of its own: the array's, with the task's id and number.
+    A single task that waits in its array's record has a row of its own: the array's, with the
+    task's id and number.
     """
 
     job_id: str
@@ -34,32 +37,46 @@ class LogPlace(Struct, frozen=True):
 
 
 async def locate_logs(store: ClusterStore, job_id: str, known: pa.Table | None = None) -> LogPlace:
-    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from answering.
+    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from
+    answering.
 
     `known` as of ClusterStore.fetch_detail.
     """
     detail = _of_the_task(await store.fetch_detail(job_id, known), job_id)
-    return LogPlace(job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail))
+    return LogPlace(
+        job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail)
+    )
 
 
 async def fetch_other_logs(store: ClusterStore, place: LogPlace) -> tuple[OtherLog, ...]:
-    """The logs of a job besides its own output; raises UsageError where its scheduler has none of the kind."""
+    """The logs of a job besides its own output; raises UsageError where its scheduler has none of
+    the kind.
+    """
     if Capability.OTHER_LOGS not in store.backend.capabilities:
-        raise UsageError(f"a job of {store.backend.title} has no logs besides its stdout and stderr")
+        raise UsageError(
+            f"a job of {store.backend.title} has no logs besides its stdout and stderr"
+        )
     query = store.backend.logs.others(place.detail, place.files)
     return () if query is None else await store.ask(query)
 
 
 def find_other_log(logs: Sequence[OtherLog], wanted: str) -> OtherLog:
-    """The log with this name, else the only one that has it among its aliases; raises UsageError, naming some."""
-    named = [log for log in logs if log.name == wanted] or [log for log in logs if wanted in log.aliases]
+    """The log with this name, else the only one that has it among its aliases; raises UsageError,
+    naming some.
+    """
+    named = [log for log in logs if log.name == wanted] or [
+        log for log in logs if wanted in log.aliases
+    ]
     if len(named) == 1:
         return named[0]
     if not logs:
         raise UsageError("this job has no logs besides its stdout and stderr")
     some = ", ".join(visible(log.name) for log in (named or logs)[:_MOST_NAMED])
     why = f"{len(named)} logs match" if named else "this job has no other log named"
-    raise UsageError(f"{why} {visible(wanted)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}", _HOW_LISTED)
+    raise UsageError(
+        f"{why} {visible(wanted)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}",
+        _HOW_LISTED,
+    )
 
 
 async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
@@ -77,7 +94,9 @@ async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFi
 
 
 def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
-    """The details with the row of the one task that was asked for, where the row holds others too."""
+    """The details with the row of the one task that was asked for, where the row holds others
+    too.
+    """
     row = detail.job
     array_id, held = row["array_id"][0].as_py(), row["array_task"][0].as_py()
     job_id = in_full(job_id, row["id"][0].as_py(), array_id)
@@ -86,5 +105,7 @@ def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
         return detail
     for name, value in (("id", job_id), ("array_task", task), ("_task", int(task)), ("_tasks", 1)):
         position = row.schema.get_field_index(name)
-        row = row.set_column(position, row.schema.field(position), pa.array([value], row.schema.field(position).type))
+        row = row.set_column(
+            position, row.schema.field(position), pa.array([value], row.schema.field(position).type)
+        )
     return replace(detail, job=row)

@@ -1,10 +1,11 @@
 """Cuts a file's bytes into pieces, the unit that a view scrolls by.
 
-A file has the same pieces whichever part of it one holds and whichever way one reads. A piece ends after each newline.
-Where a block (BLOCK bytes from a multiple of BLOCK on) holds no newline, one piece more ends in it: after the last
-carriage return of the block that something other than a carriage return follows in it, else at the block's end, less
-the carriage returns there, or less up to three bytes so that no UTF-8 sequence is torn. Thus no piece is longer than
-two blocks, however long a line is, and whether a block has such a cut is told by the block alone.
+A file has the same pieces whichever part of it one holds and whichever way one reads. A piece ends
+after each newline. Where a block (BLOCK bytes from a multiple of BLOCK on) holds no newline, one
+piece more ends in it: after the last carriage return of the block that something other than a
+carriage return follows in it, else at the block's end, less the carriage returns there, or less up
+to three bytes so that no UTF-8 sequence is torn. Thus no piece is longer than two blocks, however
+long a line is, and whether a block has such a cut is told by the block alone.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _CARRIAGE_RETURN = 0x0D
 class Piece(NamedTuple):
     """Bytes `start` to `end` of the file.
 
-    `overwritten`: a terminal would have written what follows over it (a progress bar of many megabytes), so it takes no
-    row; something always follows it.
+    `overwritten`: a terminal would have written what follows over it (a progress bar of many
+    megabytes), so it takes no row; something always follows it.
     """
 
     start: int
@@ -37,10 +38,11 @@ class Piece(NamedTuple):
 
 
 class Pieces(Struct, frozen=True):
-    """Pieces without a gap between them, in the file's order: piece i is from cuts[i] to cuts[i + 1].
+    """Pieces without a gap between them, in the file's order: piece i is from cuts[i] to cuts[i +
+    1].
 
-    `overwritten` holds the starts of those that take no row. `is_open` is true where the last piece ended only because
-    the file does: when the file grows, that piece becomes longer or is cut.
+    `overwritten` holds the starts of those that take no row. `is_open` is true where the last piece
+    ended only because the file does: when the file grows, that piece becomes longer or is cut.
     """
 
     cuts: array[int]
@@ -71,29 +73,42 @@ class Pieces(Struct, frozen=True):
         return (self[index] for index in range(len(self)))
 
     def index_at(self, offset: int) -> int:
-        """The index of the piece that holds this byte; the nearest one for a byte of no piece, -1 without pieces."""
+        """The index of the piece that holds this byte; the nearest one for a byte of no piece, -1
+        without pieces.
+        """
         return min(max(bisect_right(self.cuts, offset) - 1, 0), len(self) - 1)
 
     def rows(self) -> list[tuple[int, int]]:
         """Start and end of each piece that takes a row."""
         pairs = zip(self.cuts, self.cuts[1:], strict=False)
-        return [pair for pair in pairs if pair[0] not in self.overwritten] if self.overwritten else list(pairs)
+        return (
+            [pair for pair in pairs if pair[0] not in self.overwritten]
+            if self.overwritten
+            else list(pairs)
+        )
 
 
 def read_from(offset: int) -> int:
-    """Where to begin reading so that the piece that holds the byte at `offset` is sure to be found whole."""
+    """Where to begin reading so that the piece that holds the byte at `offset` is sure to be found
+    whole.
+    """
     return max(0, (offset // BLOCK - 2) * BLOCK)
 
 
 def pieces(
-    content: bytes, offset: int, *, at_start: bool = False, at_end: bool = False, at_cut: bool = False
+    content: bytes,
+    offset: int,
+    *,
+    at_start: bool = False,
+    at_end: bool = False,
+    at_cut: bool = False,
 ) -> Pieces:
     """The whole pieces in `content`, which begins at `offset` of its file.
 
-    `at_start`: a piece is known to begin at `offset` (always so where it is 0); without it, what comes before the first
-    cut that can be told belongs to no piece: begin at `read_from(wanted)`. `at_end`: the content ends where the file
-    does; `at_cut`: it ends where a piece is known to begin. Without either, what follows the last cut belongs to no
-    piece.
+    `at_start`: a piece is known to begin at `offset` (always so where it is 0); without it, what
+    comes before the first cut that can be told belongs to no piece: begin at `read_from(wanted)`.
+    `at_end`: the content ends where the file does; `at_cut`: it ends where a piece is known to
+    begin. Without either, what follows the last cut belongs to no piece.
     """
     end = offset + len(content)
     cuts = _cuts_after_newlines(content, offset)
@@ -109,7 +124,9 @@ def pieces(
         extra += () if is_open else (end,)
     if not cuts:
         return Pieces(array("q", [end]))
-    hidden = (bisect_left(cuts, cut) - 1 for cut in extra if content[cut - offset - 1] == _CARRIAGE_RETURN)
+    hidden = (
+        bisect_left(cuts, cut) - 1 for cut in extra if content[cut - offset - 1] == _CARRIAGE_RETURN
+    )
     return Pieces(cuts, frozenset(cuts[index] for index in hidden if index >= 0), is_open)
 
 
@@ -123,8 +140,9 @@ def _cuts_after_newlines(content: bytes, offset: int) -> array[int]:
 def _cuts_of_long_lines(content: bytes, offset: int) -> list[int]:
     """Cuts in the whole blocks that hold no newline.
 
-    In the part of a block before the first whole one no cut is missed: a piece that begins within a block begins after
-    a newline or at the block's one other cut, and what comes before the first cut belongs to no piece.
+    In the part of a block before the first whole one no cut is missed: a piece that begins within a
+    block begins after a newline or at the block's one other cut, and what comes before the first
+    cut belongs to no piece.
     """
     found: list[int] = []
     for first in range(-offset % BLOCK, len(content) - BLOCK + 1, BLOCK):
@@ -134,7 +152,9 @@ def _cuts_of_long_lines(content: bytes, offset: int) -> list[int]:
 
 
 def _cut_of_block(block: bytes) -> int:
-    """Where a block without a newline is cut; after a carriage return: what follows overwrites what comes before."""
+    """Where a block without a newline is cut; after a carriage return: what follows overwrites what
+    comes before.
+    """
     # What comes right after the block may be a newline, and "…\r\n" overwrites nothing.
     end = len(block.rstrip(b"\r"))
     last = block.rfind(b"\r", 0, end)

@@ -13,12 +13,14 @@ from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
 from hpcdash.services.files import Chunk
 from hpcdash.services.logs.file import LogFile
 
-# A login node looks through so much in well under a second; between two spans one can stop, and hears how far it is.
+# A login node looks through so much in well under a second; between two spans one can stop, and
+# hears how far it is.
 SPAN_BYTES = 1 << 28
 # Spans share so much: a match may lie across their border.
 _SHARED_BYTES = 1 << 16
 _PROBE_BYTES = 1 << 16
-# Where no time is found within so much, there is none: a trace or a table stands between lines with times.
+# Where no time is found within so much, there is none: a trace or a table stands between lines with
+# times.
 _LONGEST_WITHOUT_TIMES_BYTES = 1 << 20
 
 Said = Callable[[float], None]
@@ -29,12 +31,14 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _CLOCK = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?"
 # 2026-11-21T10:22:33.5+01:00, 2026-11-21 10:22:33,500, 2026/11/21 10:22
 _ISO = re.compile(
-    r"(?<![0-9])([0-9]{4})[-/]([0-9]{2})[-/]([0-9]{2})[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
+    r"(?<![0-9])([0-9]{4})[-/]([0-9]{2})[-/]([0-9]{2})[T "
+    r"]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
     r"(?: ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9]))?"
 )
 # Nov 21 10:22:33 of syslog; Sat Nov 21 10:22:33 CET 2026 of date.
 _SYSLOG = re.compile(
-    rf"(?<![A-Za-z])({'|'.join(_MONTHS)}) {{1,2}}([0-9]{{1,2}}) {_CLOCK}(?: (?:[A-Z]{{2,5}} )?([0-9]{{4}})(?![0-9]))?",
+    rf"(?<![A-Za-z])({'|'.join(_MONTHS)}) {{1,2}}([0-9]{{1,2}}) {_CLOCK}(?: (?:[A-Z]{{2,5}} "
+    rf")?([0-9]{{4}})(?![0-9]))?",
     re.IGNORECASE,
 )
 # I1121 10:22:33.123456 of glog and absl.
@@ -53,7 +57,10 @@ class SearchHit(Struct, frozen=True):
 
 
 class TimeFound(Struct, frozen=True):
-    """The offset of the first line at or after a time; None: all lines are before it. `seconds` as in logs.times."""
+    """The offset of the first line at or after a time; None: all lines are before it.
+
+    `seconds` as in logs.times.
+    """
 
     offset: int | None
     seconds: float
@@ -64,9 +71,16 @@ class NoTimes(Exception):
 
 
 async def find_text(
-    file: LogFile, wanted: str, start: int, size: int, *, backwards: bool = False, said: Said = lambda share: None
+    file: LogFile,
+    wanted: str,
+    start: int,
+    size: int,
+    *,
+    backwards: bool = False,
+    said: Said = lambda share: None,
 ) -> SearchHit | None:
-    """The next line with a text at or after `start` (backwards: before it), else from the other end of `size` bytes.
+    """The next line with a text at or after `start` (backwards: before it), else from the other end
+    of `size` bytes.
 
     `said` hears, span by span, which share of the file was looked through.
     """
@@ -88,11 +102,13 @@ async def find_text(
     return None
 
 
-async def find_time(file: LogFile, typed: str, size: int, now_epoch: float, zone: tzinfo | None = None) -> TimeFound:
+async def find_time(
+    file: LogFile, typed: str, size: int, now_epoch: float, zone: tzinfo | None = None
+) -> TimeFound:
     """Where a time that a person typed is in a log, by halving.
 
-    Reads some dozens of times at most: 64 KiB or, where these hold no time, 1 MiB. Raises ValueError for what is no
-    time, NoTimes where lines have none.
+    Reads some dozens of times at most: 64 KiB or, where these hold no time, 1 MiB. Raises
+    ValueError for what is no time, NoTimes where lines have none.
     """
     return await _TimeSearch(file, size, now_epoch, zone).find(typed)
 
@@ -126,16 +142,22 @@ class _TimeSearch:
         if chunk.look.is_there:
             self._size = chunk.end
             if chunk.look.modified_at:
-                self._about = datetime.fromtimestamp(chunk.look.modified_at, self._zone).replace(tzinfo=None)
+                self._about = datetime.fromtimestamp(chunk.look.modified_at, self._zone).replace(
+                    tzinfo=None
+                )
         stamps = await asyncio.to_thread(self._stamps, chunk)
         if not stamps and chunk.offset > 0:
-            stamps = await asyncio.to_thread(self._stamps, await self._file.read_end(_LONGEST_WITHOUT_TIMES_BYTES))
+            stamps = await asyncio.to_thread(
+                self._stamps, await self._file.read_end(_LONGEST_WITHOUT_TIMES_BYTES)
+            )
         if not stamps:
             raise NoTimes
         return stamps[-1][1]
 
     async def _first_from(self, offset: int, end: int, last: Stamp) -> tuple[int, float] | None:
-        """The first line with a time that begins after `offset`: where, and when; None: there is none near by."""
+        """The first line with a time that begins after `offset`: where, and when; None: there is
+        none near by.
+        """
         for length in (_PROBE_BYTES, _LONGEST_WITHOUT_TIMES_BYTES):
             chunk = await self._file.read(offset, min(length, end - offset))
             for position, stamp in await asyncio.to_thread(self._stamps, chunk):
@@ -148,7 +170,9 @@ class _TimeSearch:
         limit = offset + 2 * _LONGEST_WITHOUT_TIMES_BYTES
         while here < min(self._size, limit):
             chunk = await self._file.read(here, _PROBE_BYTES)
-            for position, stamp in await asyncio.to_thread(self._stamps, chunk, here == 0 or here == offset):
+            for position, stamp in await asyncio.to_thread(
+                self._stamps, chunk, here == 0 or here == offset
+            ):
                 if comparable(stamp, last) >= wanted:
                     return position
             # The next begins with the line that this one's end cut.
@@ -182,8 +206,9 @@ def local_wall_time(seconds: float) -> str:
 class Stamp(Struct, frozen=True):
     """A time as it is written in a line.
 
-    `seconds` are those of the clock on the wall: since 1970-01-01 00:00 there, or since midnight where no date is
-    written. `offset_seconds` is how far that clock is ahead of UTC, None where the line does not say it.
+    `seconds` are those of the clock on the wall: since 1970-01-01 00:00 there, or since midnight
+    where no date is written. `offset_seconds` is how far that clock is ahead of UTC, None where the
+    line does not say it.
     """
 
     seconds: float
@@ -194,14 +219,25 @@ class Stamp(Struct, frozen=True):
 def read_stamp(line: str, about: datetime) -> Stamp | None:
     """The time at the beginning of a line, None where there is none.
 
-    Times without a year are those of the year before `about` (naive: when the log was last written).
+    Times without a year are those of the year before `about` (naive: when the log was last
+    written).
     """
     start = _COLOR.sub("", line[: 2 * _LOOKED_AT_LETTERS])[:_LOOKED_AT_LETTERS]
     try:
         if found := _ISO.search(start):
             year, month, day, hour, minute, second, fraction, zone = found.groups()
-            moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=UTC)
-            return Stamp(moment.timestamp() + _fraction(fraction), offset_seconds=_offset_seconds(zone))
+            moment = datetime(
+                int(year),
+                int(month),
+                int(day),
+                int(hour),
+                int(minute),
+                int(second or 0),
+                tzinfo=UTC,
+            )
+            return Stamp(
+                moment.timestamp() + _fraction(fraction), offset_seconds=_offset_seconds(zone)
+            )
         if found := _SYSLOG.search(start):
             name, day, hour, minute, second, fraction, year = found.groups()
             month_number = _MONTHS.index(name.lower()) + 1
@@ -223,7 +259,9 @@ def read_stamp(line: str, about: datetime) -> Stamp | None:
 
 
 def comparable(stamp: Stamp, last: Stamp) -> float:
-    """Seconds to compare lines of one log by: times without a date that are later than the last were the day before."""
+    """Seconds to compare lines of one log by: times without a date that are later than the last
+    were the day before.
+    """
     if not stamp.has_date and not last.has_date and stamp.seconds > last.seconds:
         return stamp.seconds - DAY
     return stamp.seconds
@@ -232,22 +270,31 @@ def comparable(stamp: Stamp, last: Stamp) -> float:
 def read_wanted(text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = None) -> float:
     """What a person typed, comparable with the lines of a log whose last time is `last`.
 
-    A time of day is the last one in the log; days and times are those the log writes; `2h ago` and the like count from
-    now, with the log's clock in `zone` (None: this machine's) where it says none. Raises ValueError naming the text.
+    A time of day is the last one in the log; days and times are those the log writes; `2h ago` and
+    the like count from now, with the log's clock in `zone` (None: this machine's) where it says
+    none. Raises ValueError naming the text.
     """
     wanted = text.strip().lower()
-    if (clock := _TYPED_TIME_OF_DAY.fullmatch(wanted)) and int(clock[1]) < 24 and int(clock[2]) < 60:
+    if (
+        (clock := _TYPED_TIME_OF_DAY.fullmatch(wanted))
+        and int(clock[1]) < 24
+        and int(clock[2]) < 60
+    ):
         midnight = last.seconds - last.seconds % DAY
         seconds = midnight + _since_midnight(clock[1], clock[2], clock[3] or "0", None)
         return seconds if seconds <= last.seconds else seconds - DAY
     local = zone or datetime.now().astimezone().tzinfo or UTC
     epoch = parse_instant(text, now_epoch, local).epoch
-    elsewhere = timezone(timedelta(hours=1) + (local.utcoffset(datetime.fromtimestamp(epoch, UTC)) or timedelta()))
+    elsewhere = timezone(
+        timedelta(hours=1) + (local.utcoffset(datetime.fromtimestamp(epoch, UTC)) or timedelta())
+    )
     is_absolute = parse_instant(text, now_epoch, elsewhere).epoch == epoch
     if is_absolute and last.offset_seconds is not None:
         seconds = float(epoch + last.offset_seconds)
     else:
-        seconds = datetime.fromtimestamp(epoch, zone).astimezone(zone).replace(tzinfo=UTC).timestamp()
+        seconds = (
+            datetime.fromtimestamp(epoch, zone).astimezone(zone).replace(tzinfo=UTC).timestamp()
+        )
     if last.has_date:
         return seconds
     since_midnight = seconds % DAY
@@ -255,7 +302,11 @@ def read_wanted(text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = 
 
 
 def _of_some_year(
-    about: datetime, month: int, day: str, clock: tuple[str, ...] | list[str], year: str | None = None
+    about: datetime,
+    month: int,
+    day: str,
+    clock: tuple[str, ...] | list[str],
+    year: str | None = None,
 ) -> Stamp:
     hour, minute, second, fraction = clock
     # 29 February is a day of some years only.

@@ -1,4 +1,5 @@
-"""A part of a log held in memory: rows around where one reads, at its end while it grows, and what became of the file.
+"""A part of a log held in memory: rows around where one reads, at its end while it grows, and what
+became of the file.
 
 Whatever the size of the file, no more than a few MiB are held, and read ahead.
 """
@@ -50,7 +51,9 @@ class Happened(Struct, frozen=True):
 
 
 class LogRow(NamedTuple):
-    """A piece of the file that takes a row: where it begins, and its bytes, a newline at the end included."""
+    """A piece of the file that takes a row: where it begins, and its bytes, a newline at the end
+    included.
+    """
 
     offset: int
     content: bytes
@@ -65,7 +68,9 @@ class LogRow(NamedTuple):
 
 
 class _Cut(Struct, frozen=True):
-    """Rows of the bytes from `start` to `end`; `tail` are those of them that belong together with what comes next."""
+    """Rows of the bytes from `start` to `end`; `tail` are those of them that belong together with
+    what comes next.
+    """
 
     rows: list[LogRow]
     start: int
@@ -99,9 +104,11 @@ class FileGrowth:
 
 
 class LogWindow:
-    """Rows of a file from `start` to `end`, in bytes, without a gap; `look` is what the file was last.
+    """Rows of a file from `start` to `end`, in bytes, without a gap; `look` is what the file was
+    last.
 
-    Its methods raise what LogFile raises, and take turns: what is held changes only once an answer is there.
+    Its methods raise what LogFile raises, and take turns: what is held changes only once an answer
+    is there.
     """
 
     def __init__(self, file: LogFile, now: Callable[[], float]) -> None:
@@ -121,7 +128,8 @@ class LogWindow:
         self._seen_bytes = 0
         # What comes after the last place where rows were cut for good.
         self._tail = b""
-        # A look that was asked for earlier and came later would make a file that grew seem truncated.
+        # A look that was asked for earlier and came later would make a file that grew seem
+        # truncated.
         self._turn = asyncio.Lock()
 
     # -- what is held
@@ -140,14 +148,18 @@ class LogWindow:
         return self._is_gone or self.end >= self.look.size
 
     def index_of(self, offset: int) -> int:
-        """The row that a byte of the file is in, the next where it was overwritten, or the nearest that is held."""
+        """The row that a byte of the file is in, the next where it was overwritten, or the nearest
+        that is held.
+        """
         index = max(0, bisect_right(self.rows, offset, key=attrgetter("offset")) - 1)
         if index + 1 < len(self.rows) and offset >= self.rows[index].end:
             return index + 1
         return index
 
     def find(self, wanted: str, offset: int, *, backwards: bool = False) -> int | None:
-        """The next row that is held with a text, from `offset` on (backwards: the last before it), as LogFile.find."""
+        """The next row that is held with a text, from `offset` on (backwards: the last before it),
+        as LogFile.find.
+        """
         folds_case = wanted == wanted.lower()
         needle = wanted.encode("utf-8", "replace")
         first = bisect_left(self.rows, offset, key=attrgetter("offset"))
@@ -181,13 +193,16 @@ class LogWindow:
                 return
             start = self.start
             begin = read_from(max(0, start - PAGE_BYTES))
-            # The whole block that the first row begins in: only that tells whether it overwrites what is before it.
+            # The whole block that the first row begins in: only that tells whether it overwrites
+            # what is before it.
             chunk = await self.file.read(begin, start - start % BLOCK + BLOCK - begin)
             if self._saw(chunk):
                 await self._open_end()
             elif chunk.end >= start:
                 is_end = chunk.end >= self.look.size
-                cut = await asyncio.to_thread(_cut, chunk.content, begin, start, at_end=is_end, until=start)
+                cut = await asyncio.to_thread(
+                    _cut, chunk.content, begin, start, at_end=is_end, until=start
+                )
                 self.rows = [*cut.rows, *self.rows]
                 self.start = cut.start
                 self._trim(start)
@@ -205,7 +220,8 @@ class LogWindow:
                 await self._append(chunk, end)
 
     async def follow(self, seconds: float) -> bool:
-        """Hold the end of the file as it is now, the last look being `seconds` ago; whether anything is new.
+        """Hold the end of the file as it is now, the last look being `seconds` ago; whether
+        anything is new.
 
         What came meanwhile is added where it is little; else it is skipped.
         """
@@ -228,7 +244,9 @@ class LogWindow:
             return before != (self._identity, self._is_gone, self.end)
 
     async def glance(self) -> bool:
-        """See what became of the file without reading it; whether what is held is of another file now."""
+        """See what became of the file without reading it; whether what is held is of another file
+        now.
+        """
         async with self._turn:
             if not self._saw(Chunk(await self.file.look(), 0, b"")):
                 return False
@@ -262,7 +280,10 @@ class LogWindow:
         content = self._tail + fresh
         is_end = chunk.end >= self.look.size
         cut = await asyncio.to_thread(_cut, content, begin, around, at_start=True, at_end=is_end)
-        self.rows = [*self.rows[: bisect_right(self.rows, begin - 1, key=attrgetter("offset"))], *cut.rows]
+        self.rows = [
+            *self.rows[: bisect_right(self.rows, begin - 1, key=attrgetter("offset"))],
+            *cut.rows,
+        ]
         self.end, self._tail = cut.end, cut.tail
         self._trim(around)
 
@@ -289,16 +310,24 @@ class LogWindow:
         """Take a look in; whether what is held is of another file, or of what this one was."""
         now = self._now()
         # It may have grown between the look and the reading.
-        look = replace(chunk.look, size=max(chunk.look.size, chunk.end)) if chunk.content else chunk.look
+        look = (
+            replace(chunk.look, size=max(chunk.look.size, chunk.end))
+            if chunk.content
+            else chunk.look
+        )
         before, self.look, self.looked_at = self.look, look, now
         if not look.is_there:
             if before.is_there:
                 self._seen_bytes = before.size
-                self.happened = Happened(Event.DELETED if look.is_missing else Event.CLOSED, now, before.size)
+                self.happened = Happened(
+                    Event.DELETED if look.is_missing else Event.CLOSED, now, before.size
+                )
                 self._is_gone = self.is_open
             return False
         known = self._seen_bytes if self._is_gone else before.size
-        was_deleted = self.happened is not None and self.happened.event is Event.DELETED and self._is_gone
+        was_deleted = (
+            self.happened is not None and self.happened.event is Event.DELETED and self._is_gone
+        )
         if self.is_open and (was_deleted or look.identity != self._identity):
             event = Event.REPLACED
         elif self.is_open and look.size < known:
@@ -316,9 +345,17 @@ class LogWindow:
 
 
 def _cut(
-    content: bytes, offset: int, around: int, *, at_start: bool = False, at_end: bool = False, until: int | None = None
+    content: bytes,
+    offset: int,
+    around: int,
+    *,
+    at_start: bool = False,
+    at_end: bool = False,
+    until: int | None = None,
 ) -> _Cut:
-    """The rows in some bytes of the file that begin before `until`; of very many, those around an offset."""
+    """The rows in some bytes of the file that begin before `until`; of very many, those around an
+    offset.
+    """
     found = pieces(content, offset, at_start=at_start, at_end=at_end)
     pairs = found.rows()
     end, tail_bytes = found.end, 0
@@ -332,5 +369,7 @@ def _cut(
     start = pairs[first][0] if first else found.start
     if last < len(pairs):
         end, tail_bytes = pairs[last][0], 0
-    rows = [LogRow(begin, content[begin - offset : stop - offset]) for begin, stop in pairs[first:last]]
+    rows = [
+        LogRow(begin, content[begin - offset : stop - offset]) for begin, stop in pairs[first:last]
+    ]
     return _Cut(rows, start, end, content[len(content) - tail_bytes :] if tail_bytes else b"")

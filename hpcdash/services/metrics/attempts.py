@@ -1,4 +1,6 @@
-"""Attempts of a run: where a new one begins in a log, where only an epoch, and their order over several logs."""
+"""Attempts of a run: where a new one begins in a log, where only an epoch, and their order over
+several logs.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ _STEP, _TIME = 0, 3
 
 
 class Attempt(Struct, frozen=True):
-    """A stretch of a log whose steps do not go back; first and last finite value of each of AXES, nan where there is
-    none, and the least distance of two steps, inf where there are none."""
+    """A stretch of a log whose steps do not go back; first and last finite value of each of AXES,
+    nan where there is none, and the least distance of two steps, inf where there are none.
+    """
 
     offset: int
     first: tuple[float, float, float, float]
@@ -37,8 +40,9 @@ class Attempt(Struct, frozen=True):
 
 
 class Jump(Struct, frozen=True):
-    """Where the step goes up by much from one sample to the next: the offset of the sample behind, and what both say of
-    each of AXES."""
+    """Where the step goes up by much from one sample to the next: the offset of the sample behind,
+    and what both say of each of AXES.
+    """
 
     offset: int
     before: tuple[float, float, float, float]
@@ -52,7 +56,10 @@ class Jump(Struct, frozen=True):
 def largest_jumps(jumps: list[Jump]) -> tuple[Jump, ...]:
     """The few largest, in the order of the log; of the same size the oldest."""
     return tuple(
-        sorted(sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MOST_JUMPS], key=lambda one: one.offset)
+        sorted(
+            sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MOST_JUMPS],
+            key=lambda one: one.offset,
+        )
     )
 
 
@@ -80,15 +87,19 @@ def jumps_in(batch: MetricBatch) -> list[Jump]:
 
 
 def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
-    """The stretches of a batch with at least one sample, in its order: where the step (`row` 0) or the epoch (1) of a
-    sample is lower than that of the last sample before that has one, a new one begins.
+    """The stretches of a batch with at least one sample, in its order: where the step (`row` 0) or
+    the epoch (1) of a sample is lower than that of the last sample before that has one, a new one
+    begins.
 
-    Samples before the first one with a step (or epoch) are a stretch of their own: they belong to what is before them.
+    Samples before the first one with a step (or epoch) are a stretch of their own: they belong to
+    what is before them.
     """
     leading = (batch.steps, batch.epochs)[row]
     known = np.flatnonzero(~np.isnan(leading))
     back = known[1:][leading[known[1:]] < leading[known[:-1]]]
-    if back.size > MAX_ATTEMPTS:  # as many as make them one; where exactly they begin is not asked any more
+    if (
+        back.size > MAX_ATTEMPTS
+    ):  # as many as make them one; where exactly they begin is not asked any more
         back = np.concatenate((back[:MAX_ATTEMPTS], back[-1:]))
     starts = np.concatenate(([0], known[:1][known[:1] > 0], back))
     ends = np.concatenate((starts[1:], [batch.offsets.size]))
@@ -96,7 +107,9 @@ def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
     found = []
     for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
         values = [column[begin:end] for column in columns]
-        values = [column[~np.isnan(column)] if np.isnan(column).any() else column for column in values]
+        values = [
+            column[~np.isnan(column)] if np.isnan(column).any() else column for column in values
+        ]
         firsts = [float(column[0]) if column.size else np.nan for column in values]
         lasts = [float(column[-1]) if column.size else np.nan for column in values]
         found.append(
@@ -122,8 +135,9 @@ def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[A
 
 
 def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[float] | None:
-    """How many steps were done before each stretch, where steps are counted within their epoch: they go back as the
-    epoch rises. None where they are not."""
+    """How many steps were done before each stretch, where steps are counted within their epoch:
+    they go back as the epoch rises. None where they are not.
+    """
     is_next = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
     if not any(is_next):
         return None
@@ -132,7 +146,9 @@ def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[f
     # A number behind the step is its epoch's only where the steps reach about so far.
     if steps_of_epoch is not None and furthest <= steps_of_epoch <= 2 * furthest:
         begin = min(1, *(epoch for epoch in epochs if epoch is not None))
-        return [0.0 if epoch is None else float((epoch - begin) * steps_of_epoch) for epoch in epochs]
+        return [
+            0.0 if epoch is None else float((epoch - begin) * steps_of_epoch) for epoch in epochs
+        ]
     before = [0.0]
     known = {} if epochs[0] is None else {epochs[0]: 0.0}
     for index, is_risen in enumerate(is_next, 1):
@@ -142,7 +158,9 @@ def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[f
             continue
         if epoch not in known:
             top = before[-1] + stretches[index - 1].last[0]
-            known[epoch] = top if is_risen else max((known[k] for k in known if k < epoch), default=0.0)
+            known[epoch] = (
+                top if is_risen else max((known[k] for k in known if k < epoch), default=0.0)
+            )
         before.append(known[epoch])
     return before
 
@@ -152,23 +170,37 @@ def _is_next_epoch(older: Attempt, newer: Attempt) -> bool:
 
 
 def attempts_of(stretches: list[Attempt], before: list[float] | None, row: int) -> list[Attempt]:
-    """The attempts that stretches make, each `before` so many steps on; `row` as in stretches_in."""
-    moved = [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)] if before else stretches
+    """The attempts that stretches make, each `before` so many steps on; `row` as in
+    stretches_in.
+    """
+    moved = (
+        [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)]
+        if before
+        else stretches
+    )
     together: list[list[Attempt]] = []
     for index, one in enumerate(moved):
         is_first = index == 1 and np.isnan(stretches[0].last[row])
-        goes_on = before is not None and index > 0 and _is_next_epoch(stretches[index - 1], stretches[index])
+        goes_on = (
+            before is not None
+            and index > 0
+            and _is_next_epoch(stretches[index - 1], stretches[index])
+        )
         if is_first or goes_on:
             together[-1].append(one)
         else:
             together.append([one])
-    return without_overtaking([attempt_of(parts) if len(parts) > 1 else parts[0] for parts in together])
+    return without_overtaking(
+        [attempt_of(parts) if len(parts) > 1 else parts[0] for parts in together]
+    )
 
 
 def _moved(one: Attempt, steps: float) -> Attempt:
     if not steps or np.isnan(one.first[0]):
         return one
-    return replace(one, first=(one.first[0] + steps, *one.first[1:]), last=(one.last[0] + steps, *one.last[1:]))
+    return replace(
+        one, first=(one.first[0] + steps, *one.first[1:]), last=(one.last[0] + steps, *one.last[1:])
+    )
 
 
 def _least_stride(steps: Floats) -> float:
@@ -192,19 +224,26 @@ def attempt_of(parts: list[Attempt]) -> Attempt:
         stride = min(stride, part.stride, between if between > 0 else inf)
         last_step = last_step if np.isnan(part.last[0]) else part.last[0]
     return Attempt(
-        parts[0].offset, (firsts[0], firsts[1], firsts[2], firsts[3]), (lasts[0], lasts[1], lasts[2], lasts[3]), stride
+        parts[0].offset,
+        (firsts[0], firsts[1], firsts[2], firsts[3]),
+        (lasts[0], lasts[1], lasts[2], lasts[3]),
+        stride,
     )
 
 
 def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
-    """Attempts that go back by no more than two of the log's strides, with no minute between, are one with those
-    before."""
+    """Attempts that go back by no more than two of the log's strides, with no minute between, are
+    one with those before.
+    """
     tolerated = OVERTAKING_STRIDES * min((attempt.stride for attempt in attempts), default=inf)
     if len(attempts) < 2 or tolerated == inf:
         return attempts
     together = [[attempts[0]]]
     for older, newer in pairwise(attempts):
-        if older.last[0] - newer.first[0] <= tolerated and not newer.first[3] - older.last[3] > RESTART_SECONDS:
+        if (
+            older.last[0] - newer.first[0] <= tolerated
+            and not newer.first[3] - older.last[3] > RESTART_SECONDS
+        ):
             together[-1].append(newer)
         else:
             together.append([newer])
@@ -212,7 +251,9 @@ def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
 
 
 class LogPiece(Struct, frozen=True):
-    """An attempt, or a part of one: of log number `log`, from offset `begin` up to `until`, None for its end."""
+    """An attempt, or a part of one: of log number `log`, from offset `begin` up to `until`, None
+    for its end.
+    """
 
     log: int
     begin: int
@@ -228,12 +269,15 @@ class LogPiece(Struct, frozen=True):
         return self.attempt.last[_STEP]
 
 
-def in_order(attempts: Sequence[Sequence[Attempt]], jumps: Sequence[Sequence[Jump]]) -> list[LogPiece]:
-    """The attempts of all logs, oldest first: those of a log in its order, else as times tell, else the one that begins
-    where another ended after it, else as the logs are given.
+def in_order(
+    attempts: Sequence[Sequence[Attempt]], jumps: Sequence[Sequence[Jump]]
+) -> list[LogPiece]:
+    """The attempts of all logs, oldest first: those of a log in its order, else as times tell, else
+    the one that begins where another ended after it, else as the logs are given.
 
-    An attempt is two where its steps jump and another log has those between: a job that was requeued appends to its
-    log. Logs that begin at the same step and have no such jump are of independent runs.
+    An attempt is two where its steps jump and another log has those between: a job that was
+    requeued appends to its log. Logs that begin at the same step and have no such jump are of
+    independent runs.
     """
     logs = [_pieces_of(number, of_log) for number, of_log in enumerate(attempts)]
     if len(logs) < 2 or not 0 < sum(map(len, logs)) <= MOST_ORDERED:
@@ -252,7 +296,14 @@ def in_order(attempts: Sequence[Sequence[Attempt]], jumps: Sequence[Sequence[Jum
     for filler, (log, begin) in fills:
         behind = numbers[log, begin]
         # What fills a gap may be a part of an attempt that was not split there.
-        between = next((n for n, one in enumerate(pieces) if one.log == filler.log and _holds(one, filler.begin)), None)
+        between = next(
+            (
+                n
+                for n, one in enumerate(pieces)
+                if one.log == filler.log and _holds(one, filler.begin)
+            ),
+            None,
+        )
         if between is not None:
             before[behind].add(between)
             before[between].add(behind - 1)
@@ -279,8 +330,9 @@ def _holds(piece: LogPiece, offset: int) -> bool:
 def _split(
     logs: Sequence[list[LogPiece]], jumps: Sequence[Sequence[Jump]]
 ) -> tuple[list[list[LogPiece]], list[tuple[LogPiece, tuple[int, int]]]]:
-    """The logs with attempts split where what another log has fills a jump, and what fills the jump before which
-    piece, by its log and beginning."""
+    """The logs with attempts split where what another log has fills a jump, and what fills the jump
+    before which piece, by its log and beginning.
+    """
     # At all jumps, to see what fits into those of the others.
     finest = [[part for piece in log for part in _cut(piece, jumps[piece.log])] for log in logs]
     parts = [part for log in finest for part in log]
@@ -290,7 +342,9 @@ def _split(
     for number, log in enumerate(logs):
         filled = []
         for jump in jumps[number]:
-            piece = next((one for one in log if one.begin < jump.offset and _holds(one, jump.offset)), None)
+            piece = next(
+                (one for one in log if one.begin < jump.offset and _holds(one, jump.offset)), None
+            )
             if piece is None or (fillers := _fillers(jump, jumps[number], piece, spans)) is None:
                 continue
             filled.append(jump)
@@ -314,29 +368,39 @@ class _Spans:
 
     def __init__(self, pieces: Sequence[LogPiece]) -> None:
         self.logs = np.array([one.log for one in pieces])
-        self.first, self.first_time = np.array([one.attempt.first for one in pieces])[:, [_STEP, _TIME]].T
-        self.last, self.last_time = np.array([one.attempt.last for one in pieces])[:, [_STEP, _TIME]].T
+        self.first, self.first_time = np.array([one.attempt.first for one in pieces])[
+            :, [_STEP, _TIME]
+        ].T
+        self.last, self.last_time = np.array([one.attempt.last for one in pieces])[
+            :, [_STEP, _TIME]
+        ].T
 
     def overlap(self, jump: Jump) -> Flags:
         found: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])
         return found
 
     def are_before(self, newer: LogPiece) -> Flags:
-        """Whether this one began after each had ended, by their times, or about where each had, by their steps."""
+        """Whether this one began after each had ended, by their times, or about where each had, by
+        their steps.
+        """
         begin, end = newer.attempt.first[_TIME], newer.attempt.last[_TIME]
         is_timed = ~np.isnan(self.first_time + self.last_time + begin + end)
         by_time = (self.last_time <= begin) & (self.first_time < begin)
         span = self.last - self.first
         step = newer.first_step
-        is_near = (step >= self.last - span * _PART_REPEATED) & (step <= self.last + np.maximum(span * _PART_AHEAD, 1))
+        is_near = (step >= self.last - span * _PART_REPEATED) & (
+            step <= self.last + np.maximum(span * _PART_AHEAD, 1)
+        )
         by_step = is_near & (self.first < step) & (self.last < newer.last_step)
         found: Flags = np.where(is_timed, by_time, by_step)
         return found
 
 
 def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) -> list[int] | None:
-    """Which of `spans` of other logs have the steps that a jump of the piece, one of its log's `jumps`, leaves out;
-    None where it is not all of them, or they go over several of its kind: then this log says its steps more seldom."""
+    """Which of `spans` of other logs have the steps that a jump of the piece, one of its log's
+    `jumps`, leaves out; None where it is not all of them, or they go over several of its kind: then
+    this log says its steps more seldom.
+    """
     is_inside = (spans.logs != piece.log) & spans.overlap(jump) & (spans.last < piece.last_step)
     is_inside &= ~(spans.first_time < jump.before[_TIME]) & ~(spans.last_time > jump.after[_TIME])
     if not is_inside.any():
@@ -356,8 +420,9 @@ def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) 
 
 
 def _sorted(before: Sequence[set[int]]) -> Iterator[int]:
-    """The numbers, each behind those `before` it, else ascending; where these contradict each other the lowest goes
-    first."""
+    """The numbers, each behind those `before` it, else ascending; where these contradict each other
+    the lowest goes first.
+    """
     left = [len(one) for one in before]
     behind: list[list[int]] = [[] for _ in before]
     for number, ones in enumerate(before):

@@ -30,11 +30,12 @@ class Points(Struct, frozen=True):
 class MetricBatch(Struct, frozen=True):
     """The samples of a stretch of a log, in its order; every array is as long as `offsets`.
 
-    `offsets` are where in the log a sample's first line begins, in bytes. `steps`, `epochs`, `tokens` and `times`
-    (epoch seconds, of a time that stands in the line) are nan where the log does not say them. `last_step` is the final
-    step that the log names (`iteration 1000/ 95367`), None where it names none. `format` is the reader's word for the
-    format. `position` is the newest of those samples whose steps other lines may correct (see EpochCount); `is_mixed`
-    where some steps are none of these.
+    `offsets` are where in the log a sample's first line begins, in bytes. `steps`, `epochs`,
+    `tokens` and `times` (epoch seconds, of a time that stands in the line) are nan where the log
+    does not say them. `last_step` is the final step that the log names (`iteration 1000/ 95367`),
+    None where it names none. `format` is the reader's word for the format. `position` is the newest
+    of those samples whose steps other lines may correct (see EpochCount); `is_mixed` where some
+    steps are none of these.
     """
 
     offsets: Integers
@@ -50,7 +51,9 @@ class MetricBatch(Struct, frozen=True):
 
 
 class Block(NamedTuple):
-    """Many samples of one shape: `offsets` ascending, every array as long; a missing one is None."""
+    """Many samples of one shape: `offsets` ascending, every array as long; a missing one is
+    None.
+    """
 
     offsets: Integers
     steps: Floats | None
@@ -91,7 +94,9 @@ class SampleColumns:
         blocks = self._blocks
         if self._offsets:
             blocks = [*blocks, self._block_of_readings()]
-        metrics_of_rows = [(o, r.values) for o, r in zip(self._offsets, self._readings, strict=True)]
+        metrics_of_rows = [
+            (o, r.values) for o, r in zip(self._offsets, self._readings, strict=True)
+        ]
         first_row = sum(len(block.offsets) for block in self._blocks)
         self._blocks, self._offsets, self._readings = [], [], []
         if not blocks:
@@ -101,7 +106,9 @@ class SampleColumns:
         order = np.argsort(offsets, kind="stable")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        last = max((block for block in blocks if block.last_step is not None), key=_end, default=None)
+        last = max(
+            (block for block in blocks if block.last_step is not None), key=_end, default=None
+        )
         return MetricBatch(
             offsets[order],
             _column(blocks, "steps")[order],
@@ -150,7 +157,11 @@ class _PositionFields(TypedDict):
 
 
 def _position_of(blocks: list[Block]) -> _PositionFields:
-    stepped = [block for block in blocks if block.steps is not None and not bool(np.isnan(block.steps).all())]
+    stepped = [
+        block
+        for block in blocks
+        if block.steps is not None and not bool(np.isnan(block.steps).all())
+    ]
     lengths = {None if block.position is None else block.position.steps for block in stepped}
     placed = [block for block in stepped if block.position is not None]
     is_mixed = len(lengths) > 1 or any(block.is_mixed for block in stepped)
@@ -163,13 +174,17 @@ def _end(block: Block) -> int:
 
 def _column(blocks: list[Block], name: str) -> Floats:
     columns = [(getattr(block, name), len(block.offsets)) for block in blocks]
-    return np.concatenate([np.full(length, np.nan) if column is None else column for column, length in columns])
+    return np.concatenate(
+        [np.full(length, np.nan) if column is None else column for column, length in columns]
+    )
 
 
 def _points(
     blocks: list[Block], rows: list[tuple[int, dict[str, float]]], first_row: int, place: Integers
 ) -> dict[str, Points]:
-    """Each metric's points; `place` is where a sample stands in the log's order, the rows after the blocks."""
+    """Each metric's points; `place` is where a sample stands in the log's order, the rows after the
+    blocks.
+    """
     samples: dict[str, list[Integers]] = {}
     values: dict[str, list[Floats]] = {}
     start = 0

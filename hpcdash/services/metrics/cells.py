@@ -1,4 +1,6 @@
-"""Points folded into cells that keep lowest, highest, newest, mean, nan and inf of what is in them."""
+"""Points folded into cells that keep lowest, highest, newest, mean, nan and inf of what is in
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ CELL_ROWS = 17
 
 
 class Table:
-    """Columns of float64, shape (rows, columns), that grow at both ends. What `whole` gave out is not written over by
-    `append`; `replace_*` and a `prepend` after `drop_first` do write over it."""
+    """Columns of float64, shape (rows, columns), that grow at both ends.
+
+    What `whole` gave out is not written over by `append`; `replace_*` and a `prepend` after
+    `drop_first` do write over it.
+    """
 
     def __init__(self, rows: int) -> None:
         self._room: Floats = np.empty((rows, 0))
@@ -67,7 +72,9 @@ class Table:
 
 
 def cells_of_points(offsets: Floats, axes: Floats, values: Floats) -> Floats:
-    """Each point as a cell of its own: (CELL_ROWS, n) of offsets (n), axes (4, n) and values (n)."""
+    """Each point as a cell of its own: (CELL_ROWS, n) of offsets (n), axes (4, n) and values
+    (n).
+    """
     cells = np.empty((CELL_ROWS, values.size))
     finite = np.isfinite(values)
     cells[OFFSET] = offsets
@@ -83,7 +90,9 @@ def cells_of_points(offsets: Floats, axes: Floats, values: Floats) -> Floats:
 
 
 def fold(cells: Floats, starts: Integers) -> Floats:
-    """Neighbouring cells made one: a cell of the answer holds those from one of `starts` up to the next."""
+    """Neighbouring cells made one: a cell of the answer holds those from one of `starts` up to the
+    next.
+    """
     if starts.size == cells.shape[1]:
         return cells
     folded = np.empty((CELL_ROWS, starts.size))
@@ -101,7 +110,9 @@ def fold(cells: Floats, starts: Integers) -> Floats:
 
 
 def group_starts(offsets: Floats, level: int, attempt_offsets: Integers) -> Integers:
-    """Where a new cell of 2**level bytes of the log begins; no cell holds points of two attempts."""
+    """Where a new cell of 2**level bytes of the log begins; no cell holds points of two
+    attempts.
+    """
     keys = offsets.astype(np.int64) >> level
     new = np.empty(keys.size, dtype=bool)
     new[:1] = True
@@ -112,14 +123,18 @@ def group_starts(offsets: Floats, level: int, attempt_offsets: Integers) -> Inte
 
 
 class Cells:
-    """The cells of one metric, in the order of the log; as wide in bytes as keeps them within a number."""
+    """The cells of one metric, in the order of the log; as wide in bytes as keeps them within a
+    number.
+    """
 
     def __init__(self) -> None:
         self.table = Table(CELL_ROWS)
         self.level = 0
 
     def snapshot(self) -> Cells:
-        """The cells as they are now, sharing their memory; of the outermost ones the content may still change."""
+        """The cells as they are now, sharing their memory; of the outermost ones the content may
+        still change.
+        """
         kept = copy(self)
         kept.table = copy(self.table)
         return kept

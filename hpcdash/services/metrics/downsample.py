@@ -21,9 +21,10 @@ _FORGOTTEN = 1e-9
 class ViewPoints(Struct, frozen=True):
     """A screen of a series; every array is as long as there are columns.
 
-    `x` are the columns' middles. `low`, `high` and `last` are of the finite values in a column (of the positive ones on
-    a log scale), nan where it has none; `points` counts its places. `nan`, `inf` and `hidden` say that a nan, an inf,
-    or a value that the log scale cannot show stands in it.
+    `x` are the columns' middles. `low`, `high` and `last` are of the finite values in a column (of
+    the positive ones on a log scale), nan where it has none; `points` counts its places. `nan`,
+    `inf` and `hidden` say that a nan, an inf, or a value that the log scale cannot show stands in
+    it.
     """
 
     x: Floats
@@ -37,8 +38,9 @@ class ViewPoints(Struct, frozen=True):
 
 
 class Smoothing(Struct, frozen=True):
-    """How a curve is smoothed: `ema` by a weight of 0 to below 1 (as TensorBoard's), `mean` or `median` of so many
-    points."""
+    """How a curve is smoothed: `ema` by a weight of 0 to below 1 (as TensorBoard's), `mean` or
+    `median` of so many points.
+    """
 
     kind: Literal["ema", "mean", "median"]
     weight: float = 0.9
@@ -53,16 +55,27 @@ class Smoothing(Struct, frozen=True):
 
 
 def view_of(
-    series: Series, x_from: float, x_to: float, columns: int, log_x: bool = False, log_y: bool = False
+    series: Series,
+    x_from: float,
+    x_to: float,
+    columns: int,
+    log_x: bool = False,
+    log_y: bool = False,
 ) -> ViewPoints:
-    """What stands from `x_from` to `x_to` (inclusive) in so many columns of equal width, on a log scale if asked.
+    """What stands from `x_from` to `x_to` (inclusive) in so many columns of equal width, on a log
+    scale if asked.
 
     With `log_x` a range that begins at 0 or below begins at the first positive x.
     """
     middles, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
     end = begin + int(counts.sum())
     places = slice(begin, end)
-    low, high, last, odd = series.low[places], series.high[places], series.newest[places], series.odd[places]
+    low, high, last, odd = (
+        series.low[places],
+        series.high[places],
+        series.newest[places],
+        series.odd[places],
+    )
     found = [np.full(columns, nan) for _ in range(3)]
     flags = np.zeros(columns, dtype=np.int64)
     hidden = np.zeros(columns, dtype=bool)
@@ -74,8 +87,11 @@ def view_of(
                 if series.exact:
                     low = high = last = np.where(low > 0, low, nan)
                 else:
-                    low, high, last = (np.where(array > 0, array, nan) for array in (low, high, last))
-                    # Of a cell that reaches below zero the lowest positive value is not known: its last stands for it.
+                    low, high, last = (
+                        np.where(array > 0, array, nan) for array in (low, high, last)
+                    )
+                    # Of a cell that reaches below zero the lowest positive value is not known: its
+                    # last stands for it.
                     low = np.where(np.isnan(low), np.fmin(last, high), low)
         found[0][filled] = np.fmin.reduceat(low, starts)
         found[1][filled] = np.fmax.reduceat(high, starts)
@@ -86,12 +102,19 @@ def view_of(
 
 
 def smoothed(
-    series: Series, x_from: float, x_to: float, columns: int, smoothing: Smoothing, log_x: bool = False
+    series: Series,
+    x_from: float,
+    x_to: float,
+    columns: int,
+    smoothing: Smoothing,
+    log_x: bool = False,
 ) -> Floats:
-    """The smoothed curve at the last point of each column of `view_of`, nan where a column has no finite value.
+    """The smoothed curve at the last point of each column of `view_of`, nan where a column has no
+    finite value.
 
-    An average by weight begins at the first point of the series and is corrected for it, so that zooming does not
-    change a curve. Of a cell its mean counts as often as it has points. nan and inf take no part.
+    An average by weight begins at the first point of the series and is corrected for it, so that
+    zooming does not change a curve. Of a cell its mean counts as often as it has points. nan and
+    inf take no part.
     """
     _, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
     curve = np.full(columns, nan)
@@ -106,8 +129,9 @@ def smoothed(
 def _columns(
     series: Series, x_from: float, x_to: float, columns: int, log_x: bool
 ) -> tuple[Floats, int, Integers, Integers, Integers]:
-    """Middles of the columns; the first place shown; where each filled column starts from there; which are filled;
-    counts."""
+    """Middles of the columns; the first place shown; where each filled column starts from there;
+    which are filled; counts.
+    """
     x = series.x
     if log_x and x_from <= 0:
         positive = int(np.searchsorted(x, 0.0, side="right"))
@@ -117,8 +141,12 @@ def _columns(
             f"there is no view from {x_from:g} to {x_to:g} in {columns} columns",
             next_step="Give a range that begins before it ends, and at least one column.",
         )
-    edges = np.geomspace(x_from, x_to, columns + 1) if log_x else np.linspace(x_from, x_to, columns + 1)
-    middles = np.sqrt(edges[1:] * edges[:-1]) if log_x else edges[:-1] + (edges[1:] - edges[:-1]) / 2
+    edges = (
+        np.geomspace(x_from, x_to, columns + 1) if log_x else np.linspace(x_from, x_to, columns + 1)
+    )
+    middles = (
+        np.sqrt(edges[1:] * edges[:-1]) if log_x else edges[:-1] + (edges[1:] - edges[:-1]) / 2
+    )
     begin = int(np.searchsorted(x, x_from))
     end = int(np.searchsorted(x, x_to, side="right"))
     if end < x.size and series.x_first[end] <= x_to:
@@ -139,8 +167,12 @@ def _last_known(last: Floats, starts: Integers) -> Floats:
     return values
 
 
-def _average_at(series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing) -> Floats:
-    """The exponential average behind each column: columns are decayed and summed at once, then one after the other."""
+def _average_at(
+    series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing
+) -> Floats:
+    """The exponential average behind each column: columns are decayed and summed at once, then one
+    after the other.
+    """
     if smoothing.weight == 0:
         return _last_known(series.mean[begin : ends[-1]], starts - begin)
     decay = log(smoothing.weight)
@@ -176,14 +208,18 @@ def _average_at(series: Series, begin: int, starts: Integers, ends: Integers, sm
     return curve
 
 
-def _window_at(series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing) -> Floats:
+def _window_at(
+    series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing
+) -> Floats:
     """The mean or median of the newest `window` points up to the end of each column."""
     curve = np.full(ends.size, nan)
     for k, end in enumerate(ends.tolist()):
         first = max(end - smoothing.window, 0)
         values, points = series.mean[first:end], series.points[first:end]
         if not series.exact:
-            behind = np.cumsum(points[::-1])[::-1]  # a place takes part while those behind it do not fill the window
+            behind = np.cumsum(points[::-1])[
+                ::-1
+            ]  # a place takes part while those behind it do not fill the window
             taken = behind - points < smoothing.window
             values, points = values[taken], points[taken]
         known = points > 0

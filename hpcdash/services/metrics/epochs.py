@@ -1,7 +1,8 @@
-"""Steps that a log counts within its epochs: which epoch is the first, and whether they are of an epoch at all.
+"""Steps that a log counts within its epochs: which epoch is the first, and whether they are of an
+epoch at all.
 
-A line such as `epoch: 3/10, step: 50/100` leaves both open. The lines of a log together mostly settle it; where they do
-not, `doubt` puts it into words for the axis.
+A line such as `epoch: 3/10, step: 50/100` leaves both open. The lines of a log together mostly
+settle it; where they do not, `doubt` puts it into words for the axis.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ Place = tuple[float, float]
 
 
 class EpochCount(Struct):
-    """The evidence of one log. `first` and `last` are its ends: an epoch and the step as it stands in the line.
+    """The evidence of one log.
 
-    begins_with: the first epoch's number, as another log of the same run shows it. has_others: some of its steps are no
-    positions, or of epochs of another length. goes_back, goes_on: the step is lower, or higher, in a later epoch.
+    `first` and `last` are its ends: an epoch and the step as it stands in the line.
+
+    begins_with: the first epoch's number, as another log of the same run shows it. has_others: some
+    of its steps are no positions, or of epochs of another length. goes_back, goes_on: the step is
+    lower, or higher, in a later epoch.
     """
 
     position: Position | None = None
@@ -61,7 +65,9 @@ class EpochCount(Struct):
         self.greatest_epoch = max(float(epochs.max()), self.greatest_epoch)
         ends = ((float(epochs[0]), float(written[0])), (float(epochs[-1]), float(written[-1])))
         before, behind = (self.last, ends[0]) if is_behind else (ends[1], self.first)
-        self.first, self.last = (self.first or ends[0], ends[1]) if is_behind else (ends[0], self.last or ends[1])
+        self.first, self.last = (
+            (self.first or ends[0], ends[1]) if is_behind else (ends[0], self.last or ends[1])
+        )
         rises = np.diff(epochs) > 0
         grown = np.diff(written)[rises].tolist()
         if before is not None and behind is not None and behind[0] > before[0]:
@@ -99,7 +105,9 @@ class EpochCount(Struct):
             return None
         if self.least_epoch is not None and self.least_epoch < 2:
             return self.least_epoch
-        return 1.0 if position.epochs is not None and self.greatest_epoch == position.epochs else None
+        return (
+            1.0 if position.epochs is not None and self.greatest_epoch == position.epochs else None
+        )
 
     @property
     def is_overall(self) -> bool:
@@ -130,12 +138,18 @@ class EpochCount(Struct):
         if position.epochs is None:
             return None
         # Where the last of 0 … 9 is called 9 of 9.
-        is_index = self.first_epoch == 0 and (position.is_index or self.greatest_epoch == position.epochs)
+        is_index = self.first_epoch == 0 and (
+            position.is_index or self.greatest_epoch == position.epochs
+        )
         return last_step_of(str((position.epochs + is_index) * position.steps))
 
     @property
     def _is_beyond(self) -> bool:
-        return self.position is not None and self.last is not None and self.last[1] > self.position.steps
+        return (
+            self.position is not None
+            and self.last is not None
+            and self.last[1] > self.position.steps
+        )
 
     @property
     def doubt(self) -> str:
@@ -147,5 +161,7 @@ class EpochCount(Struct):
             return "counted in two ways"
         if self.is_overall:
             return "" if self.goes_on else "of its epoch or of all"
-        is_known = self.shown_first_epoch is not None or self.begins_with is not None or position.is_usual
+        is_known = (
+            self.shown_first_epoch is not None or self.begins_with is not None or position.is_usual
+        )
         return "" if is_known else f"if epoch {position.base} is the first"

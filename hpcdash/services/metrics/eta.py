@@ -12,8 +12,8 @@ from hpcdash.services.metrics.joined import LostTime
 
 
 class Eta(Struct, frozen=True):
-    """Seconds until the final step, restarts included; how many more array tasks, or jobs, that takes, None where no
-    limit is known.
+    """Seconds until the final step, restarts included; how many more array tasks, or jobs, that
+    takes, None where no limit is known.
 
     `tasks_needed` is -1 where no number of them gets there: each would end before it got further.
     """
@@ -38,17 +38,28 @@ def eta_of(
 ) -> Eta | None:
     """When `last_step` is reached from `step`, against the seconds that the job has left.
 
-    `task_limit_seconds` is the limit of each following array task, or job where it `is_array` not (None: not known, so
-    that their number is not told). Of that each takes `repeated_seconds` for steps that were done before;
-    `gap_seconds` before it, in the queue, are none of its limit. None where the pace is not known or the final step is
-    not.
+    `task_limit_seconds` is the limit of each following array task, or job where it `is_array` not
+    (None: not known, so that their number is not told). Of that each takes `repeated_seconds` for
+    steps that were done before; `gap_seconds` before it, in the queue, are none of its limit. None
+    where the pace is not known or the final step is not.
     """
-    if not (isfinite(step) and isfinite(last_step) and isfinite(seconds_per_step) and seconds_per_step > 0):
+    if not (
+        isfinite(step)
+        and isfinite(last_step)
+        and isfinite(seconds_per_step)
+        and seconds_per_step > 0
+    ):
         return None
     steps_left = max(last_step - step, 0.0)
     work = steps_left * seconds_per_step
     if not steps_left:
-        return Eta(0.0, 0.0, nan if limit_seconds_left is None else limit_seconds_left, 0, "at its final step")
+        return Eta(
+            0.0,
+            0.0,
+            nan if limit_seconds_left is None else limit_seconds_left,
+            0,
+            "at its final step",
+        )
     ends = f"ends in {format_span(work)}"
     if limit_seconds_left is None or not isfinite(limit_seconds_left):
         return Eta(steps_left, work, nan, None, ends)
@@ -57,16 +68,26 @@ def eta_of(
     if work <= left:
         return Eta(steps_left, work, left, 0, against)
     if task_limit_seconds is None or not isfinite(task_limit_seconds):
-        return Eta(steps_left, work, left, None, f"{against}: needs {'more array tasks' if is_array else 'more jobs'}")
+        return Eta(
+            steps_left,
+            work,
+            left,
+            None,
+            f"{against}: needs {'more array tasks' if is_array else 'more jobs'}",
+        )
     useful = task_limit_seconds - repeated_seconds
     if useful <= 0:
         cost, limit = format_span(repeated_seconds), format_span(task_limit_seconds)
         unit = "task" if is_array else "job"
-        words = f"{against}: no further {unit} gets there: repeated steps take {cost} of its {limit}"
+        words = (
+            f"{against}: no further {unit} gets there: repeated steps take {cost} of its {limit}"
+        )
         return Eta(steps_left, nan, left, -1, words)
     tasks = ceil((work - left) / useful)
     plural = "s" if tasks > 1 else ""
-    more = f"{against}: needs {tasks} more " + (f"array task{plural}" if is_array else f"job{plural} of this length")
+    more = f"{against}: needs {tasks} more " + (
+        f"array task{plural}" if is_array else f"job{plural} of this length"
+    )
     return Eta(steps_left, work + tasks * (repeated_seconds + gap_seconds), left, tasks, more)
 
 
@@ -78,19 +99,27 @@ def format_lost_time(lost: LostTime) -> str:
     parts = []
     if lost.repeated_steps:
         again = f"{format_step(lost.repeated_steps)} steps again"
-        parts.append(again if isnan(lost.repeated_seconds) else f"{again} ({format_span(lost.repeated_seconds)})")
+        parts.append(
+            again
+            if isnan(lost.repeated_seconds)
+            else f"{again} ({format_span(lost.repeated_seconds)})"
+        )
     if lost.gap_seconds > 0:
         parts.append(f"{format_span(lost.gap_seconds)} between attempts")
     return f"{said}: {', '.join(parts)}" if parts else said
 
 
 def repeated_seconds(lost: LostTime) -> float:
-    """What steps that were done again took of one restart on average; 0 where none was or no times are known."""
+    """What steps that were done again took of one restart on average; 0 where none was or no times
+    are known.
+    """
     return _each(lost, lost.repeated_seconds)
 
 
 def gap_seconds(lost: LostTime) -> float:
-    """How long one restart was waited for on average, in the queue for the most part; 0 where that is not known."""
+    """How long one restart was waited for on average, in the queue for the most part; 0 where that
+    is not known.
+    """
     return _each(lost, lost.gap_seconds)
 
 

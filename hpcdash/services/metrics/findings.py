@@ -25,11 +25,12 @@ _NEWEST_RECORDS = 2048
 
 
 class MetricFinding(Struct, frozen=True):
-    """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none is measured.
+    """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none
+    is measured.
 
-    Steps are values of the axis that the series was given with. `value` is the highest value of it (of a plateau its
-    level, of a stall the seconds since the last sample); of a spike `peak_at` is where, else nan. `over_after` counts
-    the points until it was back, None where it is not.
+    Steps are values of the axis that the series was given with. `value` is the highest value of it
+    (of a plateau its level, of a stall the seconds since the last sample); of a spike `peak_at` is
+    where, else nan. `over_after` counts the points until it was back, None where it is not.
     """
 
     kind: FindingKind
@@ -53,29 +54,46 @@ def format_step(step: float) -> str:
 
 
 def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
-    """The first nan and the first inf of `values` (n) at `x` (n); `step_to` is where the values are numbers again."""
+    """The first nan and the first inf of `values` (n) at `x` (n); `step_to` is where the values are
+    numbers again.
+    """
     findings = []
     finite = np.isfinite(values)
     if finite.all():
         return ()
-    for kind, places in (("nan", np.flatnonzero(np.isnan(values))), ("inf", np.flatnonzero(np.isinf(values)))):
+    for kind, places in (
+        ("nan", np.flatnonzero(np.isnan(values))),
+        ("inf", np.flatnonzero(np.isinf(values))),
+    ):
         if not places.size:
             continue
         first, last = int(places[0]), int(places[-1])
         again = np.flatnonzero(finite[last + 1 :])
         until = float(x[last + 1 + int(again[0])]) if again.size else None
-        times = "once" if places.size == 1 else f"{places.size} times, last at {format_step(float(x[last]))}"
+        times = (
+            "once"
+            if places.size == 1
+            else f"{places.size} times, last at {format_step(float(x[last]))}"
+        )
         end = "a number again since" if until is not None else "no number since"
         words = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
         words += f" {format_step(until)}" if until is not None else ""
         findings.append(
-            MetricFinding("nan" if kind == "nan" else "inf", float(x[first]), until, float(values[first]), words=words)
+            MetricFinding(
+                "nan" if kind == "nan" else "inf",
+                float(x[first]),
+                until,
+                float(values[first]),
+                words=words,
+            )
         )
     return tuple(findings)
 
 
 def find_lost_numbers(name: str, x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
-    """Find a metric beside the loss that was a number and is none any more; a gradient's need not have been one."""
+    """Find a metric beside the loss that was a number and is none any more; a gradient's need not
+    have been one.
+    """
     lasting = tuple(one for one in find_not_finite(x, values) if one.step_to is None)
     return lasting if "grad" in name.lower() or np.isfinite(values).any() else ()
 
@@ -93,7 +111,9 @@ def find_zero(x: Floats, values: Floats) -> MetricFinding | None:
         return None
     before = np.abs(values[others[-20:]])
     changes = np.abs(np.diff(before))
-    if changes.any() and before[-1] <= 5 * max(float(np.median(changes)), float(changes[changes > 0].min())):
+    if changes.any() and before[-1] <= 5 * max(
+        float(np.median(changes)), float(changes[changes > 0].min())
+    ):
         return None
     words = f"exactly 0 since {format_step(float(x[since]))} ({values.size - since} points)"
     return MetricFinding("nan", float(x[since]), None, 0.0, words=words)
@@ -102,8 +122,9 @@ def find_zero(x: Floats, values: Floats) -> MetricFinding | None:
 def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
     """Find a loss, logged at `x` (n), that is no longer logged while steps go on.
 
-    `beside` are the places of the metrics beside it, all in the order in which they were written. Of a metric that was
-    logged with it, more records follow than ever stood between two of the loss. Megatron leaves out a loss that is nan.
+    `beside` are the places of the metrics beside it, all in the order in which they were written.
+    Of a metric that was logged with it, more records follow than ever stood between two of the
+    loss. Megatron leaves out a loss that is nan.
     """
     x = _newest_attempt(x)
     records, since = 0, nan
@@ -112,12 +133,17 @@ def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
             continue
         before, after = other[other <= x[-1]][-_NEWEST_RECORDS:], other[other > x[-1]]
         shared = np.flatnonzero(np.isin(before, x))
-        if shared.size < 2 or after.size <= max(records, VANISHED_RECORDS - 1, 2 * int(np.diff(shared).max())):
+        if shared.size < 2 or after.size <= max(
+            records, VANISHED_RECORDS - 1, 2 * int(np.diff(shared).max())
+        ):
             continue
         records, since = int(after.size), float(after[0])
     if not records:
         return None
-    words = f"not logged since {format_step(since)}, in {records} records: some trainers leave out a loss that is nan"
+    words = (
+        f"not logged since {format_step(since)}, in {records} records: some trainers leave "
+        f"out a loss that is nan"
+    )
     return MetricFinding("nan", since, None, nan, words=words)
 
 
@@ -129,8 +155,10 @@ def _newest_attempt(x: Floats) -> Floats:
 
 
 def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
-    """Whether the newest three tenths of the run brought nothing: no tenth is lower than the one before by a thousandth
-    of the level. None where it did, where noise hides it, or with fewer than 1000 points."""
+    """Whether the newest three tenths of the run brought nothing: no tenth is lower than the one
+    before by a thousandth of the level. None where it did, where noise hides it, or with fewer than
+    1000 points.
+    """
     count = int(values.size * PLATEAU_PART)
     if values.size < PLATEAU_POINTS:
         return None
@@ -139,8 +167,15 @@ def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
     if any(part.size < count // 6 for part in parts):
         return None
     levels = [float(np.median(part)) for part in parts]
-    noise = max(float(np.median(np.abs(part - level))) for part, level in zip(parts, levels, strict=True)) * 1.4826
-    # The error of a median of n points is 1.25 sigma / sqrt(n); of a difference of two of them 1.41 times that.
+    noise = (
+        max(
+            float(np.median(np.abs(part - level)))
+            for part, level in zip(parts, levels, strict=True)
+        )
+        * 1.4826
+    )
+    # The error of a median of n points is 1.25 sigma / sqrt(n); of a difference of two of them 1.41
+    # times that.
     error = 1.77 * noise / (count / 3) ** 0.5
     least = LEAST_PROGRESS * abs(levels[0])
     falls = [levels[0] - levels[1], levels[1] - levels[2], (levels[0] - levels[2]) / 2]
@@ -151,12 +186,14 @@ def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
     return MetricFinding("plateau", since, None, levels[2], words=words)
 
 
-def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 10.0) -> MetricFinding | None:
-    """A log without a new sample for longer than `usual_gaps` times its usual gap, twice its longest recent one, and a
-    minute.
+def find_stall(
+    times: Floats, now: float, last_step: float, usual_gaps: float = 10.0
+) -> MetricFinding | None:
+    """A log without a new sample for longer than `usual_gaps` times its usual gap, twice its
+    longest recent one, and a minute.
 
-    `times` (n) and `now` are in epoch seconds; `last_step` is where it stands. None where fewer than three times are
-    known.
+    `times` (n) and `now` are in epoch seconds; `last_step` is where it stands. None where fewer
+    than three times are known.
     """
     known = times[np.isfinite(times)][-500:]
     gaps = np.diff(known)
@@ -167,5 +204,8 @@ def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 
     usual = float(np.median(gaps))
     if silence <= max(usual_gaps * usual, 2 * float(gaps.max()), LEAST_SILENCE_SECONDS):
         return None
-    words = f"no sample for {format_span(silence)} after {format_step(last_step)}; usual is every {format_span(usual)}"
+    words = (
+        f"no sample for {format_span(silence)} after {format_step(last_step)}; usual is every "
+        f"{format_span(usual)}"
+    )
     return MetricFinding("stall", last_step, None, silence, silence / usual, words=words)

@@ -1,10 +1,11 @@
 """Reads the metrics of one line, in each of the formats that trainings write.
 
-Names and numbers (Megatron, DeepSpeed, nanoGPT, fairseq, plain ones): such a line needs a step or an epoch and, so
-that prose gives no series, a name that trainings use or, beside a step, two single words with `=` or `:`. Records: a
-JSON object, a Python dict as trainers print it, a row of CSV or of a table. Progress bars and the lines of blocks:
-tqdm, Rich, Keras, Composer, OLMo. A step within an epoch is counted over all: `Epoch 3: 450/1000` of a bar is
-3·1000 + 450, `Epoch [3][450/1000]` is 2·1000 + 450; what a line leaves open of that is its reading's `position`.
+Names and numbers (Megatron, DeepSpeed, nanoGPT, fairseq, plain ones): such a line needs a step or
+an epoch and, so that prose gives no series, a name that trainings use or, beside a step, two single
+words with `=` or `:`. Records: a JSON object, a Python dict as trainers print it, a row of CSV or
+of a table. Progress bars and the lines of blocks: tqdm, Rich, Keras, Composer, OLMo. A step within
+an epoch is counted over all: `Epoch 3: 450/1000` of a bar is 3·1000 + 450, `Epoch [3][450/1000]` is
+2·1000 + 450; what a line leaves open of that is its reading's `position`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from hpcdash.services.metrics.vocabulary import (
     tidy_name,
 )
 
-# A line that has none of these, in small letters, is neither a sample nor does it change the meaning of others.
+# A line that has none of these, in small letters, is neither a sample nor does it change the
+# meaning of others.
 HINTS = (
     b"step",
     b"iter",
@@ -55,8 +57,8 @@ HINTS = (
     b"learn:",
     b"/ | |",
 )
-# Nor where it has none of these: a place in brackets, a count alone, a record that a terminal's width has cut. Each is
-# a few letters, and what must stand there.
+# Nor where it has none of these: a place in brackets, a count alone, a record that a terminal's
+# width has cut. Each is a few letters, and what must stand there.
 PLACES = tuple(
     (letters, re.compile(re.escape(letters) + rest))
     for letters, rest in (
@@ -74,8 +76,8 @@ UP = "\x1f"
 
 # -- names and numbers
 
-# No longer than a name may be. What a lookahead found is taken whole and never given back: a line of signs
-# and letters costs no more than its length.
+# No longer than a name may be. What a lookahead found is taken whole and never given back: a line
+# of signs and letters costs no more than its length.
 _LETTERS_OF_WORD = r"[^\W\d][\w/.@%+-]{0,79}"
 _BRACKETED = r"\([^()=: ]{1,12}\)"
 _FIRST_WORD = rf"(?=(?P<first>{_LETTERS_OF_WORD}))(?P=first)(?:'s(?= )|{_BRACKETED})?"
@@ -84,16 +86,19 @@ _NEXT_WORD = rf"{_NEXT_LETTERS}(?:{_BRACKETED})?"
 _OF = r"(?:(?: ?/ ?| of )(?P<of>\d[\d,]{0,18})(?:\.\d{1,6})?(?![\w.]|,\d))?"
 # `lm loss: 2.34`, `lr=[5e-05]`, `elapsed time per iteration (ms): 12`.
 _SIGNED = re.compile(
-    rf"(?<![\w.@])(?<!\d:)(?P<name>{_FIRST_WORD}(?: (?:{_NEXT_LETTERS}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=]"
+    rf"(?<![\w.@])(?<!\d:)(?P<name>{_FIRST_WORD}(?: "
+    rf"(?:{_NEXT_LETTERS}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=]"
     rf" ?\[{{0,2}}(?P<number>{NUMBER}){_OF}{UNIT}"
 )
 # `loss 3.2100,` between signs that part a line; and step words and `loss` anywhere.
 _SPACED = re.compile(
-    rf"(?:^|[|,;:\]]|(?<= -)|(?<=\))) ?(?P<name>{_FIRST_WORD}(?: {_NEXT_WORD}){{0,2}}) (?P<number>{NUMBER})"
+    rf"(?:^|[|,;:\]]|(?<= -)|(?<=\))) ?(?P<name>{_FIRST_WORD}(?: {_NEXT_WORD}){{0,2}}) "
+    rf"(?P<number>{NUMBER})"
     rf"{_OF}{UNIT} ?(?=$|[|,;(]| - |:(?!\d))"
 )
 _LOOSE = re.compile(
-    rf"(?<![\w.@-])(?P<name>{STEP_WORD}|epoch|(?:history |train_|val_|valid_)?(?:loss|acc|accuracy|ppl)|lr|Acc@\d)"
+    rf"(?<![\w.@-])(?P<name>{STEP_WORD}|epoch|(?:history "
+    rf"|train_|val_|valid_)?(?:loss|acc|accuracy|ppl)|lr|Acc@\d)"
     rf" (?:is )?(?P<number>{NUMBER}){_OF}{UNIT}",
     re.IGNORECASE,
 )
@@ -102,16 +107,21 @@ _JUDGED = re.compile(r"val|test|eval|dev\b", re.IGNORECASE)
 _N_OF = r"\[ ?(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15})(?: ?\( ?[\d.]{1,6} ?%\))?\]"
 _EPOCHS = r"(?P<epoch>\d{1,15})(?: ?/ ?(?P<epochs>\d{1,15}))?(?: ?\( ?[\d.]{1,6}%\))?"
 _MODE = r"(?:\((?P<mode>[a-z]{2,10})\))?"
-# An epoch and a place within it: `Epoch [1][50/1000]`, `Train: 0 [ 50/1251 ( 4%)]`, `Epoch [1/5], Step [100/600]`.
+# An epoch and a place within it: `Epoch [1][50/1000]`, `Train: 0 [ 50/1251 ( 4%)]`, `Epoch [1/5],
+# Step [100/600]`.
 _PLACE = re.compile(
-    rf"(?<![\w.@-])(?P<word>(?:(?:train|test|val) )?epoch|train(?:ing)?|test|val(?:id(?:ation)?)?|eval){_MODE}"
+    rf"(?<![\w.@-])(?P<word>(?:(?:train|test|val) "
+    rf")?epoch|train(?:ing)?|test|val(?:id(?:ation)?)?|eval){_MODE}"
     rf"(?P<colon>:?) ?(?P<open>\[?) ?{_EPOCHS} ?\]?[,:]? ?(?:[|-] ?)?"
     rf"(?:(?P<kind>step|batch|iter|iteration):? ?)?{_N_OF}",
     re.IGNORECASE,
 )
-# `[1/25][300/3183]`; `200/ 2983 batches`; `Iter(train) [ 10/1000]`, `Training [ 10/125000]`; ESPnet's
-# `3epoch:train:101-200batch`, WeNet's `TRAIN Batch 3/200` and a tutorial's `[3,  200] loss: 2.5`, in epoch 3 each.
-_BARE_PLACE = re.compile(r"(?<![\w\]])\[ ?(?P<epoch>\d{1,15}) ?/ ?(?P<epochs>\d{1,15}) ?\] ?" + _N_OF)
+# `[1/25][300/3183]`; `200/ 2983 batches`; `Iter(train) [ 10/1000]`, `Training [ 10/125000]`;
+# ESPnet's `3epoch:train:101-200batch`, WeNet's `TRAIN Batch 3/200` and a tutorial's `[3,  200]
+# loss: 2.5`, in epoch 3 each.
+_BARE_PLACE = re.compile(
+    r"(?<![\w\]])\[ ?(?P<epoch>\d{1,15}) ?/ ?(?P<epochs>\d{1,15}) ?\] ?" + _N_OF
+)
 _N_BATCHES = re.compile(r"(?<![\d/.])(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15}) batches\b")
 _STEP_PLACE = re.compile(
     rf"(?<![\w.@-])(?P<word>step|iter(?:ation)?|train(?:ing)?|test|val(?:id(?:ation)?)?|eval){_MODE}:? ?{_N_OF}",
@@ -119,11 +129,12 @@ _STEP_PLACE = re.compile(
 )
 _COUNTED_PLACE = re.compile(
     r"\b(?P<epoch>\d{1,15})epoch:(?P<word>train|valid):(?:\d{1,15}-)?(?P<n>\d{1,15})batch:(?:(?P<updates>\d{1,15})num_updates:)?"
-    r"|\b(?P<mode>TRAIN|CV) (?:\| )?(?:steps/sec [\d.]{1,12}\| )?Batch (?P<epoch_before>\d{1,15})/(?P<batch>\d{1,15})"
+    r"|\b(?P<mode>TRAIN|CV) (?:\| )?(?:steps/sec [\d.]{1,12}\| )?Batch "
+    r"(?P<epoch_before>\d{1,15})/(?P<batch>\d{1,15})"
     r"|(?<![\w\]])\[(?P<epoch_first>\d{1,15}), ?(?P<within>\d{1,15})\](?= \w{0,12} ?loss)"
 )
-# A count alone: `[100] loss=0.5, accuracy=0.9` behind a logger's own brackets; of trees `[10]\ttrain-rmse:0.5` and
-# `10: learn: 0.5`.
+# A count alone: `[100] loss=0.5, accuracy=0.9` behind a logger's own brackets; of trees
+# `[10]\ttrain-rmse:0.5` and `10: learn: 0.5`.
 _COUNT = re.compile(
     r"(?:.{0,120}\] )?\[(?P<n>\d{1,15})\](?= [\w/.-]{1,80}=)"
     r"|\[(?P<tree>\d{1,15})\](?= [\w.@]{1,40}(?:-|'s )[\w@.-]{1,40}: ?[\d.naif-])"
@@ -135,23 +146,32 @@ _LOGGED_BAR = re.compile(
     r"/(?P<of>\d[\d.]{0,14})(?P<of_scale>[kMG]?)it rate:"
 )
 # `Batch [20]`.
-_BRACKETED_STEP = re.compile(r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE)
+_BRACKETED_STEP = re.compile(
+    r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE
+)
 _EPOCH_ALONE = re.compile(
-    r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) \((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
+    r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) "
+    r"\((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
 )
 _CALL = re.compile(r"\b[A-Za-z_]\w*\([a-z_]\w*=")
 _HINT = re.compile(
-    r"step|iter|update|batch|\bit[ :=]|epoch|train|valid|progress on:|\[\d+(?:/\d+\]\[\d+/\d+|, ?\d+)?\]|learn:",
+    r"step|iter|update|batch|\bit[ :=]|epoch|train|valid|progress on:|\[\d+(?:/\d+\]\[\d+/\d+|, "
+    r"?\d+)?\]|learn:",
     re.IGNORECASE,
 )
-_EPOCH_OF = re.compile(r"\bepochs?:? ?[\[(]?(?P<epoch>\d{1,15})(?: ?/ ?(?P<of>\d{1,15}))?(?![\w.])", re.IGNORECASE)
+_EPOCH_OF = re.compile(
+    r"\bepochs?:? ?[\[(]?(?P<epoch>\d{1,15})(?: ?/ ?(?P<of>\d{1,15}))?(?![\w.])", re.IGNORECASE
+)
 _TIMERS = re.compile(r"(?:^|[\] ])(?:rank=\d+ )?time \(ms\) \|")
 _ADDRESS = re.compile(r"\b\w+://\S*")
 # `loss nan lr 0.001`: a word that is a value.
-_VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_FIRST_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
+_VALUE_WORD = re.compile(
+    rf"(?<![^\s|,;:(\[-])(?P<name>{_FIRST_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])"
+)
 # `loss at step 100: 2.5`; `Epoch #3`.
 _AT = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z]\w{0,39}) at (?P<place>(?:step|iteration|iter|epoch|batch) \d{1,15})"
+    r"(?<![\w.])(?P<name>[A-Za-z]\w{0,39}) at (?P<place>(?:step|iteration|iter|epoch|batch) "
+    r"\d{1,15})"
     r"(?P<sign> ?[:=]| is)",
     re.IGNORECASE,
 )
@@ -169,7 +189,9 @@ _MOST_PAIRS = 128
 
 
 def read_pairs(text: str) -> Reading | None:
-    """The reading of a line, None where it holds no step or no metric; blanks in a row must be one already."""
+    """The reading of a line, None where it holds no step or no metric; blanks in a row must be one
+    already.
+    """
     if not _HINT.search(text) or _TIMERS.search(text) or _CALL.search(text):
         return None
     if "://" in text:
@@ -179,13 +201,21 @@ def read_pairs(text: str) -> Reading | None:
     if "#" in text:
         text = _NUMBER_SIGN.sub("", text)
     text, words = _with_digits(text)
-    matches = [found for found in islice(_SIGNED.finditer(text), _MOST_PAIRS) if not _is_source_line(text, found)]
+    matches = [
+        found
+        for found in islice(_SIGNED.finditer(text), _MOST_PAIRS)
+        if not _is_source_line(text, found)
+    ]
     signed = len(matches)
     for pattern in (_SPACED, _LOOSE):
         for found in islice(pattern.finditer(text), _MOST_PAIRS):
             name = tidy_name(found["name"])
-            is_fit = " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
-            if is_fit and not any(found.start("name") < m.end() and _begin(m) < found.end() for m in matches):
+            is_fit = (
+                " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
+            )
+            if is_fit and not any(
+                found.start("name") < m.end() and _begin(m) < found.end() for m in matches
+            ):
                 matches.append(found)
     reading = _reading(text, matches, words)
     if reading is None or not reading.values:
@@ -197,12 +227,15 @@ def read_pairs(text: str) -> Reading | None:
 
 
 def _begin(found: re.Match[str]) -> int:
-    """Where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`."""
+    """Where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss:
+    2.5`.
+    """
     return found.start("name") + found["name"].rfind(" - ") + 1
 
 
 def _with_digits(text: str) -> tuple[str, dict[int, str]]:
-    """The text with digits in place of each `nan` and `inf` that is a metric's value, and what stood at their ends.
+    """The text with digits in place of each `nan` and `inf` that is a metric's value, and what
+    stood at their ends.
 
     The words stay where they are part of a name, as in Megatron's `number of nan iterations: 0`.
     """
@@ -221,7 +254,8 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
 
 
 class _Place(NamedTuple):
-    """The part of a line from `begin` to `end` that says where it stands, and what it says; None for what it does not.
+    """The part of a line from `begin` to `end` that says where it stands, and what it says; None
+    for what it does not.
 
     `base` and the rest are as those of Position. `rank` is how good a step `n` is, as of step_rank.
     """
@@ -249,7 +283,11 @@ def _place_of(text: str) -> _Place | None:
         return _Place(*found.span(), int(found["n"]), int(found["of"]), rank=BATCH_RANK)
     if found := _COUNTED_PLACE.search(text):
         if found["mode"]:
-            n, epoch, is_judged = int(found["batch"]), int(found["epoch_before"]), found["mode"] == "CV"
+            n, epoch, is_judged = (
+                int(found["batch"]),
+                int(found["epoch_before"]),
+                found["mode"] == "CV",
+            )
         elif found["within"]:
             n, epoch, is_judged = int(found["within"]), int(found["epoch_first"]), False
         else:
@@ -260,15 +298,18 @@ def _place_of(text: str) -> _Place | None:
         n, of = (round(number_of(found[one], found[f"{one}_scale"])) for one in ("n", "of"))
         return _Place(*found.span(), n, of)
     if found := _COUNT.match(text):
-        return _Place(*found.span(), int(found["n"] or found["tree"] or found["cat"]), rank=BATCH_RANK + 1)
+        return _Place(
+            *found.span(), int(found["n"] or found["tree"] or found["cat"]), rank=BATCH_RANK + 1
+        )
     if found := _EPOCH_ALONE.search(text):
         return _Place(*found.span(), None, epoch=int(found["epoch"]), epochs=int(found["epochs"]))
     return None
 
 
 def _place_in_epoch(found: re.Match[str]) -> _Place:
-    """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's ImageNet example and
-    what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`."""
+    """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's
+    ImageNet example and what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`.
+    """
     said = found.groupdict()
     word, mode, epochs = (said.get("word") or "").lower(), said.get("mode") or "", said["epochs"]
     kind = (said.get("kind") or "").lower()
@@ -325,10 +366,13 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
     if place.of is not None and _JUDGED_LINE.match(text):
         place = place._replace(is_judged=True)
     if place.epoch is None and is_step(reading.epoch):
-        # Iterations are counted on over the epochs by some, within each by others; batches within each.
+        # Iterations are counted on over the epochs by some, within each by others; batches within
+        # each.
         may_be_overall = place.rank < BATCH_RANK
         place = place._replace(
-            epoch=int(reading.epoch), epochs=last_step_of(epochs) if epochs else None, may_be_overall=may_be_overall
+            epoch=int(reading.epoch),
+            epochs=last_step_of(epochs) if epochs else None,
+            may_be_overall=may_be_overall,
         )
     return _placed(reading, place, best[0] if best is not None and place.end else None)
 
@@ -347,7 +391,9 @@ def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None
         return reading._replace(last_step=last_step_of(str(of * place.epochs)))
     if of and epoch is not None and place.rank > 1:
         position = Position(of, place.epochs, place.base, place.is_usual, place.may_be_overall)
-        return reading._replace(step=step_of(max(epoch - place.base, 0) * of + place.n), position=position)
+        return reading._replace(
+            step=step_of(max(epoch - place.base, 0) * of + place.n), position=position
+        )
     is_final = of is not None and place.rank < BATCH_RANK
     if of and place.rank == BATCH_RANK:
         # Whether these are batches of an epoch, other lines show: they have as many.
@@ -356,7 +402,9 @@ def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None
 
 
 def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
-    """Whether a line of unknown names is all names and numbers: `step=10 temperature=3.4 pressure=1.0`."""
+    """Whether a line of unknown names is all names and numbers: `step=10 temperature=3.4
+    pressure=1.0`.
+    """
     names = [name for name in reading.values if " " not in name]
     if len(names) < _DENSE_NAMES or len(names) < len(reading.values):
         return False
@@ -366,18 +414,23 @@ def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
 
 def _is_source_line(text: str, found: re.Match[str]) -> bool:
     """Whether a number is that of a line of a source: `package.module:function:56`."""
-    return text[found.start() - 1 : found.start()] == ":" and text[found.end("name") :][:2].rstrip("0123456789") == ":"
+    return (
+        text[found.start() - 1 : found.start()] == ":"
+        and text[found.end("name") :][:2].rstrip("0123456789") == ":"
+    )
 
 
 # What Rich writes into a file has 80 columns; at the right stands the place in the source.
 _CUT_RECORD = re.compile(
-    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<said>.{0,400}) [\w.<>-]{1,60}\.py:\d{1,6}"
+    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<said>.{0,400}) "
+    r"[\w.<>-]{1,60}\.py:\d{1,6}"
 )
 
 
 def read_record(text: str) -> tuple[str, str] | None:
-    """The beginning of a record that goes on in the lines below: the sign that these begin with, and what it says; None
-    where it ends with its line. TFLearn writes two lines a step."""
+    """The beginning of a record that goes on in the lines below: the sign that these begin with,
+    and what it says; None where it ends with its line. TFLearn writes two lines a step.
+    """
     if ".py:" in text[-11:] and (found := _CUT_RECORD.fullmatch(text)):
         return " ", found["said"]
     text = text.lstrip(UP)
@@ -389,7 +442,10 @@ def read_record(text: str) -> tuple[str, str] | None:
 # What comes before a record: ranks, times, levels.
 _LONGEST_PREFIX = 200
 _MOST_COLUMNS = 256
-_ITEM = re.compile(rf"'(?P<name>[^'{{}}]{{1,80}})': ?(?:np\.float(?:32|64)\()?'?(?P<number>{NUMBER})\)?'?(?=[,}} ])")
+_ITEM = re.compile(
+    rf"'(?P<name>[^'{{}}]{{1,80}})': "
+    rf"?(?:np\.float(?:32|64)\()?'?(?P<number>{NUMBER})\)?'?(?=[,}} ])"
+)
 _FIELD_NAME = re.compile(r"[A-Za-z_][\w /.()%@-]{0,79}")
 _LOWER_NAN = re.compile(r"(?<=[: ])(-?)(nan|inf)(?=[,} ])")
 _EXACT_NUMBER = re.compile(NUMBER)
@@ -398,11 +454,17 @@ _PART = re.compile(r"(?P<n>\d{1,15})/(?P<of>\d{1,15})")
 
 
 def read_dict(text: str) -> tuple[Reading, str] | None:
-    """A dict of a trainer as `{'loss': 2.1, 'epoch': 0.1}`, and what stands before it; None where there is none."""
+    """A dict of a trainer as `{'loss': 2.1, 'epoch': 0.1}`, and what stands before it; None where
+    there is none.
+    """
     start = text.find("{'")
     if start < 0 or start > _LONGEST_PREFIX or "}" not in text:
         return None
-    pairs = [(name, number_of(f["number"])) for f in _ITEM.finditer(text, start) if (name := tidy_name(f["name"]))]
+    pairs = [
+        (name, number_of(f["number"]))
+        for f in _ITEM.finditer(text, start)
+        if (name := tidy_name(f["name"]))
+    ]
     # `step 10: {'loss': 2.5}`.
     pairs += [
         (name, number_of(found["number"]))
@@ -447,7 +509,11 @@ def _with_nan(text: str) -> dict[str, object] | None:
     if not _LOWER_NAN.search(text):
         return None
     try:
-        record = json.loads(_LOWER_NAN.sub(lambda found: "NaN" if found[2] == "nan" else f"{found[1]}Infinity", text))
+        record = json.loads(
+            _LOWER_NAN.sub(
+                lambda found: "NaN" if found[2] == "nan" else f"{found[1]}Infinity", text
+            )
+        )
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
@@ -461,21 +527,31 @@ def _json_pairs(record: dict[str, object]) -> list[tuple[str, float]]:
             continue
         if isinstance(value, (int, float)):
             # 1e400 written as digits is no float.
-            pairs.append((name, float(value) if abs(value) < 1e300 or isinstance(value, float) else nan))
+            pairs.append(
+                (name, float(value) if abs(value) < 1e300 or isinstance(value, float) else nan)
+            )
         elif isinstance(value, str) and _EXACT_NUMBER.fullmatch(value):
             pairs.append((name, number_of(value)))
     return pairs
 
 
 def read_header(text: str) -> tuple[str, ...] | None:
-    """The names of a CSV's columns, where a line is such a header: one is a step or an epoch, and one a metric."""
+    """The names of a CSV's columns, where a line is such a header: one is a step or an epoch, and
+    one a metric.
+    """
     if text.count(",") >= _MOST_COLUMNS:
         return None
     has_commas = "," in text
     names = tuple(field.strip(' "') for field in (text.split(",") if has_commas else text.split()))
     # Without commas it may be prose.
-    is_table = has_commas or (_is_place(names[0]) and sum(map(is_known, names)) > 1) if names else False
-    if not is_table or not all(_FIELD_NAME.fullmatch(name) for name in names) or len(set(names)) < len(names):
+    is_table = (
+        has_commas or (_is_place(names[0]) and sum(map(is_known, names)) > 1) if names else False
+    )
+    if (
+        not is_table
+        or not all(_FIELD_NAME.fullmatch(name) for name in names)
+        or len(set(names)) < len(names)
+    ):
         return None
     has_place = any(map(_is_place, names))
     return names if has_place and any(map(is_known, names)) else None
@@ -486,7 +562,9 @@ def _is_place(name: str) -> bool:
 
 
 def read_row(text: str, header: tuple[str, ...]) -> Reading | None:
-    """The row of a table under its header, None where the line is none; an empty field says nothing."""
+    """The row of a table under its header, None where the line is none; an empty field says
+    nothing.
+    """
     fields = text.split(",") if "," in text else text.split()
     if len(fields) != len(header):
         return None
@@ -515,11 +593,13 @@ _BAR = re.compile(
     r"(?P<n>\d{1,15})/(?P<of>\d{1,15})(?P<exact> )\[(?P<inside>[^\]]{0,4000})\]?(?P<after>.*)"
 )
 _EPOCH_OF_BAR = re.compile(
-    r"\bepoch[ :=#]*\[?(?P<epoch>\d{1,15})(?!\d)(?: ?/ ?(?P<of>\d{1,15}))?|^(?P<first>\d{1,9})\|(?P<step>\d{1,15})\|",
+    r"\bepoch[ :=#]*\[?(?P<epoch>\d{1,15})(?!\d)(?: ?/ "
+    r"?(?P<of>\d{1,15}))?|^(?P<first>\d{1,9})\|(?P<step>\d{1,15})\|",
     re.IGNORECASE,
 )
 _POSTFIX = re.compile(
-    rf"(?:^|, ?)(?P<name>[^\W\d][^=:,]{{0,79}})(?:=|: ?)(?P<number>{NUMBER})(?P<unit>[kKMB%]?)(?=,|$)"
+    rf"(?:^|, ?)(?P<name>[^\W\d][^=:,]{{0,79}})(?:=|: "
+    rf"?)(?P<number>{NUMBER})(?P<unit>[kKMB%]?)(?=,|$)"
 )
 _JUDGING_WORD = r"(?:val|valid\w{0,8}|eval\w{0,8}|test\w{0,3}|sanity|infer\w{0,6}|predict\w{0,4})"
 _LAST_WORD = re.compile(r"([A-Za-z_]+):? ?$")
@@ -534,14 +614,18 @@ _UNKNOWN_END = re.compile(r"\| ?\d+/\? \[\d")
 _RANKS = r"(?:\d{1,5}:|\[[^\]]{1,40}\]:?|\([^)]{1,60}\)| )*"
 _RANKS_ONLY = re.compile(_RANKS)
 # The first word of a bar, or the last.
-_JUDGING = re.compile(rf"{_RANKS}{_JUDGING_WORD}(?=[ :]|$)|.{{0,160}}(?<=[ (]){_JUDGING_WORD}\)?:? ?$", re.IGNORECASE)
+_JUDGING = re.compile(
+    rf"{_RANKS}{_JUDGING_WORD}(?=[ :]|$)|.{{0,160}}(?<=[ (]){_JUDGING_WORD}\)?:? ?$", re.IGNORECASE
+)
 
 _KERAS_EPOCH = re.compile(r"(?:\d{1,5}: )?Epoch (?P<epoch>\d{1,15})/\d+ ?")
 _KERAS = re.compile(
     r"(?:\d{1,5}: )? ?(?P<n>\d{1,15})/(?P<of>\d{1,15}|Unknown) "
     r"(?:\[[=>. ]*\]|[━╺╸ ]*(?=\d| -)|(?=-)) ?(?:- )?(?P<rest>.*)"
 )
-_KERAS_ITEM = re.compile(rf"(?:^|- )(?P<name>[^\W\d][\w/@. -]{{0,79}}?): (?P<number>{NUMBER})(?= |$)")
+_KERAS_ITEM = re.compile(
+    rf"(?:^|- )(?P<name>[^\W\d][\w/@. -]{{0,79}}?): (?P<number>{NUMBER})(?= |$)"
+)
 
 _COMPOSER_HEAD = re.compile(
     r".{0,160}?\[(?:epoch=(?P<epoch>\d{1,15})(?!\d)[^\]\[]{0,40}\]\[)?"
@@ -559,17 +643,25 @@ _BODY = re.compile(
 
 _TIME = r"(?:\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?[:,]? ?(?:- )?)?"
 # `Learning iteration 10/1500` of rsl_rl.
-_ITERATION_HEAD = re.compile(r" (?:[a-z]{1,12} )?iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})", re.IGNORECASE)
+_ITERATION_HEAD = re.compile(
+    r" (?:[a-z]{1,12} )?iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})", re.IGNORECASE
+)
 _EPOCH_HEAD = re.compile(rf"{_TIME}Epoch:? (?P<epoch>\d{{1,15}}):? ?", re.IGNORECASE)
 _STAMPED_BODY = re.compile(
-    rf"{_TIME}(?P<name>[^\W\d][\w/.-]{{0,39}}(?: [a-z]{{1,20}}){{0,2}}?)(?: ?[:=] ?| )(?P<number>{NUMBER})(?P<unit>%?)"
+    rf"{_TIME}(?P<name>[^\W\d][\w/.-]{{0,39}}(?: [a-z]{{1,20}}){{0,2}}?)(?: ?[:=] ?| "
+    rf")(?P<number>{NUMBER})(?P<unit>%?)"
 )
 _SECTION = re.compile(r"\| [A-Za-z][\w -]{0,40}/ \| \| ?")
-_ROW = re.compile(rf"\| (?P<name>[A-Za-z][\w/ .%()-]{{0,79}}?) \| (?P<number>{NUMBER})(?P<unit>%?) \| ?")
+_ROW = re.compile(
+    rf"\| (?P<name>[A-Za-z][\w/ .%()-]{{0,79}}?) \| (?P<number>{NUMBER})(?P<unit>%?) \| ?"
+)
 
 
 class Bar(NamedTuple):
-    """A progress bar: how far it is, and what it says beside. `is_training` tells the bar of a trainer's steps."""
+    """A progress bar: how far it is, and what it says beside.
+
+    `is_training` tells the bar of a trainer's steps.
+    """
 
     key: tuple[float, int, int]
     reading: Reading | None
@@ -603,14 +695,20 @@ def read_bar(text: str) -> Bar | None:
     ]
     # Some say it before the bar, some behind it.
     pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
-    is_training = not _is_nested(text) and bool(_PER_STEP.search(inside)) and bool(_RANKS_ONLY.fullmatch(before))
+    is_training = (
+        not _is_nested(text)
+        and bool(_PER_STEP.search(inside))
+        and bool(_RANKS_ONLY.fullmatch(before))
+    )
     reading = sort_pairs("bar", pairs, seconds_of_line(before))
     if _JUDGING.match(before):
         reading = reading._replace(values={})
     counted = _EPOCH_OF_BAR.search(before)
     if counted and counted["first"]:
         epoch: int | None = int(counted["first"])
-        reading = reading._replace(step=step_of(int(counted["step"])), epoch=float(counted["first"]))
+        reading = reading._replace(
+            step=step_of(int(counted["step"])), epoch=float(counted["first"])
+        )
     else:
         epoch = int(counted["epoch"]) if counted else None
     key = (nan if epoch is None else float(epoch), n, of)
@@ -626,17 +724,30 @@ def read_bar(text: str) -> Bar | None:
         epochs = last_step_of(counted["of"]) if counted and counted["of"] else None
         reading = _in_epoch_of_bar(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
     return Bar(
-        key, reading if reading.epoch == epoch else reading._replace(epoch=float(epoch)), is_training, after, before
+        key,
+        reading if reading.epoch == epoch else reading._replace(epoch=float(epoch)),
+        is_training,
+        after,
+        before,
     )
 
 
 def _in_epoch_of_bar(
-    reading: Reading, place: tuple[int, int, int], epochs: int | None, *, is_usual: bool = False, is_index: bool = False
+    reading: Reading,
+    place: tuple[int, int, int],
+    epochs: int | None,
+    *,
+    is_usual: bool = False,
+    is_index: bool = False,
 ) -> Reading:
-    """The reading of a bar at (epoch, n, of); `Epoch 3` is mostly the fourth, `Epoch 3/10` the third."""
+    """The reading of a bar at (epoch, n, of); `Epoch 3` is mostly the fourth, `Epoch 3/10` the
+    third.
+    """
     epoch, n, of = place
     position = Position(of, epochs, 0 if epochs is None else 1, is_usual, is_index=is_index)
-    return reading._replace(step=step_of(max(epoch - position.base, 0) * of + n), epoch=float(epoch), position=position)
+    return reading._replace(
+        step=step_of(max(epoch - position.base, 0) * of + n), epoch=float(epoch), position=position
+    )
 
 
 def _rich_bar(found: re.Match[str]) -> Bar | None:
@@ -660,7 +771,9 @@ def read_row_of_bar(bar: Bar, header: tuple[str, ...]) -> Bar | None:
         return None
     place = int(part["n"]), *bar.key[1:]
     # YOLOv5 calls the last of 300 299 of 299, YOLOv8 300 of 300.
-    reading = _in_epoch_of_bar(reading._replace(format="bar"), place, int(part["of"]), is_index=True)
+    reading = _in_epoch_of_bar(
+        reading._replace(format="bar"), place, int(part["of"]), is_index=True
+    )
     return bar._replace(key=(float(place[0]), *bar.key[1:]), reading=reading)
 
 
@@ -668,11 +781,19 @@ def _known_pairs(text: str) -> list[tuple[str, float]]:
     """Names that trainings use and their numbers, around a bar."""
     if ": " not in text and "=" not in text and "oss " not in text:
         return []
-    pairs = [(tidy_name(found["name"]), number_of(found["number"], found["unit"])) for found in _SIGNED.finditer(text)]
-    known = [(name, value) for name, value in pairs if is_known(name) or step_rank(name) is not None]
+    pairs = [
+        (tidy_name(found["name"]), number_of(found["number"], found["unit"]))
+        for found in _SIGNED.finditer(text)
+    ]
+    known = [
+        (name, value) for name, value in pairs if is_known(name) or step_rank(name) is not None
+    ]
     if known:
         return known
-    loose = [(tidy_name(found["name"]), number_of(found["number"], found["unit"])) for found in _LOOSE.finditer(text)]
+    loose = [
+        (tidy_name(found["name"]), number_of(found["number"], found["unit"]))
+        for found in _LOOSE.finditer(text)
+    ]
     return [(name, value) for name, value in loose if is_known(name)]
 
 
@@ -687,12 +808,18 @@ def read_keras_epoch(text: str) -> int | None:
 
 
 def read_keras(text: str) -> tuple[int, int | None, Reading] | None:
-    """A bar of Keras: batch, batches in all (None: not known yet), and a reading whose step is not yet set."""
+    """A bar of Keras: batch, batches in all (None: not known yet), and a reading whose step is not
+    yet set.
+    """
     found = _KERAS.fullmatch(text) if ": " in text and "/" in text else None
     if found is None:
         return None
     items = _KERAS_ITEM.finditer(found["rest"])
-    pairs = [(name, number_of(item["number"])) for item in items if (name := tidy_name(item["name"])) and name != "ETA"]
+    pairs = [
+        (name, number_of(item["number"]))
+        for item in items
+        if (name := tidy_name(item["name"])) and name != "ETA"
+    ]
     reading = sort_pairs("keras", pairs)
     if not reading.values:
         return None
@@ -700,12 +827,15 @@ def read_keras(text: str) -> tuple[int, int | None, Reading] | None:
 
 
 def read_block_head(text: str) -> Reading | None:
-    """The first line of a block: `[batch=100/1000]:` of Composer, `[step=100/739328,epoch=1]` of OLMo, `Epoch 3` alone,
-    or `| time/ | |` of a table."""
+    """The first line of a block: `[batch=100/1000]:` of Composer, `[step=100/739328,epoch=1]` of
+    OLMo, `Epoch 3` alone, or `| time/ | |` of a table.
+    """
     if "poch" in text and (alone := _EPOCH_HEAD.fullmatch(text)):
         return Reading("block", {}, nan, float(alone["epoch"]), nan, seconds_of_line(text))
     if "teration " in text and (found := _ITERATION_HEAD.fullmatch(text)):
-        return Reading("block", {}, step_of(int(found["step"])), last_step=last_step_of(found["of"]))
+        return Reading(
+            "block", {}, step_of(int(found["step"])), last_step=last_step_of(found["of"])
+        )
     if text.startswith("| ") and _SECTION.fullmatch(text):
         return Reading("block", {})
     if not text.rstrip().endswith(("]", "]:")):
@@ -726,8 +856,9 @@ def read_block_head(text: str) -> Reading | None:
 
 
 def read_block_line(text: str) -> tuple[str, float] | None:
-    """One line within a block: indented, or behind a time, or a row of a table, a name and a number alone; ("", nan) of
-    a table's section."""
+    """One line within a block: indented, or behind a time, or a row of a table, a name and a number
+    alone; ("", nan) of a table's section.
+    """
     if text.startswith("| "):
         if _SECTION.fullmatch(text):
             return "", nan

@@ -1,7 +1,8 @@
 """Joins the attempts of a run, from one log or several, into one series a metric.
 
-The newest attempt wins: what an older one says at and behind the newer one's first step is what was repeated. It stays
-as series of its own. Streams that are written at the same time (stdout, stderr, a metrics file) are seen as one run.
+The newest attempt wins: what an older one says at and behind the newer one's first step is what was
+repeated. It stays as series of its own. Streams that are written at the same time (stdout, stderr,
+a metrics file) are seen as one run.
 """
 
 from __future__ import annotations
@@ -20,19 +21,27 @@ from hpcdash.services.metrics.batch import Floats, Integers
 from hpcdash.services.metrics.cells import AXES
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF, MetricLog, Strip
 
-# Consumed samples are a metric of its own in a log: each step's are where it stands along this axis.
+# Consumed samples are a metric of its own in a log: each step's are where it stands along this
+# axis.
 SAMPLES = "samples"
 ALL_AXES = (*AXES, SAMPLES, "point")
-_SAMPLES_NAMES = ("consumed samples", "consumed train samples", "samples consumed", "total samples", "samples seen")
+_SAMPLES_NAMES = (
+    "consumed samples",
+    "consumed train samples",
+    "samples consumed",
+    "total samples",
+    "samples seen",
+)
 
 
 class Series(Struct, frozen=True):
-    """One metric along one axis. Every array is of one length, ascending by `x`; a place is a point, or a cell of
-    several.
+    """One metric along one axis.
 
-    A cell reaches from `x_first` to `x`. `low`, `high`, `newest` and `mean` are of its finite values, nan where it has
-    none; `points` is how many those are. `odd` is made of NAN, PLUS_INF and MINUS_INF. `exact` says that every place is
-    a single point.
+    Every array is of one length, ascending by `x`; a place is a point, or a cell of several.
+
+    A cell reaches from `x_first` to `x`. `low`, `high`, `newest` and `mean` are of its finite
+    values, nan where it has none; `points` is how many those are. `odd` is made of NAN, PLUS_INF
+    and MINUS_INF. `exact` says that every place is a single point.
     """
 
     name: str
@@ -52,7 +61,9 @@ class Series(Struct, frozen=True):
 
     @property
     def values(self) -> Floats:
-        """The value of each place as its log said it: the mean of a cell; nan and inf where they stood."""
+        """The value of each place as its log said it: the mean of a cell; nan and inf where they
+        stood.
+        """
         if not self.odd.any():
             return self.mean
         values = np.where(self.odd & NAN, nan, self.mean)
@@ -61,8 +72,9 @@ class Series(Struct, frozen=True):
 
 
 class LostTime(Struct, frozen=True):
-    """What restarts cost: steps done again, their seconds, and seconds between attempts; nan where no times are
-    known."""
+    """What restarts cost: steps done again, their seconds, and seconds between attempts; nan where
+    no times are known.
+    """
 
     restarts: int
     repeated_steps: float
@@ -89,8 +101,9 @@ class _Part(Struct, frozen=True):
 
 
 class JoinedRun:
-    """The attempts of several logs, oldest first, even if those of one lie between those of another. Reads the logs
-    when asked, and holds only that order."""
+    """The attempts of several logs, oldest first, even if those of one lie between those of
+    another. Reads the logs when asked, and holds only that order.
+    """
 
     def __init__(self, logs: Sequence[MetricLog]) -> None:
         self._logs = tuple(logs)
@@ -107,7 +120,9 @@ class JoinedRun:
     @property
     def last_step(self) -> int | None:
         """The final step that the newest log names."""
-        return next((log.last_step for log in reversed(self._logs) if log.last_step is not None), None)
+        return next(
+            (log.last_step for log in reversed(self._logs) if log.last_step is not None), None
+        )
 
     @property
     def doubt(self) -> str:
@@ -115,7 +130,9 @@ class JoinedRun:
         return next((log.doubt for log in reversed(self._logs) if log.doubt), "")
 
     def axes(self, name: str | None = None) -> tuple[str, ...]:
-        """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the how manieth, always is."""
+        """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the how
+        manieth, always is.
+        """
         if name is not None:
             of_metric, _ = self.written(name)
             has = {axis for row, axis in enumerate(AXES) if not np.isnan(of_metric[row]).all()}
@@ -141,7 +158,9 @@ class JoinedRun:
         return _one_series(name, axis, pieces).mean
 
     def samples_at(self, steps: Floats) -> Floats:
-        """How many samples were consumed at `steps` (n); nan beyond those at which the log says it."""
+        """How many samples were consumed at `steps` (n); nan beyond those at which the log says
+        it.
+        """
         name = self._samples_name()
         known = self.series(name) if name is not None else None
         if known is None or not len(known):
@@ -157,8 +176,9 @@ class JoinedRun:
         return tuple(_one_series(name, axis, [piece]) for piece in repeated if piece.x.size)
 
     def written(self, name: str) -> tuple[Floats, Floats]:
-        """Every sample of the metric in the order it was written, repeated ones too: (4, n) in the order of AXES, and
-        values (n), with nan and inf; of a cell its end and its mean."""
+        """Every sample of the metric in the order it was written, repeated ones too: (4, n) in the
+        order of AXES, and values (n), with nan and inf; of a cell its end and its mean.
+        """
         parts = [part for part in self._parts() if name in part.log.names]
         strips = [part.strip(name) for part in parts]
         if not strips:
@@ -184,27 +204,40 @@ class JoinedRun:
                 gaps += gap
                 timed = True
         again = steps == 0 or paced
-        return LostTime(max(len(parts) - 1, 0), steps, seconds if again else nan, gaps if timed else nan)
+        return LostTime(
+            max(len(parts) - 1, 0), steps, seconds if again else nan, gaps if timed else nan
+        )
 
     def _parts(self) -> list[_Part]:
         versions = tuple(log.version for log in self._logs)
         if self._ordered[0] != versions:
-            pieces = in_order([log.attempts for log in self._logs], [log.jumps for log in self._logs])
+            pieces = in_order(
+                [log.attempts for log in self._logs], [log.jumps for log in self._logs]
+            )
             self._ordered = versions, [_Part(self._logs[piece.log], piece) for piece in pieces]
         return self._ordered[1]
 
     def _samples_name(self) -> str | None:
-        return next((name for name in self.names if name.lower().replace("_", " ") in _SAMPLES_NAMES), None)
+        return next(
+            (name for name in self.names if name.lower().replace("_", " ") in _SAMPLES_NAMES), None
+        )
 
     def _along_samples(self, series: Series) -> Series:
         x_first, x = self.samples_at(series.x_first), self.samples_at(series.x)
         moved = _series_of(
-            series.name, SAMPLES, [np.where(np.isnan(x_first), x, x_first), x, *_arrays(series)[2:]], series.exact
+            series.name,
+            SAMPLES,
+            [np.where(np.isnan(x_first), x, x_first), x, *_arrays(series)[2:]],
+            series.exact,
         )
         return _at(moved, np.flatnonzero(~np.isnan(x)))
 
-    def _pieces(self, name: str, axis: str, *, is_steps: bool = False) -> list[tuple[Series, Series]]:
-        """Of each attempt, oldest first, what counts and what was repeated; with `is_steps` the means are steps."""
+    def _pieces(
+        self, name: str, axis: str, *, is_steps: bool = False
+    ) -> list[tuple[Series, Series]]:
+        """Of each attempt, oldest first, what counts and what was repeated; with `is_steps` the
+        means are steps.
+        """
         parts = self._parts()
         cuts = _cuts([part.attempt for part in parts], axis)
         pieces = []
@@ -213,14 +246,20 @@ class JoinedRun:
             if name not in part.log.names:
                 continue
             strip = part.strip(name)
-            piece = _along(name, axis, replace(strip, mean=strip.x_last[0]) if is_steps else strip, samples)
-            samples += piece.points.size if piece.exact else float(np.maximum(piece.points, 1).sum())
+            piece = _along(
+                name, axis, replace(strip, mean=strip.x_last[0]) if is_steps else strip, samples
+            )
+            samples += (
+                piece.points.size if piece.exact else float(np.maximum(piece.points, 1).sum())
+            )
             pieces.append(_split(piece, cut))
         return pieces
 
 
 def joined(logs: Sequence[MetricLog], by_time: bool = True) -> JoinedRun:
-    """One run of several logs: ordered by their first times where every log has one, else as given."""
+    """One run of several logs: ordered by their first times where every log has one, else as
+    given.
+    """
     begun = [log for log in logs if log.attempts]
     # A task that went on in a later epoch counts from where the first began.
     shown = next((log.first_epoch for log in begun if log.first_epoch is not None), None)
@@ -228,7 +267,9 @@ def joined(logs: Sequence[MetricLog], by_time: bool = True) -> JoinedRun:
         begun = [log.beginning_with(shown) for log in begun]
     firsts = [log.attempts[0].first[3] for log in begun]
     if by_time and not any(isnan(first) for first in firsts):
-        begun = [log for _, log in sorted(zip(firsts, begun, strict=True), key=lambda pair: pair[0])]
+        begun = [
+            log for _, log in sorted(zip(firsts, begun, strict=True), key=lambda pair: pair[0])
+        ]
     return JoinedRun(begun)
 
 
@@ -256,7 +297,17 @@ def _along(name: str, axis: str, strip: Strip, samples_before: float) -> Series:
         row = AXES.index(axis)
         x_first, x = strip.x_first[row], strip.x_last[row]
     series = Series(
-        name, axis, x_first, x, strip.low, strip.high, strip.newest, strip.mean, strip.points, strip.odd, exact
+        name,
+        axis,
+        x_first,
+        x,
+        strip.low,
+        strip.high,
+        strip.newest,
+        strip.mean,
+        strip.points,
+        strip.odd,
+        exact,
     )
     missing = np.isnan(x)
     return _at(series, np.flatnonzero(~missing)) if missing.any() else series
@@ -278,7 +329,9 @@ def _one_series(name: str, axis: str, pieces: Sequence[Series]) -> Series:
         whole = pieces[0]
     elif pieces:
         fields = zip(*(_arrays(piece) for piece in pieces), strict=True)
-        whole = _series_of(name, axis, [np.concatenate(field) for field in fields], all(p.exact for p in pieces))
+        whole = _series_of(
+            name, axis, [np.concatenate(field) for field in fields], all(p.exact for p in pieces)
+        )
     else:
         return _series_of(name, axis, [np.empty(0)] * 7 + [np.empty(0, dtype=np.int64)], True)
     apart = np.diff(whole.x)
@@ -296,7 +349,9 @@ def _one_a_place(series: Series, starts: Integers) -> Series:
     newest = np.maximum.reduceat(has, starts)
     points = np.add.reduceat(series.points, starts)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        totals = np.add.reduceat(np.where(series.points > 0, series.mean * series.points, 0.0), starts)
+        totals = np.add.reduceat(
+            np.where(series.points > 0, series.mean * series.points, 0.0), starts
+        )
         means = totals / points
     low = np.fmin.reduceat(series.low, starts)
     high = np.fmax.reduceat(series.high, starts)
@@ -320,11 +375,25 @@ def _arrays(series: Series) -> list[Floats]:
 
 def _series_of(name: str, axis: str, arrays: Sequence[Floats], exact: bool) -> Series:
     x_first, x, low, high, newest, mean, points, odd = arrays
-    return Series(name, axis, x_first, x, low, high, newest, mean, points, odd.astype(np.int64, copy=False), exact)
+    return Series(
+        name,
+        axis,
+        x_first,
+        x,
+        low,
+        high,
+        newest,
+        mean,
+        points,
+        odd.astype(np.int64, copy=False),
+        exact,
+    )
 
 
 def _with_x(series: Series, x: Floats) -> Series:
-    return _series_of(series.name, series.axis, [series.x_first, x, *_arrays(series)[2:]], series.exact)
+    return _series_of(
+        series.name, series.axis, [series.x_first, x, *_arrays(series)[2:]], series.exact
+    )
 
 
 def _at(series: Series, places: Integers) -> Series:
@@ -333,15 +402,18 @@ def _at(series: Series, places: Integers) -> Series:
 
 
 class MetricStream(Struct, frozen=True):
-    """One stream's logs, oldest first; `behind_seconds` is what is added to their times, which bear no zone."""
+    """One stream's logs, oldest first; `behind_seconds` is what is added to their times, which bear
+    no zone.
+    """
 
     logs: Sequence[MetricLog]
     behind_seconds: float = 0.0
 
 
 def run_of_streams(*streams: MetricStream) -> JoinedRun:
-    """One run of several streams; a metric of several is taken from the one with most of it, of those with as much from
-    the first."""
+    """One run of several streams; a metric of several is taken from the one with most of it, of
+    those with as much from the first.
+    """
     runs = [_Counted.of(stream) for stream in streams if stream.logs]
     return reduce(_both, runs).run if runs else joined(())
 
@@ -362,7 +434,10 @@ class _Counted(Struct, frozen=True):
 
 
 def _both(first: _Counted, second: _Counted) -> _Counted:
-    counts = {name: max(one.counts.get(name, 0) for one in (first, second)) for name in {*first.counts, *second.counts}}
+    counts = {
+        name: max(one.counts.get(name, 0) for one in (first, second))
+        for name in {*first.counts, *second.counts}
+    }
     return _Counted(_BothStreams(first, second), counts)
 
 
@@ -377,7 +452,11 @@ class _Moved(JoinedRun):
     def attempts(self) -> tuple[Attempt, ...]:
         by = self._seconds
         return tuple(
-            replace(one, first=(*one.first[:3], one.first[3] + by), last=(*one.last[:3], one.last[3] + by))
+            replace(
+                one,
+                first=(*one.first[:3], one.first[3] + by),
+                last=(*one.last[:3], one.last[3] + by),
+            )
             for one in super().attempts
         )
 

@@ -1,4 +1,6 @@
-"""Reads a log line after line, carefully: which format a line has, and what several lines together say."""
+"""Reads a log line after line, carefully: which format a line has, and what several lines together
+say.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,17 @@ from hpcdash.services.metrics.formats import (
     read_row,
     read_row_of_bar,
 )
-from hpcdash.services.metrics.vocabulary import NUMBER, Reading, number_of, seconds_of_line, sort_pairs, step_of
+from hpcdash.services.metrics.vocabulary import (
+    NUMBER,
+    Reading,
+    number_of,
+    seconds_of_line,
+    sort_pairs,
+    step_of,
+)
 
-# How far back a line's meaning may depend on another: Keras' `Epoch 3/10`, and the first line of a block.
+# How far back a line's meaning may depend on another: Keras' `Epoch 3/10`, and the first line of a
+# block.
 LOOK_BACK_BYTES = 8 << 20
 LONGEST_BLOCK_BYTES = 64 << 10
 _MOST_BLOCK_LINES = 512
@@ -42,7 +52,9 @@ _REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\](?: \(|$)")
 
 
 class LineReader:
-    """Reads lines; keeps what they leave open: a block, a bar painted again, a dict whose step follows, an epoch."""
+    """Reads lines; keeps what they leave open: a block, a bar painted again, a dict whose step
+    follows, an epoch.
+    """
 
     def __init__(
         self,
@@ -84,10 +96,14 @@ class LineReader:
     @property
     def is_idle(self) -> bool:
         """Whether a line without a metric changes nothing."""
-        return self.whole_from is not None and not (self._block or self._bar or self._dict or self._record)
+        return self.whole_from is not None and not (
+            self._block or self._bar or self._dict or self._record
+        )
 
     def sample_of(self, text: str) -> Reading | None:
-        """The reading of a line that is a sample whatever the lines around it, None of any other."""
+        """The reading of a line that is a sample whatever the lines around it, None of any
+        other.
+        """
         for pattern in self._patterns:
             if (reading := read_pattern(pattern, text)) is not None:
                 return reading
@@ -99,7 +115,12 @@ class LineReader:
             return None
         if read_record(text) is not None:
             return None
-        if read_block_line(text) or read_block_head(text) or read_keras(text) or read_keras_epoch(text) is not None:
+        if (
+            read_block_line(text)
+            or read_block_head(text)
+            or read_keras(text)
+            or read_keras_epoch(text) is not None
+        ):
             return None
         if self.csv_header is not None and (reading := read_row(text, self.csv_header)) is not None:
             return reading
@@ -125,12 +146,20 @@ class LineReader:
             self.begin_samples(offset)
             self._record = (offset, *record)
         elif (pair := self._in_block(text, offset)) is not None:
-            if pair[0] and self._block is not None and len(self._block[1].values) < _MOST_BLOCK_LINES:
+            if (
+                pair[0]
+                and self._block is not None
+                and len(self._block[1].values) < _MOST_BLOCK_LINES
+            ):
                 self._block[1].values[pair[0]] = pair[1]
         elif (head := read_block_head(text)) is not None:
             self.begin_samples(offset)
             self._block = (offset, head)
-        elif self._block is not None and text.startswith(" ") and offset - self._block[0] <= LONGEST_BLOCK_BYTES:
+        elif (
+            self._block is not None
+            and text.startswith(" ")
+            and offset - self._block[0] <= LONGEST_BLOCK_BYTES
+        ):
             # No number, or more than one: the block goes on.
             return None
         elif (epoch := read_keras_epoch(text)) is not None:
@@ -236,7 +265,9 @@ class LineReader:
         self._dict = (offset, reading)
 
     def _in_block(self, text: str, offset: int) -> tuple[str, float] | None:
-        """The pair of a line in a block; in a block that may have begun before the start nothing is certain yet."""
+        """The pair of a line in a block; in a block that may have begun before the start nothing is
+        certain yet.
+        """
         if self._block is not None:
             return read_block_line(text) if offset - self._block[0] <= LONGEST_BLOCK_BYTES else None
         if self._is_block_unknown and offset - self._start <= LONGEST_BLOCK_BYTES:
@@ -261,7 +292,9 @@ class LineReader:
         if self._block is not None or self._dict is not None:
             self.flush()
         step = nan if of is None and epoch > 1 else step_of((epoch - 1) * (of or 0) + n)
-        bar = Bar((float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, "")
+        bar = Bar(
+            (float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, ""
+        )
         self._repaint(bar, offset)
 
 
@@ -281,12 +314,16 @@ def without_worker(text: str) -> str:
 
 
 def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
-    """What a pattern finds in a line: None where it does not fit, or no metric it names is a number there."""
+    """What a pattern finds in a line: None where it does not fit, or no metric it names is a number
+    there.
+    """
     found = pattern.search(text)
     if found is None:
         return None
     said = {name: (raw or "").strip() for name, raw in found.items()}
     pairs = [(name, number_of(raw)) for name, raw in said.items() if _EXACT_NUMBER.fullmatch(raw)]
-    places = sort_pairs("pattern", [pair for pair in pairs if pair[0] in _PLACES], seconds_of_line(text))
+    places = sort_pairs(
+        "pattern", [pair for pair in pairs if pair[0] in _PLACES], seconds_of_line(text)
+    )
     values = {name: value for name, value in pairs if name not in _PLACES}
     return places._replace(values=values) if values else None

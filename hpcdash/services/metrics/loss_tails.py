@@ -1,4 +1,5 @@
-"""The newest losses of several running jobs, from the ends of their logs: one command for all of them at a time.
+"""The newest losses of several running jobs, from the ends of their logs: one command for all of
+them at a time.
 
 Arrays are not imported before a log is read.
 """
@@ -25,7 +26,8 @@ TAIL_BYTES = 64 << 10
 KEPT_VALUES = 400
 KEPT_LINES = 60
 MOST_JOBS = 50
-# Where a log is has to be asked for, one to three commands a job: so many jobs at a time, below half of the ceiling.
+# Where a log is has to be asked for, one to three commands a job: so many jobs at a time, below
+# half of the ceiling.
 _LOCATED_AT_ONCE = 3
 _COMMANDS_EACH = 3
 _LIMIT_SECONDS = 20.0
@@ -33,7 +35,8 @@ _MOST_REMEMBERED = 500
 
 
 class LossTail(Struct, frozen=True):
-    """The last values of the metric `name`, oldest first, nan and inf where the log says so; '' where it has none.
+    """The last values of the metric `name`, oldest first, nan and inf where the log says so; ''
+    where it has none.
 
     `lines` are the last ones of the log, safe to show.
     """
@@ -84,7 +87,9 @@ class LossTails:
         return self._files.get(job_id, ())
 
     def is_located(self, job_id: str) -> bool:
-        """Whether it is known where a job writes; what is not is asked for before its log is read."""
+        """Whether it is known where a job writes; what is not is asked for before its log is
+        read.
+        """
         return job_id in self._files
 
     def is_discarded(self, job_id: str) -> bool:
@@ -104,14 +109,19 @@ class LossTails:
     async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Read the logs of these running jobs, rows of domain.schema.JOBS; whether anything is new.
 
-        Nothing is asked where the ceiling on commands leaves no room; raises nothing: the next round tries again.
+        Nothing is asked where the ceiling on commands leaves no room; raises nothing: the next
+        round tries again.
         """
         self.failures.clear()
         self.looked_at.clear()
         rows = rows[:MOST_JOBS]
         try:
             await self._locate(rows)
-            wanted = [(str(row["id"]), path) for row in rows for path in self._files.get(str(row["id"]), ())]
+            wanted = [
+                (str(row["id"]), path)
+                for row in rows
+                for path in self._files.get(str(row["id"]), ())
+            ]
             if wanted and self._store.budget.wait_seconds() > 0:
                 return False
             read = await self._store.poll(self._query(wanted)) if wanted else []
@@ -127,7 +137,9 @@ class LossTails:
         return bool(read)
 
     async def _locate(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Find out where jobs write: from the list where it tells, else by asking for a few of them."""
+        """Find out where jobs write: from the list where it tells, else by asking for a few of
+        them.
+        """
         budget, asked = self._store.budget, 0
         for row in rows:
             job_id = str(row["id"])
@@ -146,19 +158,30 @@ class LossTails:
             except (RateLimited, UnreachableError):
                 raise
             except HpcdashError:
-                # It is not asked for again: the job is about to be gone, or its paths are not to be had.
+                # It is not asked for again: the job is about to be gone, or its paths are not to be
+                # had.
                 self._files[job_id] = ()
 
-    def _query(self, wanted: Sequence[tuple[str, str]]) -> Query[list[tuple[str, str, FileStat, LossTail]]]:
-        """Job, file, its look and its tail, of each file that is another now. Parse runs in a thread."""
+    def _query(
+        self, wanted: Sequence[tuple[str, str]]
+    ) -> Query[list[tuple[str, str, FileStat, LossTail]]]:
+        """Job, file, its look and its tail, of each file that is another now.
+
+        Parse runs in a thread.
+        """
         known = [self._looks.get(one) for one in wanted]
-        ranges = [FileRange(path, None, TAIL_BYTES, look) for (_, path), look in zip(wanted, known, strict=True)]
+        ranges = [
+            FileRange(path, None, TAIL_BYTES, look)
+            for (_, path), look in zip(wanted, known, strict=True)
+        ]
         query = files_query(ranges, limit_seconds=_LIMIT_SECONDS)
 
         def parse(answer: Answer) -> list[tuple[str, str, FileStat, LossTail]]:
             return [
                 (job_id, path, chunk.look, self._tail_of(job_id, chunk))
-                for (job_id, path), look, chunk in zip(wanted, known, query.parse(answer), strict=True)
+                for (job_id, path), look, chunk in zip(
+                    wanted, known, query.parse(answer), strict=True
+                )
                 if not chunk.look.problem and chunk.look != look
             ]
 

@@ -1,4 +1,6 @@
-"""Finds the files that a job's metrics may stand in: its streams, those of its tasks, and the one it names."""
+"""Finds the files that a job's metrics may stand in: its streams, those of its tasks, and the one
+it names.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,16 @@ from hpcdash.services.switches.scripts import values_query
 Row = Mapping[str, Any]
 # Of an array with more tasks the logs of the newest are read.
 MOST_TASKS = 50
-# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a task.
+# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a
+# task.
 MOST_LOCATED = 8
 METRICS = "HPCDASH_METRICS"
 
 
 class MetricPlace(Struct, frozen=True):
-    """Where one job or task writes. `is_over` once it has ended; `has_begun` where it may have written.
+    """Where one job or task writes.
+
+    `is_over` once it has ended; `has_begun` where it may have written.
 
     `own` is the metrics file that it names, '' where it names none.
     """
@@ -53,9 +58,11 @@ class MetricPlace(Struct, frozen=True):
 
 
 class MetricPlaces(Struct, frozen=True):
-    """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the newest task.
+    """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the
+    newest task.
 
-    `is_array` where the tasks are joined; `problem` says in words what is left out, '' where nothing is.
+    `is_array` where the tasks are joined; `problem` says in words what is left out, '' where
+    nothing is.
     """
 
     job_id: str
@@ -67,13 +74,18 @@ class MetricPlaces(Struct, frozen=True):
 
 
 async def locate_metrics(
-    store: ClusterStore, job_id: str, *, file: str = "", task: str = "", named: NamedMetricsFiles | None = None
+    store: ClusterStore,
+    job_id: str,
+    *,
+    file: str = "",
+    task: str = "",
+    named: NamedMetricsFiles | None = None,
 ) -> MetricPlaces:
     """Where to read; raises NoSuchJob and what keeps the cluster from answering.
 
-    `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is read in place of all
-    else, and needs no job (`job_id` ''). `task` is the number of an array's task. `named` looks for metrics files that
-    jobs name themselves.
+    `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is
+    read in place of all else, and needs no job (`job_id` ''). `task` is the number of an array's
+    task. `named` looks for metrics files that jobs name themselves.
     """
     if not job_id:
         return _of_file(file)
@@ -105,13 +117,21 @@ def _of_file(file: str) -> MetricPlaces:
 
 async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
     tasks = await fetch_tasks(store, array_id)
-    found = [row["id"] for row in (*tasks.living, *tasks.ended) if row["array_task"] == task and row["_tasks"] == 1]
+    found = [
+        row["id"]
+        for row in (*tasks.living, *tasks.ended)
+        if row["array_task"] == task and row["_tasks"] == 1
+    ]
     if not found:
-        raise NoSuchJob(f"no task {task} of array {tasks.array_id} has begun", "It may still be pending.")
+        raise NoSuchJob(
+            f"no task {task} of array {tasks.array_id} has begun", "It may still be pending."
+        )
     return str(found[0])
 
 
-async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None) -> MetricPlaces:
+async def _of_tasks(
+    store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None
+) -> MetricPlaces:
     begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
     begun += [one for one in tasks.ended if one["_tasks"] == 1 and _has_run(one)]
     # In task order; requeued tasks by their last start, if all starts are known.
@@ -124,12 +144,17 @@ async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMet
         begun = begun[-MOST_TASKS:]
     found = await _files_of_tasks(store, begun)
     if len(found) < len(begun):
-        problem = f"{len(begun) - len(found)} tasks' logs were not read: hpcdash would have to query each path"
+        problem = (
+            f"{len(begun) - len(found)} tasks' logs were not read: hpcdash would have to "
+            f"query each path"
+        )
     read = [one for one in begun if one["id"] in found]
     own, unknown = await named.find(read) if named is not None else ({}, "")
     problem = problem or unknown
     places = [
-        MetricPlace(str(one["id"]), found[one["id"]], one["state"] in ENDED, own=own.get(str(one["id"]), ""))
+        MetricPlace(
+            str(one["id"]), found[one["id"]], one["state"] in ENDED, own=own.get(str(one["id"]), "")
+        )
         for one in read
     ]
     if not begun:
@@ -139,7 +164,9 @@ async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMet
 
 
 async def _files_of_tasks(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
-    """Where tasks write, by their ids: two are asked for, and the others told from these where they can be."""
+    """Where tasks write, by their ids: two are asked for, and the others told from these where they
+    can be.
+    """
     found: dict[str, LogFiles] = {}
     for row in rows:
         if row["stdout_path"]:
@@ -157,10 +184,16 @@ async def _files_of_tasks(store: ClusterStore, rows: Sequence[Row]) -> dict[str,
         stdout = path_template((first.stdout, second.stdout), numbers)
         stderr = path_template((first.stderr, second.stderr), numbers)
         is_one_stream = first.stderr is None and second.stderr is None
-        if stdout is not None and (stderr is not None or is_one_stream) and not (first.host or second.host):
+        if (
+            stdout is not None
+            and (stderr is not None or is_one_stream)
+            and not (first.host or second.host)
+        ):
             for row in unknown:
                 task = str(row["array_task"])
-                found[row["id"]] = LogFiles(stdout.path(task), stderr.path(task) if stderr is not None else None)
+                found[row["id"]] = LogFiles(
+                    stdout.path(task), stderr.path(task) if stderr is not None else None
+                )
             return found
     for row in unknown[::-1][:MOST_LOCATED]:
         await _locate(store, row, found)
@@ -192,7 +225,9 @@ def _without_path(files: LogFiles) -> str:
 
 
 class NamedMetricsFiles:
-    """The metrics files of a cluster's jobs; each job's launch, details and script are read once."""
+    """The metrics files of a cluster's jobs; each job's launch, details and script are read
+    once.
+    """
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -200,9 +235,12 @@ class NamedMetricsFiles:
         self._texts: dict[str, tuple[str, str] | None] = {}
         self._environment: dict[str, str] | None = None
 
-    async def find(self, rows: Sequence[Row], detail: JobDetail | None = None) -> tuple[dict[str, str], str]:
-        """Absolute paths by the ids of jobs that name one, each path once, for the last of those that share it; and in
-        words why one that is named is not known, '' where none is. Raises what keeps the cluster from answering.
+    async def find(
+        self, rows: Sequence[Row], detail: JobDetail | None = None
+    ) -> tuple[dict[str, str], str]:
+        """Absolute paths by the ids of jobs that name one, each path once, for the last of those
+        that share it; and in words why one that is named is not known, '' where none is. Raises
+        what keeps the cluster from answering.
 
         `detail` is that of the one row where it is known already.
         """
@@ -243,7 +281,9 @@ class NamedMetricsFiles:
         own = {name: value for name, value in self._environment.items() if value}
         return path_in_script((METRICS,), text, {**own, **known})
 
-    async def _text(self, job_id: str, name: str, detail: JobDetail | None) -> tuple[str, str] | None:
+    async def _text(
+        self, job_id: str, name: str, detail: JobDetail | None
+    ) -> tuple[str, str] | None:
         """(where it is named, the path), or ('', the script)."""
         if path := await asyncio.to_thread(self._launched, job_id, name):
             return "its request", path

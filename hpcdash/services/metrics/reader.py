@@ -1,6 +1,7 @@
 """Reads metrics from the bytes of a log, as it grows or stretch by stretch.
 
-Lines of a shape that was seen before are read many at once, all others carefully one by one; both say the same.
+Lines of a shape that was seen before are read many at once, all others carefully one by one; both
+say the same.
 """
 
 from __future__ import annotations
@@ -31,21 +32,27 @@ UP = b"\x1f"
 OVERLONG = b"\x1e"
 _TABLE_WORDS = (b"epoch", b" epoch", b"step", b" step", b"iter", b" iter")
 _BLANK = frozenset((b"", b" ", UP, b" " + UP))
-_TABLE = bytes(0x0A if code == 0x0D else 0x20 if code in (0x09, 0x0B, 0x0C) else code for code in range(256))
+_TABLE = bytes(
+    0x0A if code == 0x0D else 0x20 if code in (0x09, 0x0B, 0x0C) else code for code in range(256)
+)
 _DELETED = b"\0\b\x1c\x1d\x1e\x1f"
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 # Of the usual ones, of up to so many letters between `[` and `m`.
 _COLOUR_LETTERS = 6
-_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])")
+_ESCAPE = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])"
+)
 
 
 class MetricReader:
-    """Reads a log forwards, in pieces of any size: how the bytes are cut makes no difference to the samples.
+    """Reads a log forwards, in pieces of any size: how the bytes are cut makes no difference to the
+    samples.
 
-    `patterns` are a person's own regular expressions (see metric_patterns; raises ConfigError naming a bad one).
-    Reading begins at the offset `at`; where that may be in the middle of something (`is_cut`, by default everywhere but
-    at 0), samples are given only from `whole_from` on. `csv_header` names the columns of a CSV whose header stands
-    before `at`. `names` are metrics that are known already: they count for the most that there may be.
+    `patterns` are a person's own regular expressions (see metric_patterns; raises ConfigError
+    naming a bad one). Reading begins at the offset `at`; where that may be in the middle of
+    something (`is_cut`, by default everywhere but at 0), samples are given only from `whole_from`
+    on. `csv_header` names the columns of a CSV whose header stands before `at`. `names` are metrics
+    that are known already: they count for the most that there may be.
     """
 
     def __init__(
@@ -60,7 +67,9 @@ class MetricReader:
         cut = at > 0 if is_cut is None else is_cut
         self._columns = SampleColumns(names)
         header = tuple(csv_header) if csv_header else None
-        self._lines = LineReader(self._columns, compile_patterns(patterns), at, is_cut=cut, csv_header=header)
+        self._lines = LineReader(
+            self._columns, compile_patterns(patterns), at, is_cut=cut, csv_header=header
+        )
         self._position = at
         self._tail = b""
         # Bytes of a line that is too long, or whose beginning is not known, are not kept.
@@ -90,9 +99,11 @@ class MetricReader:
         return self._lines.header_at
 
     def feed(self, content: bytes, *, is_end: bool = False) -> MetricBatch:
-        """The samples that are certain after these bytes; `is_end`: nothing follows, what is open is closed.
+        """The samples that are certain after these bytes; `is_end`: nothing follows, what is open
+        is closed.
 
-        The last line, a block, and a bar that may be painted once more, are held until what follows them is there.
+        The last line, a block, and a bar that may be painted once more, are held until what follows
+        them is there.
         """
         for start in range(0, len(content), _PIECE_BYTES):
             self._take(content[start : start + _PIECE_BYTES])
@@ -142,14 +153,25 @@ class MetricReader:
             rest, blocks = self._fitting(lines, offsets)
             if len(rest) == len(lines) and not is_hinted:
                 is_hinted = self._hinted(lines)
-            hinted = is_hinted if len(rest) == len(lines) else self._hinted([lines[index] for index in rest])
+            hinted = (
+                is_hinted
+                if len(rest) == len(lines)
+                else self._hinted([lines[index] for index in rest])
+            )
             taken = self._read_some(lines, offsets, rest, blocks, hinted)
             lines, offsets, is_hinted = lines[taken:], offsets[taken:], is_hinted[taken:]
 
     def _read_some(
-        self, lines: list[bytes], offsets: Integers, rest: Sequence[int], blocks: list[Block], hinted: list[bool]
+        self,
+        lines: list[bytes],
+        offsets: Integers,
+        rest: Sequence[int],
+        blocks: list[Block],
+        hinted: list[bool],
     ) -> int:
-        """Take in lines up to the end, or to the one that taught something about those that follow: how many."""
+        """Take in lines up to the end, or to the one that taught something about those that follow:
+        how many.
+        """
         if blocks and (header := self._first_header(lines, rest, hinted)) is not None:
             # What follows is read under another header.
             if header:
@@ -216,11 +238,15 @@ class MetricReader:
         hinted[np.searchsorted(ends, np.array(found, np.int64))] = True
         return hinted.tolist()
 
-    def _first_header(self, lines: list[bytes], rest: Sequence[int], hinted: list[bool]) -> int | None:
+    def _first_header(
+        self, lines: list[bytes], rest: Sequence[int], hinted: list[bool]
+    ) -> int | None:
         if self._lines.headers_left <= 0:
             return None
         for index, is_hinted in zip(rest, hinted, strict=True):
-            if is_hinted and (b"," in lines[index] or lines[index].lower().startswith(_TABLE_WORDS)):
+            if is_hinted and (
+                b"," in lines[index] or lines[index].lower().startswith(_TABLE_WORDS)
+            ):
                 header = read_header(lines[index].decode("utf-8", "replace").rstrip(" "))
                 if header is not None and header != self._lines.csv_header:
                     return index
@@ -257,7 +283,9 @@ class MetricReader:
 
 
 def last_line_end(content: bytes) -> int:
-    """Where the last line that is complete ends, its newline or carriage return included; 0 where none does."""
+    """Where the last line that is complete ends, its newline or carriage return included; 0 where
+    none does.
+    """
     return max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
 
 

@@ -1,4 +1,6 @@
-"""The metrics of a job from its logs: the newest part at once, what is new as it comes, the rest backwards."""
+"""The metrics of a job from its logs: the newest part at once, what is new as it comes, the rest
+backwards.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,15 @@ TOLD_SECONDS = 0.25
 TOLD_FILLING_SECONDS = 0.5
 # Of many places the newest are looked at before anything is shown, until one is there.
 _MOST_OPENED = 4
-# Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the slowest.
+# Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the
+# slowest.
 _FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
 # Whether that is due is looked at so often.
 _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
 _LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
-# A log that waits for the line to come back, or is of a job that ended, is looked at so seldom; the latter the more
-# seldom the longer it is missing.
+# A log that waits for the line to come back, or is of a job that ended, is looked at so seldom; the
+# latter the more seldom the longer it is missing.
 SELDOM_SECONDS, MOST_SELDOM_SECONDS = 30.0, 600.0
 QUIET_SECONDS = 2.0
 # Its end and its beginning.
@@ -40,7 +43,9 @@ COMMANDS_TO_OPEN = 2
 
 
 class Progress(Struct, frozen=True):
-    """How much was read of all the logs of a run, in bytes; `is_whole` once their beginnings are there."""
+    """How much was read of all the logs of a run, in bytes; `is_whole` once their beginnings are
+    there.
+    """
 
     read_bytes: int = 0
     total_bytes: int = 0
@@ -48,13 +53,13 @@ class Progress(Struct, frozen=True):
 
 
 class WatchedRun:
-    """The metrics of one job, or of an array's tasks joined by step, as far as they are read: of its stdout and stderr,
-    and of the file that it names in HPCDASH_METRICS.
+    """The metrics of one job, or of an array's tasks joined by step, as far as they are read: of
+    its stdout and stderr, and of the file that it names in HPCDASH_METRICS.
 
-    `patterns` are a person's own regular expressions, as of logs.metric_reader. `file` is a metrics file that is
-    read in place of all these (JSON lines, CSV), '' for none; with it `job_id` may be ''. `task` is the number of one
-    task of the array.
-    `exact_points` are kept as they were written, older ones folded. Raises ConfigError naming a bad pattern.
+    `patterns` are a person's own regular expressions, as of logs.metric_reader. `file` is a metrics
+    file that is read in place of all these (JSON lines, CSV), '' for none; with it `job_id` may be
+    ''. `task` is the number of one task of the array. `exact_points` are kept as they were written,
+    older ones folded. Raises ConfigError naming a bad pattern.
     """
 
     def __init__(
@@ -100,7 +105,9 @@ class WatchedRun:
 
     @property
     def row(self) -> Row | None:
-        """The job's row of domain.schema.JOBS, of an array that of its newest task; None before `open`."""
+        """The job's row of domain.schema.JOBS, of an array that of its newest task; None before
+        `open`.
+        """
         return None if self._located is None else self._located.row
 
     @property
@@ -157,7 +164,9 @@ class WatchedRun:
     # -- reading
 
     async def open(self) -> None:
-        """Find the logs and read their newest part; raises NoSuchJob and what keeps the cluster from answering."""
+        """Find the logs and read their newest part; raises NoSuchJob and what keeps the cluster
+        from answering.
+        """
         await self._locate()
         for place in list(reversed(self._places.values()))[:_MOST_OPENED]:
             await asyncio.gather(*(source.open() for source in place.sources))
@@ -185,7 +194,8 @@ class WatchedRun:
     async def read_whole(
         self, progressed: Callable[[], None] = lambda: None, limit_seconds: float | None = None
     ) -> bool:
-        """Read all there is now, without rest, where nothing is followed; whether it was read within the limit.
+        """Read all there is now, without rest, where nothing is followed; whether it was read
+        within the limit.
 
         Raises what keeps the cluster from answering.
         """
@@ -208,24 +218,36 @@ class WatchedRun:
     # -- where it is
 
     async def _locate(self) -> None:
-        """Find what there is to read; what is read already is kept, in a file that was moved too."""
-        located = await locate_metrics(self.store, self.job_id, file=self._file, task=self._task, named=self._named)
-        count = max(1, sum(1 + (place.files.stderr is not None) + bool(place.own) for place in located.places))
+        """Find what there is to read; what is read already is kept, in a file that was moved
+        too.
+        """
+        located = await locate_metrics(
+            self.store, self.job_id, file=self._file, task=self._task, named=self._named
+        )
+        count = max(
+            1,
+            sum(1 + (place.files.stderr is not None) + bool(place.own) for place in located.places),
+        )
         found: dict[str, MetricFile] = {}
         for place in located.places:
             files = place.files
-            paths = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None]
+            paths = [
+                path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None
+            ]
             before = self._places.get(place.job_id)
             own = before.own if before is not None else None
             if own is None and place.own:
                 own = self._source(self._file_at(place.own), count)
             if before is None:
-                sources = tuple(self._source(self._file_at(path, files.host), count) for path in paths)
+                sources = tuple(
+                    self._source(self._file_at(path, files.host), count) for path in paths
+                )
                 found[place.job_id] = MetricFile(place.job_id, place.is_over, sources, own)
                 continue
             before.own = own
             for source, path in zip(before.streams, paths, strict=False):
-                # Where history tells of a job its paths may be guesses: what is there is gone on with.
+                # Where history tells of a job its paths may be guesses: what is there is gone on
+                # with.
                 if (source.file.path, source.file.host) != (path, files.host) and source.problem:
                     source.file = self._file_at(path, files.host)
                     before.looked_of(source).missed = 0
@@ -240,10 +262,15 @@ class WatchedRun:
         self._located = located
 
     def _file_at(self, path: str, host: str = "") -> StampedFile:
-        return StampedFile(self.store.transport, path, host, () if host else self.store.reader_of(path))
+        return StampedFile(
+            self.store.transport, path, host, () if host else self.store.reader_of(path)
+        )
 
     def _source(self, file: StampedFile, count: int) -> MetricSource:
-        points, cells = max(self._exact_points // count, _LEAST_POINTS), max(CELLS // count, _LEAST_CELLS)
+        points, cells = (
+            max(self._exact_points // count, _LEAST_POINTS),
+            max(CELLS // count, _LEAST_CELLS),
+        )
         return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
 
     # -- following
@@ -261,15 +288,25 @@ class WatchedRun:
             await asyncio.sleep(TOLD_FILLING_SECONDS if self._is_filling else TOLD_SECONDS)
 
     async def _fill(
-        self, *, is_patient: bool, progressed: Callable[[], None] = lambda: None, over: float | None = None
+        self,
+        *,
+        is_patient: bool,
+        progressed: Callable[[], None] = lambda: None,
+        over: float | None = None,
     ) -> None:
-        """Read backwards, the newest place first; patiently: as much rest as reading, and on when the line is back."""
+        """Read backwards, the newest place first; patiently: as much rest as reading, and on when
+        the line is back.
+        """
         self._is_filling = not self.progress.is_whole
         try:
             for place in reversed(list(self._places.values())):
                 for source in place.sources:
                     looked = place.looked_of(source)
-                    while not (source.is_whole or _is_past(over) or (is_patient and looked.is_awaited(place, source))):
+                    while not (
+                        source.is_whole
+                        or _is_past(over)
+                        or (is_patient and looked.is_awaited(place, source))
+                    ):
                         if is_patient:
                             await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
                         began = time.monotonic()
@@ -287,7 +324,9 @@ class WatchedRun:
                         self._dirty.set()
                         progressed()
                         if is_patient:
-                            await asyncio.sleep(min(time.monotonic() - began, LONGEST_PAUSE_SECONDS))
+                            await asyncio.sleep(
+                                min(time.monotonic() - began, LONGEST_PAUSE_SECONDS)
+                            )
         finally:
             self._is_filling = False
 
@@ -307,7 +346,8 @@ class WatchedRun:
         while True:
             seconds, _, _ = next_look(self._places.values())
             if seconds <= 0:
-                # Where reads are few they go to what grows; meanwhile another may have become the first.
+                # Where reads are few they go to what grows; meanwhile another may have become the
+                # first.
                 await self._turn()
                 seconds, place, source = next_look(self._places.values())
                 if place is not None and source is not None:
@@ -316,7 +356,10 @@ class WatchedRun:
             await asyncio.sleep(max(seconds, 0.0))
 
     async def _keep_asking(self) -> None:
-        """Ask for the job's state where it is quiet. No read is waited for: where these are few a turn is long."""
+        """Ask for the job's state where it is quiet.
+
+        No read is waited for: where these are few a turn is long.
+        """
         asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
         while True:
             await asyncio.sleep(_STATE_TICK_SECONDS)
@@ -331,7 +374,10 @@ class WatchedRun:
                 and now - asked_at >= state_pause
                 and (quiet >= QUIET_SECONDS or self.is_array)
             ):
-                asked_at, state_pause = time.monotonic(), min(2 * state_pause, _LONGEST_STATE_SECONDS)
+                asked_at, state_pause = (
+                    time.monotonic(),
+                    min(2 * state_pause, _LONGEST_STATE_SECONDS),
+                )
                 await self._ask_again()
 
     @property
@@ -359,7 +405,9 @@ class WatchedRun:
                 self._located = replace(self._located, is_over=True)
         except HpcdashError as error:
             # The logs are still read, and the scheduler asked again.
-            self._say(error.message if isinstance(error, UnreachableError | CommandTimedOut) else "")
+            self._say(
+                error.message if isinstance(error, UnreachableError | CommandTimedOut) else ""
+            )
             return
         self._dirty.set()
 
@@ -370,8 +418,9 @@ class WatchedRun:
 
 
 async def _end(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel until they have ended: a wait that ends at the same moment may swallow it (asyncio.wait_for of Python
-    3.11)."""
+    """Cancel until they have ended: a wait that ends at the same moment may swallow it
+    (asyncio.wait_for of Python 3.11).
+    """
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:
@@ -384,8 +433,9 @@ def _is_past(moment: float | None) -> bool:
 
 
 class Looked(Struct):
-    """When a source was looked at and had something new; `is_finished` once nothing more is to come. `missed` counts
-    how often it was not to be had after its job's end."""
+    """When a source was looked at and had something new; `is_finished` once nothing more is to
+    come. `missed` counts how often it was not to be had after its job's end.
+    """
 
     moved_at: float = field(default_factory=time.monotonic)
     looked_at: float = 0.0
@@ -403,15 +453,21 @@ class Looked(Struct):
         self.tried_at = time.monotonic()
 
     def is_awaited(self, place: MetricFile, source: MetricSource) -> bool:
-        """Whether it is not to be had, and its next look comes later: while its job lives at the pace of what grows."""
+        """Whether it is not to be had, and its next look comes later: while its job lives at the
+        pace of what grows.
+        """
         if not source.problem:
             return False
-        pause = max(min(SELDOM_SECONDS * 2**self.missed / 2, MOST_SELDOM_SECONDS), source.file.pause_seconds)
+        pause = max(
+            min(SELDOM_SECONDS * 2**self.missed / 2, MOST_SELDOM_SECONDS), source.file.pause_seconds
+        )
         return may_grow(place) or (self.missed > 0 and time.monotonic() < self.tried_at + pause)
 
 
 class MetricFile(Struct):
-    """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file that it names."""
+    """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file
+    that it names.
+    """
 
     job_id: str
     is_over: bool
@@ -430,17 +486,25 @@ class MetricFile(Struct):
 def may_grow(place: MetricFile) -> bool:
     """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
     is_finished = all(place.looked_of(source).is_finished for source in place.sources)
-    return not is_finished and (not place.is_over or any(source.is_open for source in place.sources))
+    return not is_finished and (
+        not place.is_over or any(source.is_open for source in place.sources)
+    )
 
 
 def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, MetricSource | None]:
-    """What to look at next, which waited longest for its pace, and in how many seconds it is its time."""
+    """What to look at next, which waited longest for its pace, and in how many seconds it is its
+    time.
+    """
     now = time.monotonic()
     living = [place for place in places if may_grow(place)]
     # Many logs share the looks that one would have.
     share = max(1.0, len(living) / 4)
     longest = float("-inf")
-    found: tuple[float, MetricFile | None, MetricSource | None] = (LONGEST_PAUSE_SECONDS, None, None)
+    found: tuple[float, MetricFile | None, MetricSource | None] = (
+        LONGEST_PAUSE_SECONDS,
+        None,
+        None,
+    )
     for place in reversed(living):
         for source in place.sources:
             looked = place.looked_of(source)
@@ -453,8 +517,11 @@ def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, M
     return found
 
 
-async def look_at(place: MetricFile, source: MetricSource, moved: Callable[[], None], budget: CommandBudget) -> bool:
-    """Read what is new, telling of each piece by `moved`; whether anything else of it is another now.
+async def look_at(
+    place: MetricFile, source: MetricSource, moved: Callable[[], None], budget: CommandBudget
+) -> bool:
+    """Read what is new, telling of each piece by `moved`; whether anything else of it is another
+    now.
 
     Raises UnreachableError and CommandTimedOut, and is then not looked at for a while.
     """
@@ -488,7 +555,9 @@ async def look_at(place: MetricFile, source: MetricSource, moved: Callable[[], N
 
 
 def run_of(places: Sequence[MetricFile]) -> JoinedRun:
-    """What is known of all of them now; the times of each stream as its newest file says how far they are behind."""
+    """What is known of all of them now; the times of each stream as its newest file says how far
+    they are behind.
+    """
     own: list[MetricLog] = []
     logs: tuple[list[MetricLog], list[MetricLog]] = ([], [])
     behind = [0.0, 0.0, 0.0]
@@ -499,8 +568,14 @@ def run_of(places: Sequence[MetricFile]) -> JoinedRun:
         if place.own is not None:
             own += place.own.snapshot()
             behind[0] = _behind(place.own, behind[0])
-    return run_of_streams(*(MetricStream(one, by) for one, by in zip((own, *logs), behind, strict=True)))
+    return run_of_streams(
+        *(MetricStream(one, by) for one, by in zip((own, *logs), behind, strict=True))
+    )
 
 
 def _behind(source: MetricSource, before: float) -> float:
-    return source.file.behind_seconds if source.is_open and isinstance(source.file, StampedFile) else before
+    return (
+        source.file.behind_seconds
+        if source.is_open and isinstance(source.file, StampedFile)
+        else before
+    )

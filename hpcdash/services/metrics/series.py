@@ -1,8 +1,8 @@
 """Collects the samples of one log as they come, forward and backward, in bounded memory.
 
-The newest points are kept as they are, up to a number; older ones in cells that keep the lowest, highest, newest and
-mean value and which of nan, inf and -inf stood there. Which points are exact follows from what was read, not from its
-order.
+The newest points are kept as they are, up to a number; older ones in cells that keep the lowest,
+highest, newest and mean value and which of nan, inf and -inf stood there. Which points are exact
+follows from what was read, not from its order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ _JUMP_STRIDES = 8
 
 
 class SeriesMemory(Struct, frozen=True):
-    """What a log's memory holds: points read, points that are exact, cells of older ones, bytes of memory."""
+    """What a log's memory holds: points read, points that are exact, cells of older ones, bytes of
+    memory.
+    """
 
     points: int
     exact_points: int
@@ -67,12 +69,12 @@ class SeriesMemory(Struct, frozen=True):
 
 
 class Strip(Struct, frozen=True):
-    """One metric of one attempt in the order of the log; every array is of one length, from `exact_from` on single
-    points.
+    """One metric of one attempt in the order of the log; every array is of one length, from
+    `exact_from` on single points.
 
-    low, high, newest and mean are nan where a cell holds no finite value; `points` counts its finite values, `odd` is
-    made of NAN, PLUS_INF and MINUS_INF. Of single points low, high, newest and mean are one array. `x_first` and
-    `x_last` are (4, n), in the order of AXES.
+    low, high, newest and mean are nan where a cell holds no finite value; `points` counts its
+    finite values, `odd` is made of NAN, PLUS_INF and MINUS_INF. Of single points low, high, newest
+    and mean are one array. `x_first` and `x_last` are (4, n), in the order of AXES.
     """
 
     x_first: Floats
@@ -89,9 +91,12 @@ class Strip(Struct, frozen=True):
 class MetricLog:
     """The samples of one log file. Not safe to change while another thread reads it."""
 
-    def __init__(self, exact_points: int = EXACT_POINTS, cells: int = CELLS, border_bytes: int = 1 << 20) -> None:
-        """Keeps at most `exact_points` newest points of all metrics exact, begun at a multiple of `border_bytes` in the
-        log, and about `cells` cells of the older ones."""
+    def __init__(
+        self, exact_points: int = EXACT_POINTS, cells: int = CELLS, border_bytes: int = 1 << 20
+    ) -> None:
+        """Keeps at most `exact_points` newest points of all metrics exact, begun at a multiple of
+        `border_bytes` in the log, and about `cells` cells of the older ones.
+        """
         self._most_exact = exact_points
         self._most_cells = cells
         self._border_bytes = border_bytes
@@ -119,9 +124,12 @@ class MetricLog:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """In the order of the log. Lines of several ranks that overtake each other are no attempt, nor is the next
-        epoch where steps are counted within theirs: these count on. After 1000 beginnings attempts are no longer told
-        apart: one."""
+        """In the order of the log.
+
+        Lines of several ranks that overtake each other are no attempt, nor is the next epoch where
+        steps are counted within theirs: these count on. After 1000 beginnings attempts are no
+        longer told apart: one.
+        """
         return self._tell()[0]
 
     @property
@@ -141,7 +149,9 @@ class MetricLog:
             if self._one_attempt:
                 told = [attempt_of(self._stretches)]
             else:
-                before = steps_before(self._stretches, self._last_step) if self._leading == 0 else None
+                before = (
+                    steps_before(self._stretches, self._last_step) if self._leading == 0 else None
+                )
                 told = attempts_of(self._stretches, before, self._leading)
             self._told = self.version, tuple(told), before
         return self._told[1:]
@@ -160,11 +170,15 @@ class MetricLog:
 
     @property
     def first_epoch(self) -> float | None:
-        """The number of the first epoch that its steps are counted from, None where it does not show that."""
+        """The number of the first epoch that its steps are counted from, None where it does not
+        show that.
+        """
         return self._epochs.shown_first_epoch
 
     def beginning_with(self, first_epoch: float) -> MetricLog:
-        """The log, or a copy of it that counts its steps from that epoch where it does not show the first itself."""
+        """The log, or a copy of it that counts its steps from that epoch where it does not show the
+        first itself.
+        """
         if self._epochs.position is None or self.first_epoch is not None:
             return self
         kept = self.snapshot()
@@ -175,12 +189,18 @@ class MetricLog:
 
     @property
     def memory(self) -> SeriesMemory:
-        tables = [self._samples, *self._points.values(), *(cells.table for cells in self._cells.values())]
+        tables = [
+            self._samples,
+            *self._points.values(),
+            *(cells.table for cells in self._cells.values()),
+        ]
         cells = sum(len(kept.table) for kept in self._cells.values())
         return SeriesMemory(self._read, self._exact, cells, sum(table.nbytes for table in tables))
 
     def axes(self) -> tuple[str, ...]:
-        """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is always there."""
+        """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is
+        always there.
+        """
         has = [any(not np.isnan(attempt.first[i]) for attempt in self._stretches) for i in range(4)]
         return (*(name for name, known in zip(AXES, has, strict=True) if known), "point")
 
@@ -189,15 +209,23 @@ class MetricLog:
         return len(self._points[name]) + len(self._cells[name].table) if name in self._points else 0
 
     def append(self, batch: MetricBatch) -> None:
-        """Adds what stands behind everything that was read; samples that were read before are left out."""
+        """Adds what stands behind everything that was read; samples that were read before are left
+        out.
+        """
         if batch.last_step is not None:
             self._last_step = batch.last_step
         if self._ends is not None and batch.offsets.size and batch.offsets[0] <= self._ends[1]:
-            batch = _part(batch, int(np.searchsorted(batch.offsets, self._ends[1], side="right")), batch.offsets.size)
+            batch = _part(
+                batch,
+                int(np.searchsorted(batch.offsets, self._ends[1], side="right")),
+                batch.offsets.size,
+            )
         self._add(batch, behind=True)
 
     def prepend(self, batch: MetricBatch) -> None:
-        """Adds what stands before everything that was read; samples that were read before are left out."""
+        """Adds what stands before everything that was read; samples that were read before are left
+        out.
+        """
         if self._last_step is None:
             self._last_step = batch.last_step
         if self._ends is not None and batch.offsets.size and batch.offsets[-1] >= self._ends[0]:
@@ -205,8 +233,9 @@ class MetricLog:
         self._add(batch, behind=False)
 
     def snapshot(self) -> MetricLog:
-        """The log as it is now, to be read while this one goes on changing; shares its memory, and is not to be added
-        to. The outermost cells may already hold points that came later."""
+        """The log as it is now, to be read while this one goes on changing; shares its memory, and
+        is not to be added to. The outermost cells may already hold points that came later.
+        """
         kept = copy(self)
         kept._samples = copy(self._samples)
         kept._points = {name: copy(table) for name, table in self._points.items()}
@@ -216,8 +245,9 @@ class MetricLog:
         return kept
 
     def strip(self, name: str, first: int, until: int | None) -> Strip:
-        """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the log has no such
-        metric."""
+        """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the
+        log has no such metric.
+        """
         cells = self._cells[name].table.whole
         cells = cells[:, slice(*_within(cells[0], first, until))]
         samples = self._samples.whole
@@ -259,13 +289,17 @@ class MetricLog:
             if name not in self._points:
                 self._points[name], self._cells[name] = Table(2), Cells()
         for begin in _chunk_begins(batch.offsets.size, behind):
-            self._add_samples(_part(batch, begin, min(begin + _AT_ONCE, batch.offsets.size)), behind)
+            self._add_samples(
+                _part(batch, begin, min(begin + _AT_ONCE, batch.offsets.size)), behind
+            )
         if self._exact_offset:
             for cells in self._cells.values():
                 cells.keep_within(self._most_cells_each, self._attempt_offsets())
 
     def _counted_over_epochs(self, batch: MetricBatch, behind: bool) -> MetricBatch:
-        """The batch with its steps as all that was read shows them; what was added before is corrected too."""
+        """The batch with its steps as all that was read shows them; what was added before is
+        corrected too.
+        """
         before = copy(self._epochs)
         self._epochs.note(batch, is_behind=behind)
         if self._epochs.position is None:
@@ -296,8 +330,12 @@ class MetricLog:
         def at(place: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
             return float(moved(np.array(place[:1]), np.array(place[1:2]))[0]), *place[1:]
 
-        stretches = [replace(one, first=at(one.first), last=at(one.last)) for one in self._stretches]
-        self._stretches = reduce(lambda older, newer: put_together(older, [newer], self._leading), stretches, [])
+        stretches = [
+            replace(one, first=at(one.first), last=at(one.last)) for one in self._stretches
+        ]
+        self._stretches = reduce(
+            lambda older, newer: put_together(older, [newer], self._leading), stretches, []
+        )
         jumps = (replace(one, before=at(one.before), after=at(one.after)) for one in self._jumps)
         self._jumps = tuple(jump for jump in jumps if jump.steps > 0)
         self._refold()
@@ -310,7 +348,9 @@ class MetricLog:
                 names.add(name)
         if names.issuperset(batch.metrics):
             return batch
-        return replace(batch, metrics={name: points for name, points in batch.metrics.items() if name in names})
+        return replace(
+            batch, metrics={name: points for name, points in batch.metrics.items() if name in names}
+        )
 
     def _add_samples(self, batch: MetricBatch, behind: bool) -> None:
         self._read += sum(points.values.size for points in batch.metrics.values())
@@ -351,7 +391,9 @@ class MetricLog:
         self._samples.drop_first(count)
         self._first_sample += count
         offsets = oldest[0].astype(np.int64)
-        self._fold(MetricBatch(offsets, oldest[1], oldest[2], oldest[3], oldest[4], metrics), behind=True)
+        self._fold(
+            MetricBatch(offsets, oldest[1], oldest[2], oldest[3], oldest[4], metrics), behind=True
+        )
 
     def _fold(self, batch: MetricBatch, behind: bool) -> None:
         starts = self._attempt_offsets()
@@ -412,7 +454,9 @@ class MetricLog:
         return max(self._most_cells // len(self._points), min(self._most_cells, 1024))
 
     def _attempt_offsets(self) -> Integers:
-        """Where each attempt begins, or may as the steps jump, for cells not to hold points of two of them."""
+        """Where each attempt begins, or may as the steps jump, for cells not to hold points of two
+        of them.
+        """
         if self._one_attempt:
             return np.empty(0, dtype=np.int64)
         begins = {attempt.offset for attempt in self._stretches}
@@ -456,7 +500,9 @@ def _strip(cells: Floats, axes: Floats, values: Floats) -> Strip:
         exact = values
         points = np.ones(values.size)
     else:
-        odd = np.isnan(values) * NAN + (values == np.inf) * PLUS_INF + (values == -np.inf) * MINUS_INF
+        odd = (
+            np.isnan(values) * NAN + (values == np.inf) * PLUS_INF + (values == -np.inf) * MINUS_INF
+        )
         exact = np.where(finite, values, np.nan)
         points = finite.astype(float)
     count = cells.shape[1]
@@ -465,7 +511,11 @@ def _strip(cells: Floats, axes: Floats, values: Floats) -> Strip:
     assert cells.shape[0] == CELL_ROWS
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.clip(cells[TOTAL] / cells[COUNT], cells[LOW], cells[HIGH])
-    odd_cells = (cells[NANS] > 0) * NAN + (cells[PLUS_INFS] > 0) * PLUS_INF + (cells[MINUS_INFS] > 0) * MINUS_INF
+    odd_cells = (
+        (cells[NANS] > 0) * NAN
+        + (cells[PLUS_INFS] > 0) * PLUS_INF
+        + (cells[MINUS_INFS] > 0) * MINUS_INF
+    )
     return Strip(
         np.concatenate((cells[FIRST:LAST], axes), axis=1),
         np.concatenate((cells[LAST:LOW], axes), axis=1),

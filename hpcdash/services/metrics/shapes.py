@@ -1,7 +1,8 @@
 """Reads many lines of one shape at once: the text between the numbers stays, the numbers change.
 
-What a number means is learnt from the careful reader: each is changed in turn, and what changes in what it says is
-looked at. A shape is kept only if it says the same as the careful reader of lines in which all numbers are others.
+What a number means is learnt from the careful reader: each is changed in turn, and what changes in
+what it says is looked at. A shape is kept only if it says the same as the careful reader of lines
+in which all numbers are others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcdash.services.metrics.batch import Block, Floats, Integers
-from hpcdash.services.metrics.vocabulary import NUMBER, STAMP, STAMP_LETTERS, Reading, is_step, number_of
+from hpcdash.services.metrics.vocabulary import (
+    NUMBER,
+    STAMP,
+    STAMP_LETTERS,
+    Reading,
+    is_step,
+    number_of,
+)
 
 Careful = Callable[[str], Reading | None]
 
@@ -25,7 +33,9 @@ _FIELD_TOKEN = re.compile(r"(?<![\w.@])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\
 _DIGITS = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?|nan|NaN|inf")
 _STRICT = rb"[-+]?(?:%s(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?%s)"
 _NUMERIC = b"0123456789.+-eEnaNif"
-_OTHER_LETTERS = bytes(code for code in b" abcdefghijklmnopqrstuvwxyz" + bytes(range(65, 91)) if code not in _NUMERIC)
+_OTHER_LETTERS = bytes(
+    code for code in b" abcdefghijklmnopqrstuvwxyz" + bytes(range(65, 91)) if code not in _NUMERIC
+)
 _MOST_FIELDS = 64
 _MOST_LITERALS = 120
 _FIRST_CODE = 0x80
@@ -35,8 +45,9 @@ _DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 class _Field(NamedTuple):
-    """What a number of the line is: one of _PLACES, `=NAME` of a metric, "" for nothing that counts. An epoch may
-    count `epoch_steps` for the step, from `first_epoch` on."""
+    """What a number of the line is: one of _PLACES, `=NAME` of a metric, "" for nothing that
+    counts. An epoch may count `epoch_steps` for the step, from `first_epoch` on.
+    """
 
     role: str
     scale: float
@@ -60,7 +71,9 @@ def _parsed(text: bytes) -> Floats | None:
 
 
 def _are_thousands(text: bytes) -> bool:
-    """Whether each comma parts thousands: one to three digits before it, no point before these, and three behind."""
+    """Whether each comma parts thousands: one to three digits before it, no point before these, and
+    three behind.
+    """
     letters = np.frombuffer(b"    " + text + b"    ", np.uint8)
     commas = np.flatnonzero(letters == 0x2C)
     around = letters[commas[:, None] + np.arange(-4, 5)]
@@ -78,7 +91,9 @@ def skeleton(line: str) -> str:
 
 
 class Shape:
-    """A shape: literal text, with a number between each two literals, and perhaps a time near the beginning."""
+    """A shape: literal text, with a number between each two literals, and perhaps a time near the
+    beginning.
+    """
 
     def __init__(
         self,
@@ -100,7 +115,9 @@ class Shape:
         self._codes = list(codes.items())
         self._residue = b"".join(codes[joint] for joint in joints)
         self._kept = _NUMERIC + b"," if commas else _NUMERIC
-        short = sorted({joint.translate(None, _OTHER_LETTERS) for joint in joints}, key=len, reverse=True)
+        short = sorted(
+            {joint.translate(None, _OTHER_LETTERS) for joint in joints}, key=len, reverse=True
+        )
         is_parted = all(literal.translate(None, _NUMERIC) for literal in short)
         self._short = short if is_parted and not commas else None
         cut = stamp[0] if stamp else len(raw[0])
@@ -109,22 +126,37 @@ class Shape:
         whole = rb"(?:\d{1,3}(?:,\d{3})+|\d+)" if commas else rb"\d+"
         # 5ms, 1.2k: a word right behind a number makes none of `nan`.
         self._finite = [place for place, literal in enumerate(raw[1:]) if literal[:1].isalpha()]
-        numbers = [_STRICT % (whole, b"" if i in self._finite else b"|nan|NaN|inf") for i in range(len(fields))]
+        numbers = [
+            _STRICT % (whole, b"" if i in self._finite else b"|nan|NaN|inf")
+            for i in range(len(fields))
+        ]
         first = re.escape(raw[0])
         if stamp:
             shown = re.sub(rb"\d", rb"\\d", re.escape(stamp[1].encode()))
             first = re.escape(raw[0][:cut]) + shown + re.escape(raw[0][cut:])
-        rest = (number + re.escape(literal) for number, literal in zip(numbers, raw[1:], strict=True))
+        rest = (
+            number + re.escape(literal) for number, literal in zip(numbers, raw[1:], strict=True)
+        )
         self._pattern = re.compile(first + b"".join(rest))
 
-    def read(self, lines: Sequence[bytes], offsets: Integers) -> tuple[Block | None, list[int] | None]:
-        """The samples of those lines that fit, and which do not (None: all fit); lines are ASCII or do not fit."""
+    def read(
+        self, lines: Sequence[bytes], offsets: Integers
+    ) -> tuple[Block | None, list[int] | None]:
+        """The samples of those lines that fit, and which do not (None: all fit); lines are ASCII or
+        do not fit.
+        """
         columns = self._columns(lines)
         if columns is not None:
             return self._block(columns, offsets), None
         begin, middle, last = self._begin, self._middle, self._last
-        near = [i for i, line in enumerate(lines) if line.startswith(begin) and line.endswith(last) and middle in line]
-        columns = self._columns([lines[i] for i in near]) if near and len(near) < len(lines) else None
+        near = [
+            i
+            for i, line in enumerate(lines)
+            if line.startswith(begin) and line.endswith(last) and middle in line
+        ]
+        columns = (
+            self._columns([lines[i] for i in near]) if near and len(near) < len(lines) else None
+        )
         if columns is None and near:
             fullmatch = self._pattern.fullmatch
             near = [i for i in near if fullmatch(lines[i])]
@@ -153,7 +185,9 @@ class Shape:
         return None if numbers is None else self._checked(numbers, len(lines), times)
 
     def _numbers_of_alike(self, text: bytes, lines: Sequence[bytes]) -> Floats | None:
-        """All numbers in turn, where no line differs from the first in more than digits, points and signs."""
+        """All numbers in turn, where no line differs from the first in more than digits, points and
+        signs.
+        """
         rest = text.translate(None, b"0123456789.+-")
         if self._short is None or rest != rest[: rest.index(b"\n") + 1] * len(lines):
             return None
@@ -188,7 +222,9 @@ class Shape:
                 return None
             if field.role in ("step", "last_step"):
                 column = table[:, index] * field.scale
-                if not bool(((column >= 0) & (column == np.floor(column)) & (column < 2.0**53)).all()):
+                if not bool(
+                    ((column >= 0) & (column == np.floor(column)) & (column < 2.0**53)).all()
+                ):
                     return None
         return _Columns(table, times)
 
@@ -201,7 +237,11 @@ class Shape:
             if epoch_steps:
                 earlier = (columns.numbers[:, index] - first_epoch) * epoch_steps
             if role:
-                column = columns.numbers[:, index] * scale if scale != 1.0 else columns.numbers[:, index].copy()
+                column = (
+                    columns.numbers[:, index] * scale
+                    if scale != 1.0
+                    else columns.numbers[:, index].copy()
+                )
                 (metrics if role[0] == "=" else places)[role.removeprefix("=")] = column
         if "step" in places:
             places["step"] += earlier
@@ -230,18 +270,26 @@ class Shape:
 
 
 def learn_shape(line: str, careful: Careful) -> Shape | None:
-    """The shape of a line that `careful` reads, None where its numbers do not each mean one thing."""
+    """The shape of a line that `careful` reads, None where its numbers do not each mean one
+    thing.
+    """
     base = careful(line)
     if base is None or not line.isascii() or is_step(base.step) is False:
         return None
     stamp = STAMP.search(line, 0, STAMP_LETTERS)
     if stamp is not None and (stamp[11] or base.time != base.time):
         return None
-    return _learn(line, base, stamp, careful, _TOKEN) or _learn(line, base, stamp, careful, _FIELD_TOKEN)
+    return _learn(line, base, stamp, careful, _TOKEN) or _learn(
+        line, base, stamp, careful, _FIELD_TOKEN
+    )
 
 
 def _learn(
-    line: str, base: Reading, stamp: re.Match[str] | None, careful: Careful, pattern: re.Pattern[str]
+    line: str,
+    base: Reading,
+    stamp: re.Match[str] | None,
+    careful: Careful,
+    pattern: re.Pattern[str],
 ) -> Shape | None:
     # What stands before the time, a rank or so, is taken for fixed.
     begin = 0 if stamp is None else stamp.end()
@@ -257,7 +305,9 @@ def _learn(
         return None
     literals = _literals(line, [span for span, _ in kept], stamp.span() if stamp else None)
     numeric = set(_NUMERIC.decode())
-    if len(set(literals)) > _MOST_LITERALS or any(set(literal) <= numeric for literal in literals[1:-1]):
+    if len(set(literals)) > _MOST_LITERALS or any(
+        set(literal) <= numeric for literal in literals[1:-1]
+    ):
         return None
     commas = any("," in line[start:end] for (start, end), _ in kept)
     where = (stamp.start(), stamp[0]) if stamp else None
@@ -266,7 +316,9 @@ def _learn(
     return shape if all(_agrees(shape, each, careful) for each in (line, *others)) else None
 
 
-def _literals(line: str, spans: list[tuple[int, int]], stamp: tuple[int, int] | None) -> tuple[str, ...]:
+def _literals(
+    line: str, spans: list[tuple[int, int]], stamp: tuple[int, int] | None
+) -> tuple[str, ...]:
     edges = [0, *(edge for span in spans for edge in span), len(line)]
     literals = [line[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
     if stamp is not None:
@@ -282,8 +334,14 @@ def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) 
         reading = careful(changed)
         if reading is None or list(reading.values) != list(base.values):
             return None
-        moved = [place for place in _PLACES if not _same(getattr(reading, place), getattr(base, place))]
-        moved += [f"={name}" for name, value in reading.values.items() if not _same(value, base.values[name])]
+        moved = [
+            place for place in _PLACES if not _same(getattr(reading, place), getattr(base, place))
+        ]
+        moved += [
+            f"={name}"
+            for name, value in reading.values.items()
+            if not _same(value, base.values[name])
+        ]
         if not _same(reading.time, base.time) or reading.position != base.position:
             return None
         written = number_of(changed[span[0] : span[0] + _length(changed, line, span)])
@@ -352,8 +410,12 @@ def _agrees(shape: Shape, line: str, careful: Careful) -> bool:
     )
 
 
-def _without_stamps(text: bytes, count: int, column: int, stamp: str) -> tuple[bytes, Floats] | None:
-    """The text without the time that stands at `column` of each of its lines, and those times in epoch seconds."""
+def _without_stamps(
+    text: bytes, count: int, column: int, stamp: str
+) -> tuple[bytes, Floats] | None:
+    """The text without the time that stands at `column` of each of its lines, and those times in
+    epoch seconds.
+    """
     letters = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(letters == 0x0A)
     if len(ends) != count:
@@ -372,7 +434,11 @@ def _without_stamps(text: bytes, count: int, column: int, stamp: str) -> tuple[b
         return None
     # A digit, a sign or a zone right behind makes another time of it.
     behind = letters[starts + column + len(stamp)]
-    if bool((((behind >= 48) & (behind <= 58)) | np.isin(behind, np.frombuffer(b"Z+-,.", np.uint8))).any()):
+    if bool(
+        (
+            ((behind >= 48) & (behind <= 58)) | np.isin(behind, np.frombuffer(b"Z+-,.", np.uint8))
+        ).any()
+    ):
         return None
     if column and bool((letters[starts + column - 1] == 0x2E).any()):
         return None
@@ -388,7 +454,9 @@ def _seconds(digits: Integers) -> Floats | None:
     def number(start: int, end: int) -> Integers:
         return digits[:, start:end] @ (10 ** np.arange(end - start - 1, -1, -1))
 
-    year, month, day, hour, minute, second = (number(a, b) for a, b in pairwise((0, 4, 6, 8, 10, 12, 14)))
+    year, month, day, hour, minute, second = (
+        number(a, b) for a, b in pairwise((0, 4, 6, 8, 10, 12, 14))
+    )
     is_leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     is_date = (month >= 1) & (month <= 12) & (day >= 1) & (year > 0)
     if not bool((is_date & (hour < 24) & (minute < 60) & (second < 60)).all()):

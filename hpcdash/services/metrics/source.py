@@ -1,4 +1,6 @@
-"""Reads the metrics of one file: its newest part at once, what is added, and stretches backwards to its start."""
+"""Reads the metrics of one file: its newest part at once, what is added, and stretches backwards to
+its start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.vocabulary import newest_stamp, zone_behind_seconds
 from hpcdash.transport.base import Transport
 
-# What is read of the end at first, of the beginning (a CSV's header stands there), and of what is new at once.
+# What is read of the end at first, of the beginning (a CSV's header stands there), and of what is
+# new at once.
 FIRST_BYTES = 1 << 20
 HEAD_BYTES = 1 << 14
 NEW_BYTES = 4 << 20
@@ -39,7 +42,9 @@ _TAIL_BYTES = 1 << 14
 
 
 class _Read(Struct, frozen=True):
-    """What of the file was read: its samples are whole from `begin` on (None: not known yet) up to about `end`."""
+    """What of the file was read: its samples are whole from `begin` on (None: not known yet) up to
+    about `end`.
+    """
 
     begin: int | None = None
     end: int = 0
@@ -74,7 +79,8 @@ class MetricSource:
         self._read = _Read()
         # Under which header the rows at the beginning of what was read were read.
         self._csv_header: tuple[str, ...] | None = None
-        # From where all is to be read again, forwards, because its rows are under another header; None: nowhere.
+        # From where all is to be read again, forwards, because its rows are under another header;
+        # None: nowhere.
         self._again_from: int | None = None
         self._was_again = False
         # Grows whenever what was read is of another file than what comes.
@@ -114,21 +120,27 @@ class MetricSource:
             return frozenset(name for log in (*self._older, self._log) for name in log.names)
 
     def snapshot(self) -> list[MetricLog]:
-        """The logs, the oldest first, as they are now; what was cut or replaced comes before what is there."""
+        """The logs, the oldest first, as they are now; what was cut or replaced comes before what
+        is there.
+        """
         with self._lock:
             return [log.snapshot() for log in (*self._older, self._log) if log.names]
 
     # -- reading
 
     async def open(self) -> None:
-        """Read the newest part, where nothing was read yet; of a file that is not there, its `look`."""
+        """Read the newest part, where nothing was read yet; of a file that is not there, its
+        `look`.
+        """
         async with self._forwards:
             if not self.is_open:
                 await self._open()
 
     async def _open(self) -> None:
         length = FIRST_BYTES
-        end, head = await asyncio.gather(self._chunk("end", 0, length), self._chunk("", 0, HEAD_BYTES))
+        end, head = await asyncio.gather(
+            self._chunk("end", 0, length), self._chunk("", 0, HEAD_BYTES)
+        )
         while True:
             self.look = end.look
             if not end.look.is_there or end.look.problem:
@@ -140,7 +152,9 @@ class MetricSource:
             end = await self._chunk("end", 0, length)
 
     async def read_new(self) -> bool:
-        """Read what was appended, at most NEW_BYTES, or a file that replaced it; returns whether there was anything."""
+        """Read what was appended, at most NEW_BYTES, or a file that replaced it; returns whether
+        there was anything.
+        """
         async with self._forwards:
             return await self._read_new()
 
@@ -168,7 +182,9 @@ class MetricSource:
         return self.look.size > self._read.end
 
     async def read_before(self) -> bool:
-        """Read a stretch that stands before what was read; False where there is none, or it is not to be had now."""
+        """Read a stretch that stands before what was read; False where there is none, or it is not
+        to be had now.
+        """
         read, generation = self._read, self._generation
         if not read.begin or self.look.problem:
             return False
@@ -178,7 +194,11 @@ class MetricSource:
         begin = max(0, read.begin - self._stretch_bytes)
         began = time.monotonic()
         chunk = await self._chunk("", begin, read.begin - begin)
-        if not chunk.look.is_there or chunk.look.identity != read.identity or chunk.end < read.begin:
+        if (
+            not chunk.look.is_there
+            or chunk.look.identity != read.identity
+            or chunk.end < read.begin
+        ):
             # read_new finds out what became of it.
             return False
         self._adapt(time.monotonic() - began, len(chunk.content))
@@ -186,7 +206,9 @@ class MetricSource:
         return True
 
     async def _read_again(self) -> bool:
-        """Read again, forwards, what was read under a wrong header; the old points stay until that is done."""
+        """Read again, forwards, what was read under a wrong header; the old points stay until that
+        is done.
+        """
         begin, generation = self._again_from, self._generation
         if begin is None:
             return True
@@ -197,7 +219,11 @@ class MetricSource:
         mark, identity = b"", self._read.identity
         while at < until:
             chunk = await self._chunk("", at, min(NEW_BYTES, until - at))
-            if not chunk.content or chunk.look.identity != identity or generation != self._generation:
+            if (
+                not chunk.content
+                or chunk.look.identity != identity
+                or generation != self._generation
+            ):
                 return False
             await asyncio.to_thread(lambda content: log.append(reader.feed(content)), chunk.content)
             at, mark = chunk.end, (mark + chunk.content)[-MARK_BYTES:]
@@ -211,13 +237,16 @@ class MetricSource:
         return True
 
     async def finish(self, *, is_over: bool) -> bool:
-        """Take in what was left open because more might have followed, a block or a painted bar; a line that has no end
-        yet only where the job is over. Whether that was anything."""
+        """Take in what was left open because more might have followed, a block or a painted bar; a
+        line that has no end yet only where the job is over. Whether that was anything.
+        """
         return await asyncio.to_thread(self._finish, is_over)
 
     async def _chunk(self, place: str, offset: int, length: int) -> Chunk:
         async with self._turns:
-            return await (self.file.read_end(length) if place == "end" else self.file.read(offset, length))
+            return await (
+                self.file.read_end(length) if place == "end" else self.file.read(offset, length)
+            )
 
     def _adapt(self, seconds: float, length: int) -> None:
         """Longer stretches where the line is quick, shorter ones where it is slow."""
@@ -302,7 +331,9 @@ class MetricSource:
 
 
 def _is_table(reader: MetricReader, batch: MetricBatch, end: int) -> bool:
-    """Whether rows follow the last header that a stretch up to `end` has: in it, or right behind it."""
+    """Whether rows follow the last header that a stretch up to `end` has: in it, or right behind
+    it.
+    """
     header_at = reader.header_at
     if header_at is None:
         return False
@@ -312,10 +343,13 @@ def _is_table(reader: MetricReader, batch: MetricBatch, end: int) -> bool:
 
 
 class StampedFile(LogFile):
-    """`behind_seconds` is what is to be added to its stamps that bear no zone: 0 where they bear one, and while nothing
-    tells."""
+    """`behind_seconds` is what is to be added to its stamps that bear no zone: 0 where they bear
+    one, and while nothing tells.
+    """
 
-    def __init__(self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(transport, path, host, reader)
         self.behind_seconds = 0.0
         self._stamp: tuple[float, bool] | None = None
@@ -329,5 +363,7 @@ class StampedFile(LogFile):
             if stamp is not None and stamp != self._stamp:
                 self._stamp = stamp
                 at, has_zone = stamp
-                self.behind_seconds = 0.0 if has_zone else zone_behind_seconds(at, chunk.look.modified_at)
+                self.behind_seconds = (
+                    0.0 if has_zone else zone_behind_seconds(at, chunk.look.modified_at)
+                )
         return chunk

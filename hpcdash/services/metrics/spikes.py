@@ -1,4 +1,6 @@
-"""Finds spikes and divergence of a metric that should fall, against a robust level and its noise."""
+"""Finds spikes and divergence of a metric that should fall, against a robust level and its
+noise.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from hpcdash.services.metrics.findings import MetricFinding, format_number, form
 
 BLOCK = 64
 BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
-# How far medians of blocks scatter around their running median tells noise that is slower than a block.
+# How far medians of blocks scatter around their running median tells noise that is slower than a
+# block.
 _SCATTER_BLOCKS = 33
 # A normal deviation is 1.4826 median absolute deviations.
 MAD_TO_SIGMA = 1.4826
-# Noise is taken to be at least this part of the level: less is nothing that a person would be called for.
+# Noise is taken to be at least this part of the level: less is nothing that a person would be
+# called for.
 LEAST_NOISE = 0.005
 # So many points tell where the curve stands before one of them; among the first ones fewer do.
 BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
@@ -34,7 +38,8 @@ PATIENCE_POINTS = 48
 FEWEST_POINTS = 20
 # How rarely noise may pass: a point alone, and each of a row.
 _ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
-# How much of what was judged before is judged again when points come: more than what a level is measured over.
+# How much of what was judged before is judged again when points come: more than what a level is
+# measured over.
 _AGAIN_BLOCKS = 24
 MOST_FINDINGS = 200
 # The tail of the noise is measured on so many of the newest points.
@@ -42,8 +47,9 @@ _TAIL_POINTS = 200_000
 
 
 class Blocks(Struct, frozen=True):
-    """Of each block (n each) its slope a point, and median and median absolute deviation about that line; the last may
-    be of fewer points."""
+    """Of each block (n each) its slope a point, and median and median absolute deviation about that
+    line; the last may be of fewer points.
+    """
 
     medians: Floats
     deviations: Floats
@@ -54,11 +60,13 @@ NO_BLOCKS = Blocks(np.empty(0), np.empty(0), np.empty(0))
 
 
 class Levels(Struct, frozen=True):
-    """By block (n each): the level in its middle, the change a point up to there, and the noise; `expected` is where
-    the two blocks before lead to, a rise twice as steep, and `expected_slopes` how steep that is.
+    """By block (n each): the level in its middle, the change a point up to there, and the noise;
+    `expected` is where the two blocks before lead to, a rise twice as steep, and `expected_slopes`
+    how steep that is.
 
-    What points are measured from is nowhere below the straight line, nor below what the blocks before let expect: what
-    stands before a sudden drop is no spike, nor is a hump. The first block has no level.
+    What points are measured from is nowhere below the straight line, nor below what the blocks
+    before let expect: what stands before a sudden drop is no spike, nor is a hump. The first block
+    has no level.
     """
 
     middles: Floats
@@ -76,7 +84,9 @@ class Levels(Struct, frozen=True):
         return float(self.noises[point // BLOCK])
 
     def z_of(self, values: Floats, begin: int) -> Floats:
-        """How far the points from `begin` (a whole block) on stand above the level, in units of the noise."""
+        """How far the points from `begin` (a whole block) on stand above the level, in units of the
+        noise.
+        """
         blocks = np.arange(begin // BLOCK, self.middles.size)
         z: Floats = self._above(blocks).reshape(-1)[: values.size - begin]
         np.subtract(values[begin:], z, out=z)
@@ -86,7 +96,9 @@ class Levels(Struct, frozen=True):
     def z_of_noise(self, values: Floats, blocks: Blocks, begin: int) -> Floats:
         """The same from each block's own line, where points stand as often above as below."""
         first = begin // BLOCK
-        lines = blocks.medians[first:, None] + blocks.slopes[first:, None] * (np.arange(BLOCK) - _MIDDLE)
+        lines = blocks.medians[first:, None] + blocks.slopes[first:, None] * (
+            np.arange(BLOCK) - _MIDDLE
+        )
         z: Floats = lines.reshape(-1)[: values.size - begin]
         np.subtract(values[begin:], z, out=z)
         z /= np.repeat(self.noises[first:], BLOCK)[: z.size]
@@ -96,19 +108,28 @@ class Levels(Struct, frozen=True):
         """(blocks, 64); nan in the first block."""
         own, slopes = self.middles[blocks, None], self.slopes[blocks, None]
         before = np.maximum(blocks - 1, 0)
-        behind = np.where(blocks + 1 < self.slopes.size, self.slopes[(blocks + 1) % self.slopes.size], 0.0)[:, None]
+        behind = np.where(
+            blocks + 1 < self.slopes.size, self.slopes[(blocks + 1) % self.slopes.size], 0.0
+        )[:, None]
         since_before = np.arange(BLOCK) + (BLOCK - _MIDDLE)
         level: Floats = self.middles[before, None] + self.slopes[before, None] * since_before
         steps = np.arange(BLOCK) - _MIDDLE
         np.maximum(level[:, :_HALF], own + slopes * steps[:_HALF], out=level[:, :_HALF])
-        np.maximum(level[:, _HALF:], own + np.maximum(slopes, behind) * steps[_HALF:], out=level[:, _HALF:])
-        np.maximum(level, self.expected[blocks, None] + self.expected_slopes[blocks, None] * steps, out=level)
+        np.maximum(
+            level[:, _HALF:], own + np.maximum(slopes, behind) * steps[_HALF:], out=level[:, _HALF:]
+        )
+        np.maximum(
+            level,
+            self.expected[blocks, None] + self.expected_slopes[blocks, None] * steps,
+            out=level,
+        )
         level[blocks == 0] = np.nan
         return level
 
 
 def level_before(values: Floats, point: int) -> float:
-    """Where the curve stands just before a point: a robust line through the 32 points before it, led on to it.
+    """Where the curve stands just before a point: a robust line through the 32 points before it,
+    led on to it.
 
     Never outside of what these points span; nan of the first point.
     """
@@ -116,15 +137,20 @@ def level_before(values: Floats, point: int) -> float:
     if not before.size:
         return nan
     half = before.size // 2
-    slope = float(np.median(before[before.size - half :] - before[:half])) / (before.size - half) if half >= 4 else 0.0
+    slope = (
+        float(np.median(before[before.size - half :] - before[:half])) / (before.size - half)
+        if half >= 4
+        else 0.0
+    )
     since = np.arange(before.size) - before.size
     level = float(np.median(before - slope * since))
     return min(max(level, float(before.min())), float(before.max()))
 
 
 def z_at_first(values: Floats) -> Floats:
-    """How far each of the first 256 points stands above the 16 before it, in units of their own noise: there blocks are
-    too few to tell. nan of the first 16."""
+    """How far each of the first 256 points stands above the 16 before it, in units of their own
+    noise: there blocks are too few to tell. nan of the first 16.
+    """
     values = values[:FIRST_POINTS]
     z = np.full(values.size, nan)
     if values.size <= FEWEST_BEFORE:
@@ -144,7 +170,9 @@ def z_at_first(values: Floats) -> Floats:
 
 
 def blocks_of(values: Floats, known: Blocks, known_points: int) -> Blocks:
-    """Figures of all blocks of `values`; `known` are those when it had its first `known_points` alone."""
+    """Figures of all blocks of `values`; `known` are those when it had its first `known_points`
+    alone.
+    """
     whole_before = known_points // BLOCK
     whole = values.size // BLOCK * BLOCK
     parts = [_figures(values[whole_before * BLOCK : whole].reshape(-1, BLOCK))]
@@ -172,14 +200,18 @@ def levels_of(blocks: Blocks) -> Levels:
     """Level and noise along the curve."""
     middles = _median_around(blocks.medians, AROUND_BLOCKS)
     slopes = np.diff(middles, prepend=middles[:1]) / BLOCK
-    within = np.fmax(_median_before(blocks.deviations), _median_around(blocks.deviations, AROUND_BLOCKS))
+    within = np.fmax(
+        _median_before(blocks.deviations), _median_around(blocks.deviations, AROUND_BLOCKS)
+    )
     between = np.zeros(middles.size)
     # Where the running median is of what was before alone, a fall is no scatter.
     around = max(middles.size - AROUND_BLOCKS // 2, 0)
     if around:
         scatter = _median_around(np.abs(blocks.medians - middles)[:around], _SCATTER_BLOCKS)
         between = np.append(scatter, np.full(middles.size - around, scatter[-1]))
-    noises = np.maximum(MAD_TO_SIGMA * np.fmax(within, between), LEAST_NOISE * np.abs(middles) + 1e-12)
+    noises = np.maximum(
+        MAD_TO_SIGMA * np.fmax(within, between), LEAST_NOISE * np.abs(middles) + 1e-12
+    )
     # In the first block, only its own slope reveals a rise.
     steepness = np.concatenate((np.maximum(blocks.slopes[:1], 0), np.diff(blocks.medians) / BLOCK))
     steepness = np.concatenate(([0.0], np.where(steepness > 0, 2 * steepness, steepness)[:-1]))
@@ -193,7 +225,9 @@ def _median_before(figures: Floats) -> Floats:
 
 
 def _median_around(figures: Floats, window: int) -> Floats:
-    """A running median: at the beginning of fewer blocks, as many before as behind; at the end of what was before."""
+    """A running median: at the beginning of fewer blocks, as many before as behind; at the end of
+    what was before.
+    """
     half = window // 2
     around = np.empty(figures.size)
     if figures.size >= window:
@@ -205,10 +239,16 @@ def _median_around(figures: Floats, window: int) -> Floats:
 
 
 def _row_medians(rows: Floats) -> Floats:
-    """Medians along the second axis; sorting so short rows takes a tenth of the time of np.median."""
+    """Medians along the second axis; sorting so short rows takes a tenth of the time of
+    np.median.
+    """
     ordered = np.sort(rows, axis=1)
     middle = ordered.shape[1] // 2
-    medians: Floats = ordered[:, middle] if ordered.shape[1] % 2 else (ordered[:, middle - 1] + ordered[:, middle]) / 2
+    medians: Floats = (
+        ordered[:, middle]
+        if ordered.shape[1] % 2
+        else (ordered[:, middle - 1] + ordered[:, middle]) / 2
+    )
     return medians
 
 
@@ -234,11 +274,15 @@ NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, NO_BLOCKS, Limits(), 0)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def find_spikes(x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALYSED) -> SpikeAnalysis:
-    """Spikes and divergences of `values` (n) at `x` (n, ascending), oldest first; nan and inf take no part.
+def find_spikes(
+    x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALYSED
+) -> SpikeAnalysis:
+    """Spikes and divergences of `values` (n) at `x` (n, ascending), oldest first; nan and inf take
+    no part.
 
-    `before` is the analysis of the same series when it was shorter: only its end and what came is judged then. Of a
-    series that begins elsewhere everything is judged again. Of more than 200 the newest are told.
+    `before` is the analysis of the same series when it was shorter: only its end and what came is
+    judged then. Of a series that begins elsewhere everything is judged again. Of more than 200 the
+    newest are told.
     """
     finite = np.isfinite(values)
     if not finite.all():
@@ -254,7 +298,11 @@ def find_spikes(x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALY
     if values.size > 1.2 * judged:
         # Measure the tail of the noise again once there is a fifth more data.
         limits, judged = _limits_of(values, blocks, levels), values.size
-    kept = [finding for finding in before.findings if finding.step_to is not None and finding.step_from < x[begin]]
+    kept = [
+        finding
+        for finding in before.findings
+        if finding.step_to is not None and finding.step_from < x[begin]
+    ]
     again_from = max((finding.step_to or 0.0 for finding in kept), default=-np.inf)
     flagged = _flagged(levels.z_of(values, begin), limits) + begin
     if not begin and values.size >= FEWEST_POINTS:
@@ -264,11 +312,14 @@ def find_spikes(x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALY
     found = [_finding(x, values, start, back, levels) for start, back in spans]
     found += _slow_divergence(x, values, blocks.medians, levels.noises, [*kept, *found])
     merged = sorted([*kept, *found], key=lambda finding: finding.step_from)
-    return SpikeAnalysis(tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged)
+    return SpikeAnalysis(
+        tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged
+    )
 
 
 def _limits_of(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
-    """The z that noise with this run's tail reaches as rarely as is asked: a power law through two of its quantiles.
+    """The z that noise with this run's tail reaches as rarely as is asked: a power law through two
+    of its quantiles.
 
     Of the newest points; what is a spike by the lowest limits is not taken for noise.
     """
@@ -279,7 +330,10 @@ def _limits_of(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
     flagged = _flagged(levels.z_of(values, begin), Limits(np.inf)) + begin
     for start, back in _spans(values, flagged, levels):
         # A block that is in part of a spike has no line of its own.
-        first, behind = start // BLOCK * BLOCK, None if back is None else (back // BLOCK + 1) * BLOCK - begin
+        first, behind = (
+            start // BLOCK * BLOCK,
+            None if back is None else (back // BLOCK + 1) * BLOCK - begin,
+        )
         is_noise[first - begin : behind] = False
     z = z[is_noise]
     if z.size < 500:
@@ -338,7 +392,9 @@ def _back_at(values: Floats, start: int, limit: float) -> int | None:
     return None
 
 
-def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Levels) -> MetricFinding:
+def _finding(
+    x: Floats, values: Floats, start: int, back: int | None, levels: Levels
+) -> MetricFinding:
     until = values.size if back is None else back
     level = level_before(values, start)
     highest = start + int(np.argmax(values[start:until]))
@@ -348,7 +404,9 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Le
     rise = f"{format_number(level)} → {format_number(peak)}"
     if back is not None:
         after = back - start
-        words = f"spike at {format_step(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
+        words = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
+            "s" if after > 1 else ""
+        )
         return MetricFinding("spike", first, float(x[back]), peak, z, after, words, peak_at)
     if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
         words = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
@@ -358,7 +416,9 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Le
 
 
 def _stays_up(values: Floats, level: float) -> bool:
-    """Whether the newest points are nearly as far up as the upper half of the rise: it does not come back."""
+    """Whether the newest points are nearly as far up as the upper half of the rise: it does not
+    come back.
+    """
     return bool(np.median(values[-16:]) - level >= 0.8 * (np.quantile(values, 0.75) - level))
 
 
@@ -381,6 +441,7 @@ def _slow_divergence(
     peak = float(values[start:].max())
     z = (newest - best) / float(noises[-1])
     words = (
-        f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best to {format_number(newest)}"
+        f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best "
+        f"to {format_number(newest)}"
     )
     return [MetricFinding("divergence", float(x[start]), None, peak, z, None, words)]

@@ -15,7 +15,9 @@ from hpcdash.domain.units import format_amount
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.joined import JoinedRun
 
-Measure = Literal["seconds_per_step", "steps_per_second", "tokens_per_second", "samples_per_second", "teraflops"]
+Measure = Literal[
+    "seconds_per_step", "steps_per_second", "tokens_per_second", "samples_per_second", "teraflops"
+]
 NEWEST_SECONDS = 3600.0
 NEWEST_PART = 0.1
 # Below this the newest pace is told as unchanged.
@@ -31,10 +33,15 @@ _MEASURES: tuple[tuple[Measure, re.Pattern[str]], ...] = (
             rf"\b(?:tokens?|tok|toks|words?){_PER}(?:gpu{_PER}|device{_PER})?{_SECOND}\b|\b(?:tps|wps|tgs|tok s)\b"
         ),
     ),
-    ("samples_per_second", re.compile(rf"\b(?:samples?|examples?|images?|imgs?|sequences?|seqs?){_PER}{_SECOND}\b")),
+    (
+        "samples_per_second",
+        re.compile(rf"\b(?:samples?|examples?|images?|imgs?|sequences?|seqs?){_PER}{_SECOND}\b"),
+    ),
     (
         "steps_per_second",
-        re.compile(rf"\b(?:it|its|iter|iters|iterations?|steps?|batch|batches|updates?){_PER}{_SECOND}\b|\bups\b"),
+        re.compile(
+            rf"\b(?:it|its|iter|iters|iterations?|steps?|batch|batches|updates?){_PER}{_SECOND}\b|\bups\b"
+        ),
     ),
     (
         "seconds_per_step",
@@ -50,7 +57,8 @@ _MILLI = re.compile(r"(?<![a-z])(?:ms|msec|milliseconds?)(?![a-z])")
 _EVALUATION = re.compile(r"\b(?:eval|valid|val|validation|test|predict)")
 # What is seen counts where the log says another pace than it by more than this factor.
 CLEARLY = 1.5
-# Growth indicates a pace only after this long and this many changes, because programs may write in bursts.
+# Growth indicates a pace only after this long and this many changes, because programs may write in
+# bursts.
 LEAST_GROWTH_SECONDS, LEAST_CHANGES = 5.0, 4
 _MOST_STANDS = 600
 # A job's age tells a pace once its start is a small part of it.
@@ -65,7 +73,9 @@ _ORDER: tuple[Measure, ...] = (
 
 
 class Quantity(Struct, frozen=True):
-    """What a metric of that name measures, and what its values are multiplied with for seconds, or TFLOP/s."""
+    """What a metric of that name measures, and what its values are multiplied with for seconds, or
+    TFLOP/s.
+    """
 
     measure: Measure
     factor: float
@@ -73,9 +83,11 @@ class Quantity(Struct, frozen=True):
 
 
 class TrainingPace(Struct, frozen=True):
-    """A measure: newest (median of the last hour, or of the last tenth where no times are known), median of the whole
-    run, and how much faster the newest is, in percent (slower: negative); nan where it cannot be told. `source` is the
-    metric's name, `times`, or how else it was seen. `claimed` is what the log says where it was seen to be another."""
+    """A measure: newest (median of the last hour, or of the last tenth where no times are known),
+    median of the whole run, and how much faster the newest is, in percent (slower: negative); nan
+    where it cannot be told. `source` is the metric's name, `times`, or how else it was seen.
+    `claimed` is what the log says where it was seen to be another.
+    """
 
     measure: Measure
     newest: float
@@ -111,8 +123,9 @@ class TrainingPace(Struct, frozen=True):
 
 
 def quantity_of(name: str) -> Quantity | None:
-    """What the metric `name` measures of the pace, None where it measures none: `elapsed time per iteration (ms)`,
-    `tps`."""
+    """What the metric `name` measures of the pace, None where it measures none: `elapsed time per
+    iteration (ms)`, `tps`.
+    """
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
     plain = " ".join(re.sub(r"[_\-()\[\]|,:.]+", " ", apart).split())
     if _EVALUATION.search(plain):
@@ -125,11 +138,14 @@ def quantity_of(name: str) -> Quantity | None:
     return None
 
 
-def pace_of_times(steps: Floats, times: Floats, newest_seconds: float = NEWEST_SECONDS) -> TrainingPace | None:
-    """Seconds per step from `steps` (n) and `times` (n, epoch seconds) of samples in the order they were written.
+def pace_of_times(
+    steps: Floats, times: Floats, newest_seconds: float = NEWEST_SECONDS
+) -> TrainingPace | None:
+    """Seconds per step from `steps` (n) and `times` (n, epoch seconds) of samples in the order they
+    were written.
 
-    Medians over stretches of samples: a pause for a checkpoint is not the pace, and times of whole seconds do not
-    matter. None with fewer than two samples that go on.
+    Medians over stretches of samples: a pause for a checkpoint is not the pace, and times of whole
+    seconds do not matter. None with fewer than two samples that go on.
     """
     known = np.isfinite(steps) & np.isfinite(times)
     steps, times = steps[known], times[known]
@@ -154,9 +170,10 @@ def pace_of_metric(
     newest_seconds: float = NEWEST_SECONDS,
     quantity: Quantity | None = None,
 ) -> TrainingPace | None:
-    """The pace that the log says itself: `values` (n) of the metric `name` at `times` (n, nan where unknown), in the
-    order they were written. `quantity` says what it measures where the name does not. None where it is none of a pace,
-    or no value is a number."""
+    """The pace that the log says itself: `values` (n) of the metric `name` at `times` (n, nan where
+    unknown), in the order they were written. `quantity` says what it measures where the name does
+    not. None where it is none of a pace, or no value is a number.
+    """
     quantity = quantity or quantity_of(name)
     known = np.isfinite(values) & (values > 0)
     if quantity is None or not known.any():
@@ -165,7 +182,9 @@ def pace_of_metric(
     last = times[-1]
     newest = times >= last - newest_seconds if isfinite(last) else np.zeros(values.size, dtype=bool)
     if newest.sum() < 5:
-        newest = np.arange(values.size) >= min(int(values.size * (1 - NEWEST_PART)), max(values.size - 5, 0))
+        newest = np.arange(values.size) >= min(
+            int(values.size * (1 - NEWEST_PART)), max(values.size - 5, 0)
+        )
     now, run = float(np.median(values[newest])), float(np.median(values))
     return _pace(quantity.measure, now, run, name, quantity.per_device)
 
@@ -178,22 +197,31 @@ def steps_per_second(pace: TrainingPace) -> float:
 
 
 def tokens_per_second(steps_pace: TrainingPace, steps: Floats, tokens: Floats) -> float:
-    """From the pace of steps and the tokens (n) that were consumed at `steps` (n); nan where they do not grow."""
+    """From the pace of steps and the tokens (n) that were consumed at `steps` (n); nan where they
+    do not grow.
+    """
     known = np.isfinite(steps) & np.isfinite(tokens)
     steps, tokens = steps[known], tokens[known]
     done, consumed = np.diff(steps), np.diff(tokens)
     grows = (done > 0) & (consumed > 0)
-    return float(np.median(consumed[grows] / done[grows])) * steps_per_second(steps_pace) if grows.any() else nan
+    return (
+        float(np.median(consumed[grows] / done[grows])) * steps_per_second(steps_pace)
+        if grows.any()
+        else nan
+    )
 
 
-def _pace(measure: Measure, newest: float, run: float, source: str, per_device: bool = False) -> TrainingPace:
+def _pace(
+    measure: Measure, newest: float, run: float, source: str, per_device: bool = False
+) -> TrainingPace:
     faster = run / newest if measure == "seconds_per_step" else newest / run
     return TrainingPace(measure, newest, run, 100 * (faster - 1), source, per_device)
 
 
 def _stretch_median(took: Floats, done: Floats) -> float:
-    """Median seconds per step over at most 200 stretches of equally many samples, each of some seconds where that can
-    be."""
+    """Median seconds per step over at most 200 stretches of equally many samples, each of some
+    seconds where that can be.
+    """
     stretches = min(200, took.size)
     total = float(took.sum())
     # Times of whole seconds: a stretch of half a minute is right to three in a hundred.
@@ -207,13 +235,17 @@ _NANOGPT_TIME = Quantity("seconds_per_step", 1e-3, False)
 
 
 class PaceGrowth:
-    """Where a run stood as one watched it: `note` each look, and `pace` tells the pace that was seen."""
+    """Where a run stood as one watched it: `note` each look, and `pace` tells the pace that was
+    seen.
+    """
 
     def __init__(self) -> None:
         self._stands: deque[tuple[float, float]] = deque(maxlen=_MOST_STANDS)
 
     def note(self, now: float, step: float) -> None:
-        """At `now` (seconds of any clock) the newest step was `step`; one that goes back is a new beginning."""
+        """At `now` (seconds of any clock) the newest step was `step`; one that goes back is a new
+        beginning.
+        """
         if self._stands and step < self._stands[-1][1]:
             self._stands.clear()
         if not self._stands or step > self._stands[-1][1]:
@@ -230,7 +262,9 @@ class PaceGrowth:
 
 
 def pace_of_age(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
-    """What a job of that age that wrote the newest attempt did at most need for a step; None where it is young."""
+    """What a job of that age that wrote the newest attempt did at most need for a step; None where
+    it is young.
+    """
     if age_seconds is None or age_seconds < LEAST_AGE_SECONDS or not run.attempts:
         return None
     attempt = run.attempts[-1]
@@ -239,14 +273,19 @@ def pace_of_age(run: JoinedRun, age_seconds: float | None) -> TrainingPace | Non
 
 
 def paces_of_run(
-    run: JoinedRun, steps_of: str, growth: TrainingPace | None = None, age: TrainingPace | None = None
+    run: JoinedRun,
+    steps_of: str,
+    growth: TrainingPace | None = None,
+    age: TrainingPace | None = None,
 ) -> tuple[TrainingPace, ...]:
-    """At most one pace a measure. Of the steps what the log says itself, unless what is seen is clearly another: by
-    its times, else by its `growth`; by the `age` of its job where that is too short for what the log says, as much else
-    than steps may have taken its time.
+    """At most one pace a measure.
 
-    Steps, times and tokens are those of the samples of the metric `steps_of`; KeyError where the run has no such
-    metric.
+    Of the steps what the log says itself, unless what is seen is clearly another: by its times,
+    else by its `growth`; by the `age` of its job where that is too short for what the log says, as
+    much else than steps may have taken its time.
+
+    Steps, times and tokens are those of the samples of the metric `steps_of`; KeyError where the
+    run has no such metric.
     """
     if steps_of not in run.names:
         raise KeyError(steps_of)
@@ -258,7 +297,8 @@ def paces_of_run(
             continue
         axes, values = run.written(name)
         pace = pace_of_metric(name, values, axes[3], quantity=quantity)
-        # Of several the one of the whole job rather than of a device, then the one that is said most often.
+        # Of several the one of the whole job rather than of a device, then the one that is said
+        # most often.
         rank = (not quantity.per_device, values.size)
         if pace is not None and rank > most.get(pace.measure, (False, -1)):
             paces[pace.measure], most[pace.measure] = pace, rank
@@ -267,7 +307,9 @@ def paces_of_run(
     by_eye = pace_of_times(axes[0], axes[3]) or growth
     if by_eye is None and age is not None and (claimed is None or claimed > age.newest):
         by_eye = age
-    if by_eye is not None and (claimed is None or not 1 / CLEARLY < claimed / by_eye.newest < CLEARLY):
+    if by_eye is not None and (
+        claimed is None or not 1 / CLEARLY < claimed / by_eye.newest < CLEARLY
+    ):
         paces.pop("steps_per_second", None)
         paces["seconds_per_step"] = replace(by_eye, claimed=nan if claimed is None else claimed)
     for derived in _derived(axes, paces):
@@ -296,6 +338,8 @@ def _derived(axes: Floats, paces: dict[Measure, TrainingPace]) -> list[TrainingP
         tokens = tokens_per_second(of_steps, axes[0], axes[2])
         if tokens > 0:
             run = tokens / (1 + of_steps.drift_percent / 100)
-            by_tokens = replace(of_steps, measure="tokens_per_second", newest=tokens, run=run, source="tokens")
+            by_tokens = replace(
+                of_steps, measure="tokens_per_second", newest=tokens, run=run, source="tokens"
+            )
             derived.append(replace(by_tokens, claimed=nan))
     return derived

@@ -19,9 +19,11 @@ _PLAIN_NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(
 # Lightning's bars pad it: `nan.0`.
 NOT_FINITE = r"(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?:\.0*)?(?![A-Za-z])"
 NUMBER = rf"[-+]?(?:{_PLAIN_NUMBER}|{NOT_FINITE})"
-# 12.34ms, 10.0GiB(10.5%), 3.2 %, 73.352 sec; then no more of a word, a version, an address, a time or a duration.
+# 12.34ms, 10.0GiB(10.5%), 3.2 %, 73.352 sec; then no more of a word, a version, an address, a time
+# or a duration.
 UNIT = (
-    r"(?P<unit>[A-Za-zµ%°][A-Za-z/%µ²]{0,15}(?![\w])|%| (?:ms|s|secs?|seconds|[KMGT]i?B|%|it/s|tok/s)(?![\w:=/]))?"
+    r"(?P<unit>[A-Za-zµ%°][A-Za-z/%µ²]{0,15}(?![\w])|%| "
+    r"(?:ms|s|secs?|seconds|[KMGT]i?B|%|it/s|tok/s)(?![\w:=/]))?"
     r"(?:\([^()=:]{0,24}\))?(?![\w]|[.:-]\w|/\d| days?, \d{1,2}:\d)"
 )
 
@@ -98,7 +100,8 @@ _LEVEL = re.compile(r"^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|NOTICE|TRACE)\b
 _NAME_ENDS = " \t'\"-:;,|>*#"
 # Seconds, milliseconds, microseconds, nanoseconds.
 _TIME_SCALES = (1.0, 1e3, 1e6, 1e9)
-# Zones differ by quarters of an hour, from UTC by 14 hours at most; a file's clock may be a little behind.
+# Zones differ by quarters of an hour, from UTC by 14 hours at most; a file's clock may be a little
+# behind.
 _ZONE_STEP, _MOST_ZONE, _CLOCKS_APART = 900.0, 14 * 3600.0, 120.0
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0
 # No epoch and no count of tokens is so large; sums and differences of what is smaller stay finite.
@@ -114,9 +117,10 @@ STAMP = re.compile(
 class Position(NamedTuple):
     """The place of a line within its epoch, where only other lines can show what it counts.
 
-    `steps` are those of an epoch, or of the whole training where `may_be_overall`. `epochs` are all, None where the
-    line names no number of them; where `is_index` and the first epoch is 0, that of the last. `base` is the first epoch
-    that the reading's step assumes; `is_usual` where the format's programs all begin there.
+    `steps` are those of an epoch, or of the whole training where `may_be_overall`. `epochs` are
+    all, None where the line names no number of them; where `is_index` and the first epoch is 0,
+    that of the last. `base` is the first epoch that the reading's step assumes; `is_usual` where
+    the format's programs all begin there.
     """
 
     steps: int
@@ -141,7 +145,10 @@ class Reading(NamedTuple):
 
 
 def number_of(text: str, unit: str | None = None) -> float:
-    """The number of a text that NUMBER matches: `1,234` is 1234, `1.2` with the unit `k` 1200. Raises ValueError."""
+    """The number of a text that NUMBER matches: `1,234` is 1234, `1.2` with the unit `k` 1200.
+
+    Raises ValueError.
+    """
     value = float((text.rstrip(".0") if "n" in text.lower() else text).replace(",", ""))
     return value * _SCALES[unit] if unit in _SCALES else value
 
@@ -192,40 +199,53 @@ def is_step(value: float) -> bool:
 
 
 def seconds_of_line(text: str) -> float:
-    """Epoch seconds of the time that stands at the beginning of a line, nan where none does; no zone counts as UTC."""
+    """Epoch seconds of the time that stands at the beginning of a line, nan where none does; no
+    zone counts as UTC.
+    """
     found = STAMP.search(text, 0, STAMP_LETTERS)
     return nan if found is None else stamp_seconds(found)
 
 
 def newest_stamp(text: str) -> tuple[float, bool] | None:
-    """Of the last line that begins with a time that time, as `seconds_of_line` gives it, and whether it bears a zone;
-    None where no line does."""
+    """Of the last line that begins with a time that time, as `seconds_of_line` gives it, and
+    whether it bears a zone; None where no line does.
+    """
     for line in reversed(text.splitlines()):
-        if (found := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(seconds := stamp_seconds(found)):
+        if (found := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(
+            seconds := stamp_seconds(found)
+        ):
             return seconds, found[11] is not None
     return None
 
 
 def zone_behind_seconds(stamped_at: float, modified_at: float) -> float:
-    """How far a zone is behind UTC (negative: ahead), as a stamp without a zone counts as UTC and a file was modified
-    soon after its last stamp: whole quarters of an hour; 0 of what no zone is."""
+    """How far a zone is behind UTC (negative: ahead), as a stamp without a zone counts as UTC and a
+    file was modified soon after its last stamp: whole quarters of an hour; 0 of what no zone is.
+    """
     behind = _ZONE_STEP * floor((modified_at - stamped_at + _CLOCKS_APART) / _ZONE_STEP)
     return behind if -_MOST_ZONE <= behind <= _MOST_ZONE else 0.0
 
 
 def epoch_seconds(value: float) -> float:
-    """Epoch seconds of a time in seconds, milli-, micro- or nanoseconds, told apart by its size; nan of one that is not
-    between the years 2000 and 2100."""
-    return next((value / scale for scale in _TIME_SCALES if _YEAR_2000 <= value / scale < _YEAR_2100), nan)
+    """Epoch seconds of a time in seconds, milli-, micro- or nanoseconds, told apart by its size;
+    nan of one that is not between the years 2000 and 2100.
+    """
+    return next(
+        (value / scale for scale in _TIME_SCALES if _YEAR_2000 <= value / scale < _YEAR_2100), nan
+    )
 
 
 def stamp_seconds(found: re.Match[str]) -> float:
-    """Epoch seconds of what STAMP matched, nan where there is no such day between the years 2000 and 2100."""
+    """Epoch seconds of what STAMP matched, nan where there is no such day between the years 2000
+    and 2100.
+    """
     year, _, month, _, day, _, hour, minute, second, fraction, zone = found.groups()
     if not 2000 <= int(year) < 2100:
         return nan
     try:
-        moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+        moment = datetime(
+            int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC
+        )
     except ValueError:
         return nan
     seconds = moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)

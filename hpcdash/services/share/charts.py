@@ -1,4 +1,6 @@
-"""What a simulated pool comes to, as lines of text with roles: figures, nodes in use, and waits by priority."""
+"""What a simulated pool comes to, as lines of text with roles: figures, nodes in use, and waits by
+priority.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from hpcdash.domain.share import LEVELS, Priority
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_count
 from hpcdash.services.share.simulation import PolicyResult
-from hpcdash.services.usage.charts import Line, draw_bars, draw_plot, format_hours, format_wait, percent
+from hpcdash.services.usage.charts import (
+    Line,
+    draw_bars,
+    draw_plot,
+    format_hours,
+    format_wait,
+    percent,
+)
 
 _DAY = 86_400.0
 _ROWS = 6
@@ -50,7 +59,11 @@ def draw_outcomes(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
     """Outcomes of one trace beside each other, in lines of `width` cells."""
     lines = _figures(outcomes)
     for outcome in outcomes:
-        lines += [(), ((f"Nodes in use: {outcome.name}", "title"),), *_busy(outcome, width, _end(outcomes))]
+        lines += [
+            (),
+            ((f"Nodes in use: {outcome.name}", "title"),),
+            *_busy(outcome, width, _end(outcomes)),
+        ]
     return [*lines, *_waits(outcomes, width)]
 
 
@@ -112,7 +125,9 @@ def _busy(outcome: PolicyResult, width: int, end: float) -> list[Line]:
 
 
 def _waits(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
-    """The median wait of each priority under each rule, and the time within which 95 % of its tasks started."""
+    """The median wait of each priority under each rule, and the time within which 95 % of its tasks
+    started.
+    """
     lines: list[Line] = []
     cells = max(len(one.name) for one in outcomes)
     bar_cells = max(8, min(40, width - cells - 36))
@@ -122,7 +137,12 @@ def _waits(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
             continue
         medians = np.array([np.median(waits) for _, waits in known])
         lines.append(((f"  {priority.name}", "value"),))
-        for (one, waits), median, bar in zip(known, medians, draw_bars(medians, bar_cells), strict=True):
-            figures = f"  {format_wait(float(median)):>8}  95 % within {format_wait(float(np.percentile(waits, 95)))}"
+        for (one, waits), median, bar in zip(
+            known, medians, draw_bars(medians, bar_cells), strict=True
+        ):
+            figures = (
+                f"  {format_wait(float(median)):>8}  95 % within "
+                f"{format_wait(float(np.percentile(waits, 95)))}"
+            )
             lines.append(((f"    {one.name:<{cells}}  ", ""), *bar, (figures, "")))
     return [(), (("Wait for the first start, median", "title"),), *lines] if lines else []

@@ -1,6 +1,8 @@
-"""Coordinates one shared pool: admits its tasks, starts and suspends them as the rules say, and notes their runs.
+"""Coordinates one shared pool: admits its tasks, starts and suspends them as the rules say, and
+notes their runs.
 
-Each step is noted in share.db before it is done, and can be done again: a coordinator may be killed at any moment.
+Each step is noted in share.db before it is done, and can be done again: a coordinator may be killed
+at any moment.
 """
 
 from __future__ import annotations
@@ -35,7 +37,14 @@ from hpcdash.services.share.database import (
     unfinished_tasks,
 )
 from hpcdash.services.share.files import TaskFiles
-from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
+from hpcdash.services.share.scheduling import (
+    Decision,
+    PoolRules,
+    PoolTask,
+    Quotas,
+    decide,
+    queue_up,
+)
 from hpcdash.services.share.state import Outsider, Pool, build_state
 from hpcdash.services.share.wishes import heeded
 
@@ -43,9 +52,16 @@ Row = Mapping[str, Any]
 _Seen = TypeVar("_Seen")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
-_TAKES_JOBS = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED, NodeState.RESERVED, NodeState.PLANNED)
+_TAKES_JOBS = (
+    NodeState.IDLE,
+    NodeState.MIXED,
+    NodeState.ALLOCATED,
+    NodeState.RESERVED,
+    NodeState.PLANNED,
+)
 _NODES_EVERY_SECONDS = 15.0
-# A training that is ready without being asked waits so long; each look at another account's file is a sudo.
+# A training that is ready without being asked waits so long; each look at another account's file is
+# a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
 _MOST_LOOKS = 8
@@ -59,7 +75,9 @@ _HISTORY_WAIT_SECONDS = 300.0
 def rules_of(pool: PoolSettings) -> PoolRules:
     """What the configuration of a pool allows."""
     quotas = {(user, one.priority): one.nodes for one in pool.quotas for user in one.users}
-    return PoolRules(Quotas(quotas), frozenset(pool.choosers), pool.least_gpus, pool.demote_after_seconds)
+    return PoolRules(
+        Quotas(quotas), frozenset(pool.choosers), pool.least_gpus, pool.demote_after_seconds
+    )
 
 
 class Coordinator:
@@ -109,10 +127,12 @@ class Coordinator:
         self._given: dict[str, tuple[str, ...]] = {}
 
     async def step(self, *, is_ending: bool = False) -> bool:
-        """Look at the queue once and do what follows; whether a task is about to start, to give up its nodes, or to be
-        admitted. With `is_ending` no task is started or suspended that was not before.
+        """Look at the queue once and do what follows; whether a task is about to start, to give up
+        its nodes, or to be admitted. With `is_ending` no task is started or suspended that was not
+        before.
 
-        Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
+        Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator
+        has taken over.
         """
         self.database.keep_lease(self._now)
         rows = await self._fetch_rows()
@@ -122,14 +142,20 @@ class Coordinator:
                 await self._follow(task, rows[task.id])
             else:
                 await self._begin_again(task, rows[task.id])
-        new = [(row, mark) for job_id, row in rows.items() if job_id not in known and (mark := self._mark_of(row))]
+        new = [
+            (row, mark)
+            for job_id, row in rows.items()
+            if job_id not in known and (mark := self._mark_of(row))
+        ]
         for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
             await self._admit(row, mark)
         if not is_ending:
             await self._watch_running()
             await self._decide(rows)
         self._forget_ended()
-        return len(new) > _MOST_ADMITTED or bool(self.database.tasks("state IN ('starting', 'suspending')"))
+        return len(new) > _MOST_ADMITTED or bool(
+            self.database.tasks("state IN ('starting', 'suspending')")
+        )
 
     def state(self) -> Pool:
         """What is to be published of the pool."""
@@ -142,12 +168,22 @@ class Coordinator:
             self.capacity,
             self.waits_for,
             self.outsiders,
-            {one.id: why for one in unfinished_tasks(self.database) if (why := self._files(one).unreached)},
+            {
+                one.id: why
+                for one in unfinished_tasks(self.database)
+                if (why := self._files(one).unreached)
+            },
         )
 
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
-        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._task_files)
+        memories: tuple[dict[str, Any], ...] = (
+            self._heeded,
+            self._told,
+            self._logs,
+            self._asked_at,
+            self._task_files,
+        )
         for memory in memories:
             for job_id in memory.keys() - living:
                 del memory[job_id]
@@ -174,7 +210,9 @@ class Coordinator:
         gone = [one.id for one in unfinished if one.id not in rows]
         if gone:
             rows |= {str(row["id"]): row for row in await self.actions.rows_of(gone)}
-        self._note_gone({one.id: None for one in unfinished if one.id in rows and one.gone_since is not None})
+        self._note_gone(
+            {one.id: None for one in unfinished if one.id in rows and one.gone_since is not None}
+        )
         forgotten = [one for one in unfinished if one.id not in rows]
         return rows | await self._past_rows(forgotten) if forgotten else rows
 
@@ -185,15 +223,20 @@ class Coordinator:
                     self.database.alter(job_id, {"gone_since": at})
 
     async def _past_rows(self, tasks: Sequence[StoredTask]) -> dict[str, Row]:
-        """Rows of jobs that have left the queue for good: from the history, else that say no more than that.
+        """Rows of jobs that have left the queue for good: from the history, else that say no more
+        than that.
 
         A history that is behind has none yet.
         """
         store = self.actions.store
         waits = _HISTORY_WAIT_SECONDS
         try:
-            parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, [one.id for one in tasks]))
-            past = {str(row["id"]): row for row in parsed.table.to_pylist() if row["state"] in ENDED}
+            parsed = await store.ask(
+                store.backend.history.jobs(None, _HISTORY_SECONDS, [one.id for one in tasks])
+            )
+            past = {
+                str(row["id"]): row for row in parsed.table.to_pylist() if row["state"] in ENDED
+            }
         except NoSuchJob:
             past = {}
         except AccountingUnavailable:
@@ -201,7 +244,9 @@ class Coordinator:
         unknown = [one for one in tasks if one.id not in past]
         self._note_gone({one.id: self._now for one in unknown if one.gone_since is None})
         lost = {"state": JobState.GONE, "ends_at": None, "started_at": None}
-        return past | {one.id: lost for one in unknown if self._now >= (one.gone_since or self._now) + waits}
+        return past | {
+            one.id: lost for one in unknown if self._now >= (one.gone_since or self._now) + waits
+        }
 
     def _files(self, task: StoredTask) -> TaskFiles:
         if (known := self._task_files.get(task.id)) is not None:
@@ -227,7 +272,10 @@ class Coordinator:
     async def _admit(self, row: Row, mark: TaskMark) -> None:
         user, job_id = str(row["user"]), str(row["id"])
         priority = self.rules.allowed_priority(user, mark.priority)
-        place = (row["submitted_at"].timestamp() if row["submitted_at"] else self._now, int(row["_number"] or 0))
+        place = (
+            row["submitted_at"].timestamp() if row["submitted_at"] else self._now,
+            int(row["_number"] or 0),
+        )
         task = PoolTask(job_id, user, self._nodes(row), priority, place)
         name = str(row["name"] or "")
         refusal = await self._refusal(task, row, name)
@@ -264,9 +312,14 @@ class Coordinator:
             await self._hold_firmly(job_id, user)
 
     def _is_meant(self, mark: TaskMark) -> bool:
-        """Whether a marked job is of this pool: one that is a list of nodes alone sees every job of the cluster."""
+        """Whether a marked job is of this pool: one that is a list of nodes alone sees every job of
+        the cluster.
+        """
         pool = self.pool
-        is_apart = bool(pool.queue or pool.qos or pool.reservation) or self.actions.store.backend.is_embedded
+        is_apart = (
+            bool(pool.queue or pool.qos or pool.reservation)
+            or self.actions.store.backend.is_embedded
+        )
         return mark.pool == pool.name or (is_apart and not mark.pool)
 
     def _nodes(self, row: Row) -> int:
@@ -275,19 +328,32 @@ class Coordinator:
             return int(row["nodes"] or 1)
         nodes = -(-int(row["cpus"] or 1) // self.pool.cpus_per_node)
         gpus = int(row["gpus"] or 0)
-        return max(nodes, -(-gpus // self.pool.gpus_per_node)) if gpus and self.pool.gpus_per_node else nodes
+        return (
+            max(nodes, -(-gpus // self.pool.gpus_per_node))
+            if gpus and self.pool.gpus_per_node
+            else nodes
+        )
 
     async def _refusal(self, task: PoolTask, row: Row, name: str) -> str:
         """Why a job is no task of this pool; '' where it is one."""
         if row["_tasks"] != 1 or row["array_id"] is not None:
             return "an array is no task"
-        for what, wanted, has in (("queue", self.pool.queue, row["queue"]), ("QoS", self.pool.qos, row["qos"])):
+        for what, wanted, has in (
+            ("queue", self.pool.queue, row["queue"]),
+            ("QoS", self.pool.qos, row["qos"]),
+        ):
             if wanted and has != wanted:
                 return f"its {what} is {has}, and the pool's is {wanted} alone"
-        if refusal := self.rules.refusal(task, capacity=self.pool.nodes, gpus=int(row["gpus"] or 0)):
+        if refusal := self.rules.refusal(
+            task, capacity=self.pool.nodes, gpus=int(row["gpus"] or 0)
+        ):
             return refusal
         twins = self.database.tasks(
-            f"user = ? AND name = ? AND id != ? AND {in_states(UNFINISHED)}", task.user, name, task.id, *UNFINISHED
+            f"user = ? AND name = ? AND id != ? AND {in_states(UNFINISHED)}",
+            task.user,
+            name,
+            task.id,
+            *UNFINISHED,
         )
         if twins:
             return f"{task.user} has a task of this name: job {twins[0].id}"
@@ -305,14 +371,20 @@ class Coordinator:
             return f"what the scheduler says of it cannot be read: {error.message}"
 
     async def _begin_again(self, task: StoredTask, row: Row) -> None:
-        """Somebody has put a task back into the queue that had ended; or another job has its number now."""
+        """Somebody has put a task back into the queue that had ended; or another job has its number
+        now.
+        """
         state = row["state"]
         if state not in ENDED and row["user"] != task.user:
             # It is admitted as any other at the next look.
             with self.database.writing(self._now):
                 self.database.remove(task.id)
             return
-        if state in ENDED or state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
+        if (
+            state in ENDED
+            or state == JobState.COMPLETING
+            or (task.state == "refused" and state == JobState.HELD)
+        ):
             return
         if task.state in ("refused", "stopped"):
             self.tell(f"job {task.id} was {task.state}, and does not start again")
@@ -325,7 +397,9 @@ class Coordinator:
     # -- what became of a task
 
     async def _follow(self, task: StoredTask, row: Row) -> None:
-        """Bring what is noted of a task up to what its job is now, and do again what was not done."""
+        """Bring what is noted of a task up to what its job is now, and do again what was not
+        done.
+        """
         state, now = row["state"], self._now
         if state in ENDED:
             self._end(task, row)
@@ -348,7 +422,11 @@ class Coordinator:
                 how = "paused" if is_paused else await self._how_suspended(task)
                 with self.database.writing(now):
                     self.database.end_run(task, rests, now, how)
-                after = "" if task.asked_at is None else f", {now - task.asked_at:.1f} s after it was asked to"
+                after = (
+                    ""
+                    if task.asked_at is None
+                    else f", {now - task.asked_at:.1f} s after it was asked to"
+                )
                 self.tell(f"job {task.id} is suspended{after}")
         elif state == JobState.PENDING:
             if task.state != "starting":
@@ -379,12 +457,16 @@ class Coordinator:
         started = row["started_at"].timestamp() if row["started_at"] else self._now
         level = task.pool_task.level
         with self.database.writing(self._now):
-            self.database.begin(task.id, Priority.NORMAL if level == Priority.AUTO else level, started)
+            self.database.begin(
+                task.id, Priority.NORMAL if level == Priority.AUTO else level, started
+            )
         self._note_start(self.database.tasks("id = ?", task.id)[0], row)
         return self.database.tasks("id = ?", task.id)[0]
 
     async def _how_suspended(self, task: StoredTask) -> str:
-        """Whether a task that has left its nodes had saved, was too slow to, or did not answer; or nobody asked it."""
+        """Whether a task that has left its nodes had saved, was too slow to, or did not answer; or
+        nobody asked it.
+        """
         files = self._files(task)
         is_ready = await files.is_ready()
         if task.asked_at is None:
@@ -403,41 +485,61 @@ class Coordinator:
         self._note_start(task, row)
         with self.database.writing(self._now):
             self.database.end_run(task, result, ended, result)
-        self.tell(f"job {task.id} {result if result != 'unknown' else 'is gone: how it ended is not known'}")
+        self.tell(
+            f"job {task.id} "
+            f"{result if result != 'unknown' else 'is gone: how it ended is not known'}"
+        )
 
     def _note_start(self, task: StoredTask, row: Row) -> None:
         """Note when a task that was to start did, and how many nodes it has."""
         started = row["started_at"].timestamp() if row["started_at"] else self._now
         if task.state == "starting" and row["state"] != JobState.GONE:
             with self.database.writing(self._now):
-                self.database.change("UPDATE tasks SET state = 'running', words = '' WHERE id = ?", task.id)
                 self.database.change(
-                    "UPDATE runs SET started_at = ? WHERE task = ? AND ended_at IS NULL", started, task.id
+                    "UPDATE tasks SET state = 'running', words = '' WHERE id = ?", task.id
+                )
+                self.database.change(
+                    "UPDATE runs SET started_at = ? WHERE task = ? AND ended_at IS NULL",
+                    started,
+                    task.id,
                 )
             self.tell(f"job {task.id} runs")
         if row["state"] in _RUNS and self._nodes(row) != task.nodes:
             with self.database.writing(self._now):
-                self.database.change("UPDATE tasks SET nodes = ? WHERE id = ?", self._nodes(row), task.id)
+                self.database.change(
+                    "UPDATE tasks SET nodes = ? WHERE id = ?", self._nodes(row), task.id
+                )
 
     async def _with_changes(self, task: StoredTask, row: Row) -> StoredTask:
-        """A task that waits as its owner has changed its job since; what may not be is cancelled."""
-        if task.state not in ("waiting", "paused") or row["state"] not in (JobState.HELD, JobState.PENDING):
+        """A task that waits as its owner has changed its job since; what may not be is
+        cancelled.
+        """
+        if task.state not in ("waiting", "paused") or row["state"] not in (
+            JobState.HELD,
+            JobState.PENDING,
+        ):
             return task
         changed = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
         is_moved = any(
-            wanted and row[column] != wanted for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
+            wanted and row[column] != wanted
+            for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
         )
         if changed == task and not is_moved:
             return task if task.id in self._members else self._set_aside(task)
         return await self._check(task, row, "was changed")
 
     async def _check(self, task: StoredTask, row: Row, said: str) -> StoredTask:
-        """Note a waiting task as its job is now; what may not run is refused, and its job cancelled."""
+        """Note a waiting task as its job is now; what may not run is refused, and its job
+        cancelled.
+        """
         noted = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
         refusal = await self._refusal(noted.pool_task, row, noted.name)
         noted = replace(noted, words=refusal, state="refused" if refusal else noted.state)
         with self.database.writing(self._now):
-            self.database.alter(task.id, {name: getattr(noted, name) for name in ("nodes", "name", "words", "state")})
+            self.database.alter(
+                task.id,
+                {name: getattr(noted, name) for name in ("nodes", "name", "words", "state")},
+            )
         waits = f"waits for {counted(noted.nodes, 'node')}"
         self.tell(f"job {task.id} {said}: {refusal or waits}")
         if refusal:
@@ -445,12 +547,16 @@ class Coordinator:
         return noted
 
     def _set_aside(self, task: StoredTask) -> StoredTask:
-        """Have a task wait that is in the pool no more: its reservation may have ended, and come again."""
+        """Have a task wait that is in the pool no more: its reservation may have ended, and come
+        again.
+        """
         if task.state != "waiting" or task.retry_at > self._now:
             return task
         reservation = self.pool.reservation
         words = (
-            f"it is not in reservation {reservation}" if reservation else "the scheduler no longer has it in the pool"
+            f"it is not in reservation {reservation}"
+            if reservation
+            else "the scheduler no longer has it in the pool"
         )
         changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):
@@ -459,7 +565,9 @@ class Coordinator:
         return replace(task, **changes)
 
     async def _watch_running(self) -> None:
-        """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
+        """Look at the files of tasks that run: which are ready to be ended by themselves, and which
+        write no log.
+        """
         running = self.database.tasks("state = 'running'")
         ready = [task for task in running if self._is_due(task, "ready", _READY_EVERY_SECONDS)]
         for task, is_ready in await self._look_at(ready, lambda task: self._files(task).is_ready()):
@@ -472,7 +580,9 @@ class Coordinator:
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
         runs = self.database.runs_of([task.id for task in logging], 1)
         for task, written in await self._look_at(logging, self._written_at):
-            since = max([written or 0.0, *(began or 0.0 for _, _, began, _, _ in runs.get(task.id, ()))])
+            since = max(
+                [written or 0.0, *(began or 0.0 for _, _, began, _, _ in runs.get(task.id, ()))]
+            )
             if written is not None and self._now - since > self.pool.no_log_seconds:
                 words = f"no log output for {self.pool.no_log_seconds:g} s"
                 self._note_failing(task, words)
@@ -481,7 +591,9 @@ class Coordinator:
     async def _look_at(
         self, tasks: Sequence[StoredTask], look: Callable[[StoredTask], Awaitable[_Seen]]
     ) -> list[tuple[StoredTask, _Seen]]:
-        """Each task with what is seen of it; a few at once, as each look at another account's is a sudo."""
+        """Each task with what is seen of it; a few at once, as each look at another account's is a
+        sudo.
+        """
 
         async def looked(task: StoredTask) -> tuple[StoredTask, _Seen]:
             async with self._looks:
@@ -491,20 +603,26 @@ class Coordinator:
 
     def _is_due(self, task: StoredTask, what: str, seconds: float) -> bool:
         is_own = task.user == self.actions.store.user
-        if self._now < self._looked_at.get((task.id, what), float("-inf")) + (0.0 if is_own else seconds):
+        if self._now < self._looked_at.get((task.id, what), float("-inf")) + (
+            0.0 if is_own else seconds
+        ):
             return False
         self._looked_at[task.id, what] = self._now
         return True
 
     async def _written_at(self, task: StoredTask) -> float | None:
-        """When a task last wrote to its output or its errors, in epoch seconds; None where either cannot be seen."""
+        """When a task last wrote to its output or its errors, in epoch seconds; None where either
+        cannot be seen.
+        """
         if task.id not in self._logs:
             try:
                 [row] = (await self.actions.store.fetch_detail(task.id)).job.to_pylist()
             except HpcdashError:
                 return None
             paths = [row[column] for column in ("stdout_path", "stderr_path")]
-            self._logs[task.id] = tuple(PurePosixPath(path) for path in dict.fromkeys(paths) if path)
+            self._logs[task.id] = tuple(
+                PurePosixPath(path) for path in dict.fromkeys(paths) if path
+            )
         times = [await self._modified_at(task, path) for path in self._logs[task.id]]
         seen = [time for time in times if time is not None]
         return max(seen) if seen and len(seen) == len(times) else None
@@ -518,7 +636,8 @@ class Coordinator:
     def _note_failing(self, task: StoredTask, words: str) -> None:
         with self.database.writing(self._now):
             self.database.change(
-                "UPDATE tasks SET state = 'suspending', words = ?, asked_at = coalesce(asked_at, ?) WHERE id = ?",
+                "UPDATE tasks SET state = 'suspending', words = ?, asked_at = coalesce(asked_at, "
+                "?) WHERE id = ?",
                 words,
                 self._now,
                 task.id,
@@ -537,7 +656,11 @@ class Coordinator:
             # What is ready without being asked goes by itself.
             asked = None if is_ready else now
             with self.database.writing(now):
-                self.database.change("UPDATE tasks SET state = 'suspending', asked_at = ? WHERE id = ?", asked, task.id)
+                self.database.change(
+                    "UPDATE tasks SET state = 'suspending', asked_at = ? WHERE id = ?",
+                    asked,
+                    task.id,
+                )
             self.tell(f"job {task.id} {'suspends itself' if is_ready else 'is asked to suspend'}")
         if not is_ready:
             asked_at = task.asked_at or now
@@ -559,7 +682,9 @@ class Coordinator:
             # It may have started meanwhile: the next look tells.
             return
         with self.database.writing(self._now):
-            self.database.withdraw(task, f"did not start: {reason}", self._now + self.pool.retry_seconds)
+            self.database.withdraw(
+                task, f"did not start: {reason}", self._now + self.pool.retry_seconds
+            )
         self.tell(f"job {task.id} did not start: {reason}")
 
     # -- who is next
@@ -575,10 +700,13 @@ class Coordinator:
                 self.tell(f"job {task.id} is NORMAL from now on")
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
         waits = [one.id for one in tasks.values() if one.state == "waiting" and one.id in rows]
-        self.waits_for = {job_id: words for job_id in waits if (words := _format_dependency(rows[job_id]))}
+        self.waits_for = {
+            job_id: words for job_id in waits if (words := _format_dependency(rows[job_id]))
+        }
         decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         if (decision.start or decision.suspend) and self._usable_at < now:
-            # A node may have been drained since: a task that is to start there would only hold up the others.
+            # A node may have been drained since: a task that is to start there would only hold up
+            # the others.
             self._usable_at = float("-inf")
             decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         self.decision = decision
@@ -597,11 +725,17 @@ class Coordinator:
             self.tell(f"job {task.id} starts at {level.name}")
             await self._release(task)
 
-    def _decision(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row], capacity: int) -> Decision:
+    def _decision(
+        self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row], capacity: int
+    ) -> Decision:
         self.capacity = capacity
         return decide(
             [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
-            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
+            queue_up(
+                one.pool_task
+                for one in tasks.values()
+                if one.state == "waiting" and self._may_start(one, rows)
+            ),
             self.rules.quotas,
             capacity=capacity,
             free=capacity - sum(one.nodes for one in tasks.values() if one.state in WITH_NODES),
@@ -612,7 +746,9 @@ class Coordinator:
         return task.retry_at <= self._now and task.id in rows and task.id not in self.waits_for
 
     async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
-        """How many nodes the pool's tasks may have now: what can be used or they have, and no other job has."""
+        """How many nodes the pool's tasks may have now: what can be used or they have, and no other
+        job has.
+        """
         if self.actions.store.backend.is_embedded:
             return self.pool.nodes
         ours: set[str] = set()
@@ -634,7 +770,9 @@ class Coordinator:
         return min(self.pool.nodes, len((usable | ours) - (others - ours)))
 
     async def _usable_nodes(self) -> frozenset[str] | None:
-        """The pool's nodes that take jobs; None where the scheduler does not tell which are the pool's."""
+        """The pool's nodes that take jobs; None where the scheduler does not tell which are the
+        pool's.
+        """
         pool, store = self.pool, self.actions.store
         if not (pool.queue or pool.reservation or pool.node_list):
             return None
@@ -674,24 +812,36 @@ class Coordinator:
             await self._withdraw(task, self._told.get(task.id, "it stays held"))
 
     def _is_start_overdue(self, task: StoredTask) -> bool:
-        """Whether the scheduler had its time to start a task, while somebody coordinated the pool."""
+        """Whether the scheduler had its time to start a task, while somebody coordinated the
+        pool.
+        """
         return self._now > max(task.since or self._now, self._began_at) + self.pool.start_seconds
 
     async def _give_nodes(self, task: StoredTask) -> bool:
         """Have a task start on nodes of the pool that are free; whether it will."""
         starting = {one.id for one in self.database.tasks("state = 'starting'")}
         self._given = {job_id: names for job_id, names in self._given.items() if job_id in starting}
-        taken = {name for job_id, names in self._given.items() if job_id != task.id for name in names}
-        free = sorted((await self._usable_nodes() or frozenset()) - self._busy - taken)[: task.nodes]
+        taken = {
+            name for job_id, names in self._given.items() if job_id != task.id for name in names
+        }
+        free = sorted((await self._usable_nodes() or frozenset()) - self._busy - taken)[
+            : task.nodes
+        ]
         if len(free) < task.nodes:
-            are_free = f"{counted(len(free), 'node')} of the pool {'is' if len(free) == 1 else 'are'} free"
+            are_free = (
+                f"{counted(len(free), 'node')} of the pool {'is' if len(free) == 1 else 'are'} free"
+            )
             self._tell_once(task.id, f"job {task.id} cannot start: only {are_free}")
             return False
         self._given[task.id] = tuple(free)
-        return (await self._act(Verb.ALTER, task.id, task.user, {NODES: ",".join(free)})).done is True
+        return (
+            await self._act(Verb.ALTER, task.id, task.user, {NODES: ",".join(free)})
+        ).done is True
 
     async def _hold_firmly(self, job_id: str, user: str) -> None:
-        """Have a held job stay so, whatever its owner does: what they hold themselves they may release."""
+        """Have a held job stay so, whatever its owner does: what they hold themselves they may
+        release.
+        """
         if user != self.actions.store.user and not self.pool.as_owners:
             await self._act(Verb.HOLD, job_id, user)
 
@@ -708,9 +858,15 @@ class Coordinator:
         self.database.keep_lease(self._now)
         own = self.actions.store.user
         request = ActionRequest(
-            verb, (job_id,), hold=verb is Verb.REQUEUE, at_once=verb is Verb.RELEASE, changes=dict(changes)
+            verb,
+            (job_id,),
+            hold=verb is Verb.REQUEUE,
+            at_once=verb is Verb.RELEASE,
+            changes=dict(changes),
         )
-        plan = self.actions.plan(request, run_as=user if self.pool.as_owners and user != own else "")
+        plan = self.actions.plan(
+            request, run_as=user if self.pool.as_owners and user != own else ""
+        )
         outcome = (await self.actions.run(plan)).outcomes[0]
         if outcome.done:
             self._told.pop(job_id, None)
@@ -725,7 +881,9 @@ class Coordinator:
 
 
 def _in_turn(new: Sequence[tuple[Row, TaskMark]]) -> list[tuple[Row, TaskMark]]:
-    """Jobs that came, one of each user after the other: nobody's thousands keep the others waiting."""
+    """Jobs that came, one of each user after the other: nobody's thousands keep the others
+    waiting.
+    """
     turns: dict[str, Iterator[int]] = defaultdict(count)
     return sorted(new, key=lambda one: next(turns[one[0]["user"]]))
 

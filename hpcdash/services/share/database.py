@@ -1,4 +1,6 @@
-"""share.db: the tasks and runs of one shared pool, which only its coordinator's account can open."""
+"""share.db: the tasks and runs of one shared pool, which only its coordinator's account can
+open.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ NAME = "share.db"
 _LOCK = "share.lock"
 UNFINISHED = ("waiting", "starting", "running", "suspending", "paused")
 WITH_NODES = ("starting", "running", "suspending")
-# How a run ended that was interrupted for another: its task had saved, was too slow to, or did not answer.
+# How a run ended that was interrupted for another: its task had saved, was too slow to, or did not
+# answer.
 INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
@@ -33,20 +36,25 @@ _MOST_VALUES = 500
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,"
     " holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS tasks (id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT NULL,"
-    " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT NULL,"
-    " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
+    "CREATE TABLE IF NOT EXISTS tasks (id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT "
+    "NULL,"
+    " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT "
+    "NULL,"
+    " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, "
+    "since REAL,"
     " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
     " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,"
     " labels TEXT NOT NULL DEFAULT '', gone_since REAL)",
-    "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT "
+    "NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
     "CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, submitted_at, number)",
     "CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (submitted_at, number)",
 )
 _LATER_COLUMNS = {"labels": "TEXT NOT NULL DEFAULT ''", "gone_since": "REAL"}
 COLUMNS = (
-    "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
+    "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, "
+    "above_normal_seconds,"
     " demoted, suspended, asked_at, retry_at, labels, gone_since"
 )
 
@@ -62,11 +70,11 @@ class PoolHeld(HpcdashError):
 class StoredTask(Struct, frozen=True):
     """One row of `tasks`.
 
-    `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
-    `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
-    `retry_at`; `gone_since` is when its job was first seen to have left the queue, with no history yet of how it ended;
-    epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
-    domain/share.py writes them.
+    `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or
+    unknown. `level` and `since` are of the present run, `asked_at` is when it was told to suspend,
+    and it is not started before `retry_at`; `gone_since` is when its job was first seen to have
+    left the queue, with no history yet of how it ended; epoch seconds. `words` say why it is
+    refused, ended, or did not start. `labels` are as domain/share.py writes them.
     """
 
     id: str
@@ -120,7 +128,9 @@ class ShareDatabase:
         self._lock: int | None = None
         old_mask = os.umask(0o077)
         try:
-            self._connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None
+            )
             self._connection.execute("PRAGMA synchronous = FULL")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
@@ -129,15 +139,17 @@ class ShareDatabase:
                 if name not in known:
                     self._connection.execute(f"ALTER TABLE tasks ADD COLUMN {name} {kind}")
         except sqlite3.Error as error:
-            raise HpcdashError(f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?") from error
+            raise HpcdashError(
+                f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?"
+            ) from error
         finally:
             os.umask(old_mask)
 
     def acquire(self, now: float) -> None:
         """Take the pool's lease; raises PoolHeld, which says who has it.
 
-        A coordinator of this host that is gone has left its lock: its lease is taken over at once, another host's when
-        it is over.
+        A coordinator of this host that is gone has left its lock: its lease is taken over at once,
+        another host's when it is over.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         lock = os.open(self.path.with_name(_LOCK), flags, 0o600)
@@ -151,7 +163,8 @@ class ShareDatabase:
         if not is_free or (of_host != host and expires_at > now):
             os.close(lock)
             raise PoolHeld(
-                f"this pool has a coordinator: {holder}", "One at a time coordinates a pool; it goes on when that ends."
+                f"this pool has a coordinator: {holder}",
+                "One at a time coordinates a pool; it goes on when that ends.",
             )
         self._lock, self._token = lock, secrets.token_hex(8)
         self._connection.execute(
@@ -165,7 +178,9 @@ class ShareDatabase:
         return rows[0] if rows else None
 
     def keep_lease(self, now: float) -> None:
-        """Renew the lease where a third of it is over; raises PoolHeld where another coordinator has taken it."""
+        """Renew the lease where a third of it is over; raises PoolHeld where another coordinator
+        has taken it.
+        """
         [(token, expires_at)] = self._connection.execute("SELECT token, expires_at FROM lease")
         if token != self._token or expires_at < now + LEASE_SECONDS * 2 / 3:
             with self.writing(now):
@@ -173,19 +188,28 @@ class ShareDatabase:
 
     def close(self) -> None:
         if self._token:
-            self._connection.execute("UPDATE lease SET expires_at = 0 WHERE token = ?", (self._token,))
+            self._connection.execute(
+                "UPDATE lease SET expires_at = 0 WHERE token = ?", (self._token,)
+            )
         self._connection.close()
         if self._lock is not None:
             os.close(self._lock)
 
     @contextmanager
     def writing(self, now: float) -> Iterator[None]:
-        """A transaction that is all done or not at all, and renews the lease; raises PoolHeld where that was taken."""
+        """A transaction that is all done or not at all, and renews the lease; raises PoolHeld where
+        that was taken.
+        """
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            renewed = self.change("UPDATE lease SET expires_at = ? WHERE token = ?", now + LEASE_SECONDS, self._token)
+            renewed = self.change(
+                "UPDATE lease SET expires_at = ? WHERE token = ?", now + LEASE_SECONDS, self._token
+            )
             if not renewed:
-                raise PoolHeld(f"this pool was taken over: {(self.holder() or ('',))[0]}", "This one has ended.")
+                raise PoolHeld(
+                    f"this pool was taken over: {(self.holder() or ('',))[0]}",
+                    "This one has ended.",
+                )
             yield
             self._connection.execute("COMMIT")
         finally:
@@ -261,13 +285,15 @@ class ShareDatabase:
     def begin(self, task: str, level: Priority, now: float) -> None:
         """Note that a task is to be started."""
         self.change(
-            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL, words = '' WHERE id = ?",
+            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL, words = "
+            "'' WHERE id = ?",
             level,
             now,
             task,
         )
         self.change(
-            "INSERT INTO runs (task, run, level) SELECT ?, coalesce(max(run), 0) + 1, ? FROM runs WHERE task = ?",
+            "INSERT INTO runs (task, run, level) SELECT ?, coalesce(max(run), 0) + 1, ? FROM runs "
+            "WHERE task = ?",
             task,
             level,
             task,
@@ -276,35 +302,47 @@ class ShareDatabase:
     def withdraw(self, task: StoredTask, words: str, retry_at: float) -> None:
         """Note that a task did not start, and waits again."""
         self.change(
-            "UPDATE tasks SET state = 'waiting', level = NULL, since = NULL, words = ?, retry_at = ? WHERE id = ?",
+            "UPDATE tasks SET state = 'waiting', level = NULL, since = NULL, words = ?, retry_at = "
+            "? WHERE id = ?",
             words,
             retry_at,
             task.id,
         )
-        self.change("DELETE FROM runs WHERE task = ? AND started_at IS NULL AND ended_at IS NULL", task.id)
+        self.change(
+            "DELETE FROM runs WHERE task = ? AND started_at IS NULL AND ended_at IS NULL", task.id
+        )
 
     def end_run(self, task: StoredTask, state: str, now: float, how: str) -> None:
         """Note that a task has no nodes any more: it waits again, or has ended."""
         self.change(
-            "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = suspended + ?,"
+            "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = "
+            "suspended + ?,"
             " above_normal_seconds = ? WHERE id = ?",
             state,
             int(state == "waiting"),
             task.running_task.above_normal_seconds(now),
             task.id,
         )
-        self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)
+        self.change(
+            "UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL",
+            now,
+            how,
+            task.id,
+        )
 
 
 def _require_plain(file: Path) -> None:
-    """Raises HpcdashError where a file of the pool's is there and is no regular file of this account's alone."""
+    """Raises HpcdashError where a file of the pool's is there and is no regular file of this
+    account's alone.
+    """
     try:
         found = os.lstat(file)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         raise HpcdashError(
-            f"{file} is a link, or not this account's own file", "Move it away, and find out who put it there."
+            f"{file} is a link, or not this account's own file",
+            "Move it away, and find out who put it there.",
         )
     if found.st_mode & 0o077:
         file.chmod(0o600)

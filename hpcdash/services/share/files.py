@@ -1,7 +1,8 @@
-"""The files in a task's launch folder by which its coordinator and its training speak, read and written as its owner.
+"""The files in a task's launch folder by which its coordinator and its training speak, read and
+written as its owner.
 
-The folder is named by a job's comment, which may be anybody's word: nothing is written but as the job's owner, who
-could write there anyway.
+The folder is named by a job's comment, which may be anybody's word: nothing is written but as the
+job's owner, who could write there anyway.
 """
 
 from __future__ import annotations
@@ -38,12 +39,19 @@ _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
 class TaskFiles:
     """Of one task: `folder` is absolute, '' where it has none.
 
-    `account` is the owner where that is not the coordinator's own account. Then root's `program` there writes, in
-    launches of `storage_root` alone: the training of any other is not reached, and suspended without a warning.
+    `account` is the owner where that is not the coordinator's own account. Then root's `program`
+    there writes, in launches of `storage_root` alone: the training of any other is not reached, and
+    suspended without a warning.
     """
 
     def __init__(
-        self, transport: Transport, folder: str, *, account: str = "", program: str = "", storage_root: str = ""
+        self,
+        transport: Transport,
+        folder: str,
+        *,
+        account: str = "",
+        program: str = "",
+        storage_root: str = "",
     ) -> None:
         self._transport = transport
         self._folder = folder
@@ -55,13 +63,18 @@ class TaskFiles:
         self.unreached = ""
         if not folder:
             self.unreached = "it has no launch folder"
-        elif account and not (storage_root and root == storage_root and PLAIN_NAME.fullmatch(self._launch)):
+        elif account and not (
+            storage_root and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
+        ):
             self.unreached = "its folder is not in storage_root"
         elif account and not ACCOUNT_NAME.fullmatch(account):
             self.unreached = "sudo takes no such login name"
 
     async def tell(self) -> bool | None:
-        """Write the suspend command; whether it is there. None: no training of this folder can ever be told."""
+        """Write the suspend command; whether it is there.
+
+        None: no training of this folder can ever be told.
+        """
         return await self._write(SUSPEND_NAME, b"suspend\n")
 
     async def clear(self) -> bool:
@@ -92,7 +105,9 @@ class TaskFiles:
         return ((await self.look(name)) or (0, 0))[0] > 0
 
     async def look(self, name: str) -> tuple[int, int] | None:
-        """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""
+        """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be
+        seen.
+        """
         if self.unreached:
             return None
         if not self._account:
@@ -111,7 +126,8 @@ class TaskFiles:
         if self.unreached:
             return None
         if self._account:
-            # Only what was made at the submission is written to: a folder without it has no training that looks.
+            # Only what was made at the submission is written to: a folder without it has no
+            # training that looks.
             seen = await self._run("read", name, "end", "0")
             if seen is None or seen.status == NOTHING_THERE:
                 return False if seen is None else None
@@ -123,24 +139,31 @@ class TaskFiles:
             return False
 
     async def modified_at(self, path: str) -> float | None:
-        """When the account's own file outside the folder was changed, in epoch seconds; None where that is not seen."""
+        """When the account's own file outside the folder was changed, in epoch seconds; None where
+        that is not seen.
+        """
         try:
             return None if self._account else (await self._on_disk(partial(os.stat, path))).st_mtime
         except OSError:
             return None
 
     async def _on_disk(self, call: Callable[[], _Found]) -> _Found:
-        """What a call on the account's own files returns; raises OSError, also where their disk does not respond.
+        """What a call on the account's own files returns; raises OSError, also where their disk
+        does not respond.
 
         Such a call holds up this task alone, until it returns.
         """
-        found = await asyncio.to_thread(self._aside.answer, lambda: (call, call()), OWN_LIMIT_SECONDS, None)
+        found = await asyncio.to_thread(
+            self._aside.answer, lambda: (call, call()), OWN_LIMIT_SECONDS, None
+        )
         # The answer may be that of an earlier call.
         if found is None or found[0] is not call:
             raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         return cast("_Found", found[1])
 
-    async def _run(self, verb: str, *words: str, stdin: bytes | None = None) -> CommandResult | None:
+    async def _run(
+        self, verb: str, *words: str, stdin: bytes | None = None
+    ) -> CommandResult | None:
         argv = program_argv(self._account, self._program, verb, self._launch, *words)
         try:
             return await self._transport.run(argv, stdin=stdin, limit_seconds=_LIMIT_SECONDS)

@@ -1,8 +1,10 @@
-"""The rules of a shared pool: which tasks run, which are suspended for them, and which are refused. Pure.
+"""The rules of a shared pool: which tasks run, which are suspended for them, and which are refused.
 
-A pool's tasks are ordered by priority, then first come first served. Quotas limit how many nodes a user has at once at
-each priority. No task starts before one that is ahead of it and waits only for nodes. A running task is suspended when
-one ahead of it can start on its nodes.
+Pure.
+
+A pool's tasks are ordered by priority, then first come first served. Quotas limit how many nodes a
+user has at once at each priority. No task starts before one that is ahead of it and waits only for
+nodes. A running task is suspended when one ahead of it can start on its nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Place = tuple[float, int]
 class PoolTask(Struct, frozen=True):
     """One task of a pool, for `nodes` whole nodes.
 
-    `above_normal_seconds` is how long it ran at ABOVE_NORMAL in earlier runs; `demoted`: long enough to be NORMAL now.
+    `above_normal_seconds` is how long it ran at ABOVE_NORMAL in earlier runs; `demoted`: long
+    enough to be NORMAL now.
     """
 
     id: str
@@ -45,9 +48,11 @@ class PoolTask(Struct, frozen=True):
 
 
 class RunningTask(Struct, frozen=True):
-    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it has them.
+    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it
+    has them.
 
-    One that its owner, or its demotion, gave another level has its place among those of that level since then.
+    One that its owner, or its demotion, gave another level has its place among those of that level
+    since then.
     """
 
     task: PoolTask
@@ -66,7 +71,9 @@ class RunningTask(Struct, frozen=True):
         return self.task.above_normal_seconds + (max(0.0, now - self.since) if is_counting else 0.0)
 
     def moved(self, level: Priority, now: float, *, since: float) -> RunningTask:
-        """As it goes on at another level from `now` on; of the time since `since` only that at ABOVE_NORMAL counts."""
+        """As it goes on at another level from `now` on; of the time since `since` only that at
+        ABOVE_NORMAL counts.
+        """
         counted = self.above_normal_seconds(now)
         if level == Priority.ABOVE_NORMAL:
             counted -= now - since
@@ -74,7 +81,9 @@ class RunningTask(Struct, frozen=True):
 
 
 class Quotas(Struct, frozen=True):
-    """The most nodes at once by (user, level); EVERYONE's are for each user without one at that level."""
+    """The most nodes at once by (user, level); EVERYONE's are for each user without one at that
+    level.
+    """
 
     nodes: Mapping[tuple[str, Priority], int]
 
@@ -85,7 +94,9 @@ class Quotas(Struct, frozen=True):
     def levels(self, task: PoolTask) -> Iterator[Priority]:
         """The levels at which a task could ever run, the highest first."""
         for level in LEVELS if task.level == Priority.AUTO else (task.level,):
-            if task.nodes <= self.of(task.user, level) and not (task.demoted and level == Priority.ABOVE_NORMAL):
+            if task.nodes <= self.of(task.user, level) and not (
+                task.demoted and level == Priority.ABOVE_NORMAL
+            ):
                 yield level
 
 
@@ -96,10 +107,10 @@ Waiting = Mapping[tuple[str, Priority], Sequence[PoolTask]]
 class Decision(Struct, frozen=True):
     """What to do now.
 
-    `suspend` has to give up its nodes. `start` may begin at once, each at its level; `next` begins, in this order, when
-    the nodes and the quota that are being freed are free. `levels` are those of the running tasks that go on. `blocker`
-    is the first task that waits for nodes nobody behind it could free; those in `out_of_quota` wait for nodes of the
-    same user and level.
+    `suspend` has to give up its nodes. `start` may begin at once, each at its level; `next` begins,
+    in this order, when the nodes and the quota that are being freed are free. `levels` are those of
+    the running tasks that go on. `blocker` is the first task that waits for nodes nobody behind it
+    could free; those in `out_of_quota` wait for nodes of the same user and level.
     """
 
     suspend: tuple[PoolTask, ...] = ()
@@ -129,11 +140,16 @@ def decide(
 ) -> Decision:
     """What to suspend and to start.
 
-    `capacity` counts every node of the pool that can be used, those being freed among them; `free` are idle now. Tasks
-    being suspended are `leaving`, in neither `running` nor `waiting`: their quota is given again once they have left.
+    `capacity` counts every node of the pool that can be used, those being freed among them; `free`
+    are idle now. Tasks being suspended are `leaving`, in neither `running` nor `waiting`: their
+    quota is given again once they have left.
     """
     lines = _lines(running, waiting, quotas)
-    heap = [(first, number) for number, line in enumerate(lines) if (first := next(line, None)) is not None]
+    heap = [
+        (first, number)
+        for number, line in enumerate(lines)
+        if (first := next(line, None)) is not None
+    ]
     heapify(heap)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
     suspend: list[PoolTask] = []
@@ -161,7 +177,8 @@ def decide(
         elif has_quota and not is_blocked:
             is_blocked, blocker = True, (task, level)
         following = next(lines[number], None)
-        # Of a line those that wait come last, and none of them starts before the one in front of it.
+        # Of a line those that wait come last, and none of them starts before the one in front of
+        # it.
         if following is None or not (following[-1] or (not is_blocked and key not in out_of_quota)):
             heappop(heap)
         else:
@@ -187,7 +204,12 @@ def decide(
         held[key] += task.nodes
         ready += 1
     return Decision(
-        tuple(suspend), tuple(chosen[:ready]), tuple(chosen[ready:]), levels, blocker, frozenset(out_of_quota)
+        tuple(suspend),
+        tuple(chosen[:ready]),
+        tuple(chosen[ready:]),
+        levels,
+        blocker,
+        frozenset(out_of_quota),
     )
 
 
@@ -196,15 +218,22 @@ _Member = tuple[int, Place, PoolTask, Priority, bool]
 _Placed = tuple[PoolTask, Place]
 
 
-def _lines(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas) -> list[Iterator[_Member]]:
+def _lines(
+    running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas
+) -> list[Iterator[_Member]]:
     """The tasks by user and level, each line in the order in which it gets nodes.
 
-    Those that run are in front, at the first places of their line: none of them is interrupted for another of it, and
-    none loses a place when it is suspended for someone else. All lines in which nothing waits are one.
+    Those that run are in front, at the first places of their line: none of them is interrupted for
+    another of it, and none loses a place when it is suspended for someone else. All lines in which
+    nothing waits are one.
     """
     runs: dict[tuple[str, Priority], list[_Placed]] = {}
-    waits: dict[tuple[str, Priority], list[_Placed]] = {key: [] for key in waiting if key[1] != Priority.AUTO}
-    automatic: dict[str, list[RunningTask]] = {user: [] for user, level in waiting if level == Priority.AUTO}
+    waits: dict[tuple[str, Priority], list[_Placed]] = {
+        key: [] for key in waiting if key[1] != Priority.AUTO
+    }
+    automatic: dict[str, list[RunningTask]] = {
+        user: [] for user, level in waiting if level == Priority.AUTO
+    }
     in_order = sorted(running, key=_since)
     for one in in_order:
         if one.task.priority == Priority.AUTO:
@@ -215,17 +244,28 @@ def _lines(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas) -> 
         else:
             runs.setdefault((one.task.user, one.task.level), []).append((one.task, one.task.place))
     for user, theirs in automatic.items():
-        for task, level, place, is_running in _with_levels(theirs, waiting.get((user, Priority.AUTO), ()), quotas):
+        for task, level, place, is_running in _with_levels(
+            theirs, waiting.get((user, Priority.AUTO), ()), quotas
+        ):
             (runs if is_running else waits).setdefault((user, level), []).append((task, place))
     alone: list[_Member] = []
     for key, members in runs.items():
         if key not in waits:
             places = sorted(place for _, place in members) if len(members) > 1 else [members[0][1]]
             level = key[1]
-            alone += [(-level, place, task, level, True) for (task, _), place in zip(members, places, strict=True)]
+            alone += [
+                (-level, place, task, level, True)
+                for (task, _), place in zip(members, places, strict=True)
+            ]
     # No two places are alike: what follows them is never compared.
     alone.sort()
-    return [iter(alone), *(_line(key[1], runs.get(key, ()), some, waiting.get(key, ())) for key, some in waits.items())]
+    return [
+        iter(alone),
+        *(
+            _line(key[1], runs.get(key, ()), some, waiting.get(key, ()))
+            for key, some in waits.items()
+        ),
+    ]
 
 
 def _since(one: RunningTask) -> tuple[float, Place]:
@@ -235,12 +275,14 @@ def _since(one: RunningTask) -> tuple[float, Place]:
 def _with_levels(
     runs: Sequence[RunningTask], automatic: Sequence[PoolTask], quotas: Quotas
 ) -> Iterator[tuple[PoolTask, Priority, Place, bool]]:
-    """(task, its level, its place, whether it runs) of what runs of a user, and of what waits with AUTO and has quota.
+    """(task, its level, its place, whether it runs) of what runs of a user, and of what waits with
+    AUTO and has quota.
 
     The places of AUTO tasks are as those of a line: whichever of them runs has the first.
     """
     places = merge(
-        sorted(one.task.place for one in runs if one.task.level == Priority.AUTO), (task.place for task in automatic)
+        sorted(one.task.place for one in runs if one.task.level == Priority.AUTO),
+        (task.place for task in automatic),
     )
     used: dict[Priority, int] = defaultdict(int)
     for one in runs:
@@ -258,9 +300,16 @@ def _with_levels(
         yield task, with_quota, next(places), False
 
 
-def _level_with_quota(task: PoolTask, used: Mapping[Priority, int], quotas: Quotas) -> Priority | None:
+def _level_with_quota(
+    task: PoolTask, used: Mapping[Priority, int], quotas: Quotas
+) -> Priority | None:
     return next(
-        (one for one in quotas.levels(task) if used.get(one, 0) + task.nodes <= quotas.of(task.user, one)), None
+        (
+            one
+            for one in quotas.levels(task)
+            if used.get(one, 0) + task.nodes <= quotas.of(task.user, one)
+        ),
+        None,
     )
 
 
@@ -278,11 +327,16 @@ def _line(
     # The places are read ahead of those that wait.
     places = merge(sorted(place for _, place in runs), (place for _, place in waits()))
     tagged = chain(((task, True) for task, _ in runs), ((task, False) for task, _ in waits()))
-    return ((-level, place, task, level, is_running) for (task, is_running), place in zip(tagged, places, strict=True))
+    return (
+        (-level, place, task, level, is_running)
+        for (task, is_running), place in zip(tagged, places, strict=True)
+    )
 
 
 class PoolRules(Struct, frozen=True):
-    """What a pool allows: its quotas, who may choose a priority (EVERYONE: all), and the fewest GPUs of a task."""
+    """What a pool allows: its quotas, who may choose a priority (EVERYONE: all), and the fewest
+    GPUs of a task.
+    """
 
     quotas: Quotas
     choosers: frozenset[str] = frozenset()
@@ -298,18 +352,23 @@ class PoolRules(Struct, frozen=True):
         if task.nodes > capacity:
             return f"it asks for {counted(task.nodes, 'node')}, and the pool has {capacity}"
         if gpus is not None and gpus < self.least_gpus:
-            return f"it asks for {gpus} GPUs, and a task of this pool has at least {self.least_gpus}"
+            return (
+                f"it asks for {gpus} GPUs, and a task of this pool has at least {self.least_gpus}"
+            )
         levels = list(self.quotas.levels(task))
         if not levels:
             named = LEVELS if task.level == Priority.AUTO else (task.level,)
             most = max(self.quotas.of(task.user, level) for level in named)
             at = "at any priority" if task.level == Priority.AUTO else f"at {task.level.name}"
-            return f"it asks for {counted(task.nodes, 'node')}, and {task.user}'s quota {at} is {most}"
+            return (
+                f"it asks for {counted(task.nodes, 'node')}, and {task.user}'s quota {at} is {most}"
+            )
         # What becomes NORMAL needs quota there: it would be suspended for good.
         lasting = [level for level in levels if level != Priority.ABOVE_NORMAL]
         if not lasting and task.nodes > (normal := self.quotas.of(task.user, Priority.NORMAL)):
             return (
                 f"it asks for {counted(task.nodes, 'node')}: ABOVE_NORMAL becomes NORMAL after"
-                f" {self.demote_after_seconds / 60:g} min, and {task.user}'s quota at NORMAL is {normal}"
+                f" {self.demote_after_seconds / 60:g} min, and {task.user}'s quota at NORMAL is "
+                f"{normal}"
             )
         return ""

@@ -17,7 +17,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
-from hpcdash.services.share.scheduling import DEMOTE_AFTER_SECONDS, PoolRules, PoolTask, Quotas, RunningTask, decide
+from hpcdash.services.share.scheduling import (
+    DEMOTE_AFTER_SECONDS,
+    PoolRules,
+    PoolTask,
+    Quotas,
+    RunningTask,
+    decide,
+)
 
 _ARRIVES, _ENDS, _FREED, _DEMOTED = range(4)
 
@@ -25,7 +32,8 @@ _ARRIVES, _ENDS, _FREED, _DEMOTED = range(4)
 class TracedTask(Struct, frozen=True):
     """A task of a trace. Times in seconds, `submitted_at` from the trace's own beginning.
 
-    It works for `work_seconds` in all, saves every `checkpoint_seconds`, and takes `save_seconds` for a save.
+    It works for `work_seconds` in all, saves every `checkpoint_seconds`, and takes `save_seconds`
+    for a save.
     """
 
     submitted_at: float
@@ -38,7 +46,8 @@ class TracedTask(Struct, frozen=True):
 
 
 class PoolModel(Struct, frozen=True):
-    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds` before it works.
+    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds`
+    before it works.
 
     `choosers` have the priorities that their tasks ask for, the others AUTO.
     """
@@ -52,10 +61,13 @@ class PoolModel(Struct, frozen=True):
 
 
 class PolicyResult(Struct):
-    """What came of a trace. Node-seconds: `worked` are kept, `lost` were not saved, `idled` went into loads and saves.
+    """What came of a trace.
 
-    `waits` are, by the priority asked for, the seconds from submission to the first start; `suspended_seconds` is what
-    tasks waited between their runs, in all. `busy` are steps: from a time on, so many nodes are in use.
+    Node-seconds: `worked` are kept, `lost` were not saved, `idled` went into loads and saves.
+
+    `waits` are, by the priority asked for, the seconds from submission to the first start;
+    `suspended_seconds` is what tasks waited between their runs, in all. `busy` are steps: from a
+    time on, so many nodes are in use.
     """
 
     name: str
@@ -75,7 +87,9 @@ class PolicyResult(Struct):
     busy: list[tuple[float, int]] = field(default_factory=list)
 
     def utilisation(self) -> float | None:
-        """The share of the nodes in use while tasks were submitted; None where that took no time."""
+        """The share of the nodes in use while tasks were submitted; None where that took no
+        time.
+        """
         begin, end = (self.busy[0][0] if self.busy else 0.0), self.last_submitted_at
         if end <= begin:
             return None
@@ -115,7 +129,9 @@ class _Simulation:
     def run(self, tasks: Iterable[tuple[TracedTask, str, Priority]]) -> None:
         """Tasks with the user and the priority that the rules see."""
         for number, (traced, user, priority) in enumerate(tasks):
-            task = PoolTask(str(number), user, traced.nodes, priority, (traced.submitted_at, number))
+            task = PoolTask(
+                str(number), user, traced.nodes, priority, (traced.submitted_at, number)
+            )
             self.tasks[task.id] = _Progress(task, traced)
             self.at(traced.submitted_at, _ARRIVES, task.id)
         while self.events:
@@ -201,7 +217,11 @@ class _Simulation:
         load = self.model.load_seconds if one.run > 1 else 0.0
         worked = max(0.0, now - one.since - load)
         in_time = one.traced.save_seconds <= self.model.grace_seconds
-        saved = worked if in_time else worked // one.traced.checkpoint_seconds * one.traced.checkpoint_seconds
+        saved = (
+            worked
+            if in_time
+            else worked // one.traced.checkpoint_seconds * one.traced.checkpoint_seconds
+        )
         saving = min(one.traced.save_seconds, self.model.grace_seconds)
         one.done += saved
         one.runs = False
@@ -215,14 +235,18 @@ class _Simulation:
         self.at(now + saving, _FREED, one.task.id, one.run)
 
 
-def simulate(tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time") -> PolicyResult:
+def simulate(
+    tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time"
+) -> PolicyResult:
     """The trace under the pool's rules; a task that could never run is counted, and left out."""
     rules = PoolRules(model.quotas, model.choosers, demote_after_seconds=model.demote_after_seconds)
     allowed = [(one, one.user, rules.allowed_priority(one.user, one.priority)) for one in tasks]
     fit = [
         (one, user, priority)
         for one, user, priority in allowed
-        if not rules.refusal(PoolTask("", user, one.nodes, priority, (0.0, 0)), capacity=model.nodes)
+        if not rules.refusal(
+            PoolTask("", user, one.nodes, priority, (0.0, 0)), capacity=model.nodes
+        )
     ]
     outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
@@ -233,7 +257,9 @@ def simulate(tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices 
 def simulate_fifo(
     tasks: Sequence[TracedTask], model: PoolModel, name: str = "first come, first served"
 ) -> PolicyResult:
-    """The same trace as tasks of one user at one priority: without quotas, and without interruptions."""
+    """The same trace as tasks of one user at one priority: without quotas, and without
+    interruptions.
+    """
     fit = [one for one in tasks if one.nodes <= model.nodes]
     outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
@@ -250,10 +276,14 @@ def simulate_own_nodes(tasks: Sequence[TracedTask], model: PoolModel) -> PolicyR
     by_user: dict[str, list[TracedTask]] = defaultdict(list)
     for one in tasks:
         by_user[one.user].append(one)
-    work = {user: sum(one.nodes * one.work_seconds for one in some) for user, some in by_user.items()}
+    work = {
+        user: sum(one.nodes * one.work_seconds for one in some) for user, some in by_user.items()
+    }
     total = sum(work.values()) or 1.0
     shares = {user: int(model.nodes * done / total) for user, done in work.items()}
-    by_remainder = sorted(work, key=lambda user: (shares[user] - model.nodes * work[user] / total, user))
+    by_remainder = sorted(
+        work, key=lambda user: (shares[user] - model.nodes * work[user] / total, user)
+    )
     for user in by_remainder[: model.nodes - sum(shares.values())]:
         shares[user] += 1
     outcome = PolicyResult("nodes of their own", model.nodes)
@@ -303,9 +333,13 @@ def parse_trace(lines: Iterable[str]) -> list[TracedTask]:
     try:
         names = list(rows.fieldnames or ())
         if missing := [name for name in _REQUIRED if name not in names]:
-            raise BadTrace(f"line 1: no column {', '.join(missing)}; known are {', '.join(_COLUMNS)}")
+            raise BadTrace(
+                f"line 1: no column {', '.join(missing)}; known are {', '.join(_COLUMNS)}"
+            )
         if unknown := [name for name in names if name not in _COLUMNS]:
-            raise BadTrace(f"line 1: unknown column {unknown[0]!r}; known are {', '.join(_COLUMNS)}")
+            raise BadTrace(
+                f"line 1: unknown column {unknown[0]!r}; known are {', '.join(_COLUMNS)}"
+            )
         tasks = [_parse_row(row, rows.line_num) for row in rows]
     except csv.Error as error:
         raise BadTrace(f"line {rows.line_num}: {error}") from None
@@ -346,9 +380,11 @@ def format_trace(tasks: Iterable[TracedTask]) -> str:
 
 
 def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[TracedTask]:
-    """Tasks as a group's trainings: most small and short, some large and long; more by day than by night.
+    """Tasks as a group's trainings: most small and short, some large and long; more by day than by
+    night.
 
-    They come as fast as the nodes could do nine tenths of their work. The same seed gives the same trace.
+    They come as fast as the nodes could do nine tenths of their work. The same seed gives the same
+    trace.
     """
     rng = np.random.default_rng(seed)
     largest = max(1, nodes // 8)
@@ -361,9 +397,17 @@ def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[T
     kept = moments[rng.uniform(size=moments.size) < np.where(by_day, 0.75, 0.25)]
     submitted = np.sort(kept[:tasks] if kept.size >= tasks else rng.uniform(0, span, tasks))
     of_user = np.minimum(rng.zipf(1.4, tasks) - 1, users - 1)
-    levels = (Priority.LOW, Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.VERY_HIGH)
+    levels = (
+        Priority.LOW,
+        Priority.NORMAL,
+        Priority.ABOVE_NORMAL,
+        Priority.HIGH,
+        Priority.VERY_HIGH,
+    )
     level = rng.choice(len(levels), tasks, p=(0.25, 0.45, 0.18, 0.09, 0.03))
-    saves = np.where(rng.uniform(size=tasks) < 0.9, rng.uniform(0.5, 5, tasks), rng.uniform(5, 60, tasks))
+    saves = np.where(
+        rng.uniform(size=tasks) < 0.9, rng.uniform(0.5, 5, tasks), rng.uniform(5, 60, tasks)
+    )
     return [
         TracedTask(
             round(float(submitted[at]), 1),

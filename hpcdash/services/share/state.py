@@ -1,4 +1,6 @@
-"""What a pool's coordinator publishes of it: one JSON file that the pool's users read, and nobody else writes."""
+"""What a pool's coordinator publishes of it: one JSON file that the pool's users read, and nobody
+else writes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ from hpcdash.services.share.scheduling import (
 )
 
 SCHEMA = 1
-# A coordinator that has nothing new to say says so this often; one that is silent for longer has ended, or hangs.
+# A coordinator that has nothing new to say says so this often; one that is silent for longer has
+# ended, or hangs.
 PUBLISH_SECONDS = 10.0
 SILENT_SECONDS = 60.0
 MOST_BYTES = 8 << 20
@@ -58,8 +61,11 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of a task. `how` it ended: as INTERRUPTED has it; paused; yielded, when it suspended itself; requeued,
-    when the scheduler put it back, as after a node's failure; succeeded, failed, stopped; '' not yet."""
+    """One run of a task.
+
+    `how` it ended: as INTERRUPTED has it; paused; yielded, when it suspended itself; requeued, when
+    the scheduler put it back, as after a node's failure; succeeded, failed, stopped; '' not yet.
+    """
 
     run: Count
     level: PriorityName
@@ -73,11 +79,14 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One task. `state` is as StoredTask has it, `why` says in words why it waits; `place` 1 is next.
+    """One task.
 
-    `level` is the priority it runs at, or would: AUTO's is the highest with quota left. `demotion_at`: when it becomes
-    NORMAL. `since`: when its run began, or its owner or its demotion changed its level. `waits_for`: the
-    jobs that it is to follow, in words; '' for none. Null is unknown, or does not hold.
+    `state` is as StoredTask has it, `why` says in words why it waits; `place` 1 is next.
+
+    `level` is the priority it runs at, or would: AUTO's is the highest with quota left.
+    `demotion_at`: when it becomes NORMAL. `since`: when its run began, or its owner or its demotion
+    changed its level. `waits_for`: the jobs that it is to follow, in words; '' for none. Null is
+    unknown, or does not hold.
     """
 
     id: str
@@ -104,7 +113,9 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """The most nodes at once of a user at a priority; `user` "*" is each one without a quota of their own there."""
+    """The most nodes at once of a user at a priority; `user` "*" is each one without a quota of
+    their own there.
+    """
 
     user: str
     priority: PriorityName
@@ -113,7 +124,9 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Outsider(msgspec.Struct, frozen=True):
-    """A job that runs on the pool's nodes and is no task of it: neither quotas nor the order hold for it."""
+    """A job that runs on the pool's nodes and is no task of it: neither quotas nor the order hold
+    for it.
+    """
 
     id: str
     user: str
@@ -121,7 +134,9 @@ class Outsider(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
-    """A pool at one moment: its rules, quotas and tasks in the order in which they came; what ended is the newest."""
+    """A pool at one moment: its rules, quotas and tasks in the order in which they came; what ended
+    is the newest.
+    """
 
     pool: str
     coordinator: str
@@ -141,20 +156,29 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
     @property
     def rules(self) -> PoolRules:
         quotas = {(one.user, Priority[one.priority]): one.total for one in self.quotas}
-        return PoolRules(Quotas(quotas), frozenset(self.choosers), self.least_gpus, self.demote_after_seconds)
+        return PoolRules(
+            Quotas(quotas), frozenset(self.choosers), self.least_gpus, self.demote_after_seconds
+        )
 
     def task(self, job_id: str) -> Task | None:
         return next((one for one in self.tasks if one.id == job_id), None)
 
     def interruptions(self) -> list[tuple[Task, Run]]:
         """The runs that were interrupted for others, the newest first."""
-        found = [(task, run) for task in self.tasks for run in task.runs if run.is_interrupted and run.ended_at]
+        found = [
+            (task, run)
+            for task in self.tasks
+            for run in task.runs
+            if run.is_interrupted and run.ended_at
+        ]
         return sorted(found, key=lambda one: one[1].ended_at or one[0].submitted_at, reverse=True)
 
     def interrupted_by(
         self, job_id: str, *, priority: Priority | None = None, is_paused: bool | None = None
     ) -> list[Task]:
-        """The tasks that would be suspended as soon as one has another priority, or is paused or not any more."""
+        """The tasks that would be suspended as soon as one has another priority, or is paused or
+        not any more.
+        """
         before = self._suspended(())
         changes = {} if priority is None else {"priority": priority.name}
         changed = []
@@ -170,20 +194,34 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
         tasks = [(at, instead.get(task.id, task)) for at, task in enumerate(self.tasks)]
         running = [
             RunningTask(
-                one := _pool_task(task, at), _running_level(task, one), (task.since or self.taken_at).timestamp()
+                one := _pool_task(task, at),
+                _running_level(task, one),
+                (task.since or self.taken_at).timestamp(),
             )
             for at, task in tasks
             if task.state in ("starting", "running")
         ]
-        waiting = [_pool_task(task, at) for at, task in tasks if task.state == "waiting" and not task.waits_for]
+        waiting = [
+            _pool_task(task, at)
+            for at, task in tasks
+            if task.state == "waiting" and not task.waits_for
+        ]
         used = sum(task.nodes for _, task in tasks if task.state in WITH_NODES)
         usable = self.nodes_usable
-        decision = decide(running, queue_up(waiting), self.rules.quotas, capacity=usable, free=max(0, usable - used))
+        decision = decide(
+            running,
+            queue_up(waiting),
+            self.rules.quotas,
+            capacity=usable,
+            free=max(0, usable - used),
+        )
         return {one.id for one in decision.suspend}
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Those that have nodes by their level, those that wait by their turn, then what ended, the newest first."""
+    """Those that have nodes by their level, those that wait by their turn, then what ended, the
+    newest first.
+    """
 
     def rank(task: Task) -> tuple[float, ...]:
         if task.state in WITH_NODES:
@@ -199,7 +237,9 @@ def in_order(tasks: Sequence[Task]) -> list[Task]:
 
 def _pool_task(task: Task, at: int) -> PoolTask:
     place = (task.submitted_at.timestamp(), at)
-    return PoolTask(task.id, task.user, task.nodes, Priority[task.priority], place, demoted=task.is_demoted)
+    return PoolTask(
+        task.id, task.user, task.nodes, Priority[task.priority], place, demoted=task.is_demoted
+    )
 
 
 def _running_level(task: Task, pooled: PoolTask) -> Priority:
@@ -225,17 +265,22 @@ def build_state(
 ) -> Pool:
     """What is known of a pool after its coordinator has decided.
 
-    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to follow other jobs,
-    `unwarned` why no command to suspend reaches a task.
+    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to
+    follow other jobs, `unwarned` why no command to suspend reaches a task.
     """
     stored = unfinished_tasks(database)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
     for one in stored:
         if one.state in WITH_NODES:
-            used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += one.nodes
+            used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += (
+                one.nodes
+            )
     waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for, unwarned)
     left_out = max(0, len(stored) - _MOST_TASKS)
-    first = sorted(stored, key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))))
+    first = sorted(
+        stored,
+        key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))),
+    )
     shown = [*database.ended_tasks(_MOST_ENDED), *first[:_MOST_TASKS]]
     runs = database.runs_of([one.id for one in shown], _MOST_RUNS)
     tasks = [
@@ -283,16 +328,24 @@ def build_state(
 
 
 def publish(state: Pool, file: Path) -> None:
-    """Replace a pool's published state, readable by everybody. No other file of one's own is replaced, even through a
-    folder that others can write to. Raises HpcdashError."""
+    """Replace a pool's published state, readable by everybody.
+
+    No other file of one's own is replaced, even through a folder that others can write to. Raises
+    HpcdashError.
+    """
     content = msgspec.json.encode(state)
     if len(content) >= MOST_BYTES:
-        short = tuple(msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks)
+        short = tuple(
+            msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks
+        )
         state = msgspec.structs.replace(state, tasks=short)
         content = msgspec.json.encode(state)
     while len(content) >= MOST_BYTES:
         ordered = in_order(state.tasks)
-        kept, left_out = {task.id for task in ordered[: len(ordered) // 2]}, ordered[len(ordered) // 2 :]
+        kept, left_out = (
+            {task.id for task in ordered[: len(ordered) // 2]},
+            ordered[len(ordered) // 2 :],
+        )
         state = msgspec.structs.replace(
             state,
             tasks=tuple(task for task in state.tasks if task.id in kept),
@@ -304,8 +357,10 @@ def publish(state: Pool, file: Path) -> None:
             there = folder / file.name
             if not _is_published(there, state.pool):
                 raise HpcdashError(
-                    f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is not replaced",
-                    "Move it away, or name another state_file; find out who may write to its folder.",
+                    f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is "
+                    f"not replaced",
+                    "Move it away, or name another state_file; find out who may write to its "
+                    "folder.",
                 )
             # What is lost with the machine is published again a moment later.
             atomic_write(there, content + b"\n", mode=0o644, sync=False)
@@ -318,7 +373,9 @@ def publish(state: Pool, file: Path) -> None:
 
 @contextmanager
 def _folder_of(file: Path) -> Iterator[Path]:
-    """The folder of a file, which stays the same inside though its name may come to lead elsewhere."""
+    """The folder of a file, which stays the same inside though its name may come to lead
+    elsewhere.
+    """
     descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         held = Path(f"/proc/self/fd/{descriptor}")
@@ -328,13 +385,20 @@ def _folder_of(file: Path) -> Iterator[Path]:
 
 
 def _is_published(file: Path, pool: str) -> bool:
-    """Whether a file may be replaced: it is not there, another account's, or what this one published of the pool."""
+    """Whether a file may be replaced: it is not there, another account's, or what this one
+    published of the pool.
+    """
     try:
         found = os.lstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             return True
         with file.open("rb") as stream:
-            return re.match(rb'{"schema":[0-9]+,"pool":"%b"' % re.escape(pool.encode()), stream.read(200)) is not None
+            return (
+                re.match(
+                    rb'{"schema":[0-9]+,"pool":"%b"' % re.escape(pool.encode()), stream.read(200)
+                )
+                is not None
+            )
     except FileNotFoundError:
         return True
 
@@ -364,9 +428,18 @@ class _Waiting:
         self._levels = {one.id: self._wanted(one) for one in waits}
         # In the order in which they came.
         self._ready = [one for one in waits if one.retry_at <= now and one.id not in waits_for]
-        in_line = [one for one in self._ready if self._levels[one.id] is not None and not self._lacks_quota(one)]
+        in_line = [
+            one
+            for one in self._ready
+            if self._levels[one.id] is not None and not self._lacks_quota(one)
+        ]
         in_line.sort(
-            key=lambda one: (one.id not in self._next, -(self._levels[one.id] or 0), one.submitted_at, one.number)
+            key=lambda one: (
+                one.id not in self._next,
+                -(self._levels[one.id] or 0),
+                one.submitted_at,
+                one.number,
+            )
         )
         self.places = {one.id: at for at, one in enumerate(in_line, 1)}
         self._first = in_line[0] if in_line else None
@@ -411,20 +484,31 @@ class _Waiting:
             level = self._levels[task.id]
             if level is None:
                 return f"{task.user}'s quota is used up at every priority"
-            ahead = next(one for one in self._ready if (one.user, self._levels[one.id]) == (task.user, level))
+            ahead = next(
+                one for one in self._ready if (one.user, self._levels[one.id]) == (task.user, level)
+            )
             if ahead.id != task.id:
                 return f"behind job {ahead.id} of {ahead.user}"
             used, total = self._used.get((task.user, level), 0), self._quotas.of(task.user, level)
             return f"quota: {task.user} has {used} of {counted(total, 'node')} at {level.name}"
         if task.id in self._next:
-            return f"next: waits until {counted(task.nodes, 'node')} {'is' if task.nodes == 1 else 'are'} freed"
+            return (
+                f"next: waits until {counted(task.nodes, 'node')} "
+                f"{'is' if task.nodes == 1 else 'are'} freed"
+            )
         first = self._first
-        if first is None or first.id == task.id or (self._blocker and self._blocker[0].id == task.id):
+        if (
+            first is None
+            or first.id == task.id
+            or (self._blocker and self._blocker[0].id == task.id)
+        ):
             return f"waits for {counted(task.nodes, 'node')}"
         return f"behind job {first.id} of {first.user}"
 
 
-def _quotas(quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Iterable[str]) -> Iterator[Quota]:
+def _quotas(
+    quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Iterable[str]
+) -> Iterator[Quota]:
     """Those of the configuration, and what each user with a task has and uses."""
     named = {user for user, _ in quotas.nodes if user != EVERYONE}
     for level in LEVELS:
@@ -438,7 +522,9 @@ def _quotas(quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Ite
 
 def _demotion(task: StoredTask, rules: PoolRules) -> datetime | None:
     is_running = task.state == "running"
-    return _moment_or_none(task.running_task.demotion_at(rules.demote_after_seconds) if is_running else None)
+    return _moment_or_none(
+        task.running_task.demotion_at(rules.demote_after_seconds) if is_running else None
+    )
 
 
 def _moment_or_none(at: float | None) -> datetime | None:
@@ -461,7 +547,9 @@ def parse_state(content: bytes) -> Pool:
 
 
 class PoolReader:
-    """Reads what a pool's coordinator published, over the cluster's connection; what has not changed is not sent."""
+    """Reads what a pool's coordinator published, over the cluster's connection; what has not
+    changed is not sent.
+    """
 
     def __init__(self, store: ClusterStore, pool: PoolSettings) -> None:
         self.pool = pool
@@ -471,7 +559,9 @@ class PoolReader:
         self._last: Chunk | None = None
 
     async def read(self) -> Pool:
-        """Raises HpcdashError where there is none, it is not the coordinator's, or it cannot be understood."""
+        """Raises HpcdashError where there is none, it is not the coordinator's, or it cannot be
+        understood.
+        """
         known = None if self._last is None or self.state is None else self._last.look
         query = files_query([FileRange(self._file, 0, MOST_BYTES + 1, known)])
         [chunk] = await self._store.ask(query)
@@ -480,7 +570,8 @@ class PoolReader:
         if look.is_missing:
             raise HpcdashError(
                 f"pool {name} has published nothing: {self._file}: {look.problem}",
-                f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says where it publishes.",
+                f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says "
+                f"where it publishes.",
             )
         if look.problem:
             raise HpcdashError(f"pool {name}: {self._file}: {look.problem}")

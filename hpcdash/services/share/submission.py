@@ -1,4 +1,6 @@
-"""A task of a shared pool before it is submitted: where it goes, and whether the pool would ever run it."""
+"""A task of a shared pool before it is submitted: where it goes, and whether the pool would ever
+run it.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,37 @@ _PLACES = ("queue", "qos", "reservation")
 
 
 def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
-    """A task in the queue, QoS and reservation of its pool: the one that is named, else the only one that fits.
+    """A task in the queue, QoS and reservation of its pool: the one that is named, else the only
+    one that fits.
 
     Raises UsageError where there is none of that name, or something else is asked for.
     """
     if request.pool and all(one.name != request.pool for one in pools):
         known = ", ".join(one.name for one in pools) or "none"
-        raise UsageError(f"pool: there is no [share.{request.pool}] in the configuration", f"Pools here: {known}.")
+        raise UsageError(
+            f"pool: there is no [share.{request.pool}] in the configuration",
+            f"Pools here: {known}.",
+        )
     fitting = _fitting(request, pools)
     if pools and not fitting:
-        asked = ", ".join(f"{what} {there}" for what in _PLACES if (there := getattr(request, what)))
-        raise UsageError(f"share: no pool has {asked}", f"Pools here: {', '.join(one.name for one in pools)}.")
+        asked = ", ".join(
+            f"{what} {there}" for what in _PLACES if (there := getattr(request, what))
+        )
+        raise UsageError(
+            f"share: no pool has {asked}", f"Pools here: {', '.join(one.name for one in pools)}."
+        )
     if len(fitting) > 1:
-        raise UsageError("share: several pools fit", f"Name one as pool: {', '.join(one.name for one in fitting)}.")
+        raise UsageError(
+            "share: several pools fit",
+            f"Name one as pool: {', '.join(one.name for one in fitting)}.",
+        )
     for pool in fitting:
         for what in _PLACES:
             asked, has = getattr(request, what), getattr(pool, what)
             if has and asked not in ("", has):
-                raise UsageError(f"{what}: pool {pool.name} has {has}, not {asked}", f"Leave {what} out.")
+                raise UsageError(
+                    f"{what}: pool {pool.name} has {has}, not {asked}", f"Leave {what} out."
+                )
             request = replace(request, **{what: has or asked})
         if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
             # Nothing else tells whose task it is.
@@ -48,13 +63,17 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
 
 
 def _fitting(request: Request, pools: Sequence[PoolSettings]) -> list[PoolSettings]:
-    """The pool that a task names; else those whose queue, QoS and reservation it leaves open or asks for."""
+    """The pool that a task names; else those whose queue, QoS and reservation it leaves open or
+    asks for.
+    """
     if request.pool:
         return [one for one in pools if one.name == request.pool]
     return [
         one
         for one in pools
-        if all(getattr(request, what) in ("", has) for what in _PLACES if (has := getattr(one, what)))
+        if all(
+            getattr(request, what) in ("", has) for what in _PLACES if (has := getattr(one, what))
+        )
     ]
 
 
@@ -62,7 +81,8 @@ def require_node_count(request: Request, slot_type: SlotType) -> None:
     """Raises UsageError for a task whose scheduler would find any number of nodes."""
     if is_spread(request, slot_type) and request.slots > 1:
         raise UsageError(
-            "slots_per_node: a task of a shared pool has one number of nodes", "Write how many slots each node has."
+            "slots_per_node: a task of a shared pool has one number of nodes",
+            "Write how many slots each node has.",
         )
 
 
@@ -71,27 +91,41 @@ async def require_turn(
 ) -> str:
     """What is to be said of a task's pool: that nobody seems to coordinate it; '' for nothing.
 
-    Raises UsageError for a task that its coordinator would refuse, as far as it has published its rules.
+    Raises UsageError for a task that its coordinator would refuse, as far as it has published its
+    rules.
     """
     if store.backend.detail.task_refusal is None:
         return ""
     fitting = _fitting(request, pools)
     if len(fitting) != 1:
-        return "share: the configuration has no pool; the job stays held until a coordinator elsewhere starts it"
+        return (
+            "share: the configuration has no pool; the job stays held until a coordinator "
+            "elsewhere starts it"
+        )
     try:
         pool = await PoolReader(store, fitting[0]).read()
     except HpcdashError as error:
         # It may not have begun yet; it refuses what it must itself.
         return f"share: {error.message}; the job stays held until it is coordinated"
     user = request.site.run_as or store.user or ""
-    if words := refusal(pool, fitting[0], request, user, slot_type, is_embedded=store.backend.is_embedded):
-        raise UsageError(f"share: pool {pool.pool} refuses this: {words}", "`hpcdash share show` has its quotas.")
+    if words := refusal(
+        pool, fitting[0], request, user, slot_type, is_embedded=store.backend.is_embedded
+    ):
+        raise UsageError(
+            f"share: pool {pool.pool} refuses this: {words}", "`hpcdash share show` has its quotas."
+        )
     silence = format_silence(pool, datetime.fromtimestamp(store.clock.now(), UTC))
     return f"share: pool {pool.pool}: {silence}" if silence else ""
 
 
 def refusal(
-    pool: Pool, settings: PoolSettings, request: Request, user: str, slot_type: SlotType, *, is_embedded: bool
+    pool: Pool,
+    settings: PoolSettings,
+    request: Request,
+    user: str,
+    slot_type: SlotType,
+    *,
+    is_embedded: bool,
 ) -> str:
     """Why a pool would refuse a request of a user; '' where it would not."""
     slots = slots_of(request)
@@ -106,5 +140,16 @@ def refusal(
     task = PoolTask("", user, max(1, nodes), priority, (0.0, 0))
     if words := pool.rules.refusal(task, capacity=pool.nodes, gpus=gpus):
         return words
-    twin = next((one for one in pool.tasks if one.is_unfinished and (one.user, one.name) == (user, request.name)), None)
-    return f"{user} has a task of this name: job {twin.id}" if twin is not None and request.name else ""
+    twin = next(
+        (
+            one
+            for one in pool.tasks
+            if one.is_unfinished and (one.user, one.name) == (user, request.name)
+        ),
+        None,
+    )
+    return (
+        f"{user} has a task of this name: job {twin.id}"
+        if twin is not None and request.name
+        else ""
+    )

@@ -42,12 +42,20 @@ def format_silence(pool: Pool, now: datetime) -> str:
     silent = (now - pool.taken_at).total_seconds()
     if silent < SILENT_SECONDS:
         return ""
-    return f"its coordinator has said nothing for {format_age(silent)}: no task is started or suspended"
+    return (
+        f"its coordinator has said nothing for {format_age(silent)}: no task is started or "
+        f"suspended"
+    )
 
 
 def format_outsiders(pool: Pool) -> str:
-    """`not tasks of the pool: job 12 of bob on 2 nodes`; '' where nothing else runs on its nodes."""
-    named = [f"job {visible(one.id)} of {visible(one.user)} on {counted(one.nodes, 'node')}" for one in pool.outsiders]
+    """`not tasks of the pool: job 12 of bob on 2 nodes`; '' where nothing else runs on its
+    nodes.
+    """
+    named = [
+        f"job {visible(one.id)} of {visible(one.user)} on {counted(one.nodes, 'node')}"
+        for one in pool.outsiders
+    ]
     more = len(named) - _MOST_OUTSIDERS
     shown = [*named[:_MOST_OUTSIDERS], *((f"{more} more",) if more > 0 else ())]
     return f"not tasks of the pool: {', '.join(shown)}" if named else ""
@@ -88,7 +96,9 @@ def format_turn(task: Task) -> str:
         return ""
     if task.place == 1:
         return "next"
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(task.place % 10 if task.place % 100 not in (11, 12, 13) else 0, "th")
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(
+        task.place % 10 if task.place % 100 not in (11, 12, 13) else 0, "th"
+    )
     return f"{task.place}{ending}"
 
 
@@ -109,9 +119,16 @@ def format_interrupted(tasks: Sequence[Task]) -> tuple[str, ...]:
     """Who is interrupted, a line each; nobody in one line."""
     if not tasks:
         return ("It interrupts no other task.",)
-    lines = [f"{format_task(one)}, {one.level}, {counted(one.nodes, 'node')}" for one in tasks[:_MOST_INTERRUPTED]]
+    lines = [
+        f"{format_task(one)}, {one.level}, {counted(one.nodes, 'node')}"
+        for one in tasks[:_MOST_INTERRUPTED]
+    ]
     more = len(tasks) - len(lines)
-    return (f"It interrupts {counted(len(tasks), 'task')}:", *lines, *((f"… and {more} more",) if more else ()))
+    return (
+        f"It interrupts {counted(len(tasks), 'task')}:",
+        *lines,
+        *((f"… and {more} more",) if more else ()),
+    )
 
 
 def format_interruption(task: Task, run: Run) -> str:

@@ -1,6 +1,7 @@
 """What a task's owner wants of it: another priority, to be suspended, to go on, or to be stopped.
 
-It goes through the scheduler: the job's comment, which only its owner can write, says it to the coordinator.
+It goes through the scheduler: the job's comment, which only its owner can write, says it to the
+coordinator.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Wish(StrEnum):
 
 
 class WishPlan(Struct, frozen=True):
-    """What would be done, the question, what comes of it in words, and the tasks that would be interrupted."""
+    """What would be done, the question, what comes of it in words, and the tasks that would be
+    interrupted.
+    """
 
     plan: Plan
     question: str
@@ -46,7 +49,9 @@ class WishPlan(Struct, frozen=True):
 def heeded(
     task: StoredTask, mark: TaskMark, rules: PoolRules, *, capacity: int, now: float
 ) -> tuple[dict[str, Any], str]:
-    """The columns of a task that its owner's mark changes, and what to say of it; nothing where all is as it says."""
+    """The columns of a task that its owner's mark changes, and what to say of it; nothing where all
+    is as it says.
+    """
     changes: dict[str, Any] = {}
     words = ""
     priority = rules.allowed_priority(task.user, mark.priority)
@@ -73,31 +78,48 @@ def heeded(
 async def plan_wish(
     session: ClusterSession, pool: Pool, job_id: str, wish: Wish, priority: Priority | None = None
 ) -> WishPlan:
-    """What a wish comes to; raises HpcdashError, which says why it cannot be had. `priority`: for RAISE and LOWER."""
+    """What a wish comes to; raises HpcdashError, which says why it cannot be had.
+
+    `priority`: for RAISE and LOWER.
+    """
     task = pool.task(job_id)
     if task is None:
-        raise HpcdashError(f"pool {pool.pool} has no task {visible(job_id)}", "`hpcdash share show` lists its tasks.")
+        raise HpcdashError(
+            f"pool {pool.pool} has no task {visible(job_id)}",
+            "`hpcdash share show` lists its tasks.",
+        )
     user = session.store.user
     if task.user != user:
-        raise HpcdashError(f"job {visible(job_id)} is {visible(task.user)}'s", "Only its owner can do that.")
+        raise HpcdashError(
+            f"job {visible(job_id)} is {visible(task.user)}'s", "Only its owner can do that."
+        )
     if not task.is_unfinished:
         raise HpcdashError(f"job {visible(job_id)} has ended: {visible(task.state)}")
     rows = await session.actions.rows_of((job_id,))
     mark = parse_mark(rows[0]["comment"]) if rows else None
     if mark is None:
         raise HpcdashError(
-            f"job {visible(job_id)} is not marked as a task of a pool", "Its comment was changed, or it has ended."
+            f"job {visible(job_id)} is not marked as a task of a pool",
+            "Its comment was changed, or it has ended.",
         )
     if wish is Wish.STOP:
         request = ActionRequest(Verb.CANCEL, (job_id,))
         plan = session.actions.plan(request, rows)
-        return WishPlan(plan, f"Stop job {visible(job_id)} for good?", ("It is ended and does not start again.",), ())
+        return WishPlan(
+            plan,
+            f"Stop job {visible(job_id)} for good?",
+            ("It is ended and does not start again.",),
+            (),
+        )
     interrupted: Sequence[Task] = ()
     if wish in (Wish.RAISE, Wish.LOWER):
         wanted = _priority(pool, task, wish, priority)
         mark = dataclasses.replace(mark, priority=wanted)
         interrupted = pool.interrupted_by(job_id, priority=wanted)
-        question = f"{wish.capitalize()} job {visible(job_id)} from {task.level or task.priority} to {wanted.name}?"
+        question = (
+            f"{wish.capitalize()} job {visible(job_id)} from {task.level or task.priority} "
+            f"to {wanted.name}?"
+        )
         outcome: tuple[str, ...] = ()
     else:
         if mark.is_paused == (wish is Wish.SUSPEND):
@@ -107,11 +129,19 @@ async def plan_wish(
         interrupted = pool.interrupted_by(job_id, is_paused=mark.is_paused)
         question = f"{wish.capitalize()} job {visible(job_id)}?"
         runs = task.state in ("starting", "running", "suspending")
-        saves = f"It has {pool.grace_seconds:g} s to save, and " if runs else "It waits for its turn now; then it "
-        outcome = (
-            (f"{saves}does not run until it is resumed.",) if mark.is_paused else ("It runs when it is its turn.",)
+        saves = (
+            f"It has {pool.grace_seconds:g} s to save, and "
+            if runs
+            else "It waits for its turn now; then it "
         )
-    plan = session.actions.plan(ActionRequest(Verb.ALTER, (job_id,), changes={COMMENT: str(mark)}), rows)
+        outcome = (
+            (f"{saves}does not run until it is resumed.",)
+            if mark.is_paused
+            else ("It runs when it is its turn.",)
+        )
+    plan = session.actions.plan(
+        ActionRequest(Verb.ALTER, (job_id,), changes={COMMENT: str(mark)}), rows
+    )
     return WishPlan(plan, question, outcome, tuple(interrupted))
 
 
@@ -142,6 +172,7 @@ def _priority(pool: Pool, task: Task, wish: Wish, asked: Priority | None) -> Pri
     if not fitting:
         way = "above" if is_higher else "below"
         raise HpcdashError(
-            f"{task.user} has no quota {way} {present.name} for job {task.id} ({counted(task.nodes, 'node')})"
+            f"{task.user} has no quota {way} {present.name} for job {task.id} "
+            f"({counted(task.nodes, 'node')})"
         )
     return fitting[-1] if is_higher else fitting[0]

@@ -1,4 +1,6 @@
-"""What a person chose on the screen, kept for the next start: choices.json in the state folder, mode 0600."""
+"""What a person chose on the screen, kept for the next start: choices.json in the state folder,
+mode 0600.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ _LARGEST_BYTES = 1 << 20
 
 
 class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By view the columns and the sort ('-' first: largest first); None and '' where nothing was chosen.
+    """By view the columns and the sort ('-' first: largest first); None and '' where nothing was
+    chosen.
 
-    `filter` is the jobs view's; `folds` are arrays there that are open where all are folded, or the other way round.
-    `overview_share` is in percent of the view. `typed` has by '/', ':' and 'X' (run in jobs)
-    what was entered, the newest last.
+    `filter` is the jobs view's; `folds` are arrays there that are open where all are folded, or the
+    other way round. `overview_share` is in percent of the view. `typed` has by '/', ':' and 'X'
+    (run in jobs) what was entered, the newest last.
     """
 
     theme: str = ""
@@ -37,7 +40,10 @@ def choices_file(folder: Path) -> Path:
 
 
 def read_choices(folder: Path) -> Choices:
-    """None are there where the file is not, or cannot be read. One that is damaged is renamed, never overwritten."""
+    """None are there where the file is not, or cannot be read.
+
+    One that is damaged is renamed, never overwritten.
+    """
     path = choices_file(folder)
     try:
         with path.open("rb") as file:
@@ -51,7 +57,9 @@ def read_choices(folder: Path) -> Choices:
 
 
 def write_choices(folder: Path, choices: Choices) -> None:
-    """Keep them, if anything changed; where they cannot be written the next start is as this one was."""
+    """Keep them, if anything changed; where they cannot be written the next start is as this one
+    was.
+    """
     if choices == read_choices(folder):
         return
     with contextlib.suppress(OSError, UnicodeError):

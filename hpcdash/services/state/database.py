@@ -1,4 +1,6 @@
-"""state.db: launches, switches, alerts, drafts and what was seen of jobs, in one SQLite file of a state folder."""
+"""state.db: launches, switches, alerts, drafts and what was seen of jobs, in one SQLite file of a
+state folder.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 NAME = "state.db"
 SCHEMA_VERSION = 1
-# A transaction takes milliseconds. Who waits longer finds out first whether the file system has locks at all.
+# A transaction takes milliseconds. Who waits longer finds out first whether the file system has
+# locks at all.
 _FIRST_WAIT_SECONDS = 0.3
 _LONGEST_WAIT_SECONDS = 5.0
 _SCHEMA = """
@@ -44,27 +47,37 @@ CREATE TABLE alerts (cluster TEXT NOT NULL, part TEXT NOT NULL, content BLOB NOT
     PRIMARY KEY (cluster, part));
 CREATE TABLE drafts (cluster TEXT PRIMARY KEY, content TEXT NOT NULL)
 """
-# Tables that came later; an older version leaves them alone, so that they need no version of their own.
+# Tables that came later; an older version leaves them alone, so that they need no version of their
+# own.
 _LATER = (
-    "CREATE TABLE IF NOT EXISTS code_states (cluster TEXT NOT NULL, folder TEXT NOT NULL, words TEXT NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS code_states (cluster TEXT NOT NULL, folder TEXT NOT NULL, words "
+    "TEXT NOT NULL,"
     " PRIMARY KEY (cluster, folder))",
-    "CREATE TABLE IF NOT EXISTS node_checks (cluster TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,"
-    " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, name))",
-    "CREATE TABLE IF NOT EXISTS check_jobs (cluster TEXT NOT NULL, job_id TEXT NOT NULL, nodes TEXT NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS node_checks (cluster TEXT NOT NULL, node TEXT NOT NULL, name TEXT "
+    "NOT NULL,"
+    " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, "
+    "name))",
+    "CREATE TABLE IF NOT EXISTS check_jobs (cluster TEXT NOT NULL, job_id TEXT NOT NULL, nodes "
+    "TEXT NOT NULL,"
     " names TEXT NOT NULL, PRIMARY KEY (cluster, job_id))",
-    "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT "
+    "NULL,"
     " finding TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, uuid))",
-    "CREATE TABLE IF NOT EXISTS watched (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, job_id TEXT NOT NULL,"
-    " started_at REAL NOT NULL, seconds REAL NOT NULL, cores REAL, memory_peak_bytes INTEGER, gpu_percent REAL,"
+    "CREATE TABLE IF NOT EXISTS watched (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, job_id "
+    "TEXT NOT NULL,"
+    " started_at REAL NOT NULL, seconds REAL NOT NULL, cores REAL, memory_peak_bytes INTEGER, "
+    "gpu_percent REAL,"
     " gpu_memory_peak_bytes INTEGER, watts REAL, UNIQUE (cluster, job_id, started_at))",
-    "CREATE TABLE IF NOT EXISTS served_launches (id TEXT PRIMARY KEY, cluster TEXT NOT NULL, client TEXT NOT NULL,"
-    " key TEXT, account TEXT NOT NULL, at REAL NOT NULL, stage TEXT NOT NULL, content TEXT NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS served_launches (id TEXT PRIMARY KEY, cluster TEXT NOT NULL, "
+    "client TEXT NOT NULL,"
+    " key TEXT, account TEXT NOT NULL, at REAL NOT NULL, stage TEXT NOT NULL, content TEXT NOT "
+    "NULL,"
     " request TEXT NOT NULL, UNIQUE (cluster, client, key))",
 )
 
 _T = TypeVar("_T")
-# Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one thread makes the
-# file, no other may have it open.
+# Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one
+# thread makes the file, no other may have it open.
 _creating = threading.Lock()
 # Folders whose file system was found to have no locks: nobody waits for them again.
 _without_locks: set[Path] = set()
@@ -73,7 +86,9 @@ _listener: Callable[[str], None] = lambda words: None  # noqa: E731
 
 
 def listen(listener: Callable[[str], None]) -> None:
-    """Have `listener` called, from any thread, with what a person should know of the file: each of it once."""
+    """Have `listener` called, from any thread, with what a person should know of the file: each of
+    it once.
+    """
     global _listener
     _listener = listener
     _noticed.clear()
@@ -84,11 +99,13 @@ class StateUnusable(HpcdashError):
 
 
 class StateDatabase:
-    """Each call opens the file, does one transaction and closes it, so that threads, processes and hosts may share it.
+    """Each call opens the file, does one transaction and closes it, so that threads, processes and
+    hosts may share it.
 
-    It is made 0600, and its folder 0700, by the first write, which also takes in the files of older versions. A
-    rollback journal keeps it whole: a WAL does not work on a network file system. A damaged file is renamed, and a new
-    one begun; where the file system has no locks it is read and not written.
+    It is made 0600, and its folder 0700, by the first write, which also takes in the files of older
+    versions. A rollback journal keeps it whole: a WAL does not work on a network file system. A
+    damaged file is renamed, and a new one begun; where the file system has no locks it is read and
+    not written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,10 +125,15 @@ class StateDatabase:
 
         if not self.path.exists() and not old_files(self.path.parent):
             return []
-        return self._run(lambda connection: connection.execute(sql, _encodable(values)).fetchall(), is_write=False)
+        return self._run(
+            lambda connection: connection.execute(sql, _encodable(values)).fetchall(),
+            is_write=False,
+        )
 
     def write(self, *statements: Statement) -> int:
-        """All of them or none, on the disk when it returns how many rows the last one changed; raises StateUnusable."""
+        """All of them or none, on the disk when it returns how many rows the last one changed;
+        raises StateUnusable.
+        """
 
         def run(connection: sqlite3.Connection) -> int:
             connection.execute("BEGIN IMMEDIATE")
@@ -158,7 +180,9 @@ class StateDatabase:
             if is_write or self.path.exists():
                 raise self._unusable(error, is_write=is_write) from error
             return self._in_memory()
-        connection = sqlite3.connect(self._uri("mode=rw"), uri=True, timeout=seconds, isolation_level=None)
+        connection = sqlite3.connect(
+            self._uri("mode=rw"), uri=True, timeout=seconds, isolation_level=None
+        )
         try:
             return self._prepared(connection, is_write=is_write)
         except BaseException:
@@ -172,7 +196,11 @@ class StateDatabase:
                 return
             make_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):
-                os.close(os.open(os.path.realpath(self.path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                os.close(
+                    os.open(
+                        os.path.realpath(self.path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
+                    )
+                )
 
     def _prepared(self, connection: sqlite3.Connection, *, is_write: bool) -> sqlite3.Connection:
         """With this version's tables, and all that files of older versions hold."""
@@ -182,9 +210,14 @@ class StateDatabase:
 
         version = _version(connection)
         if version > SCHEMA_VERSION:
-            words = f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes {SCHEMA_VERSION})"
+            words = (
+                f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes "
+                f"{SCHEMA_VERSION})"
+            )
             if is_write:
-                raise StateUnusable(f"{words}: opened read-only", "Use that version, or set HPCDASH_STATE.")
+                raise StateUnusable(
+                    f"{words}: opened read-only", "Use that version, or set HPCDASH_STATE."
+                )
             _notice(f"{words}: opened read-only")
         elif version < SCHEMA_VERSION or old_files(self.path.parent):
             try:
@@ -213,7 +246,8 @@ class StateDatabase:
     def _migrate(self, connection: sqlite3.Connection) -> None:
         """Take files of older versions in, in one transaction; then they are renamed.
 
-        Taking them in twice changes nothing: a program may end before the renaming, two may do this at once.
+        Taking them in twice changes nothing: a program may end before the renaming, two may do this
+        at once.
         """
         from hpcdash.services.state.migration import locked, old_files, renamed, statements
 
@@ -253,7 +287,9 @@ class StateDatabase:
         _notice(f"{words}, so it is read-only. {step}")
         uri = self._uri("mode=ro&immutable=1")
         try:
-            with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            with contextlib.closing(
+                sqlite3.connect(uri, uri=True, isolation_level=None)
+            ) as connection:
                 if _version(connection) > 0:
                     return work(connection)
             with contextlib.closing(self._in_memory()) as connection:
@@ -267,7 +303,9 @@ class StateDatabase:
     # -- what goes wrong
 
     def _set_aside(self, damaged: tuple[int, int] | None) -> None:
-        """Rename the damaged file and its journal, which would be rolled back into a new one; raises StateUnusable."""
+        """Rename the damaged file and its journal, which would be rolled back into a new one;
+        raises StateUnusable.
+        """
         from hpcdash.services.state.migration import locked
 
         # Its journal is beside the file that a link leads to.
@@ -289,7 +327,8 @@ class StateDatabase:
                     "Move it away; hpcdash then creates a new one.",
                 ) from error
         _notice(
-            f"{self.path} was damaged: it was renamed to {aside.name}, and a new one starts without earlier launches, "
+            f"{self.path} was damaged: it was renamed to {aside.name}, and a new one starts "
+            f"without earlier launches, "
             "recent submissions, named switches and alerts"
         )
 
@@ -310,7 +349,9 @@ class StateDatabase:
             reason, step = str(error), f"Check free space and quota. {step}"
         else:
             reason = str(error)
-        return StateUnusable(f"{self.path} cannot be {'written' if is_write else 'read'}: {reason}", step)
+        return StateUnusable(
+            f"{self.path} cannot be {'written' if is_write else 'read'}: {reason}", step
+        )
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
@@ -335,7 +376,11 @@ def _is_of_lock(code: int) -> bool:
     """SQLite takes most errors of fcntl(2) for a lock that another has, ENOLCK among them."""
     import sqlite3
 
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM) or code in (
+    return code & 0xFF in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_PERM,
+    ) or code in (
         sqlite3.SQLITE_IOERR_LOCK,
         sqlite3.SQLITE_IOERR_RDLOCK,
         sqlite3.SQLITE_IOERR_UNLOCK,

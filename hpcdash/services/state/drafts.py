@@ -1,4 +1,6 @@
-"""What stood in the forms of new submissions when the dashboard was ended from outside, until they are opened again."""
+"""What stood in the forms of new submissions when the dashboard was ended from outside, until they
+are opened again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
 class KeptDraft(Struct, frozen=True):
-    """Texts by field, the keys of a request that have no field, and whether it is a batch script as it is."""
+    """Texts by field, the keys of a request that have no field, and whether it is a batch script as
+    it is.
+    """
 
     texts: Mapping[str, str]
     rest: Mapping[str, Any] = field(default_factory=dict)
@@ -30,18 +34,26 @@ class Drafts:
         self._database = StateDatabase(folder)
 
     def keep(self, cluster: str, draft: KeptDraft) -> None:
-        """In the place of the one before, without the secrets of its environment. Raises StateUnusable."""
+        """In the place of the one before, without the secrets of its environment.
+
+        Raises StateUnusable.
+        """
         # TOML has dates, JSON has not; what is typed may hold bytes that are no UTF-8.
         texts = {
-            name: without_secret_lines(text) if name == "environment" else text for name, text in draft.texts.items()
+            name: without_secret_lines(text) if name == "environment" else text
+            for name, text in draft.texts.items()
         }
         content = json.dumps({**asdict(draft), "texts": texts}, default=str)
         self._database.write(("INSERT OR REPLACE INTO drafts VALUES (?, ?)", (cluster, content)))
 
     def take(self, cluster: str) -> KeptDraft | None:
-        """The one that was kept, and is no more; None where there is none, or none that can be read."""
+        """The one that was kept, and is no more; None where there is none, or none that can be
+        read.
+        """
         with contextlib.suppress(StateUnusable, ValueError, TypeError):
-            for (content,) in self._database.read("SELECT content FROM drafts WHERE cluster = ?", cluster):
+            for (content,) in self._database.read(
+                "SELECT content FROM drafts WHERE cluster = ?", cluster
+            ):
                 draft = KeptDraft(**json.loads(content))
                 with contextlib.suppress(StateUnusable):
                     self._database.write(("DELETE FROM drafts WHERE cluster = ?", (cluster,)))

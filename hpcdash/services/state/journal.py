@@ -24,7 +24,8 @@ from hpcdash.errors import HpcdashError, without_env
 from hpcdash.private_files import close_to_others, make_folder
 
 JOURNAL_SCHEMA = 1
-# An action without an end is taken for running no longer than this: its writer may be unable to note the end.
+# An action without an end is taken for running no longer than this: its writer may be unable to
+# note the end.
 _LONGEST_ACTION_SECONDS = 3600.0
 ROTATE_BYTES = 5_000_000
 _LOCK_WAIT_SECONDS = 2.0
@@ -40,10 +41,13 @@ class JournalUnreadable(HpcdashError):
 
 
 class JournalEntry(Struct, frozen=True):
-    """One action. `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
+    """One action.
 
-    Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that it submits, by what
-    `job_ids` calls them. `parts` are the `job_ids` of all actions that together submit what one could not.
+    `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
+
+    Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that
+    it submits, by what `job_ids` calls them. `parts` are the `job_ids` of all actions that together
+    submit what one could not.
     """
 
     action_id: str
@@ -88,7 +92,10 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class Journal:
-    """One file, 0600, that several programs may write at a time. Past 5 MB it becomes FILE.1, which is read as well."""
+    """One file, 0600, that several programs may write at a time.
+
+    Past 5 MB it becomes FILE.1, which is read as well.
+    """
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -105,10 +112,11 @@ class Journal:
         names: Mapping[str, str] = MappingProxyType({}),
         parts: Sequence[str] = (),
     ) -> str:
-        """Note what is about to be done, on the disk when it returns its action id; raises JournalUnwritable.
+        """Note what is about to be done, on the disk when it returns its action id; raises
+        JournalUnwritable.
 
-        `commands` are noted as people read them, without the `env` before the program; `names` and `parts` as in
-        JournalEntry.
+        `commands` are noted as people read them, without the `env` before the program; `names` and
+        `parts` as in JournalEntry.
         """
         action_id = uuid.uuid4().hex
         self._write(
@@ -121,11 +129,16 @@ class Journal:
                 user=without_surrogates(user),
                 verb=without_surrogates(verb),
                 job_ids=tuple(map(without_surrogates, job_ids)),
-                commands=tuple(tuple(map(without_surrogates, without_env(argv))) for argv in commands),
+                commands=tuple(
+                    tuple(map(without_surrogates, without_env(argv))) for argv in commands
+                ),
                 host=without_surrogates(socket.gethostname()),
                 pid=os.getpid(),
                 pid_started_ticks=started_ticks(os.getpid()),
-                names={without_surrogates(job_id): without_surrogates(name) for job_id, name in names.items()},
+                names={
+                    without_surrogates(job_id): without_surrogates(name)
+                    for job_id, name in names.items()
+                },
                 parts=tuple(map(without_surrogates, parts)),
             )
         )
@@ -134,7 +147,8 @@ class Journal:
     def after(self, action_id: str, outcomes: Sequence[Outcome]) -> None:
         """Note how it ended; raises JournalUnwritable."""
         ended = tuple(
-            _Ended(without_surrogates(one.job_id), one.done, without_surrogates(one.words)) for one in outcomes
+            _Ended(without_surrogates(one.job_id), one.done, without_surrogates(one.words))
+            for one in outcomes
         )
         self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
 
@@ -143,7 +157,9 @@ class Journal:
         return self._now() - entry.at
 
     def read(self, newest: int = 500) -> tuple[list[JournalEntry], int]:
-        """The newest entries, newest first, and how many lines could not be read; raises JournalUnreadable."""
+        """The newest entries, newest first, and how many lines could not be read; raises
+        JournalUnreadable.
+        """
         begun: dict[str, _Line] = {}
         ended: dict[str, _Line] = {}
         unreadable = 0
@@ -159,7 +175,11 @@ class Journal:
         return [self._entry(line, ended.get(line.id)) for line in wanted], unreadable
 
     def _time(self) -> str:
-        return datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(self._now(), UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
 
     def _write(self, line: _Line) -> None:
         try:
@@ -189,7 +209,9 @@ class Journal:
             begun.job_ids,
             begun.commands,
             _state(ended.outcomes) if ended else self._state_without_end(begun, at),
-            tuple(Outcome(one.job_id, one.done, one.words) for one in ended.outcomes) if ended else (),
+            tuple(Outcome(one.job_id, one.done, one.words) for one in ended.outcomes)
+            if ended
+            else (),
             begun.names,
             begun.parts,
         )
@@ -197,7 +219,11 @@ class Journal:
     def _state_without_end(self, begun: _Line, at: float) -> str:
         is_young = abs(self._now() - at) < _LONGEST_ACTION_SECONDS
         is_here = begun.host == without_surrogates(socket.gethostname())
-        return "running" if is_young and is_here and is_alive(begun.pid, begun.pid_started_ticks) else "unknown"
+        return (
+            "running"
+            if is_young and is_here and is_alive(begun.pid, begun.pid_started_ticks)
+            else "unknown"
+        )
 
 
 def _content(path: Path) -> tuple[bytes, int | None]:
@@ -209,7 +235,8 @@ def _content(path: Path) -> tuple[bytes, int | None]:
         return b"", None
     except OSError as error:
         raise JournalUnreadable(
-            f"the journal {path} cannot be read: {error.strerror or error}", "Check its owner and permissions."
+            f"the journal {path} cannot be read: {error.strerror or error}",
+            "Check its owner and permissions.",
         ) from error
 
 
@@ -245,9 +272,9 @@ def older_file(path: Path) -> Path:
 def append_line(path: Path, line: bytes) -> None:
     """Append one line, which holds no newline, and wait until it is on the disk. Raises OSError.
 
-    The file is made 0600, its folder 0700; one that is looser, and the older one beside it, is closed. A last line that
-    a crash cut off stays a line of its own. Where other programs hold the lock for long, or the file system has no
-    locks, it is written all the same.
+    The file is made 0600, its folder 0700; one that is looser, and the older one beside it, is
+    closed. A last line that a crash cut off stays a line of its own. Where other programs hold the
+    lock for long, or the file system has no locks, it is written all the same.
     """
     make_folder(path.parent)
     for one in (path, older_file(path)):
@@ -263,14 +290,18 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, bool]]:
-    """The file, locked where it can be, and whether it was made just now; a large one was moved aside before."""
+    """The file, locked where it can be, and whether it was made just now; a large one was moved
+    aside before.
+    """
     while True:
         is_new = not path.exists()
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             lock(file)
             # Another program may have moved the file aside while this one waited.
-            if _is_at(file, path) and (os.fstat(file).st_size < ROTATE_BYTES or not _moved_aside(path)):
+            if _is_at(file, path) and (
+                os.fstat(file).st_size < ROTATE_BYTES or not _moved_aside(path)
+            ):
                 yield file, is_new
                 return
         finally:
@@ -303,7 +334,10 @@ def lock(file: int) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR) or time.monotonic() > deadline:
+            if (
+                error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR)
+                or time.monotonic() > deadline
+            ):
                 return
         time.sleep(_LOCK_POLL_SECONDS)
 
@@ -324,7 +358,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since the machine did; None where there is no /proc to tell, or it ended.
+    """When a process began, in clock ticks since the machine did; None where there is no /proc to
+    tell, or it ended.
 
     proc_pid_stat(5): the 22nd field; the 2nd, in parentheses, may hold anything.
     """
@@ -337,7 +372,9 @@ def started_ticks(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int | None) -> bool:
-    """Whether the process that had this number and began at `started` (ticks; None: not known) still runs."""
+    """Whether the process that had this number and began at `started` (ticks; None: not known)
+    still runs.
+    """
     if pid <= 0:
         return False
     if started is not None:

@@ -1,5 +1,6 @@
-"""Takes the files in which older versions kept their state into state.db; they stay beside it, renamed. Takes the
-secrets out of what older versions kept."""
+"""Takes the files in which older versions kept their state into state.db; they stay beside it,
+renamed. Takes the secrets out of what older versions kept.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from hpcdash.services.state.records import Statement, free_name
 if TYPE_CHECKING:
     import sqlite3
 
-_LAUNCHES, _SWITCHES, _DRAFTS, _RECENTS = "launches.jsonl", "switches.jsonl", "drafts.json", "submitted"
+_LAUNCHES, _SWITCHES, _DRAFTS, _RECENTS = (
+    "launches.jsonl",
+    "switches.jsonl",
+    "drafts.json",
+    "submitted",
+)
 _SNOOZED_END, _STATE_END = ".snoozed.json", ".json"
 _T = TypeVar("_T")
 # Where requests are kept, and which rows hold one.
@@ -53,7 +59,11 @@ class _MarkLine(msgspec.Struct, tag_field="schema", tag=2):
 
 def old_files(folder: Path) -> list[Path]:
     """Files of older versions in a state folder, the older ones of each kind first."""
-    lines = [path for name in (_LAUNCHES, _SWITCHES) for path in (older_file(folder / name), folder / name)]
+    lines = [
+        path
+        for name in (_LAUNCHES, _SWITCHES)
+        for path in (older_file(folder / name), folder / name)
+    ]
     found = [path for path in (*lines, folder / _DRAFTS, folder / _RECENTS) if path.exists()]
     with contextlib.suppress(OSError):
         found += sorted(path for path in (folder / "watch").iterdir() if path.suffix == _STATE_END)
@@ -62,7 +72,9 @@ def old_files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def locked(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """With each file or folder locked; an older version that appends to one waits, and then begins a new one."""
+    """With each file or folder locked; an older version that appends to one waits, and then begins
+    a new one.
+    """
     with contextlib.ExitStack() as opened:
         for path in files:
             with contextlib.suppress(OSError):
@@ -73,7 +85,9 @@ def locked(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
 
 
 def renamed(path: Path) -> None:
-    """PATH.migrated, in the place of nothing; what cannot be renamed is taken in again, which changes nothing."""
+    """PATH.migrated, in the place of nothing; what cannot be renamed is taken in again, which
+    changes nothing.
+    """
     if path.is_file():
         close_to_others(path)
     with contextlib.suppress(OSError):
@@ -114,7 +128,9 @@ def _launches(written: bytes) -> Iterator[Statement]:
 def _switches(written: bytes) -> Iterator[Statement]:
     from hpcdash.services.state.records import mark_statement, switch_statement
 
-    lines: Iterator[_SwitchLine | _MarkLine] = _decoded(written.splitlines(), _SwitchLine | _MarkLine)
+    lines: Iterator[_SwitchLine | _MarkLine] = _decoded(
+        written.splitlines(), _SwitchLine | _MarkLine
+    )
     for line in lines:
         if isinstance(line, _SwitchLine):
             named = (line.kind, line.user, line.name, line.number, line.path, line.at)
@@ -146,7 +162,8 @@ def _alerts(path: Path) -> Statement:
     cluster = path.name.removesuffix(_SNOOZED_END if part == "snoozed" else _STATE_END)
     sql = (
         "INSERT INTO alerts VALUES (?, ?, ?, ?) ON CONFLICT (cluster, part) DO UPDATE"
-        " SET content = excluded.content, written_at = excluded.written_at WHERE excluded.written_at > written_at"
+        " SET content = excluded.content, written_at = excluded.written_at WHERE "
+        "excluded.written_at > written_at"
     )
     return sql, (cluster, part, path.read_bytes(), path.stat().st_mtime)
 
@@ -158,25 +175,36 @@ def _decoded(written: Sequence[bytes], form: Any) -> Iterator[Any]:
 
 
 def scrub_secrets(connection: sqlite3.Connection) -> None:
-    """Take the secrets of environments out of the file, once: older versions kept them with requests and drafts.
+    """Take the secrets of environments out of the file, once: older versions kept them with
+    requests and drafts.
 
-    Raises sqlite3.Error where it cannot be written, or another program writes: then it is done another time.
+    Raises sqlite3.Error where it cannot be written, or another program writes: then it is done
+    another time.
     """
     # What was deleted stays in the file otherwise, until something else is written there.
     connection.execute("PRAGMA secure_delete = ON")
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables = {
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
     if "scrubbed" in tables:
         return
-    columns = [(*one, without_secrets) for one in _REQUESTS] + [("drafts", "content", "", _without_secrets_in_draft)]
+    columns = [(*one, without_secrets) for one in _REQUESTS] + [
+        ("drafts", "content", "", _without_secrets_in_draft)
+    ]
     rows = 0
     connection.execute("BEGIN IMMEDIATE")
     for table, column, condition, clean in columns:
         if table not in tables:
             continue
-        for row_id, text in connection.execute(f"SELECT rowid, {column} FROM {table} {condition}").fetchall():
+        for row_id, text in connection.execute(
+            f"SELECT rowid, {column} FROM {table} {condition}"
+        ).fetchall():
             rows += 1
             if (cleaned := clean(text)) != text:
-                connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (cleaned, row_id))
+                connection.execute(
+                    f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (cleaned, row_id)
+                )
     connection.execute("COMMIT")
     if rows or connection.execute("PRAGMA freelist_count").fetchone()[0]:
         connection.execute("VACUUM")

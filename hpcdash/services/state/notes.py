@@ -1,4 +1,6 @@
-"""What a person keeps of a cluster's jobs and filters: pins and notes by job, bookmarks of filters by view."""
+"""What a person keeps of a cluster's jobs and filters: pins and notes by job, bookmarks of filters
+by view.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ LONGEST_NOTE = 500
 # Made by the first write: an older version that shares the file does not mind them.
 _TABLES = (
     (
-        "CREATE TABLE IF NOT EXISTS job_notes (cluster TEXT NOT NULL, job_id TEXT NOT NULL, is_pinned INTEGER NOT NULL,"
+        "CREATE TABLE IF NOT EXISTS job_notes (cluster TEXT NOT NULL, job_id TEXT NOT NULL, "
+        "is_pinned INTEGER NOT NULL,"
         " note TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, job_id))",
         (),
     ),
     (
-        "CREATE TABLE IF NOT EXISTS bookmarks (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, view TEXT NOT NULL,"
+        "CREATE TABLE IF NOT EXISTS bookmarks (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, view "
+        "TEXT NOT NULL,"
         " filter TEXT NOT NULL, UNIQUE (cluster, view, filter))",
         (),
     ),
@@ -40,7 +44,9 @@ _NO_MORE = (
 
 
 class KeptNotes(Struct, frozen=True):
-    """The pinned jobs of a cluster, the notes by job, and the bookmarked filters by view, oldest first."""
+    """The pinned jobs of a cluster, the notes by job, and the bookmarked filters by view, oldest
+    first.
+    """
 
     pinned: frozenset[str] = frozenset()
     notes: dict[str, str] = field(default_factory=dict)
@@ -48,7 +54,10 @@ class KeptNotes(Struct, frozen=True):
 
 
 class JobNotes:
-    """Those of one cluster, in the state database of a folder. Jobs are known by id, a whole array by its number."""
+    """Those of one cluster, in the state database of a folder.
+
+    Jobs are known by id, a whole array by its number.
+    """
 
     def __init__(self, folder: Path, cluster: str) -> None:
         self._database = StateDatabase(folder)
@@ -87,13 +96,23 @@ class JobNotes:
         self._note([(job_id, is_pinned, notes.get(job_id, "")) for job_id in job_ids], at)
 
     def write(self, job_id: str, note: str, at: float) -> None:
-        """Note something on a job in the place of what was noted, '' for nothing. Raises StateUnusable."""
-        self._note([(job_id, job_id in self.kept().pinned, visible(note.strip())[:LONGEST_NOTE])], at)
+        """Note something on a job in the place of what was noted, '' for nothing.
+
+        Raises StateUnusable.
+        """
+        self._note(
+            [(job_id, job_id in self.kept().pinned, visible(note.strip())[:LONGEST_NOTE])], at
+        )
 
     def _note(self, jobs: Sequence[tuple[str, bool, str]], at: float) -> None:
         sql = "INSERT OR REPLACE INTO job_notes VALUES (?, ?, ?, ?, ?)"
-        inserts = [(sql, (self._cluster, job_id, int(is_pinned), note, at)) for job_id, is_pinned, note in jobs]
-        self._write(*inserts, ("DELETE FROM job_notes WHERE is_pinned = 0 AND note = ''", ()), _NO_MORE)
+        inserts = [
+            (sql, (self._cluster, job_id, int(is_pinned), note, at))
+            for job_id, is_pinned, note in jobs
+        ]
+        self._write(
+            *inserts, ("DELETE FROM job_notes WHERE is_pinned = 0 AND note = ''", ()), _NO_MORE
+        )
 
     def _write(self, *statements: Statement) -> None:
         self._database.write(*_TABLES, *statements)

@@ -14,20 +14,26 @@ MOST_RECENT = 200
 # Of a longer text there would be nothing to compare that a person reads.
 _LONGEST_TEXT = 1_000_000
 _NO_MORE: Statement = (
-    "DELETE FROM recents WHERE id NOT IN (SELECT id FROM recents ORDER BY at DESC, id DESC LIMIT ?)",
+    "DELETE FROM recents WHERE id NOT IN (SELECT id FROM recents ORDER BY at DESC, id DESC "
+    "LIMIT ?)",
     (MOST_RECENT,),
 )
 
 
 class Recents:
-    """The last MOST_RECENT submissions of all clusters, in the state database of a folder; None: those of this run."""
+    """The last MOST_RECENT submissions of all clusters, in the state database of a folder; None:
+    those of this run.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._database = None if folder is None else StateDatabase(folder)
         self._of_this_run: list[Recent] = []
 
-    def remember(self, cluster: str, name: str, text: str, kind: Literal["request", "script"], at: float) -> None:
-        """Keep one, without the secrets of a request's environment; one of more than a million letters is not kept.
+    def remember(
+        self, cluster: str, name: str, text: str, kind: Literal["request", "script"], at: float
+    ) -> None:
+        """Keep one, without the secrets of a request's environment; one of more than a million
+        letters is not kept.
 
         Raises StateUnusable where it cannot be written: it is kept for this run all the same.
         """
@@ -35,7 +41,9 @@ class Recents:
 
         if len(text) > _LONGEST_TEXT:
             return
-        recent = Recent(cluster, name, without_secrets(text) if kind == "request" else text, kind, float(at))
+        recent = Recent(
+            cluster, name, without_secrets(text) if kind == "request" else text, kind, float(at)
+        )
         try:
             if self._database is not None:
                 self._database.write(recent_statement(recent), _NO_MORE)
@@ -56,7 +64,9 @@ class Recents:
 
     def last_of(self, cluster: str, name: str) -> Recent | None:
         """The newest of that name there."""
-        return next((one for one in self.recent(cluster) if one.name == without_surrogates(name)), None)
+        return next(
+            (one for one in self.recent(cluster) if one.name == without_surrogates(name)), None
+        )
 
     def _keep_for_this_run(self, recent: Recent) -> None:
         self._of_this_run = [*self._of_this_run, recent][-MOST_RECENT:]

@@ -27,10 +27,13 @@ def free_name(path: Path, ending: str) -> Path:
 
 
 class LaunchRecord(Struct, frozen=True):
-    """One launch. `job_id` is '' where the scheduler's answer was lost; `at` is when, in epoch seconds.
+    """One launch.
 
-    `folder` there holds it, and `sums` tells that folder from any other; `keep` and `run_as` are as in Site. `tasks`
-    are how many jobs it is, `request` is the text of its request, '' where there was none.
+    `job_id` is '' where the scheduler's answer was lost; `at` is when, in epoch seconds.
+
+    `folder` there holds it, and `sums` tells that folder from any other; `keep` and `run_as` are as
+    in Site. `tasks` are how many jobs it is, `request` is the text of its request, '' where there
+    was none.
     """
 
     folder: str
@@ -51,8 +54,14 @@ LAUNCH_COLUMNS = ", ".join(LAUNCH_FIELDS)
 def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
     """What remembers a launch, once."""
     marks = ", ".join("?" * len(LAUNCH_FIELDS))
-    sql = f"INSERT OR IGNORE INTO launches (cluster, number, {LAUNCH_COLUMNS}) VALUES (?, ?, {marks})"
-    return sql, (cluster, number_of(record.job_id), *(getattr(record, name) for name in LAUNCH_FIELDS))
+    sql = (
+        f"INSERT OR IGNORE INTO launches (cluster, number, {LAUNCH_COLUMNS}) VALUES (?, ?, {marks})"
+    )
+    return sql, (
+        cluster,
+        number_of(record.job_id),
+        *(getattr(record, name) for name in LAUNCH_FIELDS),
+    )
 
 
 def code_state_statement(cluster: str, folder: str, words: str) -> Statement:
@@ -71,17 +80,26 @@ def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
     return sql, (folder_state or "stays", cluster, folder)
 
 
-def switch_statement(cluster: str, kind: str, user: str, name: str, number: str, path: str, at: float) -> Statement:
+def switch_statement(
+    cluster: str, kind: str, user: str, name: str, number: str, path: str, at: float
+) -> Statement:
     """What remembers the path that was named for a job; '': none is any more."""
-    sql = "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    sql = (
+        "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES "
+        "(?, ?, ?, ?, ?, ?, ?)"
+    )
     return sql, (cluster, kind, user, name, number, path, at)
 
 
-def mark_statement(cluster: str, kind: str, path: str, job_id: str, sizes: Mapping[str, int], at: float) -> Statement:
+def mark_statement(
+    cluster: str, kind: str, path: str, job_id: str, sizes: Mapping[str, int], at: float
+) -> Statement:
     """What remembers how long logs were, unless a later time is remembered."""
     sql = (
-        "INSERT INTO log_marks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, kind, path) DO UPDATE"
-        " SET job_id = excluded.job_id, sizes = excluded.sizes, at = excluded.at WHERE excluded.at >= at"
+        "INSERT INTO log_marks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, kind, path) DO "
+        "UPDATE"
+        " SET job_id = excluded.job_id, sizes = excluded.sizes, at = excluded.at WHERE excluded.at "
+        ">= at"
     )
     return sql, (cluster, kind, path, job_id, json.dumps(dict(sizes)), at)
 

@@ -18,8 +18,9 @@ from hpcdash.private_files import atomic_write, make_folder
 # Of one cluster: past what a server's history holds, and no more than a few MB.
 MOST_KEPT = 1000
 KEPT_SECONDS = 180 * 86400
-# How far a job's time of submission may be from when its script was kept: the clocks of two machines, and an answer
-# that was looked for. A server that counts from 0 again takes longer to come back to a number.
+# How far a job's time of submission may be from when its script was kept: the clocks of two
+# machines, and an answer that was looked for. A server that counts from 0 again takes longer to
+# come back to a number.
 APART_SECONDS = 3600.0
 _NAME = re.compile(r"(.+)~([0-9]{1,12})")
 _UNFINISHED = ".new-"
@@ -40,7 +41,8 @@ class _File(Struct, frozen=True):
 
 
 class KeptScripts:
-    """One folder a cluster in `folder`, 0700, its files 0600: a file a submission, `12.pbs01~1795250000`.
+    """One folder a cluster in `folder`, 0700, its files 0600: a file a submission,
+    `12.pbs01~1795250000`.
 
     Names of clusters and ids may hold any characters.
     """
@@ -49,7 +51,8 @@ class KeptScripts:
         self.folder = folder
 
     def keep(self, cluster: str, job_id: str, script: bytes, at: float) -> None:
-        """Keep the script of a job or array, whole or not at all; what is old, or one too many, goes. Raises OSError.
+        """Keep the script of a job or array, whole or not at all; what is old, or one too many,
+        goes. Raises OSError.
 
         What cannot be read as an id is not kept: nobody could ask for it.
         """
@@ -61,10 +64,14 @@ class KeptScripts:
         with contextlib.suppress(OSError):
             _prune(folder, at)
 
-    def find(self, cluster: str, job_id: str, submitted_at: float | None = None) -> KeptScript | None:
-        """The newest script of a job, of its array where it is a task; `12` is 12.pbs01 and 12[].pbs01 as well.
+    def find(
+        self, cluster: str, job_id: str, submitted_at: float | None = None
+    ) -> KeptScript | None:
+        """The newest script of a job, of its array where it is a task; `12` is 12.pbs01 and
+        12[].pbs01 as well.
 
-        Where `submitted_at` is known, the one that was kept then; None where there is none from about that time.
+        Where `submitted_at` is known, the one that was kept then; None where there is none from
+        about that time.
         """
         wanted = _read(job_id)
         if wanted is None:

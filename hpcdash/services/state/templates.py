@@ -20,7 +20,8 @@ _LARGEST_BYTES = 4_000_000
 
 
 class Templates:
-    """Files of a folder, mode 0600, one a template: NAME.toml (a REQUEST.toml) or NAME.sh (a script, by its text).
+    """Files of a folder, mode 0600, one a template: NAME.toml (a REQUEST.toml) or NAME.sh (a
+    script, by its text).
 
     Bytes of a script that are no UTF-8 are lone surrogates, as in backends.base.Script.
     """
@@ -29,11 +30,15 @@ class Templates:
         self.folder = folder
 
     def save(self, name: str, text: str) -> Path:
-        """Keep a text under a name, in place of what it held. Raises UsageError (a name that cannot be), OSError."""
+        """Keep a text under a name, in place of what it held.
+
+        Raises UsageError (a name that cannot be), OSError.
+        """
         if not _NAME.fullmatch(name) or name.endswith((REQUEST_END, SCRIPT_END)):
             raise UsageError(
                 f"{name!r} cannot be a template's name",
-                "Letters, digits and ._@+- with a letter or digit first, 80 at most, without an ending.",
+                "Letters, digits and ._@+- with a letter or digit first, 80 at most, without an "
+                "ending.",
             )
         path = self._path(name, SCRIPT_END if is_script(text) else REQUEST_END)
         make_folder(self.folder)
@@ -49,7 +54,12 @@ class Templates:
             files = os.listdir(self.folder)
         except OSError:
             return ()
-        names = (file.removesuffix(end) for file in files for end in (REQUEST_END, SCRIPT_END) if file.endswith(end))
+        names = (
+            file.removesuffix(end)
+            for file in files
+            for end in (REQUEST_END, SCRIPT_END)
+            if file.endswith(end)
+        )
         return tuple(sorted({name for name in names if _NAME.fullmatch(name)}))
 
     def read(self, name: str) -> str:
@@ -59,9 +69,13 @@ class Templates:
             with path.open("rb") as file:
                 content = file.read(_LARGEST_BYTES + 1)
         except OSError as error:
-            raise UsageError(f"template {name} cannot be read: {error.strerror or error}", str(path)) from None
+            raise UsageError(
+                f"template {name} cannot be read: {error.strerror or error}", str(path)
+            ) from None
         if len(content) > _LARGEST_BYTES:
-            raise UsageError(f"template {name} is larger than {_LARGEST_BYTES // 1_000_000} MB", str(path))
+            raise UsageError(
+                f"template {name} is larger than {_LARGEST_BYTES // 1_000_000} MB", str(path)
+            )
         return content.decode("utf-8", "surrogateescape")
 
     def remove(self, name: str) -> None:
@@ -72,7 +86,11 @@ class Templates:
         return self.folder / f"{name}{end}"
 
     def _found(self, name: str) -> Path:
-        paths = [self._path(name, end) for end in (REQUEST_END, SCRIPT_END)] if _NAME.fullmatch(name) else []
+        paths = (
+            [self._path(name, end) for end in (REQUEST_END, SCRIPT_END)]
+            if _NAME.fullmatch(name)
+            else []
+        )
         found = next((path for path in paths if path.is_file()), None)
         if found is None:
             raise UsageError(f"there is no template {name!r}", nearest(name, self.names()))

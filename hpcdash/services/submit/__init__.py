@@ -1,1 +1,3 @@
-"""Submission: from a request to a batch script in its folder, to a job that is never submitted twice."""
+"""Submission: from a request to a batch script in its folder, to a job that is never submitted
+twice.
+"""

@@ -1,4 +1,6 @@
-"""Allocations that are kept for runs: which job is one, what was run in it, and how a run is handed over."""
+"""Allocations that are kept for runs: which job is one, what was run in it, and how a run is handed
+over.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,14 @@ _LIMIT_SECONDS = 120.0
 _NO_ALLOCATION, _NOT_OWN = 17, 18
 TITLE_NAME = "title"
 _MOST_TITLE_BYTES = 200
-# $1 is the launch's folder, $2 the run's name; a tar of its files comes on stdin. A run is there whole or not at all.
-# Nobody else may plant one: folders that others can write to, and links, are not entered.
+# $1 is the launch's folder, $2 the run's name; a tar of its files comes on stdin. A run is there
+# whole or not at all. Nobody else may plant one: folders that others can write to, and links, are
+# not entered.
 _ENTER = (
-    'umask 077; cd -P -- "$1" 2>/dev/null && test -O . && test -f ./allocation && here=$(pwd -P) || exit 17; '
-    'test -d ./runs || mkdir -m 700 ./runs; cd -P ./runs && test "$(pwd -P)" = "${here%/}/runs" && test -O . && '
+    'umask 077; cd -P -- "$1" 2>/dev/null && test -O . && test -f ./allocation && here=$(pwd -P) '
+    "|| exit 17; "
+    'test -d ./runs || mkdir -m 700 ./runs; cd -P ./runs && test "$(pwd -P)" = "${here%/}/runs" && '
+    "test -O . && "
     'test -z "$(find . -prune "(" -perm -020 -o -perm -002 ")")" || '
     '{ echo "others can write to $1/runs" >&2; exit 18; }; '
 )
@@ -50,7 +55,8 @@ _OPEN = (
 )
 # What was begun a day ago or more and never handed over goes.
 _PREPARE = (
-    f'{_OPEN}find . -mindepth 1 -maxdepth 1 -name ".[0-9]*" -type d -mtime +0 -exec rm -rf -- "{{}}" +; '
+    f'{_OPEN}find . -mindepth 1 -maxdepth 1 -name ".[0-9]*" -type d -mtime +0 -exec rm -rf -- '
+    f'"{{}}" +; '
     'mkdir -m 700 -- "./.$2" || exit 19'
 )
 # $3 is not '' where its folder is there already.
@@ -69,7 +75,9 @@ _LIST = (
 
 
 class Run(Struct, frozen=True):
-    """One run in an allocation: `number` from 1; times in epoch seconds, None for what has not happened."""
+    """One run in an allocation: `number` from 1; times in epoch seconds, None for what has not
+    happened.
+    """
 
     number: int
     name: str
@@ -122,7 +130,9 @@ class Allocation(Struct, frozen=True):
 
 
 async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
-    """A job as an allocation, located through its log. Whether it really is one shows when it is used.
+    """A job as an allocation, located through its log.
+
+    Whether it really is one shows when it is used.
 
     Raises UsageError for another user's job, and for IDs that stand for many jobs.
     """
@@ -138,7 +148,10 @@ async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
 
 
 def allocation_of(row: Mapping[str, Any]) -> Allocation:
-    """By where the job writes, which is in its launch's folder; `row` is that of its details. Raises UsageError."""
+    """By where the job writes, which is in its launch's folder; `row` is that of its details.
+
+    Raises UsageError.
+    """
     path = str(row["stdout_path"] or "")
     if not path.startswith("/"):
         raise _no_allocation(str(row["id"]))
@@ -147,7 +160,8 @@ def allocation_of(row: Mapping[str, Any]) -> Allocation:
 
 def _no_allocation(job_id: str, words: str = "") -> UsageError:
     return UsageError(
-        f"job {visible(job_id)} is not an allocation that accepts runs{f': {words}' if words else ''}",
+        f"job {visible(job_id)} is not an allocation that accepts "
+        f"runs{f': {words}' if words else ''}",
         "Create one with hpcdash alloc; hpcdash alloc --list lists yours.",
     )
 
@@ -183,12 +197,16 @@ def _read_run(folder: str, number: int, words: Sequence[str]) -> Run:
 
 
 async def fetch_runs(store: ClusterStore, allocation: Allocation) -> tuple[Run, ...]:
-    """Raises UsageError for a job that is no allocation, and what keeps the cluster from answering."""
+    """Raises UsageError for a job that is no allocation, and what keeps the cluster from
+    answering.
+    """
     return await store.ask(runs_query(allocation))
 
 
 def new_run_folder(store: ClusterStore, allocation: Allocation) -> str:
-    """Where the next run is to be: after all that were handed over before, by the cluster's clock."""
+    """Where the next run is to be: after all that were handed over before, by the cluster's
+    clock.
+    """
     milliseconds = round(store.clock.now() * 1000)
     return f"{allocation.folder}/{RUNS_FOLDER}/{milliseconds:014d}.{secrets.token_hex(4)}"
 
@@ -199,16 +217,22 @@ def title_content(title: str) -> bytes:
 
 
 def plan_hand_over(
-    allocation: Allocation, staged: Staged, title: str, code: tuple[PackedCode, int | None] | None = None
+    allocation: Allocation,
+    staged: Staged,
+    title: str,
+    code: tuple[PackedCode, int | None] | None = None,
 ) -> Plan:
-    """What hands a run over; where its answer is lost the list of runs tells. Raises UsageError where it has ended.
+    """What hands a run over; where its answer is lost the list of runs tells.
 
-    `code` is unpacked into the run's folder first: an archive, and how much of it is there as code_files.look_query()
-    has it.
+    Raises UsageError where it has ended.
+
+    `code` is unpacked into the run's folder first: an archive, and how much of it is there as
+    code_files.look_query() has it.
     """
     if not allocation.is_open:
         raise UsageError(
-            f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): it accepts no more runs",
+            f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): it accepts "
+            f"no more runs",
             "Create another with hpcdash alloc.",
         )
     assert RUN_SCRIPT in staged.contents
@@ -216,20 +240,41 @@ def plan_hand_over(
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(title, True, f"handed to job {allocation.job_id}"),)
-        words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
+        words = "; ".join(
+            line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip()
+        )
         if answer.status == _NO_ALLOCATION:
             words = _no_allocation(allocation.job_id).message
         return (Outcome(title, False, words or f"it ended with {answer.status}"),)
 
     total = sum(map(len, staged.contents.values()))
-    shown = ("hand", f"{len(staged.contents) - 1} files", f"({format_memory(total)})", "to", f"job {allocation.job_id}")
-    argv = ("sh", "-c", _HAND_OVER, "sh", allocation.folder, staged.name, "" if code is None else "there")
-    command = ActionCommand(argv, (title,), read, staged.archive, _LIMIT_SECONDS, shown=(*shown, "in", staged.folder))
+    shown = (
+        "hand",
+        f"{len(staged.contents) - 1} files",
+        f"({format_memory(total)})",
+        "to",
+        f"job {allocation.job_id}",
+    )
+    argv = (
+        "sh",
+        "-c",
+        _HAND_OVER,
+        "sh",
+        allocation.folder,
+        staged.name,
+        "" if code is None else "there",
+    )
+    command = ActionCommand(
+        argv, (title,), read, staged.archive, _LIMIT_SECONDS, shown=(*shown, "in", staged.folder)
+    )
     request = ActionRequest(Verb.SUBMIT, (title,))
     if code is None:
         return Plan(request, (), (command,))
     prepare = ActionCommand(
-        ("sh", "-c", _PREPARE, "sh", allocation.folder, staged.name), (title,), read, shown=("make", staged.folder)
+        ("sh", "-c", _PREPARE, "sh", allocation.folder, staged.name),
+        (title,),
+        read,
+        shown=("make", staged.folder),
     )
     # It is there under a name that no run has, until all of it is.
     packed, arrived = code
@@ -253,7 +298,9 @@ def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
         return "starts in a moment"
     first = f"run {before[0].number} ({before[0].title})"
     return (
-        f"waits for {first} to end" if len(before) == 1 else f"waits for {len(before)} runs, of which {first} is next"
+        f"waits for {first} to end"
+        if len(before) == 1
+        else f"waits for {len(before)} runs, of which {first} is next"
     )
 
 
@@ -261,12 +308,16 @@ def find_run(runs: Sequence[Run], job_id: str, number: int) -> Run:
     """Raises UsageError for a run that there is not, naming those there are."""
     if not 1 <= number <= len(runs):
         raise UsageError(
-            f"job {visible(job_id)} has no run {number}", f"Its runs: 1 to {len(runs)}." if runs else "It has none yet."
+            f"job {visible(job_id)} has no run {number}",
+            f"Its runs: 1 to {len(runs)}." if runs else "It has none yet.",
         )
     return runs[number - 1]
 
 
 def list_allocations(jobs: pa.Table, records: LaunchRecords) -> list[dict[str, Any]]:
-    """The rows of jobs that are allocations, as far as they were made from here. Raises StateUnusable."""
+    """The rows of jobs that are allocations, as far as they were made from here.
+
+    Raises StateUnusable.
+    """
     known = {record.job_id: record.name for record in records.all() if is_allocation(record)}
     return [row for row in jobs.to_pylist() if known.get(str(row["id"])) == str(row["name"] or "")]

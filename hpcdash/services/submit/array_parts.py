@@ -31,10 +31,11 @@ async def submit_parts(
     after: str = "",
     told: Callable[[int, Outcome], None] = lambda part, outcome: None,
 ) -> tuple[Outcome, ...]:
-    """Submit a plan's commands one by one, each an action of its own in the journal; `planned.plan.parts` are all.
+    """Submit a plan's commands one by one, each an action of its own in the journal;
+    `planned.plan.parts` are all.
 
-    With `is_chained` each waits for the end of the one before it, the first for `after`. The first that was not
-    submitted, or of which that is not known, is the last.
+    With `is_chained` each waits for the end of the one before it, the first for `after`. The first
+    that was not submitted, or of which that is not known, is the last.
     """
     commands = iter(planned.plan.commands)
 
@@ -51,10 +52,15 @@ async def submit_parts(
 
 
 def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:
-    """`submitted again in 2 parts: 93[] 94[]`; of parts that broke off, what stands and how to send the rest."""
+    """`submitted again in 2 parts: 93[] 94[]`; of parts that broke off, what stands and how to send
+    the rest.
+    """
     standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
     if len(standing) == count:
         return f"submitted again in {counted(count, 'part')}: {' '.join(standing)}"
     last = outcomes[-1]
     stand = f", which stay: {' '.join(standing)}" if standing else ""
-    return f"{len(standing)} of {count} parts submitted{stand}; {last.job_id}: {last.words}; R sends the rest"
+    return (
+        f"{len(standing)} of {count} parts submitted{stand}; {last.job_id}: {last.words}; R "
+        f"sends the rest"
+    )

@@ -1,4 +1,6 @@
-"""What only the cluster can tell before a submission: paths that are missing, when it would start."""
+"""What only the cluster can tell before a submission: paths that are missing, when it would
+start.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ class PathKind(StrEnum):
 class WantedPath(Struct, frozen=True):
     """A path on the login node, absolute or from the home there; what needs it is called `field`.
 
-    Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder of …: `.
+    Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder
+    of …: `.
     """
 
     field: str
@@ -61,7 +64,11 @@ def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[Wante
 def _of_request(request: Request, staged: Collection[str]) -> Iterator[WantedPath]:
     if request.files and not request.work_dir.startswith("/"):
         # It comes along, and so does what lies in it.
-        yield from (one for one in _of_request(replace(request, files=()), staged) if one.path.startswith("/"))
+        yield from (
+            one
+            for one in _of_request(replace(request, files=()), staged)
+            if one.path.startswith("/")
+        )
         return
     folder = request.work_dir
     if request.script and request.script.rpartition("/")[2] not in staged:
@@ -89,7 +96,9 @@ def _of_request(request: Request, staged: Collection[str]) -> Iterator[WantedPat
 
 
 def kill_switch_of(request: Request) -> str:
-    """The file that ends a request's job as it starts, where it is known before: absolute, '' for none."""
+    """The file that ends a request's job as it starts, where it is known before: absolute, '' for
+    none.
+    """
     named = switch_in_environment(SwitchKind.KILL, request.environment, "")
     given = named.path if named is not None else request.kill_switch
     path = _within(request.work_dir, given) if given else ""
@@ -100,7 +109,10 @@ def dropped_finding(path: str) -> LintFinding:
     """What to say before something is submitted whose kill switch is there."""
     words = f"the kill switch {path} is still set: the job would stop at once"
     return LintFinding(
-        "warning", "", words, f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)"
+        "warning",
+        "",
+        words,
+        f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)",
     )
 
 
@@ -154,7 +166,11 @@ _CLOSED = {
     PathKind.WRITTEN: "is not writable",
     PathKind.FILE: "is not readable",
 }
-_OTHER = {PathKind.FILE: "is not a file", PathKind.FOLDER: "is not a folder", PathKind.WRITTEN: "is not a folder"}
+_OTHER = {
+    PathKind.FILE: "is not a file",
+    PathKind.FOLDER: "is not a folder",
+    PathKind.WRITTEN: "is not a folder",
+}
 
 
 async def missing_paths(
@@ -163,11 +179,12 @@ async def missing_paths(
     *,
     staged: Collection[str] = (),
 ) -> tuple[LintFinding, ...]:
-    """What a request (or plain paths) names on the login node and is not as it has to be: not there, or a kill switch
-    that is. In one command of at most 10 s.
+    """What a request (or plain paths) names on the login node and is not as it has to be: not
+    there, or a kill switch that is. In one command of at most 10 s.
 
-    `staged` are names of files that come along: the request's script may be one. `field` is the request's key, a path's
-    own field, or the path itself. Raises what keeps the cluster from answering.
+    `staged` are names of files that come along: the request's script may be one. `field` is the
+    request's key, a path's own field, or the path itself. Raises what keeps the cluster from
+    answering.
     """
     if store.backend.submit.request is not None:
         # There is no login node whose files could be looked at.
@@ -175,20 +192,31 @@ async def missing_paths(
     if isinstance(wanted, Request):
         paths = request_paths(wanted, staged)
     else:
-        paths = tuple(one if isinstance(one, WantedPath) else WantedPath(one, one) for one in wanted)
+        paths = tuple(
+            one if isinstance(one, WantedPath) else WantedPath(one, one) for one in wanted
+        )
     asked = [one for one in paths if one.path and "\x00" not in one.path]
     if not asked:
         return ()
     findings = await store.ask(_query(tuple(asked[:MOST_PATHS])))
     if len(asked) > MOST_PATHS:
-        findings += (LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not checked"),)
+        findings += (
+            LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not checked"),
+        )
     return findings
 
 
 async def missing_log_folders(store: ClusterStore, wanted: Submission) -> tuple[LintFinding, ...]:
     """The folders of a script's logs that are not there; none where that cannot be asked."""
     paths = [
-        WantedPath("", folder, PathKind.WRITTEN, False, "the folder of its log: ", f"mkdir -p {shlex.quote(folder)}")
+        WantedPath(
+            "",
+            folder,
+            PathKind.WRITTEN,
+            False,
+            "the folder of its log: ",
+            f"mkdir -p {shlex.quote(folder)}",
+        )
         for folder in store.backend.submit.log_folders(wanted)
         if not _FILLED_IN.search(folder)
     ]
@@ -207,20 +235,29 @@ async def estimate_start(
     file: str = "",
     gpu_types: Sequence[str] = (),
 ) -> StartEstimate:
-    """When the scheduler would start a script, or its refusal; `is_known` is false where it cannot be asked.
+    """When the scheduler would start a script, or its refusal; `is_known` is false where it cannot
+    be asked.
 
-    Nothing is submitted. `file` is where the script is on the login node, '' where it is not there; `gpu_types` are
-    those of its nodes, () where they are not known. Raises UsageError for options that are none, and what keeps the
-    cluster from answering.
+    Nothing is submitted. `file` is where the script is on the login node, '' where it is not there;
+    `gpu_types` are those of its nodes, () where they are not known. Raises UsageError for options
+    that are none, and what keeps the cluster from answering.
     """
-    query = store.backend.submit.start_estimate(Submission(script, name, options=tuple(options), file=file))
+    query = store.backend.submit.start_estimate(
+        Submission(script, name, options=tuple(options), file=file)
+    )
     if query is None:
-        return StartEstimate(is_known=False, hint=f"{store.backend.title}: no start estimate before submission")
-    answer = await store.act(ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds))
+        return StartEstimate(
+            is_known=False, hint=f"{store.backend.title}: no start estimate before submission"
+        )
+    answer = await store.act(
+        ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds)
+    )
     estimate = query.parse(answer)
     if estimate.refusal and store.probe is not None:
         text, reader = script.decode("utf-8", "replace"), store.backend.scripts.reader()
-        if hint := reader.refusal_hint(estimate.refusal, store.probe.version, text, options, gpu_types):
+        if hint := reader.refusal_hint(
+            estimate.refusal, store.probe.version, text, options, gpu_types
+        ):
             estimate = replace(estimate, hint=hint)
     return estimate
 
@@ -228,7 +265,10 @@ async def estimate_start(
 def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[LintFinding, ...]]:
     words = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
     return Query(
-        ("sh", "-c", _SCRIPT, "sh", *words), partial(_read, paths=paths), _LIMIT_SECONDS, ("sh", "-c", "test -e …")
+        ("sh", "-c", _SCRIPT, "sh", *words),
+        partial(_read, paths=paths),
+        _LIMIT_SECONDS,
+        ("sh", "-c", "test -e …"),
     )
 
 
@@ -236,7 +276,9 @@ def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding
     lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
     if answer.status != 0 or len(lines) != len(paths):
         raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
-    return tuple(_finding(one, said) for one, said in zip(paths, lines, strict=True) if said != "ok")
+    return tuple(
+        _finding(one, said) for one, said in zip(paths, lines, strict=True) if said != "ok"
+    )
 
 
 def _finding(one: WantedPath, said: str) -> LintFinding:
@@ -244,5 +286,8 @@ def _finding(one: WantedPath, said: str) -> LintFinding:
         return dropped_finding(one.path)
     what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "does not exist")
     return LintFinding(
-        "error" if one.is_needed else "warning", one.field, f"{one.what}{one.path} {what}", one.next_step
+        "error" if one.is_needed else "warning",
+        one.field,
+        f"{one.what}{one.path} {what}",
+        one.next_step,
     )

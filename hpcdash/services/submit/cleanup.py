@@ -1,4 +1,6 @@
-"""Removes the folders of launches that were refused, and of those that completed where only failures are kept."""
+"""Removes the folders of launches that were refused, and of those that completed where only
+failures are kept.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +37,24 @@ Row = Mapping[str, Any]
 
 
 async def discarded(store: ClusterStore, staged: Staged) -> str:
-    """Remove the folder of what was not submitted; in words where it is left. Raises nothing of HpcdashError."""
-    left = await remove_folder(store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program)
+    """Remove the folder of what was not submitted; in words where it is left.
+
+    Raises nothing of HpcdashError.
+    """
+    left = await remove_folder(
+        store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program
+    )
     return f"its files remain in {staged.folder}: {left}" if left else ""
 
 
 async def tidied(
     store: ClusterStore, records: LaunchRecords, launch_program: str, *, every_seconds: float = 0.0
 ) -> tuple[str, ...]:
-    """Remove the folders of launches that completed, those of other accounts with root's `launch_program` there.
+    """Remove the folders of launches that completed, those of other accounts with root's
+    `launch_program` there.
 
-    One question for those that may have ended; none where one was asked within the last `every_seconds`, from here or
-    by another program.
+    One question for those that may have ended; none where one was asked within the last
+    `every_seconds`, from here or by another program.
 
     Raises what keeps the cluster from answering, and StateUnusable.
     """
@@ -57,8 +65,14 @@ async def tidied(
     stay = alive | await asyncio.to_thread(records.unread_checks)
     completed = await asyncio.to_thread(records.completed_at)
     now = store.clock.now()
-    due = [one for one in waiting if one.folder in completed and now >= completed[one.folder] + kept_seconds(one.keep)]
-    may_have_ended = [one for one in waiting if one.job_id not in stay and one.folder not in completed]
+    due = [
+        one
+        for one in waiting
+        if one.folder in completed and now >= completed[one.folder] + kept_seconds(one.keep)
+    ]
+    may_have_ended = [
+        one for one in waiting if one.job_id not in stay and one.folder not in completed
+    ]
     may_have_ended = may_have_ended[:_IDS_A_COMMAND]
     if not (may_have_ended or due) or not await asyncio.to_thread(records.looks_now, every_seconds):
         return ()
@@ -70,7 +84,11 @@ async def tidied(
     told = []
     for record in (*due, *may_have_ended):
         rows = [row for row in by_job.get(record.job_id, ()) if is_of_launch(row, record)]
-        if record.keep not in ("failed", "nothing") and record not in due and has_completed(rows, record.tasks):
+        if (
+            record.keep not in ("failed", "nothing")
+            and record not in due
+            and has_completed(rows, record.tasks)
+        ):
             ends = [row["ends_at"].timestamp() if row["ends_at"] else now for row in rows]
             await asyncio.to_thread(records.completed, record, max(ends))
             continue
@@ -84,9 +102,13 @@ async def tidied(
             record.keep == "nothing" and has_failed(rows, record.tasks)
         ):
             how = "completed" if is_done else "ended"
-            left = await remove_folder(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
+            left = await remove_folder(
+                store, record.folder, record.sums, record.run_as, launch_program, has_run=True
+            )
             if left:
-                told.append(f"job {record.job_id} {how}, but its files remain in {record.folder}: {left}")
+                told.append(
+                    f"job {record.job_id} {how}, but its files remain in {record.folder}: {left}"
+                )
                 await asyncio.to_thread(records.stays, record, left)
             else:
                 told.append(f"job {record.job_id} {how}: removed {record.folder}")
@@ -109,7 +131,9 @@ def has_failed(rows: Sequence[Row], tasks: int) -> bool:
 
 
 def unfinished_ids(table: pa.Table, job_ids: Sequence[str]) -> frozenset[str]:
-    """Return those of the IDs of jobs and arrays of which a row of domain.schema.JOBS has not ended."""
+    """Return those of the IDs of jobs and arrays of which a row of domain.schema.JOBS has not
+    ended.
+    """
     number = pc.coalesce(table["array_id"], table["id"])
     rows = table.select(["state"]).append_column("number", number)
     rows = rows.filter(pc.is_in(number, value_set=pa.array(job_ids, pa.string())))
@@ -117,7 +141,9 @@ def unfinished_ids(table: pa.Table, job_ids: Sequence[str]) -> frozenset[str]:
 
 
 async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
-    """Jobs and arrays as the history has them; where there is none, as the scheduler still knows them."""
+    """Jobs and arrays as the history has them; where there is none, as the scheduler still knows
+    them.
+    """
     if store.probe is None or store.probe.has_accounting is not False:
         try:
             return (await store.poll(store.backend.history.jobs(None, 0, job_ids))).table
@@ -127,7 +153,9 @@ async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
             # PBS hides jobs of others where query_other_jobs is off.
             return JOBS.empty_table()
     try:
-        return (await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))).table
+        return (
+            await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))
+        ).table
     except NoSuchJob:
         return JOBS.empty_table()
 
@@ -141,7 +169,8 @@ class LivingJobs(Struct, frozen=True):
     def names(self, record: LaunchRecord) -> str:
         """Why the folder of a launch may still be needed, '' where no job is known to name it.
 
-        Links of a chain and what is submitted again run the script of an earlier job, and have its name.
+        Links of a chain and what is submitted again run the script of an earlier job, and have its
+        name.
         """
         number = re.compile(rf"(?<![0-9]){re.escape(number_of(record.job_id))}(?![0-9])")
         below = f"{record.folder}/"
@@ -155,7 +184,11 @@ class LivingJobs(Struct, frozen=True):
                 return f"job {job_id} waits for it"
             if f"{row['work_dir'] or ''}/".startswith(below):
                 return f"job {job_id} works in it"
-        return "a job that has not ended names it" if any(record.folder in one for one in self.requests) else ""
+        return (
+            "a job that has not ended names it"
+            if any(record.folder in one for one in self.requests)
+            else ""
+        )
 
 
 async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJobs:
@@ -164,7 +197,9 @@ async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJob
     rows = tuple(row for row in snapshot.table.to_pylist() if row["state"] not in ENDED)
     numbers = {number_of(str(row["id"])) for row in rows}
     launched = await asyncio.to_thread(records.all)
-    return LivingJobs(rows, tuple(one.request for one in launched if number_of(one.job_id) in numbers))
+    return LivingJobs(
+        rows, tuple(one.request for one in launched if number_of(one.job_id) in numbers)
+    )
 
 
 def kept_seconds(keep: str) -> float:
@@ -174,7 +209,9 @@ def kept_seconds(keep: str) -> float:
 
 
 def is_of_launch(row: Row, record: LaunchRecord) -> bool:
-    """Whether a job is that of a launch: numbers begin anew where a scheduler was installed anew."""
+    """Whether a job is that of a launch: numbers begin anew where a scheduler was installed
+    anew.
+    """
     submitted = row["submitted_at"]
     return submitted is None or submitted.timestamp() >= record.at - CLOCKS_APART.total_seconds()
 
@@ -182,22 +219,34 @@ def is_of_launch(row: Row, record: LaunchRecord) -> bool:
 def rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
     """Rows by their array, or their own id."""
     found: dict[str, list[Row]] = {}
-    for row in table.select(["id", "array_id", "name", "state", "submitted_at", "ends_at"]).to_pylist():
+    for row in table.select(
+        ["id", "array_id", "name", "state", "submitted_at", "ends_at"]
+    ).to_pylist():
         found.setdefault(row["array_id"] or row["id"], []).append(row)
     return found
 
 
 async def remove_folder(
-    store: ClusterStore, folder: str, sums: str, run_as: str, launch_program: str, *, has_run: bool = False
+    store: ClusterStore,
+    folder: str,
+    sums: str,
+    run_as: str,
+    launch_program: str,
+    *,
+    has_run: bool = False,
 ) -> str:
     """'' once a folder is not there any more; else why it is."""
     root, _, name = folder.rpartition("/")
     if not root.startswith("/") or name in ("", ".", ".."):
         return "not a launch folder"
-    argv = discard_argv(root, name, sums, has_run=has_run, run_as=run_as, launch_program=launch_program)
+    argv = discard_argv(
+        root, name, sums, has_run=has_run, run_as=run_as, launch_program=launch_program
+    )
     try:
         await store.open()
-        gone = await store.act(ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS))
+        gone = await store.act(
+            ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS)
+        )
     except HpcdashError as error:
         return error.message
     if gone.status in (0, NOTHING_THERE):

@@ -1,5 +1,6 @@
-"""The files of this machine that a request's `files` name: which they are, packed, and the commands that bring them
-to a launch's folder by their content."""
+"""The files of this machine that a request's `files` name: which they are, packed, and the commands
+that bring them to a launch's folder by their content.
+"""
 
 from __future__ import annotations
 
@@ -34,58 +35,73 @@ _DATE = 946_684_800
 # A slow line: 50 kB a second.
 _LEAST_BYTES_A_SECOND = 50_000
 _SHOWN_LETTERS = 80
-# In a cache folder: the parts of an archive that did not arrive whole, unless the shell that writes one still runs.
+# In a cache folder: the parts of an archive that did not arrive whole, unless the shell that writes
+# one still runs.
 _PARTS = (
-    'set -- "$1" "$2" ""; for part in "./$2".*.part; do test -f "$part" && test ! -L "$part" || continue; '
+    'set -- "$1" "$2" ""; for part in "./$2".*.part; do test -f "$part" && test ! -L "$part" || '
+    "continue; "
     'owner=${part#"./$2."}; owner=${owner%.part}; '
-    'if test "${owner%.*}" = "$(uname -n)" && ! kill -0 "${owner##*.}" 2>/dev/null; then set -- "$1" "$2" "$part"; '
+    'if test "${owner%.*}" = "$(uname -n)" && ! kill -0 "${owner##*.}" 2>/dev/null; then set -- '
+    '"$1" "$2" "$part"; '
     "fi; done"
 )
 _ENTER_CACHE = 'cd -P -- "$1" && cd -P -- "./.code-$(id -u)" && test -O .'
 # root, digest. Prints `there`, or how many bytes arrived, or nothing.
 _LOOK = (
-    f'{{ {_ENTER_CACHE}; }} 2>/dev/null || exit 0; if test -f "./$2.tar.gz"; then echo there; exit 0; fi; {_PARTS}; '
+    f'{{ {_ENTER_CACHE}; }} 2>/dev/null || exit 0; if test -f "./$2.tar.gz"; then echo there; exit '
+    f"0; fi; {_PARTS}; "
     'if test -n "$3"; then wc -c < "$3"; fi'
 )
 # How a line begins that says how many bytes are there, while they come.
 _ARRIVED = "arrived "
-# root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where each node unpacks it.
-# What is unpacked was whole.
+# root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where
+# each node unpacks it. What is unpacked was whole.
 _UNPACK = (
     'umask 077; fail() { status=$1; shift; printf \'%s\\n\' "$*" >&2; exit "$status"; }; '
     # $1 the status, $2 what did not fit.
     f'no_room() {{ {SAY_ROOM}; rm -rf -- "$2"; exit "$1"; }}; '
-    f'count() {{ every=3; while sleep $every >/dev/null 2>&1; do echo "{_ARRIVED}$(wc -c < "$own")" >&2; '
+    f'count() {{ every=3; while sleep $every >/dev/null 2>&1; do echo "{_ARRIVED}$(wc -c < '
+    f'"$own")" >&2; '
     "test $every -gt 14 || every=$((every + 1)); done; }; "
     'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; '
     "copied=${6-} cache=$root/.code-$(id -u); "
     'mkdir -m 700 -- "$cache" 2>/dev/null; cd -P -- "$cache" || exit 17; '
-    'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this account\'s"; chmod 700 . || '
+    'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this '
+    "account's\"; chmod 700 . || "
     'exit 18; whole=./$sum.tar.gz; if test ! -f "$whole"; then test -n "$first" || '
-    'fail 21 "the files are not kept there any more: submit again, and they are sent"; own=./$sum.$(uname -n).$$.part; '
-    f'if test "$first" != 0; then set -- "$root" "$sum"; {_PARTS}; test -n "$3" && mv -- "$3" "$own" && '
-    'test "$(wc -c < "$own")" -eq "$first" || fail 21 "what had arrived of the files is gone: submit again"; fi; '
+    'fail 21 "the files are not kept there any more: submit again, and they are sent"; '
+    "own=./$sum.$(uname -n).$$.part; "
+    f'if test "$first" != 0; then set -- "$root" "$sum"; {_PARTS}; test -n "$3" && mv -- "$3" '
+    f'"$own" && '
+    'test "$(wc -c < "$own")" -eq "$first" || fail 21 "what had arrived of the files is gone: '
+    'submit again"; fi; '
     'count & counting=$!; cat >> "$own"; status=$?; kill $counting; '
     'test $status = 0 || no_room 20 "$own"; have=$(($(wc -c < "$own"))); '
-    'test "$have" -ge "$size" || fail 22 "$have of $size bytes of the files arrived: submit again to send the rest"; '
+    'test "$have" -ge "$size" || fail 22 "$have of $size bytes of the files arrived: submit again '
+    'to send the rest"; '
     'test "$(sha256sum < "$own")" = "$sum  -" || { rm -f -- "$own"; '
     'fail 23 "the files arrived damaged: submit again"; }; mv -- "$own" "$whole" || exit 20; '
     'elif test -n "$first"; then cat > /dev/null; fi; '
     'test "$(sha256sum < "$whole")" = "$sum  -" || { rm -f -- "$whole"; '
     'fail 23 "what was kept of the files is damaged: submit again, and they are sent"; }; '
     # Of what was not used for an hour the newest four stay, for thirty days.
-    'touch -- "$whole"; ls -t ./*.tar.gz | sed 1,4d | while read -r old; do find "$old" -mmin +60 -exec rm -f -- "{}" '
-    '";"; done; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f -- "{}" ";"; '
+    'touch -- "$whole"; ls -t ./*.tar.gz | sed 1,4d | while read -r old; do find "$old" -mmin +60 '
+    '-exec rm -f -- "{}" '
+    '";"; done; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f '
+    '-- "{}" ";"; '
     'cd -P -- "$root/$name" && test "$(pwd -P)" = "$root/$name" && test -O . || exit 24; '
     f'if test -n "$copied"; then ln -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} 2>/dev/null || '
-    f'cp -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} || no_room 24 ./{CODE_ARCHIVE}; touch ./{UNPACKED_NAME}; exit; fi; '
+    f'cp -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} || no_room 24 ./{CODE_ARCHIVE}; touch '
+    f"./{UNPACKED_NAME}; exit; fi; "
     f"mkdir -m 700 ./{CODE_FOLDER} || exit 24; "
     f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || no_room 24 ./{CODE_FOLDER}'
 )
 
 
 class CodeFile(Struct, frozen=True):
-    """One of them: `path` on this machine, `name` in the launch's folder of files; `target` where it is a link."""
+    """One of them: `path` on this machine, `name` in the launch's folder of files; `target` where
+    it is a link.
+    """
 
     path: bytes
     name: bytes
@@ -105,7 +121,11 @@ class CodeFiles(Struct, frozen=True):
         """`214 files, 12M; the largest is data/x.bin, 8M`."""
         count = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
         largest = max(self.files, key=lambda one: one.size)
-        shown = f"; the largest is {_shown(largest.name)}, {format_memory(largest.size)}" if len(self.files) > 1 else ""
+        shown = (
+            f"; the largest is {_shown(largest.name)}, {format_memory(largest.size)}"
+            if len(self.files) > 1
+            else ""
+        )
         return f"{count}, {format_memory(self.total)}{shown}"
 
     @property
@@ -117,7 +137,8 @@ class CodeFiles(Struct, frozen=True):
             first = leading_out[0]
             others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
             said.append(
-                f"files: {_shown(first.name)}{others} leads out of the folder, to {_shown(first.target)}: "
+                f"files: {_shown(first.name)}{others} leads out of the folder, to "
+                f"{_shown(first.target)}: "
                 "the link is sent as it is, not what it leads to here"
             )
         return tuple(said)
@@ -132,10 +153,11 @@ class PackedCode(Struct, frozen=True):
 
 
 def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFiles:
-    """The files that `names` mean, relative to `base`; what git ignores is left out, and no link is followed.
+    """The files that `names` mean, relative to `base`; what git ignores is left out, and no link is
+    followed.
 
-    One within `base` keeps its place; another folder's contents, or another file, are at the top. Raises UsageError for
-    what is not there, two of one name, and more than is sent.
+    One within `base` keeps its place; another folder's contents, or another file, are at the top.
+    Raises UsageError for what is not there, two of one name, and more than is sent.
     """
     found: dict[bytes, CodeFile] = {}
     total = 0
@@ -151,7 +173,8 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             known = found.get(one.name)
             if known is not None and known.path != one.path:
                 raise UsageError(
-                    f"files: {_shown(one.name)} is there twice: {_shown(known.path)} and {_shown(one.path)}",
+                    f"files: {_shown(one.name)} is there twice: {_shown(known.path)} and "
+                    f"{_shown(one.path)}",
                     "Name folders whose file names do not clash.",
                 )
             total += 0 if known else one.size
@@ -161,12 +184,16 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
     for one in found.values():
         _refuse_file_as_folder(one, found)
     if not found:
-        raise UsageError(f"files: there is nothing to send in {', '.join(map(visible, names))}", "Name other files.")
+        raise UsageError(
+            f"files: there is nothing to send in {', '.join(map(visible, names))}",
+            "Name other files.",
+        )
     code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
     if total > most_bytes:
         raise UsageError(
             f"files: {code.words}: more than {format_memory(most_bytes)}",
-            "List what the job does not need in .gitignore, name less, or raise files_limit in [launch].",
+            "List what the job does not need in .gitignore, name less, or raise files_limit in "
+            "[launch].",
         )
     return code
 
@@ -180,7 +207,8 @@ def _refuse_file_as_folder(one: CodeFile, found: Mapping[bytes, CodeFile]) -> No
         kind = "link" if file.target else "file"
         path = one.path[: len(one.path) - len(one.name) + len(folder)]
         raise UsageError(
-            f"files: {_shown(folder)} is there twice: {kind} {_shown(file.path)} and folder {_shown(path)}",
+            f"files: {_shown(folder)} is there twice: {kind} {_shown(file.path)} and folder "
+            f"{_shown(path)}",
             "Name folders whose file names do not clash.",
         )
 
@@ -189,7 +217,9 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
     """An archive that is the same for the same files. Raises UsageError for what cannot be read."""
     packed = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=6, mtime=0) as compressed,
+        gzip.GzipFile(
+            filename="", fileobj=packed, mode="wb", compresslevel=6, mtime=0
+        ) as compressed,
         # Of GNU tar: names of any length and bytes.
         tarfile.open(
             fileobj=compressed,
@@ -221,8 +251,9 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
 
 
 def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
-    """What each file holds, by name. A link stands for the file that it leads to; one that leads to no file that is
-    sent is left out.
+    """What each file holds, by name.
+
+    A link stands for the file that it leads to; one that leads to no file that is sent is left out.
 
     Raises UsageError for one that cannot be read, and for a name that is no UTF-8.
     """
@@ -238,9 +269,13 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
         try:
             name = one.name.decode()
         except UnicodeDecodeError:
-            raise UsageError(f"files: {_shown(one.name)} is not UTF-8", "Rename it, or leave it out.") from None
+            raise UsageError(
+                f"files: {_shown(one.name)} is not UTF-8", "Rename it, or leave it out."
+            ) from None
         try:
-            number = os.open(wanted.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            number = os.open(
+                wanted.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
             with os.fdopen(number, "rb") as stream:
                 found[name] = SentFile(stream.read(), wanted.is_program)
         except OSError as error:
@@ -250,7 +285,9 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
 
 def _unreadable(one: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
     reason = getattr(error, "strerror", None) or "it changed while it was read"
-    return UsageError(f"files: {_shown(one.path)} cannot be read: {reason}", "Fix it, or leave it out.")
+    return UsageError(
+        f"files: {_shown(one.path)} cannot be read: {reason}", "Fix it, or leave it out."
+    )
 
 
 def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
@@ -273,15 +310,21 @@ def _folders_of(name: str) -> Iterator[str]:
 
 
 def _looked_at(path: bytes, top: bytes) -> CodeFile | None:
-    """A file or a link; None for a folder, a socket, and what git lists that is gone or lies behind a link."""
+    """A file or a link; None for a folder, a socket, and what git lists that is gone or lies behind
+    a link.
+    """
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UsageError(f"files: {_shown(path)}: {error.strerror}", "Fix it, or leave it out.") from error
+        raise UsageError(
+            f"files: {_shown(path)}: {error.strerror}", "Fix it, or leave it out."
+        ) from error
     folder = os.path.dirname(path)
-    if folder != top and os.path.realpath(folder) != os.path.join(os.path.realpath(top), os.path.relpath(folder, top)):
+    if folder != top and os.path.realpath(folder) != os.path.join(
+        os.path.realpath(top), os.path.relpath(folder, top)
+    ):
         return None
     name = os.path.relpath(path, top)
     if stat.S_ISLNK(found.st_mode):
@@ -295,7 +338,10 @@ def _leads_out(one: CodeFile) -> bool:
     """Whether a link leads to something that is not sent."""
     if one.target.startswith(b"/"):
         return True
-    return os.path.normpath(os.path.join(os.path.dirname(one.name), one.target)).split(b"/")[0] == b".."
+    return (
+        os.path.normpath(os.path.join(os.path.dirname(one.name), one.target)).split(b"/")[0]
+        == b".."
+    )
 
 
 def _is_folder(path: Path) -> bool:
@@ -305,7 +351,9 @@ def _is_folder(path: Path) -> bool:
 def _listed(path: Path, name: str) -> Iterator[bytes]:
     """Paths of the files in it, or its own; of those that git ignores none."""
     if not os.path.lexists(path):
-        raise UsageError(f"files: {visible(name)} is not there: {visible(str(path))}", "Check the path.")
+        raise UsageError(
+            f"files: {visible(name)} is not there: {visible(str(path))}", "Check the path."
+        )
     if not _is_folder(path):
         yield os.fsencode(path)
         return
@@ -322,14 +370,22 @@ def _git_files(folder: Path) -> list[bytes]:
     """What git would take of a folder; outside a repository its rules hold all the same."""
     environment = git_environment()
     try:
-        is_in_repository = run_git(folder, environment, "rev-parse", "--is-inside-work-tree").status == 0
+        is_in_repository = (
+            run_git(folder, environment, "rev-parse", "--is-inside-work-tree").status == 0
+        )
         if is_in_repository:
-            return _names(run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(
+                run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder
+            )
         with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as empty:
-            made = run_git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
+            made = run_git(
+                Path(empty), environment, "init", "--quiet", "--bare", "--template=", "."
+            )
             _names(made, folder)
             environment |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(folder)}
-            return _names(run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(
+                run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder
+            )
     except FileNotFoundError:
         return _walked(folder)
     except subprocess.TimeoutExpired:
@@ -337,7 +393,9 @@ def _git_files(folder: Path) -> list[bytes]:
             f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s", "Name less."
         ) from None
     except OSError as error:
-        raise UsageError(f"files: git cannot list {visible(str(folder))}: {error}", "Fix that first.") from error
+        raise UsageError(
+            f"files: git cannot list {visible(str(folder))}: {error}", "Fix that first."
+        ) from error
 
 
 def _names(ended: GitOutput, folder: Path) -> list[bytes]:
@@ -345,13 +403,16 @@ def _names(ended: GitOutput, folder: Path) -> list[bytes]:
         raise _too_many_files()
     if ended.status != 0:
         raise UsageError(
-            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}", "Fix that first."
+            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}",
+            "Fix that first.",
         )
     return [name for name in ended.stdout.split(b"\0") if name]
 
 
 def _too_many_files() -> UsageError:
-    return UsageError(f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore.")
+    return UsageError(
+        f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore."
+    )
 
 
 def _walked(folder: Path) -> list[bytes]:
@@ -361,7 +422,8 @@ def _walked(folder: Path) -> list[bytes]:
     for at, folders, files in os.walk(top):
         if b".gitignore" in files:
             raise UsageError(
-                f"files: git is not on this machine, which reads {_shown(os.path.join(at, b'.gitignore'))}",
+                f"files: git is not on this machine, which reads "
+                f"{_shown(os.path.join(at, b'.gitignore'))}",
                 "Install git, or name the files one by one.",
             )
         folders[:] = [one for one in folders if one != b".git"]
@@ -387,9 +449,16 @@ def look_query(root: str, digest: str) -> Query[int | None]:
 
 
 def code_command(
-    packed: PackedCode, root: str, folder: str, job: str, arrived: int | None, *, is_copied: bool = False
+    packed: PackedCode,
+    root: str,
+    folder: str,
+    job: str,
+    arrived: int | None,
+    *,
+    is_copied: bool = False,
 ) -> ActionCommand:
-    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a folder below `root`.
+    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a
+    folder below `root`.
 
     With `is_copied` the archive is put there, which each node checks and unpacks for itself.
 
@@ -400,22 +469,52 @@ def code_command(
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(job, True, f"its files are in {folder}/{CODE_FOLDER}"),)
-        stderr = b"\n".join(line for line in answer.stderr.split(b"\n") if not line.startswith(_ARRIVED.encode()))
+        stderr = b"\n".join(
+            line for line in answer.stderr.split(b"\n") if not line.startswith(_ARRIVED.encode())
+        )
         words = failure_words(stderr, root) or "the files could not be unpacked"
         return (Outcome(job, False, f"nothing was submitted: {words}"),)
 
     def explain(line: str) -> str:
         arrived = line.removeprefix(_ARRIVED)
         is_count = line.startswith(_ARRIVED) and arrived.strip().isdecimal()
-        return f"{format_memory(int(arrived))} of {format_memory(size)} of the files arrived" if is_count else line
+        return (
+            f"{format_memory(int(arrived))} of {format_memory(size)} of the files arrived"
+            if is_count
+            else line
+        )
 
     size = len(packed.archive)
     first = "" if arrived is None else str(arrived if arrived < size else 0)
     content = b"" if arrived is None else packed.archive[int(first) :]
     sent = "already on the cluster" if arrived is None else f"{format_memory(len(content))} packed"
     files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
-    shown = ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}")
-    argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first, *("copied",) * is_copied)
+    shown = (
+        "unpack",
+        files,
+        f"({format_memory(packed.code.total)};",
+        f"{sent})",
+        "in",
+        f"{folder}/{CODE_FOLDER}",
+    )
+    argv = (
+        "sh",
+        "-c",
+        _UNPACK,
+        "sh",
+        root or "/",
+        name,
+        packed.digest,
+        str(size),
+        first,
+        *("copied",) * is_copied,
+    )
     return ActionCommand(
-        argv, (job,), read, content, 120.0 + len(content) / _LEAST_BYTES_A_SECOND, shown=shown, explain=explain
+        argv,
+        (job,),
+        read,
+        content,
+        120.0 + len(content) / _LEAST_BYTES_A_SECOND,
+        shown=shown,
+        explain=explain,
     )

@@ -1,4 +1,6 @@
-"""What is typed into a form as REQUEST.toml, what that makes, and what is wrong with it by field."""
+"""What is typed into a form as REQUEST.toml, what that makes, and what is wrong with it by
+field.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,17 @@ Texts = Mapping[str, str]
 
 
 class Draft(Struct, frozen=True):
-    """What stands in the form: texts by field, and `rest`, keys of a request that the form has no field for."""
+    """What stands in the form: texts by field, and `rest`, keys of a request that the form has no
+    field for.
+    """
 
     texts: Texts = field(default_factory=dict)
     rest: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FormReading(Struct, frozen=True):
-    """What a draft makes: `request` None where `problems` (words by field, '' for the whole) stand in the way.
+    """What a draft makes: `request` None where `problems` (words by field, '' for the whole) stand
+    in the way.
 
     `text` is the request as TOML, `links` how many jobs one after the other.
     """
@@ -46,7 +51,9 @@ class FormReading(Struct, frozen=True):
 
 
 class ScriptReading(Struct, frozen=True):
-    """A batch script as it is, with what is said over it on the command line; as FormReading otherwise."""
+    """A batch script as it is, with what is said over it on the command line; as FormReading
+    otherwise.
+    """
 
     file: str
     is_here: bool
@@ -76,7 +83,9 @@ def read_form(draft: Draft, site: Site | None = None) -> FormReading:
     return FormReading(text, None if problems else request, problems, links)
 
 
-def read_script_form(draft: Draft, reader: ScriptReader, *, has_own_disk: bool = False) -> ScriptReading:
+def read_script_form(
+    draft: Draft, reader: ScriptReader, *, has_own_disk: bool = False
+) -> ScriptReading:
     """A batch script with its overrides in the words of its scheduler.
 
     `has_own_disk`: the cluster is this machine, where a path here and one there are the same.
@@ -99,7 +108,10 @@ def read_script_form(draft: Draft, reader: ScriptReader, *, has_own_disk: bool =
             words[name] = tuple(shlex.split(texts.get(name, "")))
         except ValueError:
             problems[name] = "a quote is not closed"
-    options = [*reader.queue_and_time_options(request.queue, request.limit_seconds), *words.get("extra_args", ())]
+    options = [
+        *reader.queue_and_time_options(request.queue, request.limit_seconds),
+        *words.get("extra_args", ()),
+    ]
     return ScriptReading(
         file,
         has_own_disk or texts.get("file_where", "") in ("", HERE),
@@ -114,7 +126,10 @@ def read_script_form(draft: Draft, reader: ScriptReader, *, has_own_disk: bool =
 
 
 def draft_of(text: str, file: str = "REQUEST.toml") -> Draft:
-    """A request's text as it would be typed into the form. Raises ConfigError for what is no TOML."""
+    """A request's text as it would be typed into the form.
+
+    Raises ConfigError for what is no TOML.
+    """
     texts: dict[str, str] = {}
     rest: dict[str, Any] = {}
     for key, value in parse_document(text, file).items():
@@ -148,7 +163,9 @@ def field_of_complaint(words: str) -> tuple[str, str]:
 
 def _document(draft: Draft) -> tuple[dict[str, Any], dict[str, str]]:
     """A request's document, and what cannot be read as a value, by field."""
-    document: dict[str, Any] = {key: value for key, value in draft.rest.items() if not isinstance(value, Mapping)}
+    document: dict[str, Any] = {
+        key: value for key, value in draft.rest.items() if not isinstance(value, Mapping)
+    }
     tables: dict[str, dict[str, Any]] = {
         key: dict(value) for key, value in draft.rest.items() if isinstance(value, Mapping)
     }
@@ -185,7 +202,9 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
     if int(text) > 1 and texts.get("array", "").strip():
         problems["chain"] = "an array with %1 is already a chain: use either array or chain"
     if int(text) > 1 and any(texts.get(name, "").strip() for name in ("share", "pool")):
-        problems["chain"] = "a task of a shared pool goes on by itself until it ends: use either share or chain"
+        problems["chain"] = (
+            "a task of a shared pool goes on by itself until it ends: use either share or chain"
+        )
     return int(text)
 
 
@@ -264,7 +283,9 @@ _READ: Mapping[FieldKind, Callable[[str], Any]] = {
 
 
 def _written(key: str, value: object) -> str | None:
-    """A value as it would be typed into a field; None where there is no such field, or it cannot be."""
+    """A value as it would be typed into a field; None where there is no such field, or it cannot
+    be.
+    """
     one = FIELDS.get(key)
     if one is None or key in OF_THE_FORM:
         return None
@@ -287,7 +308,11 @@ def _written(key: str, value: object) -> str | None:
         return " ".join(map(str, value)) if all(type(item) is int for item in value) else None
     if type(value) is int:
         return str(value)
-    return value if isinstance(value, str) and (one.kind is FieldKind.LINES or "\n" not in value) else None
+    return (
+        value
+        if isinstance(value, str) and (one.kind is FieldKind.LINES or "\n" not in value)
+        else None
+    )
 
 
 def _is_plain(item: str) -> bool:

@@ -1,4 +1,6 @@
-"""The fields of the form that a request is typed into: their names, groups and what they are for."""
+"""The fields of the form that a request is typed into: their names, groups and what they are
+for.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ SCRIPT_ONLY = frozenset({Way.SCRIPT})
 
 
 class FormField(Struct, frozen=True):
-    """One field. `name` is its key in REQUEST.toml, or the form's own; `choices` are all there is, if any."""
+    """One field.
+
+    `name` is its key in REQUEST.toml, or the form's own; `choices` are all there is, if any.
+    """
 
     name: str
     label: str
@@ -84,11 +89,17 @@ _RUNS = FormGroup(
         FormField(
             "files",
             "files",
-            "local files and folders to send; the command starts there. Files that git ignores are left out",
+            "local files and folders to send; the command starts there. Files that git ignores are "
+            "left out",
             FieldKind.WORDS,
             ".",
         ),
-        FormField("script", "script", "program or script on the cluster, instead of a command", example="run.sh"),
+        FormField(
+            "script",
+            "script",
+            "program or script on the cluster, instead of a command",
+            example="run.sh",
+        ),
         FormField(
             "file",
             "batch script",
@@ -121,7 +132,9 @@ _GETS = FormGroup(
         FormField("queue", "queue", "partition or queue; empty: the default", ways=BOTH_WAYS),
         FormField("slots", "slots", "GPUs (or CPUs) in total; 0: one core", FieldKind.COUNT, "1"),
         FormField("slots_per_node", "per node", "slots on each node", FieldKind.COUNT),
-        FormField("slot_type", "slot type", "GPU (cuda, rocm) or CPU core", choices=tuple(SlotType)),
+        FormField(
+            "slot_type", "slot type", "GPU (cuda, rocm) or CPU core", choices=tuple(SlotType)
+        ),
         FormField("gpu_type", "GPU type", "GPU model; empty: any"),
         FormField(
             "cpus_per_gpu",
@@ -130,7 +143,13 @@ _GETS = FormGroup(
             FieldKind.COUNT,
         ),
         FormField("memory", "memory", "memory per node, with a unit", example="64G"),
-        FormField("time", "time", "time limit; empty: the queue's default", example="2h, 1-12:00:00", ways=BOTH_WAYS),
+        FormField(
+            "time",
+            "time",
+            "time limit; empty: the queue's default",
+            example="2h, 1-12:00:00",
+            ways=BOTH_WAYS,
+        ),
     ),
     is_open=True,
 )
@@ -154,12 +173,18 @@ _WHEN = FormGroup(
         FormField(
             "chain",
             "chain length",
-            "number of jobs, each starting after the previous one ends; for runs longer than the time limit",
+            "number of jobs, each starting after the previous one ends; for runs longer than the "
+            "time limit",
             FieldKind.COUNT,
             "1",
             ways=BOTH_WAYS,
         ),
-        FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
+        FormField(
+            "begin",
+            "begin",
+            "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h",
+            example="+2h",
+        ),
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
     ),
 )
@@ -167,9 +192,18 @@ _POOL = FormGroup(
     "Shared pool",
     (
         FormField("pool", "pool", "pool to run in (default: the only one)", example="lab"),
-        FormField("share", "share", "priority in the pool; empty: AUTO with a pool, else no pool", choices=_PRIORITIES),
         FormField(
-            "labels", "labels", "words to find it by; for accounting where the site says so", FieldKind.WORDS, "nlp 7B"
+            "share",
+            "share",
+            "priority in the pool; empty: AUTO with a pool, else no pool",
+            choices=_PRIORITIES,
+        ),
+        FormField(
+            "labels",
+            "labels",
+            "words to find it by; for accounting where the site says so",
+            FieldKind.WORDS,
+            "nlp 7B",
         ),
     ),
 )
@@ -177,9 +211,26 @@ _SLICES = FormGroup(
     "Slices",
     (
         FormField("slice", "slice", "type of TPU slice; empty: one node", example="v4-256"),
-        FormField("num_slices", "slices", "number of slices, or the numbers that fit", FieldKind.COUNTS, "2 4 8"),
-        FormField("tpus_per_worker", "TPUs", "TPUs that each worker takes; empty: its chips", FieldKind.COUNT),
-        FormField("retries_preemption", "preemptions", "retries after preemptions", FieldKind.COUNT, "10000"),
+        FormField(
+            "num_slices",
+            "slices",
+            "number of slices, or the numbers that fit",
+            FieldKind.COUNTS,
+            "2 4 8",
+        ),
+        FormField(
+            "tpus_per_worker",
+            "TPUs",
+            "TPUs that each worker takes; empty: its chips",
+            FieldKind.COUNT,
+        ),
+        FormField(
+            "retries_preemption",
+            "preemptions",
+            "retries after preemptions",
+            FieldKind.COUNT,
+            "10000",
+        ),
         FormField("retries_failure", "failures", "retries after failures", FieldKind.COUNT, "10"),
     ),
 )
@@ -195,16 +246,35 @@ _ACCOUNT = FormGroup(
 _WHERE = FormGroup(
     "Directory & environment",
     (
-        FormField("work_dir", "work dir", "working directory on the cluster; empty: home", example="/scratch/me/run"),
-        FormField("environment", "environment", "NAME=value, one per line", FieldKind.PAIRS, "NCCL_DEBUG=INFO"),
+        FormField(
+            "work_dir",
+            "work dir",
+            "working directory on the cluster; empty: home",
+            example="/scratch/me/run",
+        ),
+        FormField(
+            "environment",
+            "environment",
+            "NAME=value, one per line",
+            FieldKind.PAIRS,
+            "NCCL_DEBUG=INFO",
+        ),
     ),
 )
 _CONTAINER = FormGroup(
     "Container",
     (
-        FormField("container.image", "image", "empty: no container", example="docker://python:3.12, /images/torch.sif"),
         FormField(
-            "container.runtime", "runtime", "container runtime; empty: the scheduler's usual", choices=tuple(Runtime)
+            "container.image",
+            "image",
+            "empty: no container",
+            example="docker://python:3.12, /images/torch.sif",
+        ),
+        FormField(
+            "container.runtime",
+            "runtime",
+            "container runtime; empty: the scheduler's usual",
+            choices=tuple(Runtime),
         ),
         FormField(
             "container.binds",
@@ -218,26 +288,48 @@ _CONTAINER = FormGroup(
 _ENDS = FormGroup(
     "Signals & requeue",
     (
-        FormField("signal", "signal", "USR1@600: send USR1 600 s before the time limit", example="USR1@600"),
+        FormField(
+            "signal",
+            "signal",
+            "USR1@600: send USR1 600 s before the time limit",
+            example="USR1@600",
+        ),
         FormField("requeue", "requeue", "restart after preemption or node failure", FieldKind.FLAG),
         FormField(
-            "kill_switch", "kill switch", "file; creating it makes the run save and stop", example="/scratch/me/KILL"
+            "kill_switch",
+            "kill switch",
+            "file; creating it makes the run save and stop",
+            example="/scratch/me/KILL",
         ),
-        FormField("save_switch", "save switch", "file; creating it makes the run save a checkpoint"),
+        FormField(
+            "save_switch", "save switch", "file; creating it makes the run save a checkpoint"
+        ),
         FormField(
             "checkpoints",
             "checkpoints",
             "checkpoint folder; each start gets the newest complete one as $HPCDASH_RESUME_FROM",
             example="/scratch/me/run/checkpoints",
         ),
-        FormField("saves_every", "save interval", "time between checkpoints; the overhead is estimated", example="3h"),
-        FormField("save_takes", "save duration", "how long a checkpoint pauses training", example="40s"),
+        FormField(
+            "saves_every",
+            "save interval",
+            "time between checkpoints; the overhead is estimated",
+            example="3h",
+        ),
+        FormField(
+            "save_takes", "save duration", "how long a checkpoint pauses training", example="40s"
+        ),
     ),
 )
 _MORE = FormGroup(
     "More",
     (
-        FormField("startup_hook", "startup hook", "bash to run once on each node before the command", FieldKind.LINES),
+        FormField(
+            "startup_hook",
+            "startup hook",
+            "bash to run once on each node before the command",
+            FieldKind.LINES,
+        ),
         FormField("launcher", "launcher", "what starts the processes", choices=tuple(Launcher)),
         FormField(
             "rank_variables",
@@ -254,17 +346,36 @@ _MORE = FormGroup(
             choices=(YES, NO),
         ),
         FormField("exclude_nodes", "exclude", "nodes to exclude", FieldKind.WORDS, "n[01-03] n17"),
-        FormField("extra_args", "extra options", "sbatch or qsub options, as typed", FieldKind.OPTIONS, ways=BOTH_WAYS),
-        FormField("place", "place", "PBS: chunk placement and node sharing", example="scatter:excl"),
-        FormField("attributes", "attributes", "PBS: qsub -W attributes", FieldKind.WORDS, "group_list=lab umask=027"),
         FormField(
-            "keep_files", "keep files", "PBS: qsub -k; empty: oed, which writes logs while it runs", example="oed"
+            "extra_args",
+            "extra options",
+            "sbatch or qsub options, as typed",
+            FieldKind.OPTIONS,
+            ways=BOTH_WAYS,
+        ),
+        FormField(
+            "place", "place", "PBS: chunk placement and node sharing", example="scatter:excl"
+        ),
+        FormField(
+            "attributes",
+            "attributes",
+            "PBS: qsub -W attributes",
+            FieldKind.WORDS,
+            "group_list=lab umask=027",
+        ),
+        FormField(
+            "keep_files",
+            "keep files",
+            "PBS: qsub -k; empty: oed, which writes logs while it runs",
+            example="oed",
         ),
     ),
 )
 GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _POOL, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
 # Keys that one scheduler alone has, as its request_fields say.
-_OF_ONE_SCHEDULER = frozenset({field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"})
+_OF_ONE_SCHEDULER = frozenset(
+    {field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"}
+)
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}
 
 

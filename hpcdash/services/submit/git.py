@@ -24,8 +24,8 @@ _OVERRIDES = (
     "diff.autoRefreshIndex=false",
     "protocol.allow=never",
 )
-# No transport has this name. Unlike protocol.allow it holds against a repository's own protocol.ext.allow, and unlike
-# GIT_NO_LAZY_FETCH git 2.39 knows it.
+# No transport has this name. Unlike protocol.allow it holds against a repository's own
+# protocol.ext.allow, and unlike GIT_NO_LAZY_FETCH git 2.39 knows it.
 _NO_TRANSPORT = "none"
 
 
@@ -62,7 +62,9 @@ def run_git(
     with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
-        process = subprocess.Popen(argv, env=environment, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            argv, env=environment, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     with process:
         try:
             stdout, stderr = _read_output(process, most_bytes)

@@ -1,4 +1,7 @@
-"""The commands that fill and list a cluster's store of images, one way for each runtime. Runs nothing."""
+"""The commands that fill and list a cluster's store of images, one way for each runtime.
+
+Runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ image=$("$@" pull --quiet "$source") && "$@" tag "$image" "$reference" && printf
 
 
 class Step(Struct, frozen=True):
-    """One command. `makes` is a file that it makes, `container` one of enroot's: where that is there, it is left out.
+    """One command.
+
+    `makes` is a file that it makes, `container` one of enroot's: where that is there, it is left
+    out.
 
     `registry_image` is what it asks a registry for, '' where it asks none.
     """
@@ -41,7 +47,9 @@ class Step(Struct, frozen=True):
     registry_image: str = ""
 
     def run_argv(self, runtime: Runtime, login: str) -> tuple[str, ...]:
-        """The command as it is run: with the registry's login, a file of mode 0600, where it asks a registry."""
+        """The command as it is run: with the registry's login, a file of mode 0600, where it asks a
+        registry.
+        """
         if not login or not self.registry_image:
             return self.argv
         lines: tuple[str, ...] = ()
@@ -51,19 +59,25 @@ class Step(Struct, frozen=True):
         elif runtime is Runtime.ENROOT:
             lines = (*login_lines(self.registry_image), "export ENROOT_CONFIG_PATH=$hpcdash_config")
             finish = ('rm -rf -- "$hpcdash_config"',)
-        made = ContainerCommand(words(self.argv), prepare=(*source_login(login), *lines), finish=finish)
+        made = ContainerCommand(
+            words(self.argv), prepare=(*source_login(login), *lines), finish=finish
+        )
         return ("bash", "-c", "\n".join(made.lines()))
 
 
 class Store(Struct, frozen=True):
-    """Where images are on a cluster: `program` is its runtime, `folder` is from the root, '' for the runtime's own."""
+    """Where images are on a cluster: `program` is its runtime, `folder` is from the root, '' for
+    the runtime's own.
+    """
 
     runtime: Runtime
     program: str
     folder: str = ""
 
     def file_of(self, image: str) -> str:
-        """The file of an image: `FOLDER/name:tag` for apptainer, where launches look for it, `FOLDER/a+b+tag.sqsh`."""
+        """The file of an image: `FOLDER/name:tag` for apptainer, where launches look for it,
+        `FOLDER/a+b+tag.sqsh`.
+        """
         if self.runtime is Runtime.ENROOT:
             return posixpath.join(self.folder, f"{container_name(image)}.sqsh")
         return posixpath.join(self.folder, _name_of(image))
@@ -73,8 +87,13 @@ class Store(Struct, frozen=True):
         return (self.program, *(("--root", self.folder) if self.folder else ()), *given)
 
 
-def pull_steps(store: Store, image: str, *, force: bool = False, create: bool = True) -> tuple[Step, ...]:
-    """Fetch an image from its registry; `force` also where it is there. `create`: enroot's container of this node."""
+def pull_steps(
+    store: Store, image: str, *, force: bool = False, create: bool = True
+) -> tuple[Step, ...]:
+    """Fetch an image from its registry; `force` also where it is there.
+
+    `create`: enroot's container of this node.
+    """
     _check(image, "image")
     if store.runtime is Runtime.PODMAN:
         return (Step(store.with_root("pull", image), registry_image=image),)
@@ -87,7 +106,10 @@ def pull_steps(store: Store, image: str, *, force: bool = False, create: bool = 
         return (before, *fetched, *_created(store, image, force, create))
     source = image if image.startswith(SCHEMES) else f"docker://{image}"
     options = ("--force", "--disable-cache") if force else ()
-    return (before, Step((store.program, "pull", *options, file, source), makes, registry_image=image))
+    return (
+        before,
+        Step((store.program, "pull", *options, file, source), makes, registry_image=image),
+    )
 
 
 def import_steps(
@@ -95,8 +117,9 @@ def import_steps(
 ) -> tuple[Step, ...]:
     """Take an image's file on the cluster into the store under a reference (NAME:TAG).
 
-    apptainer: a .sif file, or an archive that docker or podman saved; podman: an archive; enroot: a .sqsh file, or
-    `dockerd://NAME` and `podman://NAME`. Raises UsageError for what the runtime cannot take.
+    apptainer: a .sif file, or an archive that docker or podman saved; podman: an archive; enroot: a
+    .sqsh file, or `dockerd://NAME` and `podman://NAME`. Raises UsageError for what the runtime
+    cannot take.
     """
     _check(file, "file")
     _check(reference, "reference")
@@ -143,7 +166,9 @@ def _name_of(image: str) -> str:
 
 def _check(text: str, what: str) -> None:
     if not text or text.startswith("-") or not text.isprintable():
-        raise UsageError(f"{text!r} is no {what}", "Write NAME:TAG, docker://NAME:TAG, or a path there.")
+        raise UsageError(
+            f"{text!r} is no {what}", "Write NAME:TAG, docker://NAME:TAG, or a path there."
+        )
 
 
 def _folder_step(file: str) -> Step:
@@ -152,7 +177,11 @@ def _folder_step(file: str) -> Step:
 
 def _replaced(step: Step, part: str, file: str) -> Sequence[Step]:
     """What is made beside the file is put in its place whole."""
-    return (Step(("rm", "-f", "--", part), step.makes), step, Step(("mv", "-f", "--", part, file), step.makes))
+    return (
+        Step(("rm", "-f", "--", part), step.makes),
+        step,
+        Step(("mv", "-f", "--", part, file), step.makes),
+    )
 
 
 def _created(store: Store, image: str, force: bool, create: bool) -> tuple[Step, ...]:

@@ -1,4 +1,6 @@
-"""Records of what was launched from here: which folders are still to be looked after, and where their jobs save."""
+"""Records of what was launched from here: which folders are still to be looked after, and where
+their jobs save.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ class LaunchRecords:
         """Remember a launch, and the state of its code in words."""
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
         orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
-        of_code = [code_state_statement(self.cluster, record.folder, code_state), (orphans, ())] if code_state else []
+        of_code = (
+            [code_state_statement(self.cluster, record.folder, code_state), (orphans, ())]
+            if code_state
+            else []
+        )
         self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)), *of_code)
 
     def code_state(self, record: LaunchRecord) -> str:
@@ -54,7 +60,9 @@ class LaunchRecords:
             return ""
         sql = "SELECT words FROM code_states WHERE cluster = ? AND folder = ?"
         try:
-            return "".join(words for (words,) in self._database.read(sql, self.cluster, record.folder))
+            return "".join(
+                words for (words,) in self._database.read(sql, self.cluster, record.folder)
+            )
         except StateUnusable:
             # It was written before there were any.
             return ""
@@ -72,11 +80,19 @@ class LaunchRecords:
         """When launches completed whose folders go later, by folder, in epoch seconds."""
         if self._database is None:
             return {}
-        sql = f"SELECT folder, folder_state FROM launches WHERE cluster = ? AND folder_state LIKE '{COMPLETED}%'"
-        return {folder: float(at.removeprefix(COMPLETED)) for folder, at in self._database.read(sql, self.cluster)}
+        sql = (
+            f"SELECT folder, folder_state FROM launches WHERE cluster = ? AND folder_state LIKE "
+            f"'{COMPLETED}%'"
+        )
+        return {
+            folder: float(at.removeprefix(COMPLETED))
+            for folder, at in self._database.read(sql, self.cluster)
+        }
 
     def present(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder is not known to be removed, the oldest first; of one folder the newest."""
+        """Those whose folder is not known to be removed, the oldest first; of one folder the
+        newest.
+        """
         found = self._read("AND folder_state != 'removed' AND folder != ''")
         return tuple({record.folder: record for record in found}.values())
 
@@ -95,7 +111,9 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder goes when they have completed, or ended, and of which that is not known yet."""
+        """Those whose folder goes when they have completed, or ended, and of which that is not
+        known yet.
+        """
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
             f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"
@@ -116,13 +134,16 @@ class LaunchRecords:
     def looks_now(self, every_seconds: float) -> bool:
         """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
         sql = (
-            "INSERT INTO cleanups VALUES (?, ?) ON CONFLICT (cluster) DO UPDATE SET at = excluded.at"
+            "INSERT INTO cleanups VALUES (?, ?) ON CONFLICT (cluster) DO UPDATE SET at = "
+            "excluded.at"
             " WHERE excluded.at < at OR excluded.at >= at + ?"
         )
         return self._write((sql, (self.cluster, time.time(), every_seconds))) > 0
 
     def stamp(self) -> tuple[int, int] | None:
-        """Another one once there may be more launches; None where there are none, or it is not known."""
+        """Another one once there may be more launches; None where there are none, or it is not
+        known.
+        """
         return None if self._database is None else self._database.stamp()
 
     def _write(self, *statements: Statement) -> int:
@@ -136,7 +157,8 @@ class LaunchRecords:
 
 
 class LaunchedCheckpoints:
-    """The folders of checkpoints of one cluster's jobs; what is remembered of launches is read again once it changed.
+    """The folders of checkpoints of one cluster's jobs; what is remembered of launches is read
+    again once it changed.
 
     `folder` is where that is; None: nothing is remembered.
     """
@@ -161,16 +183,24 @@ class LaunchedCheckpoints:
         path = folder_of(named, task_of(str(row["id"]))) if isinstance(named, str) else ""
         if not path:
             return ""
-        path = absolute_path(absolute_path(path, str(request.get("work_dir", "")) or None), row["work_dir"])
+        path = absolute_path(
+            absolute_path(path, str(request.get("work_dir", "")) or None), row["work_dir"]
+        )
         return path if path.startswith("/") else ""
 
     def allocations(self, jobs: pa.Table) -> tuple[str, ...]:
         """The ids of those of the jobs that were launched from here to wait for runs."""
         self._read_again()
-        waiting = {record.job_id: record.name for record in self._by_number.values() if is_allocation(record)}
+        waiting = {
+            record.job_id: record.name
+            for record in self._by_number.values()
+            if is_allocation(record)
+        }
         if not waiting:
             return ()
-        rows = jobs.filter(pc.is_in(jobs["id"], value_set=pa.array(list(waiting), pa.string()))).select(["id", "name"])
+        rows = jobs.filter(
+            pc.is_in(jobs["id"], value_set=pa.array(list(waiting), pa.string()))
+        ).select(["id", "name"])
         return tuple(row["id"] for row in rows.to_pylist() if waiting[row["id"]] == row["name"])
 
     def _read_again(self) -> None:

@@ -1,4 +1,5 @@
-"""Launches requests for programs that ask over HTTP: once for each key, as an account, and known again after a restart.
+"""Launches requests for programs that ask over HTTP: once for each key, as an account, and known
+again after a restart.
 
 Callers say which accounts they may see; a launch of another account does not exist for them.
 """
@@ -45,7 +46,13 @@ from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.cleanup import fetch_ended, remove_folder
 from hpcdash.services.submit.launches import Launches, LaunchPlan, record_of
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
-from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile, reconcile_noted, searches_of
+from hpcdash.services.submit.recovery import (
+    CLOCKS_APART,
+    Search,
+    reconcile,
+    reconcile_noted,
+    searches_of,
+)
 from hpcdash.services.submit.served_launches import ServedLaunch, ServedLaunches, Stage
 
 Row = Mapping[str, Any]
@@ -92,7 +99,9 @@ class NotEnded(HpcdashError):
 
 
 class LaunchState(Struct, frozen=True):
-    """A launch and its jobs: rows of domain.schema.JOBS as far as they are known, and how many are in each state."""
+    """A launch and its jobs: rows of domain.schema.JOBS as far as they are known, and how many are
+    in each state.
+    """
 
     launch: ServedLaunch
     rows: tuple[Row, ...] = ()
@@ -100,10 +109,16 @@ class LaunchState(Struct, frozen=True):
 
     @property
     def status(self) -> LaunchStatus:
-        """An array's most telling status: running while any task runs, failed if any task failed."""
+        """An array's most telling status: running while any task runs, failed if any task
+        failed.
+        """
         if self.tasks is None:
             # What the scheduler has just taken waits.
-            return LaunchStatus.PENDING if self.launch.stage is Stage.SUBMITTED else LaunchStatus.UNKNOWN
+            return (
+                LaunchStatus.PENDING
+                if self.launch.stage is Stage.SUBMITTED
+                else LaunchStatus.UNKNOWN
+            )
         if not self.tasks:
             return LaunchStatus.MISSING
         found = {status_of(state) for state in self.tasks}
@@ -115,7 +130,9 @@ class LaunchState(Struct, frozen=True):
 
 
 class CallFiles(Struct, frozen=True):
-    """The files of a function's result and of its failure, one of which it leaves; of the job `job_id`."""
+    """The files of a function's result and of its failure, one of which it leaves; of the job
+    `job_id`.
+    """
 
     launch_id: str
     job_id: str
@@ -142,7 +159,10 @@ class LaunchService:
     def __init__(self, session: ClusterSession) -> None:
         launches = session.launches
         if launches is None or launches.state_folder is None:
-            raise UsageError("no cluster given to launch requests on", "Name a cluster: --cluster NAME or --ssh HOST")
+            raise UsageError(
+                "no cluster given to launch requests on",
+                "Name a cluster: --cluster NAME or --ssh HOST",
+            )
         self._session = session
         self._store = session.store
         self._launches: Launches = launches
@@ -161,8 +181,12 @@ class LaunchService:
     # -- from start to end
 
     def start(self) -> None:
-        """Find out, now and then, what became of launches whose submission was cut, and remove folders that go."""
-        self._settling = asyncio.create_task(self._settle(), name=f"settle launches of {self._store.name}")
+        """Find out, now and then, what became of launches whose submission was cut, and remove
+        folders that go.
+        """
+        self._settling = asyncio.create_task(
+            self._settle(), name=f"settle launches of {self._store.name}"
+        )
 
     async def stop(self) -> None:
         """Let submissions that were begun end; the journal knows of those that are cancelled."""
@@ -194,14 +218,19 @@ class LaunchService:
         return self._store.probe.user if self._store.probe is not None else ""
 
     async def submit(
-        self, client: str, accounts: Sequence[str], asked: Request, files: Mapping[str, bytes], key: str | None = None
+        self,
+        client: str,
+        accounts: Sequence[str],
+        asked: Request,
+        files: Mapping[str, bytes],
+        key: str | None = None,
     ) -> ServedLaunch:
         """Launch a request, as the account that it names in run_as, else the first of `accounts`.
 
-        With a `key` that the client has used before it is the launch of that time; nothing is submitted then. A launch
-        whose answer was lost is at the stage SUBMITTING. Goes on where the caller is cancelled. Raises NotAllowed,
-        KeyReused, UsageError, SchedulerRefused for what was surely not submitted, and what keeps the cluster from
-        answering.
+        With a `key` that the client has used before it is the launch of that time; nothing is
+        submitted then. A launch whose answer was lost is at the stage SUBMITTING. Goes on where the
+        caller is cancelled. Raises NotAllowed, KeyReused, UsageError, SchedulerRefused for what was
+        surely not submitted, and what keeps the cluster from answering.
         """
         await self._store.open()
         account, request = self._as_allowed(asked, accounts)
@@ -224,11 +253,15 @@ class LaunchService:
         return await asyncio.shield(known[1])
 
     def _as_allowed(self, asked: Request, accounts: Sequence[str]) -> tuple[str, Request]:
-        """The account that a launch belongs to, and the request as that account; where jobs have no owner, as it is."""
+        """The account that a launch belongs to, and the request as that account; where jobs have no
+        owner, as it is.
+        """
         is_said = f"{SITE_SAID}run_as" in asked.said
         account = asked.site.run_as if is_said else accounts[0]
         if account not in accounts:
-            raise NotAllowed(f"this token may not run as {account}", f"It may run as {', '.join(accounts)}.")
+            raise NotAllowed(
+                f"this token may not run as {account}", f"It may run as {', '.join(accounts)}."
+            )
         backend, is_own = self._store.backend, account == self.own_account
         if Capability.OWNERS not in backend.capabilities:
             if is_said:
@@ -236,13 +269,20 @@ class LaunchService:
             is_own = True
         if not is_own and not backend.submit.program:
             raise NotAllowed(
-                f"this server cannot run as {account}: {backend.title} runs jobs as whoever submits them",
+                f"this server cannot run as {account}: {backend.title} runs jobs as whoever "
+                f"submits them",
                 f"Its own account is {self.own_account}: name that in accounts of the token.",
             )
         return account, replace(asked, site=replace(asked.site, run_as="" if is_own else account))
 
     def _begin(
-        self, client: str, account: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
+        self,
+        client: str,
+        account: str,
+        request: Request,
+        files: Mapping[str, bytes],
+        digest: str,
+        key: str | None,
     ) -> asyncio.Task[ServedLaunch]:
         task = asyncio.create_task(self._submit(client, account, request, files, digest, key))
         self._tasks.add(task)
@@ -251,7 +291,13 @@ class LaunchService:
         return task
 
     async def _submit(
-        self, client: str, account: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
+        self,
+        client: str,
+        account: str,
+        request: Request,
+        files: Mapping[str, bytes],
+        digest: str,
+        key: str | None,
     ) -> ServedLaunch:
         async with self._turn:
             planned, record, notes = await self._planned(request, files)
@@ -274,11 +320,17 @@ class LaunchService:
                     # Another server has the same state.
                     found = await asyncio.to_thread(self._served.of_key, client, key or "")
                     if found is None:
-                        raise HpcdashError("another server has just used this key", "Send it again.")
+                        raise HpcdashError(
+                            "another server has just used this key", "Send it again."
+                        )
                     return _same(found, digest)
                 report = await self._session.actions.run(planned.plan)
                 outcome = (await reconcile(self._store, planned, report))[-1]
-                said = await self._launches.conclude(planned, outcome) if isinstance(planned, LaunchPlan) else ""
+                said = (
+                    await self._launches.conclude(planned, outcome)
+                    if isinstance(planned, LaunchPlan)
+                    else ""
+                )
                 return await self._settled(launch, outcome, said)
             finally:
                 self._own.discard(launch.launch_id)
@@ -296,10 +348,14 @@ class LaunchService:
         as_it_is = await plan_request(self._store, request, files=sent)
         [name] = as_it_is.searches
         # It has no folder.
-        record = LaunchRecord("", "", "", name, "", "", 1, self._store.clock.now(), without_secrets(text))
+        record = LaunchRecord(
+            "", "", "", name, "", "", 1, self._store.clock.now(), without_secrets(text)
+        )
         return as_it_is, record, as_it_is.notes
 
-    async def _settled(self, launch: ServedLaunch, outcome: Outcome, said: str = "") -> ServedLaunch:
+    async def _settled(
+        self, launch: ServedLaunch, outcome: Outcome, said: str = ""
+    ) -> ServedLaunch:
         """Note how a submission ended; raises what to say of one that surely did not arrive."""
         if outcome.done is False:
             await asyncio.to_thread(self._served.forget, launch)
@@ -335,7 +391,9 @@ class LaunchService:
 
     def _noted_by_mark(self) -> Mapping[str, JournalEntry]:
         entries, _ = self._session.actions.journal.read(_JOURNAL_ENTRIES)
-        here = [one for one in entries if one.cluster == self._store.name and one.verb == Verb.SUBMIT]
+        here = [
+            one for one in entries if one.cluster == self._store.name and one.verb == Verb.SUBMIT
+        ]
         return {search.mark: entry for entry in here for search in searches_of(entry).values()}
 
     async def _reconcile(self, launch: ServedLaunch, entry: JournalEntry | None) -> None:
@@ -349,7 +407,9 @@ class LaunchService:
             search = Search(launch.mark, name, not_before, launch.record.run_as)
             plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), ())
             report = Report(plan, (Outcome(name, None),))
-            outcomes = await reconcile(self._store, SubmissionPlan(plan, (), {name: search}), report)
+            outcomes = await reconcile(
+                self._store, SubmissionPlan(plan, (), {name: search}), report
+            )
         outcome = outcomes[-1]
         if outcome.done is None:
             return
@@ -376,9 +436,13 @@ class LaunchService:
         """The newest MOST_LISTED."""
         return await asyncio.to_thread(self._served.of_accounts, accounts, MOST_LISTED)
 
-    async def states(self, launches: Sequence[ServedLaunch], *, now: bool = False) -> list[LaunchState]:
-        """Launches with their jobs. All launches that have not ended are asked for at once, as often as one's own jobs
-        are; `now` has them asked for again.
+    async def states(
+        self, launches: Sequence[ServedLaunch], *, now: bool = False
+    ) -> list[LaunchState]:
+        """Launches with their jobs.
+
+        All launches that have not ended are asked for at once, as often as one's own jobs are;
+        `now` has them asked for again.
 
         Raises what keeps the cluster from answering.
         """
@@ -398,7 +462,9 @@ class LaunchService:
         return found
 
     async def _ask(self) -> Mapping[str, tuple[Row, ...]]:
-        """The rows of all jobs of launches that have not ended, by the launch's job; () where nothing knows them."""
+        """The rows of all jobs of launches that have not ended, by the launch's job; () where
+        nothing knows them.
+        """
         alive = await asyncio.to_thread(self._served.of_stage, Stage.SUBMITTED)
         ids = [one.job_id for one in alive if one.job_id]
         if not ids:
@@ -407,7 +473,11 @@ class LaunchService:
         found = {job_id: _rows_of(job_id, queued) for job_id in ids}
         # Of what has ended the queue forgets one task after the other.
         tasks = {one.job_id: one.record.tasks for one in alive}
-        lost = [job_id for job_id, rows in found.items() if _has_ended(rows) and _count(rows) < tasks[job_id]]
+        lost = [
+            job_id
+            for job_id, rows in found.items()
+            if _has_ended(rows) and _count(rows) < tasks[job_id]
+        ]
         if lost:
             table = await fetch_ended(self._store, lost)
             past = await asyncio.to_thread(rows_meant, table, lost)
@@ -416,7 +486,9 @@ class LaunchService:
                     found[job_id] = rows
         return found
 
-    async def _state(self, launch: ServedLaunch, by_job: Mapping[str, tuple[Row, ...]]) -> LaunchState:
+    async def _state(
+        self, launch: ServedLaunch, by_job: Mapping[str, tuple[Row, ...]]
+    ) -> LaunchState:
         if launch.stage is Stage.ENDED:
             return LaunchState(launch, by_job.get(launch.job_id, ()), launch.tasks)
         if launch.stage is not Stage.SUBMITTED or not launch.job_id:
@@ -425,7 +497,11 @@ class LaunchService:
             # Another caller has found out meanwhile that it ended.
             found = await asyncio.to_thread(self._served.find, launch.launch_id)
             is_known = found is not None and found.stage is Stage.ENDED
-            return LaunchState(found, (), found.tasks) if found is not None and is_known else LaunchState(launch)
+            return (
+                LaunchState(found, (), found.tasks)
+                if found is not None and is_known
+                else LaunchState(launch)
+            )
         rows = _own(by_job[launch.job_id], launch)
         tasks = Counter[str]()
         for row in rows:
@@ -460,12 +536,15 @@ class LaunchService:
         return report.outcomes[0]
 
     async def delete(self, launch: ServedLaunch) -> None:
-        """Remove the folder of a launch that has ended, with all that is in it, and forget the launch; its key stays
-        used. Raises NotEnded, and HpcdashError where the folder cannot be removed."""
+        """Remove the folder of a launch that has ended, with all that is in it, and forget the
+        launch; its key stays used. Raises NotEnded, and HpcdashError where the folder cannot be
+        removed.
+        """
         state = await self.state(launch, now=launch.stage is not Stage.ENDED)
         if not state.has_ended:
             raise NotEnded(
-                f"the launch is {state.status.lower()}", f"POST /launches/{launch.launch_id}/terminate ends it."
+                f"the launch is {state.status.lower()}",
+                f"POST /launches/{launch.launch_id}/terminate ends it.",
             )
         if left := await self._remove_folder(launch):
             raise HpcdashError(f"its folder {launch.record.folder} cannot be removed: {left}")
@@ -483,7 +562,8 @@ class LaunchService:
     # -- what they return and print
 
     async def call_files(self, launch: ServedLaunch, task: int | None = None) -> CallFiles:
-        """The files that the function of a launch, or of a task of its array, leaves in the launch's folder.
+        """The files that the function of a launch, or of a task of its array, leaves in the
+        launch's folder.
 
         Raises NoResult where it calls none, UsageError where a task has to be named or cannot be.
         """
@@ -491,9 +571,13 @@ class LaunchService:
         from hpcdash.config.request import read_request
 
         text = await asyncio.to_thread(self._served.request, launch)
-        request = read_request(text, user=launch.record.run_as or None, site=self._launches.settings.site)
+        request = read_request(
+            text, user=launch.record.run_as or None, site=self._launches.settings.site
+        )
         if request.call is None:
-            raise NoResult("the launch calls no function", "GET /launches/ID/logs has what it printed.")
+            raise NoResult(
+                "the launch calls no function", "GET /launches/ID/logs has what it printed."
+            )
         if not launch.job_id:
             raise NoResult("it has no known job yet", "Look at its status first.")
         if not launch.record.folder:
@@ -503,40 +587,64 @@ class LaunchService:
         job_id = launch.job_id
         if request.array is not None:
             if task is None:
-                raise UsageError(f"task: the launch is an array, {request.array}", "Name one of its tasks: task=N")
+                raise UsageError(
+                    f"task: the launch is an array, {request.array}",
+                    "Name one of its tasks: task=N",
+                )
             if not request.array.contains(task):
                 raise NoResult(f"the array {request.array} has no task {task}")
             job_id = with_tasks(job_id, parse_tasks(str(task)))
         path = result_path(request, launch.record.folder, "" if task is None else str(task))
         if launch.record.run_as and not self._store.reader_of(path):
-            raise NotAllowed("this server cannot read files of its account", "Only its account reads the result.")
+            raise NotAllowed(
+                "this server cannot read files of its account", "Only its account reads the result."
+            )
         is_pickle = request.call.result_format == "pickle"
         result, failure = (self._store.log_file(name) for name in (path, f"{path}.error"))
         return CallFiles(launch.launch_id, job_id, is_pickle, result, failure)
 
-    async def log_file(self, launch: ServedLaunch, *, is_stderr: bool, task: int | None = None) -> LogFile:
-        """The file that its job, or a task of its array, writes to. Raises HpcdashError where that is not known.
+    async def log_file(
+        self, launch: ServedLaunch, *, is_stderr: bool, task: int | None = None
+    ) -> LogFile:
+        """The file that its job, or a task of its array, writes to.
 
-        What was submitted as another account is read as that account, and in its own folder alone: its owner may have
-        named any file as the job's output.
+        Raises HpcdashError where that is not known.
+
+        What was submitted as another account is read as that account, and in its own folder alone:
+        its owner may have named any file as the job's output.
         """
         if not launch.job_id:
             raise NoLog("it has no known job yet", "Look at its status first.")
-        job_id = launch.job_id if task is None else with_tasks(launch.job_id, parse_tasks(str(task)))
+        job_id = (
+            launch.job_id if task is None else with_tasks(launch.job_id, parse_tasks(str(task)))
+        )
         if task is None and launch.record.tasks > 1:
             [state] = await self.states([launch])
             if state.rows:
-                job_id = telling_task([pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id) or job_id
+                job_id = (
+                    telling_task([pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id)
+                    or job_id
+                )
         place = await locate_logs(self._store, job_id)
         if not _own([place.row], launch):
-            raise NoLog(f"job {job_id} now belongs to another account", "The scheduler reused its job ID.")
+            raise NoLog(
+                f"job {job_id} now belongs to another account", "The scheduler reused its job ID."
+            )
         files = place.files
         path = files.stderr if is_stderr and files.stderr is not None else files.stdout
         if path is None:
-            raise NoLog(f"the log path of job {job_id} is unknown: {files.note or 'it is not reported'}")
+            raise NoLog(
+                f"the log path of job {job_id} is unknown: {files.note or 'it is not reported'}"
+            )
         if launch.record.run_as:
-            if files.host or path.rpartition("/")[0] != launch.record.folder or not self._store.reader_of(path):
-                raise NotAllowed("the job writes outside the launch's folder", "Only its account reads it.")
+            if (
+                files.host
+                or path.rpartition("/")[0] != launch.record.folder
+                or not self._store.reader_of(path)
+            ):
+                raise NotAllowed(
+                    "the job writes outside the launch's folder", "Only its account reads it."
+                )
             return self._store.log_file(path)
         return self._store.log_file(path, files.host)
 
@@ -545,7 +653,12 @@ def _digest(request: Request, files: Mapping[str, bytes]) -> str:
     """What tells a request and its files from any other."""
     digest = hashlib.sha256(request_text(request).encode("utf-8", "surrogateescape"))
     for name in sorted(files):
-        digest.update(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0" + hashlib.sha256(files[name]).digest())
+        digest.update(
+            b"\0"
+            + name.encode("utf-8", "surrogateescape")
+            + b"\0"
+            + hashlib.sha256(files[name]).digest()
+        )
     digest.update(request.site.run_as.encode())
     return digest.hexdigest()
 
@@ -555,12 +668,16 @@ def _same(launch: ServedLaunch, digest: str) -> ServedLaunch:
     if launch.digest != digest:
         raise _reused()
     if launch.stage is Stage.DELETED:
-        raise KeyReused("the launch of this Idempotency-Key was deleted", "Use a new key to launch it again.")
+        raise KeyReused(
+            "the launch of this Idempotency-Key was deleted", "Use a new key to launch it again."
+        )
     return launch
 
 
 def _reused() -> KeyReused:
-    return KeyReused("this Idempotency-Key belongs to another request", "Use a new key for each launch.")
+    return KeyReused(
+        "this Idempotency-Key belongs to another request", "Use a new key for each launch."
+    )
 
 
 def _refusal(outcome: Outcome, said: str) -> HpcdashError:
@@ -573,7 +690,11 @@ def _refusal(outcome: Outcome, said: str) -> HpcdashError:
 
 def _rows_of(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
     number = number_of(job_id)
-    return tuple(row for row in rows if job_id == row["id"] or (number and number == number_of(str(row["id"]))))
+    return tuple(
+        row
+        for row in rows
+        if job_id == row["id"] or (number and number == number_of(str(row["id"])))
+    )
 
 
 def _own(rows: Sequence[Row], launch: ServedLaunch) -> tuple[Row, ...]:

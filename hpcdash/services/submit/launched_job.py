@@ -1,4 +1,5 @@
-"""What is remembered here of the launch that a job is: its folder, switches and checkpoints, what it calls, its result.
+"""What is remembered here of the launch that a job is: its folder, switches and checkpoints, what
+it calls, its result.
 
 Asks no cluster.
 """
@@ -32,10 +33,12 @@ _MOST_ITEM_LETTERS = 200
 
 
 class LaunchedJob(Struct, frozen=True):
-    """Paths are there, absolute where that is known; '' for none. `item` is the one of `items` that a task has.
+    """Paths are there, absolute where that is known; '' for none.
 
-    Where it `is_of_many` tasks, of an array as a whole, `item_index` is None, and N in `result_path` and `error_path`
-    (and %a in `checkpoints`) stands for the task.
+    `item` is the one of `items` that a task has.
+
+    Where it `is_of_many` tasks, of an array as a whole, `item_index` is None, and N in
+    `result_path` and `error_path` (and %a in `checkpoints`) stands for the task.
     """
 
     folder: str
@@ -55,7 +58,9 @@ class LaunchedJob(Struct, frozen=True):
     code_files: tuple[str, ...] = ()
 
     def for_json(self) -> dict[str, Any]:
-        """The same by name; null for what there is none of, and for paths in which something stands for the task."""
+        """The same by name; null for what there is none of, and for paths in which something stands
+        for the task.
+        """
         return {
             "folder": self.folder,
             "function": self.function or None,
@@ -74,7 +79,10 @@ class LaunchedJob(Struct, frozen=True):
         """(label, words) of what there is, in a few lines. As hostile as the request is."""
         called = self.function
         if self.item_index is not None:
-            called += f", item {self.item_index} of {self.items}, from 0: {clip(repr(self.item), _MOST_ITEM_LETTERS)}"
+            called += (
+                f", item {self.item_index} of {self.items}, from 0: "
+                f"{clip(repr(self.item), _MOST_ITEM_LETTERS)}"
+            )
         elif self.items:
             called += f", {format_items(self.items)}"
         pairs = (
@@ -95,11 +103,15 @@ class LaunchedJob(Struct, frozen=True):
 async def launched_job(
     folder: Path | None, cluster: str, row: Row, *, is_whole_array: bool = False
 ) -> LaunchedJob | None:
-    """What the records in the state folder tell of a job's launch; None where it was not launched from here."""
+    """What the records in the state folder tell of a job's launch; None where it was not launched
+    from here.
+    """
     return await asyncio.to_thread(_launched_job, folder, cluster, row, is_whole_array)
 
 
-def _launched_job(folder: Path | None, cluster: str, row: Row, is_whole_array: bool) -> LaunchedJob | None:
+def _launched_job(
+    folder: Path | None, cluster: str, row: Row, is_whole_array: bool
+) -> LaunchedJob | None:
     record = record_of_job(folder, cluster, row)
     if record is None:
         return None
@@ -114,7 +126,9 @@ def _launched_job(folder: Path | None, cluster: str, row: Row, is_whole_array: b
 
 
 def record_of_job(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
-    """The launch of a row's job, None where it was not launched from here or that cannot be read."""
+    """The launch of a row's job, None where it was not launched from here or that cannot be
+    read.
+    """
     try:
         return LaunchRecords(folder, cluster).of_job(str(row["id"]), str(row["name"] or ""))
     except StateUnusable:
@@ -139,7 +153,9 @@ def checkpoints_of(request: Request, row: Row, task: str) -> str:
     return absolute_path(folder_of(path, task) or path, request.work_dir or row["work_dir"])
 
 
-def _build_launched_job(record: LaunchRecord, request: Request | None, row: Row, task: str) -> LaunchedJob:
+def _build_launched_job(
+    record: LaunchRecord, request: Request | None, row: Row, task: str
+) -> LaunchedJob:
     kill, save = (_switch(kind, record, row) for kind in (SwitchKind.KILL, SwitchKind.SAVE))
     checkpoints = "" if request is None else checkpoints_of(request, row, task)
     if request is None or request.call is None:

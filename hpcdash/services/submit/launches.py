@@ -1,4 +1,6 @@
-"""Launches on a cluster: where they are, what their scripts say, how they are staged and submitted."""
+"""Launches on a cluster: where they are, what their scripts say, how they are staged and
+submitted.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,17 @@ if TYPE_CHECKING:
 
 LAUNCHES_BELOW_HOME = "hpcdash/launches"
 LOGIN_NAME = "login"
-# The folder that is set, '' for the one below the home; then a kill switch, if there is one to look for.
+# The folder that is set, '' for the one below the home; then a kill switch, if there is one to look
+# for.
 _ROOT = (
     "sh",
     "-c",
-    f'{TERSE_WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    f'{TERSE_WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" '
+    f'"$root"; '
     'test ! -e "$root" || test -O "$root" || echo shared; '
     # Others may put files into a shared root.
-    f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
+    f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; '
+    f"then "
     f"echo {LOGIN_NAME}; fi; "
     'why=$(weak_spot "$root"); [ -z "$why" ] || printf "%s%s\\n" "weak " "$why"; '
     '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
@@ -69,10 +74,12 @@ _WEAK = "weak "
 
 
 class LaunchPlan(SubmissionPlan, frozen=True):
-    """What launching a request would run: it stages the launch's folder, then submits the script from there.
+    """What launching a request would run: it stages the launch's folder, then submits the script
+    from there.
 
-    `request` is as it is launched, with what its queue says, and `text` as a person wrote it; `staged` is what the
-    folder will hold. `code_state` is that of the repository it is launched from, None for none.
+    `request` is as it is launched, with what its queue says, and `text` as a person wrote it;
+    `staged` is what the folder will hold. `code_state` is that of the repository it is launched
+    from, None for none.
     """
 
     script: BatchScript
@@ -84,7 +91,10 @@ class LaunchPlan(SubmissionPlan, frozen=True):
 
 
 class Launches:
-    """Launches of one cluster. `state_folder` is where they are remembered; None: nowhere. `pools` are shared there."""
+    """Launches of one cluster.
+
+    `state_folder` is where they are remembered; None: nowhere. `pools` are shared there.
+    """
 
     def __init__(
         self,
@@ -112,14 +122,17 @@ class Launches:
         store.reader_of = self._reader_of
 
     async def root(self) -> str:
-        """The folder there that holds launches, absolute; it and the queues are asked for once a connection.
+        """The folder there that holds launches, absolute; it and the queues are asked for once a
+        connection.
 
-        Raises UsageError where storage_root has to be set, and what keeps the cluster from answering.
+        Raises UsageError where storage_root has to be set, and what keeps the cluster from
+        answering.
         """
         return await self._root(self.settings.site.storage_root)
 
     async def _root(self, storage_root: str, switch: str = "") -> str:
-        """The folder that is set, '' for the one below the home; and whether a registry's login is in it.
+        """The folder that is set, '' for the one below the home; and whether a registry's login is
+        in it.
 
         Where it has to be asked for, so is whether a kill switch is there.
         """
@@ -131,7 +144,8 @@ class Launches:
         if found.user_number == 0 and not storage_root:
             raise UsageError(
                 "storage_root is not set, and root's home is not shared between nodes",
-                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all nodes mount.',
+                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all '
+                "nodes mount.",
             )
         return found.folder
 
@@ -146,14 +160,21 @@ class Launches:
                 raise
             # Its disk may be another than that of the launches.
             found = await self.store.ask(_root_query(storage_root))
-            words = f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
+            words = (
+                f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
+            )
             self._switches[switch] = LintFinding("warning", "", words)
         if found.is_switch_dropped:
             self._switches[switch] = dropped_finding(switch)
         return found
 
-    def render(self, request: Request, *, uid: str, root: str = "", staged: bool = False) -> BatchScript:
-        """The script of a request, with what the site and its queue say; asks nothing. Raises UsageError."""
+    def render(
+        self, request: Request, *, uid: str, root: str = "", staged: bool = False
+    ) -> BatchScript:
+        """The script of a request, with what the site and its queue say; asks nothing.
+
+        Raises UsageError.
+        """
         request, aside = self._in_its_queue(request)
         return self._script(request, self._place(request, uid, root, staged=staged), aside)
 
@@ -166,13 +187,16 @@ class Launches:
         *,
         waiting: Waiting | None = None,
     ) -> LaunchPlan:
-        """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
+        """What launching would run; nothing is staged.
 
-        `text` is the request as a person wrote it, `files` (name → content) are staged with it: its `script` that is
-        among them, by its last part, is run from there. `base` is the folder here that the request's own `files` are
-        relative to; None: the current one. With `waiting` it is an allocation that waits for runs.
-        `Actions.run` runs it, `recovery.reconcile` finds out what became of one whose answer was lost, and
-        `conclude` then remembers it, or removes its folder.
+        Raises UsageError, and what keeps the cluster from answering.
+
+        `text` is the request as a person wrote it, `files` (name → content) are staged with it: its
+        `script` that is among them, by its last part, is run from there. `base` is the folder here
+        that the request's own `files` are relative to; None: the current one. With `waiting` it is
+        an allocation that waits for runs. `Actions.run` runs it, `recovery.reconcile` finds out
+        what became of one whose answer was lost, and `conclude` then remembers it, or removes its
+        folder.
         """
         from hpcdash.backends.script.body import with_code_state
         from hpcdash.backends.submissions import Submission
@@ -184,7 +208,8 @@ class Launches:
         if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
             raise UsageError(
                 "storage_root is not set; run_as needs a folder that the other account can enter",
-                "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers --program).",
+                "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
+                "--program).",
             )
         from hpcdash.services.submit.checks import kill_switch_of
 
@@ -201,7 +226,9 @@ class Launches:
         weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)
         name = asked.script.rpartition("/")[2]
         # A call that is to be found again has it from its content.
-        uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
+        uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(
+            _UID_BYTES
+        )
         place = self._place(request, uid, root, staged=bool(name) and name in files)
         if request.site.run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
@@ -211,9 +238,13 @@ class Launches:
         packed = None
         if weak_spot:
             if request.files:
-                packed = await self._packed(request, base or Path.cwd(), posixpath.dirname(place.folder))
+                packed = await self._packed(
+                    request, base or Path.cwd(), posixpath.dirname(place.folder)
+                )
             request, place = _with_copies(request, place, files, packed and packed[0].digest)
-            aside = "; ".join(filter(None, (aside, f"{weak_spot}: each node runs a checked copy of what is sent")))
+            aside = "; ".join(
+                filter(None, (aside, f"{weak_spot}: each node runs a checked copy of what is sent"))
+            )
         script = _with_script_warning(self._script(request, place, aside), files.get(name))
         if request.is_task:
             from hpcdash.services.share.submission import require_turn
@@ -245,7 +276,8 @@ class Launches:
         return self._with_code(planned, *packed)
 
     def _weak_spot(self, storage_root: str, *, is_sites: bool) -> str:
-        """Who else could put another folder in the place of the one that launches are in; '' for nobody.
+        """Who else could put another folder in the place of the one that launches are in; '' for
+        nobody.
 
         Raises UsageError unless the site chose it.
         """
@@ -254,7 +286,8 @@ class Launches:
             return "" if known is None else known.weak_spot
         raise UsageError(
             f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
-            f"Set storage_root to a folder below your home there, or leave it out to use ~/{LAUNCHES_BELOW_HOME}. "
+            f"Set storage_root to a folder below your home there, or leave it out to use "
+            f"~/{LAUNCHES_BELOW_HOME}. "
             "What is yours on the way is closed to others by: chmod go-w",
         )
 
@@ -265,17 +298,29 @@ class Launches:
         folder = base or (Path.cwd() if request.files else None)
         return None if folder is None else await asyncio.to_thread(find_code_state, folder)
 
-    def _with_code(self, planned: LaunchPlan, packed: PackedCode, arrived: int | None) -> LaunchPlan:
+    def _with_code(
+        self, planned: LaunchPlan, packed: PackedCode, arrived: int | None
+    ) -> LaunchPlan:
         """With what sends the request's files, between what makes the folder and what submits."""
         from hpcdash.services.submit.code_files import code_command
 
-        root, folder, name = planned.staged.root, planned.staged.folder, planned.plan.request.job_ids[0]
-        command = code_command(packed, root, folder, name, arrived, is_copied=planned.staged.is_copied)
+        root, folder, name = (
+            planned.staged.root,
+            planned.staged.folder,
+            planned.plan.request.job_ids[0],
+        )
+        command = code_command(
+            packed, root, folder, name, arrived, is_copied=planned.staged.is_copied
+        )
         first, *others = planned.plan.commands
         notes = (*packed.code.notes, *planned.notes)
-        return replace(planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes)
+        return replace(
+            planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes
+        )
 
-    async def _packed(self, request: Request, base: Path, root: str) -> tuple[PackedCode, int | None]:
+    async def _packed(
+        self, request: Request, base: Path, root: str
+    ) -> tuple[PackedCode, int | None]:
         """A request's files, and how much of them is kept there already, as look_query() has it."""
         from hpcdash.services.submit.code_files import look_query, pack_code_files
 
@@ -288,8 +333,10 @@ class Launches:
 
         if request.site.run_as:
             raise UsageError(
-                "files: cannot be sent with run_as: root's program writes only the launch's own files",
-                "Leave run_as out, or copy the folder where that account can read it, and set work_dir to it.",
+                "files: cannot be sent with run_as: root's program writes only the launch's own "
+                "files",
+                "Leave run_as out, or copy the folder where that account can read it, and set "
+                "work_dir to it.",
             )
         return find_code_files(request.files, base, self.settings.files_limit)
 
@@ -302,7 +349,8 @@ class Launches:
         files: Mapping[str, bytes],
         base: Path | None,
     ) -> tuple[BatchScript, Staged, Plan]:
-        """The script of a request that is run in an allocation, what its folder will hold, and what hands it over.
+        """The script of a request that is run in an allocation, what its folder will hold, and what
+        hands it over.
 
         Nothing is staged. Raises UsageError, and what keeps the cluster from answering.
         """
@@ -312,7 +360,12 @@ class Launches:
                 "Runs execute in the order they arrive; submit one per task.",
             )
         from hpcdash.backends.script.body import Place, staged_name, with_code_state
-        from hpcdash.services.submit.allocations import TITLE_NAME, new_run_folder, plan_hand_over, title_content
+        from hpcdash.services.submit.allocations import (
+            TITLE_NAME,
+            new_run_folder,
+            plan_hand_over,
+            title_content,
+        )
 
         await self.queues.learn()
         request, aside = self._in_its_queue(asked)
@@ -324,7 +377,9 @@ class Launches:
         if (code_state := await self._code_state(request, base)) is not None:
             made = with_code_state(made, code_state.words)
         more = {TITLE_NAME: title_content(title)}
-        staged = launch_files(request, place, made, text=text, files=files, more=more, at=self.store.clock.now())
+        staged = launch_files(
+            request, place, made, text=text, files=files, more=more, at=self.store.clock.now()
+        )
         code = None
         if request.files:
             code = await self._packed(request, base or Path.cwd(), allocation.root)
@@ -332,7 +387,9 @@ class Launches:
         return made, staged, plan_hand_over(allocation, staged, title, code)
 
     async def _trust(self, root: str) -> None:
-        """Raises UsageError where others could change what root's program keeps; asked for once a connection."""
+        """Raises UsageError where others could change what root's program keeps; asked for once a
+        connection.
+        """
         from hpcdash.services.submit.staging import trust_query
 
         if root not in self._trusted:
@@ -340,13 +397,19 @@ class Launches:
             self._trusted.add(root)
 
     async def findings(self, planned: LaunchPlan) -> tuple[LintFinding, ...]:
-        """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
-        there as the folder of launches was asked for; asks nothing."""
+        """What does not fit the queues as far as they are known, what is odd about the script, a
+        kill switch that was there as the folder of launches was asked for; asks nothing.
+        """
         from hpcdash.services.submit.checks import kill_switch_of
         from hpcdash.services.submit.request_lint import lint_request
 
         switch = self._switches.get(kill_switch_of(planned.request))
-        found = lint_request(planned.request, await self.queues.offers(), planned.script, packs_nodes=self.packs_nodes)
+        found = lint_request(
+            planned.request,
+            await self.queues.offers(),
+            planned.script,
+            packs_nodes=self.packs_nodes,
+        )
         return (*found, *(() if switch is None else (switch,)))
 
     @property
@@ -356,7 +419,8 @@ class Launches:
         return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
     async def conclude(self, planned: LaunchPlan, outcome: Outcome) -> str:
-        """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
+        """Remember what was launched, and remove the folder of what surely was not; in words what
+        else is to be said.
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
         """
@@ -372,10 +436,14 @@ class Launches:
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
         result = format_result_path(planned.request, folder)
-        said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
+        said = "; ".join(
+            part for part in ("" if outcome.done else f"its files are in {folder}", result) if part
+        )
         try:
             words = "" if planned.code_state is None else planned.code_state.words
-            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()), words)
+            await asyncio.to_thread(
+                self.records.launched, record_of(planned, outcome, self.store.clock.now()), words
+            )
         except StateUnusable as error:
             kept = f"its files are in {folder}, but this could not be recorded: {error.message}"
             return "; ".join(part for part in (said, kept) if part)
@@ -389,10 +457,11 @@ class Launches:
         return (await self.queues.offers()).gpu_types
 
     async def tidy(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
-        """Remove the folders of launches that are kept where they failed, and completed; in words what was done.
+        """Remove the folders of launches that are kept where they failed, and completed; in words
+        what was done.
 
-        One question for all that may have ended, none where there is none, nor where any run of hpcdash asked within
-        the last `every_seconds`. Raises nothing of HpcdashError.
+        One question for all that may have ended, none where there is none, nor where any run of
+        hpcdash asked within the last `every_seconds`. Raises nothing of HpcdashError.
         """
         if self.state_folder is None:
             return ()
@@ -400,14 +469,21 @@ class Launches:
 
         async with self._tidying:
             try:
-                return await tidied(self.store, self.records, self.settings.launch_program, every_seconds=every_seconds)
+                return await tidied(
+                    self.store,
+                    self.records,
+                    self.settings.launch_program,
+                    every_seconds=every_seconds,
+                )
             except HpcdashError:
                 # It is looked at another time.
                 return ()
 
     async def read_checks(self) -> tuple[str, ...]:
-        """Read what jobs that checked nodes found, once they have ended; a sentence for each. Raises nothing of
-        HpcdashError."""
+        """Read what jobs that checked nodes found, once they have ended; a sentence for each.
+
+        Raises nothing of HpcdashError.
+        """
         if self.state_folder is None:
             return ()
         from hpcdash.services.submit.node_findings import NodeCheckRecords, read_ended_checks
@@ -426,7 +502,8 @@ class Launches:
             return read
 
     def follow(self, told: Callable[[str], None]) -> Callable[[], None]:
-        """Read checks of nodes with each list of one's jobs; tidy with the first one, and when jobs have ended.
+        """Read checks of nodes with each list of one's jobs; tidy with the first one, and when jobs
+        have ended.
 
         Returns how to stop that.
         """
@@ -445,28 +522,36 @@ class Launches:
                 return
             is_to_tidy = not has_looked or any(event.after in ENDED for event in changed.events)
             has_looked = True
-            task = asyncio.create_task(look(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}")
+            task = asyncio.create_task(
+                look(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}"
+            )
             running.add(task)
             task.add_done_callback(running.discard)
 
         return self.store.listen(heard)
 
     def _reader_of(self, path: str) -> tuple[str, ...]:
-        """The command that reads a file of a launch that was submitted as another account; () for any other file."""
+        """The command that reads a file of a launch that was submitted as another account; () for
+        any other file.
+        """
         from hpcdash.services.submit.sudoers import PLAIN_NAME, program_argv
 
         folder, _, name = path.rpartition("/")
         account = self._accounts().get(folder, "")
         if not account or not PLAIN_NAME.fullmatch(name):
             return ()
-        return program_argv(account, self.settings.launch_program, "read", folder.rpartition("/")[2], name)
+        return program_argv(
+            account, self.settings.launch_program, "read", folder.rpartition("/")[2], name
+        )
 
     def _accounts(self) -> Mapping[str, str]:
         """The folders of launches that were submitted as another account, and whose they are."""
         stamp = self.records.stamp()
         if stamp is None or stamp != self._accounts_read[0]:
             try:
-                found = {record.folder: record.run_as for record in self.records.all() if record.run_as}
+                found = {
+                    record.folder: record.run_as for record in self.records.all() if record.run_as
+                }
             except StateUnusable:
                 return {}
             self._accounts_read = (stamp, found)
@@ -496,7 +581,11 @@ class Launches:
         if root and request.kind == TASK_KIND:
             known = self._roots.get(root)
             # Two people may have functions of one name.
-            base = f"{root}/{self.store.user}" if known is not None and known.is_shared and self.store.user else root
+            base = (
+                f"{root}/{self.store.user}"
+                if known is not None and known.is_shared and self.store.user
+                else root
+            )
             began = datetime.fromtimestamp(self.store.clock.now())
             folder = f"{base}/{name_of(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
@@ -507,7 +596,9 @@ class Launches:
         return Place(
             uid,
             folder,
-            script=f"{folder}/{staged_name(name, request.site.run_as)}" if staged and folder and name else "",
+            script=f"{folder}/{staged_name(name, request.site.run_as)}"
+            if staged and folder and name
+            else "",
             login=f"{root}/{LOGIN_NAME}" if has_login else "",
         )
 
@@ -528,13 +619,18 @@ class Launches:
             return request, ""
         slots = "GPUs" if has_gpus else "CPUs"
         where = f"queue {request.queue}" if request.queue else "the queue"
-        return request, f"{where} does not report GPUs: slots are assumed to be {slots}; set slot_type to change it"
+        return (
+            request,
+            f"{where} does not report GPUs: slots are assumed to be {slots}; set slot_type to "
+            f"change it",
+        )
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
         backend = self.store.backend
         if (writer := backend.scripts.writer()) is None:
             raise UsageError(
-                f"hpcdash writes no scripts for {backend.title}", "Write one yourself and run: hpcdash submit SCRIPT"
+                f"hpcdash writes no scripts for {backend.title}",
+                "Write one yourself and run: hpcdash submit SCRIPT",
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
         if request.is_task and backend.detail.task_refusal is not None and not backend.is_embedded:
@@ -553,9 +649,10 @@ class Launches:
 
 
 class _Root(Struct, frozen=True):
-    """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
-    was asked for whether it is there; `is_shared`: the folder is somebody else's. `weak_spot` tells who else could put
-    another in its place, '' where nobody could."""
+    """A folder of launches there, whose number asked, whether a registry's login is in it, and of
+    the kill switch that was asked for whether it is there; `is_shared`: the folder is somebody
+    else's. `weak_spot` tells who else could put another in its place, '' where nobody could.
+    """
 
     user_number: int
     folder: str
@@ -577,7 +674,14 @@ def _read_root(answer: Answer) -> _Root:
         raise refused(answer, "the home folder, which holds launches, is unknown", step)
     lines = told.splitlines()
     weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
-    return _Root(int(number), folder, LOGIN_NAME in lines, "dropped" in lines, "shared" in lines, visible(weak))
+    return _Root(
+        int(number),
+        folder,
+        LOGIN_NAME in lines,
+        "dropped" in lines,
+        "shared" in lines,
+        visible(weak),
+    )
 
 
 def _with_script_warning(made: BatchScript, content: bytes | None) -> BatchScript:
@@ -600,9 +704,12 @@ def build_launch_plan(
     code_state: CodeState | None = None,
     is_copied: bool = False,
 ) -> LaunchPlan:
-    """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
+    """The plan of a request whose script is made.
 
-    `is_copied`: others could replace them, and the job runs checked copies; so the scheduler is handed the script.
+    With run_as, root's `launch_program` there writes the files.
+
+    `is_copied`: others could replace them, and the job runs checked copies; so the scheduler is
+    handed the script.
 
     Raises UsageError for what cannot be staged or submitted.
     """
@@ -637,8 +744,14 @@ def build_launch_plan(
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(submit.mark, submit.job_name or None, not_before, run_as)
     name = submit.command.job_ids[0]
-    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), submit.named_command))
-    return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text, code_state)
+    plan = Plan(
+        ActionRequest(Verb.SUBMIT, (name,)),
+        (),
+        (staging_command(staged, name), submit.named_command),
+    )
+    return LaunchPlan(
+        plan, submit.notes, {name: search}, script, place, request, staged, text, code_state
+    )
 
 
 def launch_files(
@@ -652,7 +765,9 @@ def launch_files(
     launch_program: str = "",
     at: float = 0.0,
 ) -> Staged:
-    """What a launch's folder is to hold: its script, its request, what its command imports, and a person's `files`."""
+    """What a launch's folder is to hold: its script, its request, what its command imports, and a
+    person's `files`.
+    """
     from hpcdash.backends.script.allocation import MARKER_NAME
     from hpcdash.backends.script.body import REQUEST_NAME, SCRIPT_NAME
     from hpcdash.services.submit.staging import MOST_CALL_BYTES, MOST_STAGED_BYTES, staged_files
@@ -679,10 +794,18 @@ def launch_files(
 
 def _run_files(request: Request, place: Place) -> dict[str, bytes]:
     """What a launch's command reads or imports, by its name in the folder."""
-    from hpcdash.backends.script.body import LIBRARY_NAME, SECRETS_NAME, has_library, secret_variables, secrets_file
+    from hpcdash.backends.script.body import (
+        LIBRARY_NAME,
+        SECRETS_NAME,
+        has_library,
+        secret_variables,
+        secrets_file,
+    )
     from hpcdash.backends.script.call import call_files
 
-    found = {LIBRARY_NAME: _library()} if place.waiting is None and has_library(request, place) else {}
+    found = (
+        {LIBRARY_NAME: _library()} if place.waiting is None and has_library(request, place) else {}
+    )
     if request.call is not None:
         found |= call_files(request.call)
     if secret_variables(request):
@@ -693,9 +816,11 @@ def _run_files(request: Request, place: Place) -> dict[str, bytes]:
 def _with_copies(
     request: Request, place: Place, files: Mapping[str, bytes], code_digest: str | None
 ) -> tuple[Request, Place]:
-    """A request and its place where each node runs checked copies of what is staged, as others could replace it.
+    """A request and its place where each node runs checked copies of what is staged, as others
+    could replace it.
 
-    `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which runs what comes.
+    `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which
+    runs what comes.
     """
     from hpcdash.backends.script.body import CODE_FOLDER, staged_name
     from hpcdash.backends.script.copies import CODE_ARCHIVE
@@ -703,7 +828,8 @@ def _with_copies(
     if place.waiting is not None:
         raise UsageError(
             "an allocation runs what comes into its folder, which others could replace",
-            f"Set storage_root in [site] of the request to a folder below your home, such as ~/{LAUNCHES_BELOW_HOME}.",
+            f"Set storage_root in [site] of the request to a folder below your home, such as "
+            f"~/{LAUNCHES_BELOW_HOME}.",
         )
     given = {staged_name(name, ""): content for name, content in files.items()}
     contents = {**_run_files(request, place), **given}
@@ -743,5 +869,6 @@ def _library() -> bytes:
         return job_zip()
     except OSError as error:
         raise UsageError(
-            f"hpcdash.job cannot be staged: {error}", "Set job_library = false and install hpcdash.job yourself."
+            f"hpcdash.job cannot be staged: {error}",
+            "Set job_library = false and install hpcdash.job yourself.",
         ) from None

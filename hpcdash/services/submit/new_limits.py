@@ -1,4 +1,6 @@
-"""Proposes a longer time limit or more memory for a job that was ended for want of it, within what its queue gives."""
+"""Proposes a longer time limit or more memory for a job that was ended for want of it, within what
+its queue gives.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from msgspec import Struct
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.states import JobState
-from hpcdash.domain.units import DAY, HOUR, MINUTE, format_memory, format_span, parse_duration, parse_memory
+from hpcdash.domain.units import (
+    DAY,
+    HOUR,
+    MINUTE,
+    format_memory,
+    format_span,
+    parse_duration,
+    parse_memory,
+)
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
@@ -28,11 +38,18 @@ _MORE = 1.5
 _ABOVE_PEAK = 1.4
 # (up to, in steps of): what a person would write.
 _TIME_STEPS = ((HOUR, 5 * MINUTE), (6 * HOUR, 15 * MINUTE), (DAY, HOUR), (float("inf"), 6 * HOUR))
-_MEMORY_STEPS = ((_GIB, 64 * _MIB), (8 * _GIB, 512 * _MIB), (64 * _GIB, _GIB), (float("inf"), 8 * _GIB))
+_MEMORY_STEPS = (
+    (_GIB, 64 * _MIB),
+    (8 * _GIB, 512 * _MIB),
+    (64 * _GIB, _GIB),
+    (float("inf"), 8 * _GIB),
+)
 
 
 class Proposal(Struct, frozen=True):
-    """Limits as they were and as they are proposed, None for what is not known or stays; `notes` say why."""
+    """Limits as they were and as they are proposed, None for what is not known or stays; `notes`
+    say why.
+    """
 
     before: NewLimits
     proposed: NewLimits
@@ -40,7 +57,8 @@ class Proposal(Struct, frozen=True):
 
 
 async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
-    """What to ask for where all these rows of a job or an array ended for want of time or memory; else None.
+    """What to ask for where all these rows of a job or an array ended for want of time or memory;
+    else None.
 
     Asks for usage, queues and nodes; what cannot be had only makes the proposal poorer.
     """
@@ -72,14 +90,20 @@ def _was_killed(row: Row) -> bool:
 
 
 async def _after_a_kill(store: ClusterStore, killed: Row) -> Proposal | None:
-    """More memory where it used more than it had: Slurm without cgroups ends such a job by a signal alone."""
+    """More memory where it used more than it had: Slurm without cgroups ends such a job by a signal
+    alone.
+    """
     if "memory_bytes" not in store.backend.submit.new_limits:
         return None
     usage = await _usage(store, killed)
-    if usage.memory_peak_bytes is None or usage.memory_peak_bytes <= (_memory_asked(killed, usage) or math.inf):
+    if usage.memory_peak_bytes is None or usage.memory_peak_bytes <= (
+        _memory_asked(killed, usage) or math.inf
+    ):
         return None
     nodes = await _table(store, Kind.NODES)
-    return _joined((NewLimits(killed["limit_seconds"]), AS_IT_WAS, ()), _more_memory(killed, usage, nodes))
+    return _joined(
+        (NewLimits(killed["limit_seconds"]), AS_IT_WAS, ()), _more_memory(killed, usage, nodes)
+    )
 
 
 _Part = tuple[NewLimits, NewLimits, tuple[str, ...]]
@@ -112,7 +136,9 @@ def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
     if had is None and peak is None:
         return AS_IT_WAS, AS_IT_WAS, ("it ran out of memory; its limit and usage are unknown",)
     said = [f"of the {format_memory(had)} it had on a node" if had is not None else "it had"]
-    said += [f"measured usage {format_memory(peak)}" if peak is not None else "its usage is unknown"]
+    said += [
+        f"measured usage {format_memory(peak)}" if peak is not None else "its usage is unknown"
+    ]
     notes = [f"it ran out of memory: {', '.join(said)}"]
     wanted = _rounded_up(int(max((had or 0) * _MORE, (peak or 0) * _ABOVE_PEAK)), _MEMORY_STEPS)
     most = _most(nodes, "memory_bytes", "queues", row["queue"])
@@ -135,7 +161,9 @@ def _rounded_up(amount: int, steps: Sequence[tuple[float, int]]) -> int:
 
 
 def _most(table: pa.Table | None, column: str, key: str, queue: str | None) -> int | None:
-    """The largest value of what belongs to a queue; None where there is no such row, or one has no limit."""
+    """The largest value of what belongs to a queue; None where there is no such row, or one has no
+    limit.
+    """
     if table is None or queue is None:
         return None
     if pa.types.is_list(table.schema.field(key).type):
@@ -167,7 +195,9 @@ async def _usage(store: ClusterStore, row: Row) -> Usage:
 
 
 def read_limits(typed: Mapping[str, str]) -> NewLimits:
-    """Limits as a person writes them, by `time` and `memory`; raises UsageError for what is none."""
+    """Limits as a person writes them, by `time` and `memory`; raises UsageError for what is
+    none.
+    """
     try:
         time = parse_duration(typed["time"], bare_unit_seconds=MINUTE) if "time" in typed else None
         memory = parse_memory(typed["memory"], bare_unit_bytes=_MIB) if "memory" in typed else None

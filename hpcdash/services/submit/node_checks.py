@@ -24,15 +24,21 @@ LIMIT_SECONDS = 600
 
 
 class Selection(Struct, frozen=True):
-    """The nodes that are to be checked, as rows of domain.schema.NODES; `left_out` says why others are not."""
+    """The nodes that are to be checked, as rows of domain.schema.NODES; `left_out` says why others
+    are not.
+    """
 
     nodes: tuple[Row, ...]
     queue: str
     left_out: tuple[str, ...] = ()
 
 
-def select_nodes(where: str, rows: Sequence[Row], queue: str, queues: Collection[str] = ()) -> Selection:
-    """The idle nodes of a queue, or nodes given by name: `n01,n[03-07]`. Raises UsageError if there are none.
+def select_nodes(
+    where: str, rows: Sequence[Row], queue: str, queues: Collection[str] = ()
+) -> Selection:
+    """The idle nodes of a queue, or nodes given by name: `n01,n[03-07]`.
+
+    Raises UsageError if there are none.
 
     For one of `queues` that no node is bound to, these are the nodes bound to no queue.
     """
@@ -42,23 +48,34 @@ def select_nodes(where: str, rows: Sequence[Row], queue: str, queues: Collection
         idle = tuple(row for row in of_queue if row["state"] == "idle")
         others = [f"{row['name']} is {row['state']}" for row in of_queue if row["state"] != "idle"]
         if not idle:
-            raise UsageError(f"no node of {where} is idle: {'; '.join(others[:5])}", "Name nodes to wait for them.")
+            raise UsageError(
+                f"no node of {where} is idle: {'; '.join(others[:5])}",
+                "Name nodes to wait for them.",
+            )
         return Selection(idle[:MOST_NODES], where, tuple(others))
     by_name = {str(row["name"]): row for row in rows}
     try:
         names = nodelist.expand(where)
     except ValueError as error:
-        raise UsageError(f"{where!r} names no nodes: {error}", "Write n01,n[03-07], or the name of a queue.") from None
+        raise UsageError(
+            f"{where!r} names no nodes: {error}", "Write n01,n[03-07], or the name of a queue."
+        ) from None
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is neither a queue nor a node here", "hpcdash nodes lists them.")
+        raise UsageError(
+            f"{unknown[0]!r} is neither a queue nor a node here", "hpcdash nodes lists them."
+        )
     if len(names) > MOST_NODES:
-        raise UsageError(f"{len(names)} nodes are more than the {MOST_NODES} of one job", "Check some of them.")
+        raise UsageError(
+            f"{len(names)} nodes are more than the {MOST_NODES} of one job", "Check some of them."
+        )
     return Selection(tuple(by_name[name] for name in dict.fromkeys(names)), queue)
 
 
 class CheckJob(Struct):
-    """A job of `nodes` that runs the checks of these names; `problem` says why it was not submitted."""
+    """A job of `nodes` that runs the checks of these names; `problem` says why it was not
+    submitted.
+    """
 
     nodes: tuple[str, ...]
     names: tuple[str, ...]
@@ -68,12 +85,15 @@ class CheckJob(Struct):
 
 
 async def plan_checks(
-    selection: Selection, names: Sequence[str], launches: Launches, limit_seconds: int = LIMIT_SECONDS
+    selection: Selection,
+    names: Sequence[str],
+    launches: Launches,
+    limit_seconds: int = LIMIT_SECONDS,
 ) -> tuple[CheckJob, ...]:
     """One job for nodes with as many GPUs of one queue, where the scheduler takes them together.
 
-    () for `names` are all that there are, on nodes without GPUs those that need none. Raises UsageError, and what keeps
-    the cluster from answering.
+    () for `names` are all that there are, on nodes without GPUs those that need none. Raises
+    UsageError, and what keeps the cluster from answering.
     """
     launches.store.backend.require(Capability.NODE_CHECKS)
     await launches.queues.learn()
@@ -89,7 +109,10 @@ def _requests(
 ) -> Iterable[tuple[tuple[str, ...], tuple[str, ...], Request]]:
     writer = launches.store.backend.scripts.writer()
     if writer is None:
-        raise UsageError(f"hpcdash writes no scripts for {launches.store.backend.title}", "Check its nodes by hand.")
+        raise UsageError(
+            f"hpcdash writes no scripts for {launches.store.backend.title}",
+            "Check its nodes by hand.",
+        )
     default = next((one.name for one in launches.queues.known() if one.is_default), "")
     by_gpus: dict[int, list[Row]] = {}
     for row in selection.nodes:
@@ -100,7 +123,9 @@ def _requests(
         alike += [(gpus, queue, rows_of_queue) for queue, rows_of_queue in by_queue.items()]
     for gpus, queue, rows in alike:
         nodes = [str(row["name"]) for row in rows]
-        chosen = tuple(names) or tuple(name for name, one in CHECKS.items() if gpus or not one.is_of_gpus)
+        chosen = tuple(names) or tuple(
+            name for name, one in CHECKS.items() if gpus or not one.is_of_gpus
+        )
         command = command_text(chosen, writer.ENVIRONMENT.node_name)
         for together, options in writer.node_options(nodes):
             each = gpus or 1
@@ -120,7 +145,9 @@ def _requests(
 
 
 def _by_queue(rows: Sequence[Row], default: str) -> dict[str, list[Row]]:
-    """The nodes by as few queues as have them, the default one first; '' for those that are bound to none."""
+    """The nodes by as few queues as have them, the default one first; '' for those that are bound
+    to none.
+    """
     found: dict[str, list[Row]] = {}
     left = list(rows)
     while left:

@@ -1,4 +1,6 @@
-"""What jobs that check nodes found: read from their logs once they have ended, and remembered by node and GPU."""
+"""What jobs that check nodes found: read from their logs once they have ended, and remembered by
+node and GPU.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,21 @@ class SubmittedCheck(Struct, frozen=True):
     names: tuple[str, ...]
 
 
-async def find_ended(store: ClusterStore, checks: Collection[SubmittedCheck]) -> tuple[SubmittedCheck, ...]:
-    """Those of which the queue does not know that they go on. Raises what keeps the cluster from answering."""
+async def find_ended(
+    store: ClusterStore, checks: Collection[SubmittedCheck]
+) -> tuple[SubmittedCheck, ...]:
+    """Those of which the queue does not know that they go on.
+
+    Raises what keeps the cluster from answering.
+    """
     if not checks:
         return ()
     try:
-        table = (await store.ask(store.backend.queue.jobs(JobScope(job_ids=tuple(one.job_id for one in checks))))).table
+        table = (
+            await store.ask(
+                store.backend.queue.jobs(JobScope(job_ids=tuple(one.job_id for one in checks)))
+            )
+        ).table
     except NoSuchJob:
         return tuple(checks)
     living = unfinished_ids(table, [one.job_id for one in checks])
@@ -60,8 +71,9 @@ class FoundByCheck(Struct, frozen=True):
 
 
 async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck:
-    """What the log of one that ended says of each of its nodes and checks; `unknown` where it says nothing, or cannot
-    be read. Raises UnreachableError."""
+    """What the log of one that ended says of each of its nodes and checks; `unknown` where it says
+    nothing, or cannot be read. Raises UnreachableError.
+    """
     deadline = time.monotonic() + _LOG_SECONDS
     results: tuple[CheckResult, ...] = ()
     gpus: dict[str, tuple[str, ...]] = {}
@@ -88,8 +100,8 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
 async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> tuple[str, ...]:
     """Read and remember what jobs that have ended found; a sentence for each.
 
-    Nothing is asked of those that the list of one's own jobs has. Raises what keeps the cluster from answering, and
-    StateUnusable.
+    Nothing is asked of those that the list of one's own jobs has. Raises what keeps the cluster
+    from answering, and StateUnusable.
     """
     waiting = await asyncio.to_thread(records.unread)
     mine = store.snapshots.get(Kind.MINE)
@@ -120,7 +132,9 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
             wrong.setdefault(one.node, []).append(f"{one.name} {verb}: {format_words(one, known)}")
     told = [f"{node}: {'; '.join(words)}" for node, words in wrong.items()]
     more = len(told) - _MOST_TOLD
-    shown = " · ".join([*told[:_MOST_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])])
+    shown = " · ".join(
+        [*told[:_MOST_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])]
+    )
     return shown or "all OK"
 
 
@@ -141,16 +155,22 @@ class NodeFinding(Struct, frozen=True):
     def format(self, now: float) -> str:
         """What failed, else what is well, and how long ago that was found."""
         if not self.failed:
-            names = ", ".join(sorted(one.name for one, _ in self.found if one.state == "ok")) or "nothing"
+            names = (
+                ", ".join(sorted(one.name for one, _ in self.found if one.state == "ok"))
+                or "nothing"
+            )
             return f"checked {format_age(now - self.found[-1][1])} ago: {names} ok"
         return "; ".join(
-            f"{one.name} check failed {format_age(now - at)} ago: {clip(visible(one.words), _SHOWN_LETTERS)}"
+            f"{one.name} check failed {format_age(now - at)} ago: "
+            f"{clip(visible(one.words), _SHOWN_LETTERS)}"
             for one, at in self.failed
         )
 
 
 class NodeCheckRecords:
-    """What checks of one cluster's nodes found, in the state database of a folder; None: nothing is remembered."""
+    """What checks of one cluster's nodes found, in the state database of a folder; None: nothing is
+    remembered.
+    """
 
     def __init__(self, folder: Path | None, cluster: str) -> None:
         self._database = None if folder is None else StateDatabase(folder)
@@ -178,7 +198,8 @@ class NodeCheckRecords:
         """Those whose log nobody has read yet."""
         rows = self._read("SELECT job_id, nodes, names FROM check_jobs WHERE cluster = ?")
         return tuple(
-            SubmittedCheck(job_id, tuple(nodes.split("\n")), tuple(names.split("\n"))) for job_id, nodes, names in rows
+            SubmittedCheck(job_id, tuple(nodes.split("\n")), tuple(names.split("\n")))
+            for job_id, nodes, names in rows
         )
 
     def note(self, found: FoundByCheck, at: float) -> dict[str, str]:
@@ -192,21 +213,27 @@ class NodeCheckRecords:
         failed = {uuid for one in results if one.state == "failed" for uuid in one.gpus}
         known = {uuid: words for uuid, words in self.known_gpus(at).items() if uuid in failed}
         of_check = (
-            "INSERT INTO node_checks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, node, name) DO UPDATE SET"
-            " state = excluded.state, words = excluded.words, at = excluded.at WHERE excluded.at >= at"
+            "INSERT INTO node_checks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, node, name) "
+            "DO UPDATE SET"
+            " state = excluded.state, words = excluded.words, at = excluded.at WHERE excluded.at "
+            ">= at"
         )
         of_gpu = (
             "INSERT INTO gpus VALUES (?, ?, ?, ?, ?) ON CONFLICT (cluster, uuid) DO UPDATE SET"
             # Of one in which something was found, the node where that was.
-            " node = CASE WHEN excluded.finding = '' AND finding != '' THEN node ELSE excluded.node END,"
+            " node = CASE WHEN excluded.finding = '' AND finding != '' THEN node ELSE "
+            "excluded.node END,"
             " finding = CASE excluded.finding WHEN '' THEN finding ELSE excluded.finding END,"
             " at = CASE excluded.finding WHEN '' THEN at ELSE excluded.at END"
         )
         statements: list[tuple[str, tuple[Any, ...]]] = [
-            (of_check, (self.cluster, one.node, one.name, one.state, one.words, at)) for one in results
+            (of_check, (self.cluster, one.node, one.name, one.state, one.words, at))
+            for one in results
         ]
         statements += [
-            (of_gpu, (self.cluster, uuid, node, "", at)) for node, uuids in found.gpus.items() for uuid in uuids
+            (of_gpu, (self.cluster, uuid, node, "", at))
+            for node, uuids in found.gpus.items()
+            for uuid in uuids
         ]
         statements += [
             (of_gpu, (self.cluster, uuid, one.node, f"{one.name}: {one.words}", at))
@@ -215,7 +242,12 @@ class NodeCheckRecords:
             for uuid in one.gpus
         ]
         if found.job_id:
-            statements.append(("DELETE FROM check_jobs WHERE cluster = ? AND job_id = ?", (self.cluster, found.job_id)))
+            statements.append(
+                (
+                    "DELETE FROM check_jobs WHERE cluster = ? AND job_id = ?",
+                    (self.cluster, found.job_id),
+                )
+            )
         if statements:
             self._database.write(*statements)
         return known
@@ -223,7 +255,8 @@ class NodeCheckRecords:
     def known_gpus(self, now: float) -> dict[str, str]:
         """Of GPUs in which something was found, where and when that was, in words."""
         return {
-            uuid: f"found before, {format_age(now - at)} ago on {node}: {clip(visible(finding), _SHOWN_LETTERS)}"
+            uuid: f"found before, {format_age(now - at)} ago on {node}: "
+            f"{clip(visible(finding), _SHOWN_LETTERS)}"
             for uuid, node, finding, at in self._read(
                 "SELECT uuid, node, finding, at FROM gpus WHERE cluster = ? AND finding != ''"
             )
@@ -232,7 +265,10 @@ class NodeCheckRecords:
     def findings(self) -> dict[str, NodeFinding]:
         """By node what checks found there last."""
         by_node: dict[str, list[tuple[CheckResult, float]]] = {}
-        sql = "SELECT node, name, state, words, at FROM node_checks WHERE cluster = ? ORDER BY at, name"
+        sql = (
+            "SELECT node, name, state, words, at FROM node_checks WHERE cluster = ? ORDER BY "
+            "at, name"
+        )
         for *found, at in self._read(sql):
             by_node.setdefault(found[0], []).append((CheckResult(*found), at))
         return {node: NodeFinding(tuple(found)) for node, found in by_node.items()}

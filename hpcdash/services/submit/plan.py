@@ -1,4 +1,6 @@
-"""Plans a submission: a batch script, or a job submitted again, marked so that a lost answer can be looked for."""
+"""Plans a submission: a batch script, or a job submitted again, marked so that a lost answer can be
+looked for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import counted
-from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
+from hpcdash.errors import (
+    AccountingUnavailable,
+    CommandMissing,
+    HpcdashError,
+    NoSuchJob,
+    UnreadableOutput,
+    UsageError,
+)
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
@@ -53,7 +62,9 @@ _MOST_BYTES = 4 << 20
 
 
 class SubmissionPlan(Struct, frozen=True):
-    """What would be submitted: the commands, what a person should know of it, and how each new job is recognised."""
+    """What would be submitted: the commands, what a person should know of it, and how each new job
+    is recognised.
+    """
 
     plan: Plan
     notes: tuple[str, ...]
@@ -61,7 +72,9 @@ class SubmissionPlan(Struct, frozen=True):
 
 
 async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
-    """Raises UsageError for an array that is larger than the cluster takes; where that cannot be asked it is sent."""
+    """Raises UsageError for an array that is larger than the cluster takes; where that cannot be
+    asked it is sent.
+    """
     query = store.backend.submit.array_refusal(wanted)
     if query is None:
         return
@@ -74,7 +87,9 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
 
 
 def submitting_program(store: ClusterStore) -> str:
-    """The submit command's own path there, by which sudo runs it as another account; raises UsageError for none."""
+    """The submit command's own path there, by which sudo runs it as another account; raises
+    UsageError for none.
+    """
     program = store.backend.submit.program
     if not program:
         raise UsageError(
@@ -84,14 +99,17 @@ def submitting_program(store: ClusterStore) -> str:
     path = (store.probe.commands if store.probe else {}).get(program, "")
     if not path.startswith("/"):
         raise UsageError(
-            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is unknown",
+            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is "
+            f"unknown",
             "Remove run_as from the configuration.",
         )
     return path
 
 
 async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
-    """What a job waits for, with jobs as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
+    """What a job waits for, with jobs as the scheduler names them: PBS knows no 12 where that is
+    the array 12[].
+    """
     if not after or store.backend.has_whole_ids:
         return after
     conditions = tuple(map(split_after, after))
@@ -101,27 +119,39 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
     except NoSuchJob:
         return after
     rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
-    return tuple(dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions))
+    return tuple(
+        dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
+    )
 
 
-def plan_submission(store: ClusterStore, wanted: Submission, offers: Offers | None = None) -> SubmissionPlan:
-    """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
+def plan_submission(
+    store: ClusterStore, wanted: Submission, offers: Offers | None = None
+) -> SubmissionPlan:
+    """What handing a script in would run; nothing is submitted.
 
-    Its notes name what is wrong with the script, and what it asks for beyond the `offers`: the scheduler decides.
-    `recovery.reconcile` finds out what became of one whose answer was lost.
+    Raises UsageError for what cannot be.
+
+    Its notes name what is wrong with the script, and what it asks for beyond the `offers`: the
+    scheduler decides. `recovery.reconcile` finds out what became of one whose answer was lost.
     """
-    findings = store.backend.scripts.reader().lint_script(wanted.script, offers or Offers(), wanted.options)
+    findings = store.backend.scripts.reader().lint_script(
+        wanted.script, offers or Offers(), wanted.options
+    )
     marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
     submit = store.backend.submit.submission(marked)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, submit.command.job_ids)
-    searches = {wanted.name: Search(submit.mark, submit.job_name or None, not_before, wanted.run_as)}
+    searches = {
+        wanted.name: Search(submit.mark, submit.job_name or None, not_before, wanted.run_as)
+    }
     notes = (*map(format_finding, findings), *submit.notes)
     return SubmissionPlan(Plan(request, (), (submit.named_command,)), notes, searches)
 
 
 class RequestPlan(SubmissionPlan, frozen=True):
-    """What handing in a request without a batch script would run; `shown` is what a person reads of it."""
+    """What handing in a request without a batch script would run; `shown` is what a person reads of
+    it.
+    """
 
     shown: str
 
@@ -136,9 +166,9 @@ async def plan_request(
 ) -> RequestPlan:
     """What handing a request in as it is would run; what was sent before is not sent again.
 
-    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the current one. Of a
-    request that names none `files` are sent. Raises UsageError for what the scheduler does not have, and what keeps
-    the cluster from answering.
+    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the
+    current one. Of a request that names none `files` are sent. Raises UsageError for what the
+    scheduler does not have, and what keeps the cluster from answering.
     """
     if request.site.run_as:
         submitting_program(store)
@@ -146,7 +176,9 @@ async def plan_request(
     if request.files:
         from hpcdash.services.submit.code_files import find_code_files, read_code_files
 
-        code = await asyncio.to_thread(find_code_files, request.files, base or Path.cwd(), most_bytes)
+        code = await asyncio.to_thread(
+            find_code_files, request.files, base or Path.cwd(), most_bytes
+        )
         files = await asyncio.to_thread(read_code_files, code)
         left_out = len(code.files) - len(files)
         notes = (f"files: {code.words}",)
@@ -160,7 +192,9 @@ async def plan_request(
     name = submitted.submission.command.job_ids[0]
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(submitted.submission.mark, submitted.submission.job_name or None, not_before)
-    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*before, submitted.submission.named_command))
+    plan = Plan(
+        ActionRequest(Verb.SUBMIT, (name,)), (), (*before, submitted.submission.named_command)
+    )
     return RequestPlan(plan, (*notes, *submitted.submission.notes), {name: search}, submitted.shown)
 
 
@@ -177,11 +211,14 @@ def build_request(
     from hpcdash.job.zip import job_zip
 
     assert store.backend.submit.request is not None
-    return store.backend.submit.request(request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}", files)
+    return store.backend.submit.request(
+        request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}", files
+    )
 
 
 class Resubmission(Struct, frozen=True):
-    """A job to submit again: a plain one, or an array's number with the rows of the tasks that are meant.
+    """A job to submit again: a plain one, or an array's number with the rows of the tasks that are
+    meant.
 
     Without `tasks`, a whole array is meant; `rows` are of domain.schema.JOBS.
     """
@@ -211,8 +248,8 @@ def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
 class ResubmissionPlan(SubmissionPlan, frozen=True):
     """What submitting jobs again would run.
 
-    Where its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits for the one before
-    it, the first one for the job `after`, '' for none.
+    Where its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits
+    for the one before it, the first one for the job `after`, '' for none.
     """
 
     is_chained: bool = False
@@ -225,16 +262,18 @@ async def plan_again(
     limits: NewLimits = AS_IT_WAS,
     journal: Journal | None = None,
 ) -> ResubmissionPlan:
-    """What submitting these again, with these limits in place of theirs, would run; nothing is submitted.
+    """What submitting these again, with these limits in place of theirs, would run; nothing is
+    submitted.
 
-    The tasks of an array that are no one submission are planned in parts; those that the `journal` has of an earlier
-    submission that broke off are left out.
-    Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
-    NoSuchJob, and what keeps the cluster from answering.
+    The tasks of an array that are no one submission are planned in parts; those that the `journal`
+    has of an earlier submission that broke off are left out. Raises UsageError for what cannot be,
+    SchedulerRefused and AccountingUnavailable where a script is not to be had, NoSuchJob, and what
+    keeps the cluster from answering.
     """
     if len(wanted) > MOST_AT_ONCE:
         raise UsageError(
-            f"{len(wanted)} jobs and arrays are too many to resubmit at once", f"Mark at most {MOST_AT_ONCE}."
+            f"{len(wanted)} jobs and arrays are too many to resubmit at once",
+            f"Mark at most {MOST_AT_ONCE}.",
         )
     notes: list[str] = []
     made: list[tuple[Resubmission, SubmitCommand]] = []
@@ -242,7 +281,8 @@ async def plan_again(
         parts = () if one.tasks is None else store.backend.submit.array_parts(one.tasks)
         if len(parts) > 1 and len(wanted) > 1:
             raise UsageError(
-                f"{store.backend.title} takes the tasks {one.tasks} of {one.job_id} in {len(parts)} submissions",
+                f"{store.backend.title} takes the tasks {one.tasks} of {one.job_id} in "
+                f"{len(parts)} submissions",
                 "Resubmit this array alone.",
             )
         if len(parts) > 1:
@@ -261,23 +301,41 @@ async def _plan_parts(
     from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts, job_to_wait_for
 
     assert wanted.tasks is not None
-    sent = SentParts() if journal is None else await find_sent_parts(store, journal, wanted.job_id, wanted.tasks)
-    left = joined_tasks(task for task in wanted.tasks if sent.tasks is None or not sent.tasks.contains(task))
+    sent = (
+        SentParts()
+        if journal is None
+        else await find_sent_parts(store, journal, wanted.job_id, wanted.tasks)
+    )
+    left = joined_tasks(
+        task for task in wanted.tasks if sent.tasks is None or not sent.tasks.contains(task)
+    )
     parts = store.backend.submit.array_parts(left or wanted.tasks)
     if len(parts) > _MOST_PARTS:
         raise UsageError(
-            f"{store.backend.title} takes these tasks in {len(parts)} submissions, and {_MOST_PARTS} are the most",
+            f"{store.backend.title} takes these tasks in {len(parts)} submissions, and "
+            f"{_MOST_PARTS} are the most",
             "Mark fewer of them.",
         )
     submits, notes = await _prepare(store, wanted, limits, parts)
     planned = _build_plan(store, [(wanted, submit) for submit in submits], notes)
     throttle = submits[0].throttle
     is_chained = throttle is not None and wanted.tasks.count > throttle
-    notes = [f"{store.backend.title} takes a range of tasks at a time: {counted(len(parts), 'submission')}", *notes]
+    notes = [
+        f"{store.backend.title} takes a range of tasks at a time: "
+        f"{counted(len(parts), 'submission')}",
+        *notes,
+    ]
     if is_chained:
-        notes.insert(1, f"each waits for the end of the one before it (afterany), so that no more than {throttle} run")
+        notes.insert(
+            1,
+            f"each waits for the end of the one before it (afterany), so that no more than "
+            f"{throttle} run",
+        )
     if sent.tasks is not None:
-        notes.insert(0, f"tasks {sent.tasks} are left out: they were sent before the last submission broke off")
+        notes.insert(
+            0,
+            f"tasks {sent.tasks} are left out: they were sent before the last submission broke off",
+        )
     names = tuple(name for submit in submits for name in submit.command.job_ids)
     return replace(
         planned,
@@ -300,7 +358,9 @@ def _build_plan(
     request = ActionRequest(Verb.SUBMIT, tuple(submit.command.job_ids[0] for _, submit in made))
     rows = tuple({id(row): row for one, _ in made for row in one.rows}.values())
     return ResubmissionPlan(
-        Plan(request, rows, tuple(submit.named_command for _, submit in made)), tuple(notes), searches
+        Plan(request, rows, tuple(submit.named_command for _, submit in made)),
+        tuple(notes),
+        searches,
     )
 
 
@@ -310,9 +370,13 @@ async def _prepare(
     """A command for each part, with a mark of its own, and what a person should know of them."""
     asked = wanted.job_id
     detail = await _detail(store, wanted)
-    script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
+    script, past = await asyncio.gather(
+        fetch_script(store, asked, detail=detail), _past(store, wanted)
+    )
     submits = [
-        store.backend.submit.resubmission(detail, past, script, part, f"{MARK_START}{secrets.token_hex(5)}", limits)
+        store.backend.submit.resubmission(
+            detail, past, script, part, f"{MARK_START}{secrets.token_hex(5)}", limits
+        )
         for part in parts
     ]
     submit = submits[0]
@@ -320,7 +384,10 @@ async def _prepare(
         await store.ask(submit.check)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
-    return submits, [f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}", *submit.notes]
+    return submits, [
+        f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}",
+        *submit.notes,
+    ]
 
 
 async def _detail(store: ClusterStore, wanted: Resubmission) -> JobDetail:
@@ -337,7 +404,9 @@ async def _past(store: ClusterStore, wanted: Resubmission) -> Mapping[str, str]:
     """What the history says of a job; {} where there is none."""
     if store.probe is not None and store.probe.has_accounting is False:
         return {}
-    submitted_at = [row["submitted_at"].timestamp() for row in wanted.rows if row["submitted_at"] is not None]
+    submitted_at = [
+        row["submitted_at"].timestamp() for row in wanted.rows if row["submitted_at"] is not None
+    ]
     age = store.clock.now() - max(submitted_at, default=0.0)
     if 0 <= age < _HISTORY_LAG_SECONDS:
         await asyncio.sleep(_HISTORY_LAG_SECONDS - age)
@@ -353,7 +422,10 @@ async def read_here(path: str) -> bytes:
 
 
 async def read_there(store: ClusterStore, path: str) -> bytes:
-    """A file of the cluster. Raises UsageError where it cannot be read, and what keeps the cluster from answering."""
+    """A file of the cluster.
+
+    Raises UsageError where it cannot be read, and what keeps the cluster from answering.
+    """
     await store.open()
     try:
         return await store.ask(whole_file_query(path_there(path), _MOST_BYTES))
@@ -370,7 +442,9 @@ def _read(path: str) -> bytes:
     try:
         file = Path(path).expanduser()
         if not file.is_file():
-            raise UsageError(f"{path}: {'a folder' if file.is_dir() else 'no such file on this machine'}")
+            raise UsageError(
+                f"{path}: {'a folder' if file.is_dir() else 'no such file on this machine'}"
+            )
         with file.open("rb") as stream:
             return _fitting(stream.read(_MOST_BYTES + 1), path)
     except OSError as error:
@@ -382,5 +456,7 @@ def _read(path: str) -> bytes:
 
 def _fitting(content: bytes, path: str) -> bytes:
     if len(content) > _MOST_BYTES:
-        raise UsageError(f"{path}: more than {_MOST_BYTES >> 20} MiB: check that it is a batch script")
+        raise UsageError(
+            f"{path}: more than {_MOST_BYTES >> 20} MiB: check that it is a batch script"
+        )
     return content

@@ -1,4 +1,6 @@
-"""The state of the code that a launch is made from: git's commit, branch and what is not committed."""
+"""The state of the code that a launch is made from: git's commit, branch and what is not
+committed.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ _Git = Callable[..., GitOutput]
 
 
 class CodeState(Struct, frozen=True):
-    """`commit` is '' in a repository without one; `diff` is what is changed since, cut off at 1 MiB, None if unknown.
+    """`commit` is '' in a repository without one; `diff` is what is changed since, cut off at 1
+    MiB, None if unknown.
 
-    `untracked` is the number of files git neither knows nor ignores; `not_compared` are changed files with a filter,
-    and submodules: comparing them would run programs that the repository names.
+    `untracked` is the number of files git neither knows nor ignores; `not_compared` are changed
+    files with a filter, and submodules: comparing them would run programs that the repository
+    names.
     """
 
     commit: str
@@ -57,15 +61,23 @@ class CodeState(Struct, frozen=True):
         if self.not_compared:
             parts.append(f"{len(self.not_compared)} not compared (filters, submodules)")
         if self.untracked:
-            parts.append(f"{self.untracked} untracked " + ("file" if self.untracked == 1 else "files"))
+            parts.append(
+                f"{self.untracked} untracked " + ("file" if self.untracked == 1 else "files")
+            )
         return ", ".join(parts)
 
     @property
     def text(self) -> bytes:
         """What is kept in the launch's folder: it can be given to `git apply`."""
         branch = self.branch.encode("utf-8", "surrogateescape")
-        head = b"commit %s\nbranch %s\nuntracked files %d\n" % (self.commit.encode(), branch, self.untracked)
-        head += b"".join(b"not compared: %s\n" % visible(name).encode() for name in self.not_compared)
+        head = b"commit %s\nbranch %s\nuntracked files %d\n" % (
+            self.commit.encode(),
+            branch,
+            self.untracked,
+        )
+        head += b"".join(
+            b"not compared: %s\n" % visible(name).encode() for name in self.not_compared
+        )
         if self.diff is None:
             return head + b"changes unknown\n"
         end = b"\n(cut off here)\n" if len(self.diff) >= _MOST_DIFF_BYTES else b""
@@ -73,7 +85,9 @@ class CodeState(Struct, frozen=True):
 
 
 def find_code_state(folder: Path) -> CodeState | None:
-    """Of the repository that a folder is in; None where it is in none, git is not there, or does not answer."""
+    """Of the repository that a folder is in; None where it is in none, git is not there, or does
+    not answer.
+    """
     environment = git_environment()
 
     def git(*words: str) -> GitOutput:
@@ -100,9 +114,17 @@ def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, t
         # `:100644 160000 OLD NEW STATUS`, then a path.
         fields = raw.stdout.split(b"\0")
         changed = dict(zip(fields[1::2], fields[::2], strict=False))
-        modules = {name for name, entry in changed.items() if _SUBMODULE_MODE in entry[1:].split()[:2]}
+        modules = {
+            name for name, entry in changed.items() if _SUBMODULE_MODE in entry[1:].split()[:2]
+        }
         modules |= _checked_out_submodules(top, own)
-        attributes = own("check-attr", "-z", "--stdin", "filter", stdin=b"".join(b"%s\0" % name for name in changed))
+        attributes = own(
+            "check-attr",
+            "-z",
+            "--stdin",
+            "filter",
+            stdin=b"".join(b"%s\0" % name for name in changed),
+        )
         if attributes.status != 0 or attributes.is_cut:
             return None, ()
         triples = attributes.stdout.split(b"\0")
@@ -110,7 +132,11 @@ def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, t
         filtered = {name for name, value in filters if value not in (b"unspecified", b"unset")}
         # They count as unchanged in this copy of the index.
         passed_over = b"".join(b"%s\0" % name for name in filtered)
-        if filtered and own("update-index", "--assume-unchanged", "-z", "--stdin", stdin=passed_over).status != 0:
+        if (
+            filtered
+            and own("update-index", "--assume-unchanged", "-z", "--stdin", stdin=passed_over).status
+            != 0
+        ):
             return None, ()
         patch = own(*_PATCH, _SHALLOW, commit, most_bytes=_MOST_DIFF_BYTES)
     not_compared = tuple(os.fsdecode(name) for name in sorted(filtered | modules))
@@ -120,15 +146,18 @@ def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, t
 def _checked_out_submodules(top: str, git: _Git) -> set[bytes]:
     listed = git("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
     paths = {entry.partition(b"\n")[2] for entry in listed.stdout.split(b"\0") if b"\n" in entry}
-    return {path for path in paths if os.path.lexists(os.path.join(os.fsencode(top), path, b".git"))}
+    return {
+        path for path in paths if os.path.lexists(os.path.join(os.fsencode(top), path, b".git"))
+    }
 
 
 @contextmanager
 def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str, _Git]]:
-    """The top folder of a repository, and git for its files and objects under a configuration of our own.
+    """The top folder of a repository, and git for its files and objects under a configuration of
+    our own.
 
-    It has neither the repository's filters, hooks and remotes nor the person's: whatever attributes name, there is no
-    program to run. Raises OSError where the index cannot be copied.
+    It has neither the repository's filters, hooks and remotes nor the person's: whatever attributes
+    name, there is no program to run. Raises OSError where the index cannot be copied.
     """
     top = os.path.join(folder, _line(git("rev-parse", "--show-toplevel")))
     index, objects, attributes = (
@@ -137,11 +166,21 @@ def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str,
     )
     with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as own:
         hash_format = ["--object-format=sha256"] if len(commit) == _SHA256_LETTERS else []
-        run_git(Path(own), git_environment(), "init", "--quiet", "--bare", "--template=", *hash_format, ".")
+        run_git(
+            Path(own),
+            git_environment(),
+            "init",
+            "--quiet",
+            "--bare",
+            "--template=",
+            *hash_format,
+            ".",
+        )
         with suppress(FileNotFoundError):
             if os.stat(index).st_size > _MOST_INDEX_BYTES:
                 raise OSError(f"{index} is too large")
-            # With its time: git reads a file again that changed in the second in which the index was written.
+            # With its time: git reads a file again that changed in the second in which the index
+            # was written.
             shutil.copy2(index, os.path.join(own, "index"))
         for shared in Path(index).parent.glob("sharedindex.*"):
             os.symlink(shared, os.path.join(own, shared.name))
@@ -159,21 +198,36 @@ def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str,
         }
         settings = list(_comparison_settings(git))
 
-        def own_git(*words: str, stdin: bytes = b"", most_bytes: int = _MOST_INDEX_BYTES) -> GitOutput:
-            return run_git(Path(top), environment, *settings, *words, stdin=stdin, most_bytes=most_bytes)
+        def own_git(
+            *words: str, stdin: bytes = b"", most_bytes: int = _MOST_INDEX_BYTES
+        ) -> GitOutput:
+            return run_git(
+                Path(top), environment, *settings, *words, stdin=stdin, most_bytes=most_bytes
+            )
 
         yield top, own_git
 
 
 def _comparison_settings(git: _Git) -> Iterator[str]:
-    for entry in git("config", "-z", "--get-regexp", _COMPARISON).stdout.decode("utf-8", "replace").split("\0"):
+    for entry in (
+        git("config", "-z", "--get-regexp", _COMPARISON)
+        .stdout.decode("utf-8", "replace")
+        .split("\0")
+    ):
         name, _, value = entry.partition("\n")
         if name and _PLAIN_VALUE.fullmatch(value):
             yield from ("-c", f"{name}={value}" if "\n" in entry else name)
     attributes = _line(git("config", "--type=path", "--get", "core.attributesFile"))
     configured = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    yield from ("-c", f"core.attributesFile={attributes or os.path.join(configured, 'git', 'attributes')}")
+    yield from (
+        "-c",
+        f"core.attributesFile={attributes or os.path.join(configured, 'git', 'attributes')}",
+    )
 
 
 def _line(output: GitOutput) -> str:
-    return output.stdout.decode("utf-8", "surrogateescape").removesuffix("\n") if output.status == 0 else ""
+    return (
+        output.stdout.decode("utf-8", "surrogateescape").removesuffix("\n")
+        if output.status == 0
+        else ""
+    )

@@ -1,4 +1,6 @@
-"""What a cluster's queues offer to a launch: the default queue, GPUs, limits; from fresh tables, else asked."""
+"""What a cluster's queues offer to a launch: the default queue, GPUs, limits; from fresh tables,
+else asked.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,26 @@ if TYPE_CHECKING:
 
 # Tables are polled each minute while they are shown.
 _FRESH_SECONDS = 90.0
-_OF_NODES = ["state", "queues", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type", "memory_bytes"]
+_OF_NODES = [
+    "state",
+    "queues",
+    "cpus",
+    "cpus_used",
+    "gpus",
+    "gpus_used",
+    "gpu_type",
+    "memory_bytes",
+]
 _NOW_FREE = frozenset({NodeState.IDLE, NodeState.MIXED})
 _T = TypeVar("_T")
 _Row = Mapping[str, Any]
 
 
 class KnownQueue(Struct, frozen=True):
-    """A queue as it was told; `has_gpus` None: not told. One that is not `is_listed` is not chosen for anybody."""
+    """A queue as it was told; `has_gpus` None: not told.
+
+    One that is not `is_listed` is not chosen for anybody.
+    """
 
     name: str
     is_default: bool
@@ -52,7 +66,8 @@ class LaunchQueues:
         self._asking = asyncio.Lock()
 
     async def learn(self) -> None:
-        """Ask once for the queues where no table of them is known, and for the nodes where queues tell no GPUs.
+        """Ask once for the queues where no table of them is known, and for the nodes where queues
+        tell no GPUs.
 
         Without an answer nothing is known of them. Raises what keeps the line from being opened.
         """
@@ -83,26 +98,37 @@ class LaunchQueues:
 
     def pools(self) -> list[Pool]:
         """The queues as far as the choice of one goes."""
-        return [Pool(one.name, one.is_default, self._has_gpus(one)) for one in self.known() if one.is_listed]
+        return [
+            Pool(one.name, one.is_default, self._has_gpus(one))
+            for one in self.known()
+            if one.is_listed
+        ]
 
     async def offers(self) -> Offers:
-        """What the queues and nodes that are known offer; thousands of nodes take a thread some milliseconds."""
+        """What the queues and nodes that are known offer; thousands of nodes take a thread some
+        milliseconds.
+        """
 
         queues, nodes = self._table(Kind.QUEUES), self._table(Kind.NODES)
         return await asyncio.to_thread(offers_of, queues, nodes, self._store.clock.now())
 
     def has_gpus(self, name: str) -> tuple[bool, bool]:
-        """(whether a queue has GPUs, whether that was told of it): names match in upper and lower case alike.
+        """(whether a queue has GPUs, whether that was told of it): names match in upper and lower
+        case alike.
 
         PBS tells it of the nodes, which take jobs of any queue where they are bound to none.
         """
         queue = self._named(name)
-        is_told = queue is not None and (queue.has_gpus is not None or bool(self._nodes_of(queue.name)))
+        is_told = queue is not None and (
+            queue.has_gpus is not None or bool(self._nodes_of(queue.name))
+        )
         return self._has_gpus(queue), is_told
 
     def cpu_share(self, name: str, gpus: int) -> CpuShare | None:
-        """The CPUs that go with each of a job's `gpus` in a queue: what the queue gives a chunk, else as many as the
-        GPU's node has for each of its own, within what the queue allows. None where that is not known."""
+        """The CPUs that go with each of a job's `gpus` in a queue: what the queue gives a chunk,
+        else as many as the GPU's node has for each of its own, within what the queue allows. None
+        where that is not known.
+        """
         from hpcdash.domain.offers import CpuShare
 
         queue = self._named(name)
@@ -112,14 +138,26 @@ class LaunchQueues:
         chunk_cpus = max((one.chunk_cpus or 0 for one in limits), default=0)
         if chunk_cpus > 1:
             return CpuShare(
-                None, f"queue {queue.name} defaults to {chunk_cpus} CPUs per chunk; cpus_per_gpu overrides it"
+                None,
+                f"queue {queue.name} defaults to {chunk_cpus} CPUs per chunk; cpus_per_gpu "
+                f"overrides it",
             )
-        shares = [node["cpus"] // node["gpus"] for node in self._nodes_of(queue.name) if node["gpus"] and node["cpus"]]
+        shares = [
+            node["cpus"] // node["gpus"]
+            for node in self._nodes_of(queue.name)
+            if node["gpus"] and node["cpus"]
+        ]
         share, whose = min(shares, default=0), "a node's share"
-        if (most := min((one.most_cpus for one in limits if one.most_cpus), default=0)) and share * gpus > most:
+        if (
+            most := min((one.most_cpus for one in limits if one.most_cpus), default=0)
+        ) and share * gpus > most:
             share, whose = most // gpus, f"as many as queue {queue.name} allows"
         cpus = "1 CPU" if share == 1 else f"{share} CPUs"
-        return CpuShare(share, f"{cpus} per GPU, {whose}; cpus_per_gpu overrides it") if share else None
+        return (
+            CpuShare(share, f"{cpus} per GPU, {whose}; cpus_per_gpu overrides it")
+            if share
+            else None
+        )
 
     def _limits_of(self, name: str) -> list[QueueLimits]:
         """A queue's own, those of where it passes jobs on to, and the server's."""
@@ -138,10 +176,14 @@ class LaunchQueues:
         """The nodes that are bound to a queue; where none is, those that are bound to no other."""
         nodes = self._table(Kind.NODES)
         rows = [] if nodes is None else nodes.select(["queues", "cpus", "gpus"]).to_pylist()
-        return [row for row in rows if name in (row["queues"] or ())] or [row for row in rows if not row["queues"]]
+        return [row for row in rows if name in (row["queues"] or ())] or [
+            row for row in rows if not row["queues"]
+        ]
 
     def _has_gpus(self, queue: KnownQueue | None) -> bool:
-        """What a queue itself does not tell, as PBS's, its nodes do; where nobody knows, it has some."""
+        """What a queue itself does not tell, as PBS's, its nodes do; where nobody knows, it has
+        some.
+        """
         if queue is not None and queue.has_gpus is not None:
             return queue.has_gpus
         nodes = self._table(Kind.NODES)
@@ -159,10 +201,12 @@ class LaunchQueues:
 
 
 async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
-    """Queues, accounts and QoS; what cannot be asked is a note. At most four commands, at the same time.
+    """Queues, accounts and QoS; what cannot be asked is a note.
 
-    `user` is whose accounts they are: '' for who one is there. Connects where the line is not open; raises nothing of
-    HpcdashError.
+    At most four commands, at the same time.
+
+    `user` is whose accounts they are: '' for who one is there. Connects where the line is not open;
+    raises nothing of HpcdashError.
     """
     try:
         probe = await store.open()
@@ -204,20 +248,28 @@ async def _asked(
 
 async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
     snapshot = store.snapshots.get(kind)
-    if snapshot is not None and not snapshot.cached and store.clock.now() - snapshot.taken_at < _FRESH_SECONDS:
+    if (
+        snapshot is not None
+        and not snapshot.cached
+        and store.clock.now() - snapshot.taken_at < _FRESH_SECONDS
+    ):
         return
     try:
         await store.fetch(kind)
     except HpcdashError as error:
         store.load_cached((kind,))
         old = store.snapshots.get(kind)
-        known = f"as known {format_age(store.clock.now() - old.taken_at)} ago" if old else "not known"
+        known = (
+            f"as known {format_age(store.clock.now() - old.taken_at)} ago" if old else "not known"
+        )
         notes.append(f"{kind} are {known}: {error.message}")
 
 
 async def _known(store: ClusterStore) -> Offers:
     """What the tables tell; thousands of nodes take a thread some milliseconds."""
-    return await asyncio.to_thread(offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now())
+    return await asyncio.to_thread(
+        offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now()
+    )
 
 
 def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
@@ -231,7 +283,11 @@ def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: fl
         for name in node["queues"] or ():
             own.setdefault(name, []).append(node)
     offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes, now) for row in queues]
-    told = () if is_bound or not nodes or len(queues) < 2 else ("a queue's own nodes are unknown: counting all",)
+    told = (
+        ()
+        if is_bound or not nodes or len(queues) < 2
+        else ("a queue's own nodes are unknown: counting all",)
+    )
     return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=told)
 
 

@@ -1,4 +1,6 @@
-"""Finds out what became of submissions whose answer was lost, now or in earlier runs; submits nothing."""
+"""Finds out what became of submissions whose answer was lost, now or in earlier runs; submits
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,21 @@ from hpcdash.errors import (
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
 from hpcdash.services.jobs.scripts import keep_submitted
-from hpcdash.services.state.journal import Journal, JournalEntry, JournalUnreadable, JournalUnwritable
+from hpcdash.services.state.journal import (
+    Journal,
+    JournalEntry,
+    JournalUnreadable,
+    JournalUnwritable,
+)
 
 T = TypeVar("T")
 
-# How long a line that broke is tried to be opened again, and a scheduler that does not answer is asked again.
+# How long a line that broke is tried to be opened again, and a scheduler that does not answer is
+# asked again.
 _PATIENCE_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 5.0
-# Between two looks: a request that left the login node may still be on its way, and a history is told later.
+# Between two looks: a request that left the login node may still be on its way, and a history is
+# told later.
 _LOOK_AGAIN_SECONDS = 5.0
 # A command on the login node ends this long after its limit at the latest.
 _END_SECONDS = 6.0
@@ -61,9 +70,11 @@ _RECENT_SECONDS = 86_400.0
 
 
 class Search(Struct, frozen=True):
-    """What tells a new job from others: our mark in its comment or ID, or (mark '') its name and when it was sent.
+    """What tells a new job from others: our mark in its comment or ID, or (mark '') its name and
+    when it was sent.
 
-    `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an array by its number.
+    `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an
+    array by its number.
     """
 
     mark: str
@@ -83,14 +94,19 @@ class Sought(Protocol):
 
 
 async def reconcile(
-    store: ClusterStore, again: Sought, report: Report, told: Callable[[str], None] = lambda words: None
+    store: ClusterStore,
+    again: Sought,
+    report: Report,
+    told: Callable[[str], None] = lambda words: None,
 ) -> tuple[Outcome, ...]:
-    """The outcomes with what was unknown looked for, on a line that is opened again, in the queue and in the history.
+    """The outcomes with what was unknown looked for, on a line that is opened again, in the queue
+    and in the history.
 
-    Found: done, `job 93`. Surely not there: not done, `it never arrived`; that takes two looks, the second of them
-    after the command that hands it over has ended on the login node. Where nothing answers for half a minute, and
-    where no history would have a job that ended at once, it stays unknown. What is found out is noted in the journal.
-    `told` gets a line for a person who waits. Raises nothing.
+    Found: done, `job 93`. Surely not there: not done, `it never arrived`; that takes two looks, the
+    second of them after the command that hands it over has ended on the login node. Where nothing
+    answers for half a minute, and where no history would have a job that ended at once, it stays
+    unknown. What is found out is noted in the journal. `told` gets a line for a person who waits.
+    Raises nothing.
     """
     outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
     lost = {
@@ -102,15 +118,23 @@ async def reconcile(
         return report.outcomes
     told(_format_searches(lost.values()))
     commands = {job_id: command for command in again.plan.commands for job_id in command.job_ids}
-    longest = max((commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0)
-    for job_id, found in (await _Looking(store, lost, longest + _END_SECONDS, told).outcomes()).items():
+    longest = max(
+        (commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0
+    )
+    for job_id, found in (
+        await _Looking(store, lost, longest + _END_SECONDS, told).outcomes()
+    ).items():
         outcomes[job_id] = await _store_script(store, commands.get(job_id), found)
         if found.done:
             told(f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}")
     known = tuple(outcomes.values())
-    if report.note_again is not None and (problem := await asyncio.to_thread(report.note_again, known)):
+    if report.note_again is not None and (
+        problem := await asyncio.to_thread(report.note_again, known)
+    ):
         known = tuple(
-            replace(outcome, words=f"{outcome.words}; {problem}") if outcome.job_id in lost else outcome
+            replace(outcome, words=f"{outcome.words}; {problem}")
+            if outcome.job_id in lost
+            else outcome
             for outcome in known
         )
     return known
@@ -118,11 +142,19 @@ async def reconcile(
 
 def _format_searches(searches: Iterable[Search]) -> str:
     marks = [search.mark for search in searches if search.mark]
-    how = f"by its mark {marks[0]}" if len(marks) == 1 else "by their marks" if marks else "by its name"
+    how = (
+        f"by its mark {marks[0]}"
+        if len(marks) == 1
+        else "by their marks"
+        if marks
+        else "by its name"
+    )
     return f"the answer was lost; looking for the job {how}"
 
 
-async def _store_script(store: ClusterStore, command: ActionCommand | None, found: Outcome) -> Outcome:
+async def _store_script(
+    store: ClusterStore, command: ActionCommand | None, found: Outcome
+) -> Outcome:
     if command is None or not found.done:
         return found
     (kept,) = await keep_submitted(store, command, (found,))
@@ -133,7 +165,11 @@ class _Looking:
     """Looks for jobs until each is found, or surely not there, or nothing answers."""
 
     def __init__(
-        self, store: ClusterStore, lost: Mapping[str, Search], longest_seconds: float, told: Callable[[str], None]
+        self,
+        store: ClusterStore,
+        lost: Mapping[str, Search],
+        longest_seconds: float,
+        told: Callable[[str], None],
     ) -> None:
         self._store = store
         self._left = dict(lost)
@@ -171,7 +207,10 @@ class _Looking:
     def _give_up(self, why: str) -> None:
         for job_id, search in self._left.items():
             look = f"look for {search.mark}" if search.mark else "look for its name"
-            words = f"it may or may not have been submitted: {why}. Before you submit again, {look} in the queue"
+            words = (
+                f"it may or may not have been submitted: {why}. Before you submit again, "
+                f"{look} in the queue"
+            )
             if search.mark:
                 words += ", or run: hpcdash journal --settle"
             self._found[job_id] = Outcome(job_id, None, words)
@@ -214,7 +253,9 @@ class _Looking:
         marked = [number for number, is_marked in numbers if is_marked]
         if len(marked or numbers) == 1 and (marked or not search.mark):
             how = "" if search.mark else " (the only one of that name submitted since)"
-            self._end([(job_id, search)], True, f"job {numbers[0][0] if not marked else marked[0]}{how}")
+            self._end(
+                [(job_id, search)], True, f"job {numbers[0][0] if not marked else marked[0]}{how}"
+            )
         elif numbers:
             listed = ", ".join(marked or [number for number, _ in numbers])
             why = "its mark" if marked else "its name"
@@ -228,7 +269,8 @@ class _Looking:
     def _by_user(self) -> list[tuple[str | None, list[tuple[str, Search]]]]:
         users = dict.fromkeys(search.user or self._store.user for search in self._left.values())
         return [
-            (user, [one for one in self._left.items() if (one[1].user or self._store.user) == user]) for user in users
+            (user, [one for one in self._left.items() if (one[1].user or self._store.user) == user])
+            for user in users
         ]
 
     async def _is_on_its_way(self) -> bool:
@@ -247,7 +289,9 @@ class _Looking:
         return False
 
     async def _patiently(self, query: Query[T]) -> T:
-        """The answer of a query, on a line that is opened again where it broke; raises what went wrong last."""
+        """The answer of a query, on a line that is opened again where it broke; raises what went
+        wrong last.
+        """
         gives_up_at: float | None = None
         pause = 0.25
         while True:
@@ -279,22 +323,29 @@ def _array_numbers(table: pa.Table) -> set[str]:
     return set(map(array_of, table["id"].to_pylist()))
 
 
-def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None) -> list[tuple[str, bool]]:
+def _numbers_of(
+    table: pa.Table, search: Search, *, seen: Set[str] | None = None
+) -> list[tuple[str, bool]]:
     """The jobs that may be the one, by number, and whether each has its mark.
 
-    A history (`seen` is what the queue had) need not keep comments: of one without, name and time have to do.
+    A history (`seen` is what the queue had) need not keep comments: of one without, name and time
+    have to do.
     """
     marked: list[str] = []
     if search.mark:
         # An ID that we choose ends with the mark.
         ends = pc.ends_with(table["id"], f"_{search.mark.removeprefix(MARK_START)}")
         # A kill switch may follow it.
-        comments = pc.list_element(pc.split_pattern(pc.fill_null(table["comment"], ""), " ", max_splits=1), 0)
+        comments = pc.list_element(
+            pc.split_pattern(pc.fill_null(table["comment"], ""), " ", max_splits=1), 0
+        )
         found = table.filter(pc.or_(pc.equal(comments, search.mark), ends))
         marked = list(dict.fromkeys(map(array_of, found["id"].to_pylist())))
     if marked or (search.mark and seen is None):
         return [(number, True) for number in marked]
-    since = pc.greater_equal(table["submitted_at"], pa.scalar(search.not_before, table["submitted_at"].type))
+    since = pc.greater_equal(
+        table["submitted_at"], pa.scalar(search.not_before, table["submitted_at"].type)
+    )
     named = pc.and_(since, pc.equal(table["name"], search.name))
     if search.mark:
         named = pc.and_(named, pc.is_null(table["comment"]))
@@ -305,42 +356,57 @@ def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None
 
 
 async def reconcile_noted(
-    store: ClusterStore, journal: Journal, entry: JournalEntry, told: Callable[[str], None] = lambda words: None
+    store: ClusterStore,
+    journal: Journal,
+    entry: JournalEntry,
+    told: Callable[[str], None] = lambda words: None,
 ) -> tuple[Outcome, ...]:
-    """As `settle` for a submission of an earlier run that the journal has; what is found is noted there.
+    """As `settle` for a submission of an earlier run that the journal has; what is found is noted
+    there.
 
     Its outcomes as they are where nothing is unknown, or no mark was noted.
     """
     outcomes = entry.outcomes or tuple(Outcome(job_id, None) for job_id in entry.job_ids)
     # The journal has this machine's time, the queue the cluster's.
     at = datetime.fromtimestamp(store.clock.now() - journal.age_seconds(entry), UTC)
-    searches = {name: replace(one, not_before=at - CLOCKS_APART) for name, one in searches_of(entry).items()}
+    searches = {
+        name: replace(one, not_before=at - CLOCKS_APART) for name, one in searches_of(entry).items()
+    }
     noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches)
     return await reconcile(
-        store, noted, Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)), told
+        store,
+        noted,
+        Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)),
+        told,
     )
 
 
 def searches_of(entry: JournalEntry) -> Mapping[str, Search]:
-    """How the jobs of a noted submission are recognised, by their marks, else a single one by its name; {} where that
-    is not noted."""
+    """How the jobs of a noted submission are recognised, by their marks, else a single one by its
+    name; {} where that is not noted.
+    """
     if entry.verb != Verb.SUBMIT:
         return {}
     not_before = datetime.fromtimestamp(entry.at, UTC) - CLOCKS_APART
-    marked = [(marks[-1], words) for words in entry.commands if (marks := _MARK.findall("\n".join(words)))]
+    marked = [
+        (marks[-1], words) for words in entry.commands if (marks := _MARK.findall("\n".join(words)))
+    ]
     if not marked and len(entry.job_ids) == 1 and entry.names and entry.commands:
         marked = [("", entry.commands[-1])]
     if len(marked) != len(entry.job_ids):
         return {}
     found = {}
     for job_id, (mark, words) in zip(entry.job_ids, marked, strict=True):
-        name = entry.names.get(job_id) or next((word[len(_NAME) :] for word in words if word.startswith(_NAME)), None)
+        name = entry.names.get(job_id) or next(
+            (word[len(_NAME) :] for word in words if word.startswith(_NAME)), None
+        )
         found[job_id] = Search(mark, name, not_before, _account(words) or entry.user)
     return found
 
 
 def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[JournalEntry]:
-    """The submissions to a cluster whose outcome nobody saw and that can be looked for, newest first.
+    """The submissions to a cluster whose outcome nobody saw and that can be looked for, newest
+    first.
 
     Raises JournalUnreadable.
     """
@@ -351,7 +417,11 @@ def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[Jour
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
     """Those of the last day, as of a run that was killed; none where the journal cannot be read."""
     try:
-        return [one for one in unsettled(journal, store.name) if journal.age_seconds(one) < _RECENT_SECONDS]
+        return [
+            one
+            for one in unsettled(journal, store.name)
+            if journal.age_seconds(one) < _RECENT_SECONDS
+        ]
     except JournalUnreadable:
         return []
 
@@ -366,7 +436,9 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
         at = datetime.fromtimestamp(entry.at).astimezone()
         for outcome in await reconcile_noted(store, journal, entry):
             what = f"it is {outcome.words}" if outcome.done else outcome.words
-            said.append(f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {what}")
+            said.append(
+                f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {what}"
+            )
     return said
 
 

@@ -1,11 +1,21 @@
-"""What is wrong with a request by what the cluster offers, and what it comes to, in a line. Pure."""
+"""What is wrong with a request by what the cluster offers, and what it comes to, in a line.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 from hpcdash.backends.script.body import BatchScript, is_spread
 from hpcdash.domain.demand import Demand, LintFinding, unmet
 from hpcdash.domain.offers import Offers, QueueOffer
-from hpcdash.domain.request import INTERACTIVE_KINDS, Request, Slots, SlotType, slot_type_of, slots_of
+from hpcdash.domain.request import (
+    INTERACTIVE_KINDS,
+    Request,
+    Slots,
+    SlotType,
+    slot_type_of,
+    slots_of,
+)
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 
 _WHERE = {
@@ -22,7 +32,11 @@ _WHERE = {
 
 
 def lint_request(
-    request: Request, offers: Offers, script: BatchScript | None = None, *, packs_nodes: bool = False
+    request: Request,
+    offers: Offers,
+    script: BatchScript | None = None,
+    *,
+    packs_nodes: bool = False,
 ) -> tuple[LintFinding, ...]:
     """What does not fit the offers, errors first; each warning of a rendered `script` is one.
 
@@ -30,15 +44,23 @@ def lint_request(
     """
     found = list(unmet(demand_of(request, offers, packs_nodes=packs_nodes), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(LintFinding("warning", "gpu_type", f"{request.gpu_type} is ignored: a slot is a CPU here"))
+        found.append(
+            LintFinding(
+                "warning", "gpu_type", f"{request.gpu_type} is ignored: a slot is a CPU here"
+            )
+        )
     if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
         found.append(LintFinding("warning", "cpus_per_gpu", "ignored: a slot is a CPU here"))
-    found += [LintFinding("warning", "", warning) for warning in (script.warnings if script else ())]
+    found += [
+        LintFinding("warning", "", warning) for warning in (script.warnings if script else ())
+    ]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
 
 
 def slot_type_in(request: Request, offers: Offers) -> SlotType:
-    """What a slot of a request is: as it says, or the site does; else GPUs where its queue has some."""
+    """What a slot of a request is: as it says, or the site does; else GPUs where its queue has
+    some.
+    """
     said = request.slot_type or request.site.slot_type
     queue = offers.queue(request.queue)
     if said is None and request.gpu_type:
@@ -47,8 +69,11 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
 
 
 def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
-    """What a request asks for in all. The scheduler finds the nodes itself for GPUs that are not counted a node; with
-    `packs_nodes` for all slots that are not."""
+    """What a request asks for in all.
+
+    The scheduler finds the nodes itself for GPUs that are not counted a node; with `packs_nodes`
+    for all slots that are not.
+    """
     slots, slot_type = slots_of(request), slot_type_in(request, offers)
     is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
     finds_nodes = slots.is_packed if packs_nodes else is_spread_out
@@ -77,10 +102,12 @@ def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) ->
 
 
 def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:
-    """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and queues are remote.
+    """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and
+    queues are remote.
 
-    An array says what all of its tasks come to; without a time the queue's default holds, of which its
-    limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie together, as with PBS.
+    An array says what all of its tasks come to; without a time the queue's default holds, of which
+    its limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie
+    together, as with PBS.
     """
     slots, slot_type = slots_of(request), slot_type_in(request, offers)
     queue = offers.queue(request.queue)
@@ -94,12 +121,16 @@ def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = Fa
         parts.append(f"× {_counted(tasks, 'task')}{at_once},")
     total = slots.nodes * slots.per_node * tasks
     if request.limit_seconds is not None:
-        parts.append(f"for {_time(request.limit_seconds)} = {_spent(total * request.limit_seconds, unit)}")
+        parts.append(
+            f"for {_time(request.limit_seconds)} = {_spent(total * request.limit_seconds, unit)}"
+        )
     elif queue is not None and queue.limit_seconds is not None:
         most = _spent(total * queue.limit_seconds, unit)
         parts.append(f"for at most the queue's {_time(queue.limit_seconds)} (up to {most})")
     else:
-        parts.append("without a time limit" if queue is not None else "for the queue's maximum time")
+        parts.append(
+            "without a time limit" if queue is not None else "for the queue's maximum time"
+        )
     notes = [" ".join(parts).replace(",,", ",")]
     if slots.slots and slots.spare:
         notes.append(f"{slots.spare} more than the {slots.slots} asked for")

@@ -1,4 +1,6 @@
-"""The parts of a broken-off submission of an array's tasks that were sent, as the journal has them."""
+"""The parts of a broken-off submission of an array's tasks that were sent, as the journal has
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,31 @@ from hpcdash.services.submit.recovery import reconcile_noted
 
 
 class SentParts(Struct, frozen=True):
-    """Parts of a broken-off submission: their ids in the journal, their tasks, and the job of the last one."""
+    """Parts of a broken-off submission: their ids in the journal, their tasks, and the job of the
+    last one.
+    """
 
     names: tuple[str, ...] = ()
     tasks: ArrayTasks | None = None
     last_job: str = ""
 
 
-async def find_sent_parts(store: ClusterStore, journal: Journal, array_id: str, wanted: ArrayTasks) -> SentParts:
-    """The parts of the newest submission of some of the `wanted` tasks that were sent, where others were not.
+async def find_sent_parts(
+    store: ClusterStore, journal: Journal, array_id: str, wanted: ArrayTasks
+) -> SentParts:
+    """The parts of the newest submission of some of the `wanted` tasks that were sent, where others
+    were not.
 
-    One that nobody saw the end of is looked for by its mark. Raises UsageError where it is not known whether it was
-    sent, JournalUnreadable, and what keeps the cluster from answering.
+    One that nobody saw the end of is looked for by its mark. Raises UsageError where it is not
+    known whether it was sent, JournalUnreadable, and what keeps the cluster from answering.
     """
     entries = [
         one
         for one in (await asyncio.to_thread(journal.read))[0]
-        if one.cluster == store.name and one.verb == Verb.SUBMIT and one.parts and array_of(one.parts[0]) == array_id
+        if one.cluster == store.name
+        and one.verb == Verb.SUBMIT
+        and one.parts
+        and array_of(one.parts[0]) == array_id
     ]
     if not entries:
         return SentParts()
@@ -57,20 +67,27 @@ async def find_sent_parts(store: ClusterStore, journal: Journal, array_id: str, 
             sent[name] = job
     if len(sent) == len(parts) or not sent:
         return SentParts()
-    return SentParts(tuple(sent), joined_tasks(task for name in sent for task in _tasks_in(name)), [*sent.values()][-1])
+    return SentParts(
+        tuple(sent),
+        joined_tasks(task for name in sent for task in _tasks_in(name)),
+        [*sent.values()][-1],
+    )
 
 
 async def _submitted_job(store: ClusterStore, journal: Journal, entry: JournalEntry) -> str:
     """The new job of a part; '' where it was surely not submitted."""
     (name,) = entry.job_ids
     if entry.state == "running":
-        raise UsageError(f"{name} is being submitted again already", "Wait for it: J shows how it ends.")
+        raise UsageError(
+            f"{name} is being submitted again already", "Wait for it: J shows how it ends."
+        )
     (outcome,) = entry.outcomes or (Outcome(name, None),)
     if outcome.done is None:
         (outcome,) = await reconcile_noted(store, journal, entry)
     if outcome.done is None:
         raise UsageError(
-            f"{name} may have been submitted again: {outcome.words}", "hpcdash journal --settle looks for it."
+            f"{name} may have been submitted again: {outcome.words}",
+            "hpcdash journal --settle looks for it.",
         )
     return outcome.new_job if outcome.done else ""
 
@@ -85,7 +102,9 @@ async def job_to_wait_for(store: ClusterStore, sent: SentParts) -> str:
     if not sent.last_job:
         return ""
     try:
-        table = (await store.ask(store.backend.queue.jobs(JobScope(job_ids=(sent.last_job,))))).table
+        table = (
+            await store.ask(store.backend.queue.jobs(JobScope(job_ids=(sent.last_job,))))
+        ).table
     except NoSuchJob:
         return ""
     return sent.last_job if any(state not in ENDED for state in table["state"].to_pylist()) else ""

@@ -1,4 +1,6 @@
-"""Launches that programs asked for over HTTP, in the state database: each once by its key, whatever ends in between."""
+"""Launches that programs asked for over HTTP, in the state database: each once by its key, whatever
+ends in between.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ class Stage(StrEnum):
 
 
 class ServedLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch. `client` is the name of the token it came with, `key` that client's own (None: none was given).
+    """A launch.
 
-    `digest` tells the request from any other. `mark` is in the comment of its job. `tasks` counts its jobs by their
-    state once they have ended. `words` are what else was said of its submission.
+    `client` is the name of the token it came with, `key` that client's own (None: none was given).
+
+    `digest` tells the request from any other. `mark` is in the comment of its job. `tasks` counts
+    its jobs by their state once they have ended. `words` are what else was said of its submission.
     """
 
     launch_id: str
@@ -63,9 +67,19 @@ class ServedLaunches:
     def add(self, launch: ServedLaunch) -> bool:
         """Whether it is new: its client has used its key for no other."""
         sql = "INSERT OR IGNORE INTO served_launches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        too_old = "DELETE FROM served_launches WHERE rowid <= (SELECT max(rowid) FROM served_launches) - ?"
+        too_old = (
+            "DELETE FROM served_launches WHERE rowid <= (SELECT max(rowid) FROM "
+            "served_launches) - ?"
+        )
         values = (
-            *(launch.launch_id, self._cluster, launch.client, launch.key, launch.account, launch.at),
+            *(
+                launch.launch_id,
+                self._cluster,
+                launch.client,
+                launch.key,
+                launch.account,
+                launch.at,
+            ),
             *(launch.stage.value, _content(launch), launch.record.request),
         )
         return self._database.write((too_old, (MOST_SERVED,)), (sql, values)) > 0
@@ -103,11 +117,16 @@ class ServedLaunches:
 
     def request(self, launch: ServedLaunch) -> str:
         """The text of its request."""
-        rows = self._database.read("SELECT request FROM served_launches WHERE id = ?", launch.launch_id)
+        rows = self._database.read(
+            "SELECT request FROM served_launches WHERE id = ?", launch.launch_id
+        )
         return "".join(text for (text,) in rows)
 
     def _read(self, condition: str, *values: str, most: int = MOST_SERVED) -> list[ServedLaunch]:
-        sql = f"SELECT content FROM served_launches WHERE cluster = ? AND {condition} ORDER BY at DESC LIMIT ?"
+        sql = (
+            f"SELECT content FROM served_launches WHERE cluster = ? AND {condition} ORDER BY at "
+            f"DESC LIMIT ?"
+        )
         try:
             rows = self._database.read(sql, self._cluster, *values, most)
         except StateUnusable:
@@ -119,4 +138,6 @@ class ServedLaunches:
 
 def _content(launch: ServedLaunch) -> str:
     # The request has a column of its own: lists are read without it.
-    return msgspec.json.encode(msgspec.structs.replace(launch, record=replace(launch.record, request=""))).decode()
+    return msgspec.json.encode(
+        msgspec.structs.replace(launch, record=replace(launch.record, request=""))
+    ).decode()

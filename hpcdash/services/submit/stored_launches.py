@@ -1,4 +1,6 @@
-"""The folders that launches of a cluster left there: how large and old they are, and which may be removed."""
+"""The folders that launches of a cluster left there: how large and old they are, and which may be
+removed.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,12 @@ _LIMIT_SECONDS = 120.0
 
 
 class StoredLaunch(Struct, frozen=True):
-    """A launch whose folder is there. `state` is completed, ended, unfinished or unknown; `ended_at` in epoch seconds.
+    """A launch whose folder is there.
 
-    `kib` and `files` are None where its folder cannot be seen; `why_kept` is '' where it may be removed.
+    `state` is completed, ended, unfinished or unknown; `ended_at` in epoch seconds.
+
+    `kib` and `files` are None where its folder cannot be seen; `why_kept` is '' where it may be
+    removed.
     """
 
     record: LaunchRecord
@@ -46,13 +51,17 @@ class StoredLaunch(Struct, frozen=True):
 
 
 async def read_stored_launches(
-    store: ClusterStore, records: LaunchRecords, *, least_age_seconds: float = 0.0, also_failed: bool = False
+    store: ClusterStore,
+    records: LaunchRecords,
+    *,
+    least_age_seconds: float = 0.0,
+    also_failed: bool = False,
 ) -> tuple[StoredLaunch, ...]:
     """Those of this cluster that were launched from here, the oldest first.
 
-    Of them those may be removed that completed (or ended, with `also_failed`) so long ago, that no job names that has
-    not ended, and that hold nothing but what was staged and logs. Raises what keeps the cluster from answering, and
-    StateUnusable.
+    Of them those may be removed that completed (or ended, with `also_failed`) so long ago, that no
+    job names that has not ended, and that hold nothing but what was staged and logs. Raises what
+    keeps the cluster from answering, and StateUnusable.
     """
     found = await asyncio.to_thread(records.present)
     if not found:
@@ -83,11 +92,15 @@ async def read_stored_launches(
             why = "it ended later than that" if ended_at else "when it ended is not known"
         if not why and record.job_id in unread:
             why = "what it found of nodes is not read yet"
-        stored.append(StoredLaunch(record, state, ended_at, folder.kib, folder.files, why or folder.why_kept))
+        stored.append(
+            StoredLaunch(record, state, ended_at, folder.kib, folder.files, why or folder.why_kept)
+        )
     return tuple(stored)
 
 
-def _state(record: LaunchRecord, rows: Sequence[Row], living: LivingJobs) -> tuple[str, float | None]:
+def _state(
+    record: LaunchRecord, rows: Sequence[Row], living: LivingJobs
+) -> tuple[str, float | None]:
     number = number_of(record.job_id)
     if number and any(number_of(str(row["id"])) == number for row in living.rows):
         return "unfinished", None
@@ -113,7 +126,10 @@ def _why_kept(record: LaunchRecord, state: str, *, also_failed: bool) -> str:
 
 
 async def remove_stored(store: ClusterStore, records: LaunchRecords, launch: StoredLaunch) -> str:
-    """Remove a folder, which is looked at once more; '' where it is gone, else why it stays. Raises StateUnusable."""
+    """Remove a folder, which is looked at once more; '' where it is gone, else why it stays.
+
+    Raises StateUnusable.
+    """
     record = launch.record
     left = await remove_folder(store, record.folder, record.sums, record.run_as, "", has_run=True)
     if not left:
@@ -125,16 +141,22 @@ async def remove_unused_libraries(store: ClusterStore, roots: Sequence[str]) -> 
     """Remove each library that no launch below these folders has: (how many, how many KiB)."""
     argv = remove_libraries_argv(roots)
     try:
-        answer = await store.act(ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS))
+        answer = await store.act(
+            ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS)
+        )
     except HpcdashError:
         # It is looked at another time.
         return 0, 0
-    sizes = [int(line) for line in answer.stdout.decode("ascii", "replace").split() if line.isdecimal()]
+    sizes = [
+        int(line) for line in answer.stdout.decode("ascii", "replace").split() if line.isdecimal()
+    ]
     return len(sizes), sum(sizes)
 
 
 def library_roots(launches: Sequence[StoredLaunch]) -> tuple[str, ...]:
-    """The folders that launches may have their library below: their own, and one above, of a function's."""
+    """The folders that launches may have their library below: their own, and one above, of a
+    function's.
+    """
     found: dict[str, None] = {}
     for one in launches:
         parent = one.record.folder.rpartition("/")[0]

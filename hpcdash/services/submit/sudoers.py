@@ -1,4 +1,6 @@
-"""How one account submits jobs as others: the sudo rules, and root's program that keeps their launches."""
+"""How one account submits jobs as others: the sudo rules, and root's program that keeps their
+launches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import UsageError
 from hpcdash.private_files import WEAK_SPOT
 
-# Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell acts on.
+# Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell
+# acts on.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]{0,199}")
 # sudo takes these for its aliases, of which ALL is everybody.
 _ALIAS = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -24,15 +27,19 @@ _LOG = "^(job([.][0-9]+)?|[0-9]+(_[0-9]+)?)([.]rank-[0-9]+)?[.](out|err)$"
 
 
 def unstaged_file(*passed_over: str) -> str:
-    """Shell that prints a file of a launch's folder that was neither staged nor is a log, nor of these patterns, or
-    that was staged and is not as it was."""
+    """Shell that prints a file of a launch's folder that was neither staged nor is a log, nor of
+    these patterns, or that was staged and is not as it was.
+    """
     others = "".join(f'! -path "{pattern}" ' for pattern in passed_over)
-    # What was staged is named twice or more, the rest once. A line break in a name would make two of it.
+    # What was staged is named twice or more, the rest once. A line break in a name would make two
+    # of it.
     return (
         '{ find . -name "*[[:cntrl:]]*" | sed "s/.*/a name with a control character/" | head -n 1; '
         "{ cut -c 67- SHA256SUMS; cut -c 67- SHA256SUMS; find . ! -type d "
-        f'! -path "./SHA256SUMS" {others}! -path "*/__pycache__/*" | cut -c 3-; }} | sort | uniq -u | '
-        f"grep -vE '{_LOG}' | head -n 1; sha256sum --quiet -c SHA256SUMS 2>&1 | head -n 1; }} | head -n 1"
+        f'! -path "./SHA256SUMS" {others}! -path "*/__pycache__/*" | cut -c 3-; }} | sort | uniq '
+        f"-u | "
+        f"grep -vE '{_LOG}' | head -n 1; sha256sum --quiet -c SHA256SUMS 2>&1 | head -n 1; }} | "
+        f"head -n 1"
     )
 
 
@@ -213,19 +220,27 @@ def sudoers_text(
     launch_program: str,
     env_file: str = "",
 ) -> str:
-    """A drop-in for /etc/sudoers.d: what `account` may run, without a password, as the members of `group`.
+    """A drop-in for /etc/sudoers.d: what `account` may run, without a password, as the members of
+    `group`.
 
-    The scheduler's `commands`, and the launch program; as nobody of uid 0, whatever the name, and in an environment of
-    sudo's, with what `env_file` sets. Raises UsageError for a name or path that sudo would read as something else.
+    The scheduler's `commands`, and the launch program; as nobody of uid 0, whatever the name, and
+    in an environment of sudo's, with what `env_file` sets. Raises UsageError for a name or path
+    that sudo would read as something else.
     """
     if not ACCOUNT_NAME.fullmatch(account) or _ALIAS.fullmatch(account):
         raise UsageError(
-            f"{account!r} is not a valid account name for sudo rules", "Write a login name: --account launcher"
+            f"{account!r} is not a valid account name for sudo rules",
+            "Write a login name: --account launcher",
         )
     if account == "root":
-        raise UsageError("root needs no rules", "Give the account that hpcdash runs as: --account launcher")
+        raise UsageError(
+            "root needs no rules", "Give the account that hpcdash runs as: --account launcher"
+        )
     if not _GROUP.fullmatch(group):
-        raise UsageError(f"{group!r} is not a valid group name for sudo rules", "Write a group name: --group hpcusers")
+        raise UsageError(
+            f"{group!r} is not a valid group name for sudo rules",
+            "Write a group name: --group hpcusers",
+        )
     _check_path("--bin", "the commands' folder", bin_folder)
     _check_path("--storage-root", "the storage root", storage_root)
     _check_path("launch_program", "the launch program", launch_program)
@@ -246,14 +261,20 @@ def sudoers_text(
         f"#\n"
         f"# Root first sets up, on every machine that {account} submits from:\n"
         f"{setup}"
-        f"# Every folder above these two has to be root's, with nobody else who may write there (namei -l PATH).\n"
+        f"# Every folder above these two has to be root's, with nobody else who may write there "
+        f"(namei -l PATH).\n"
         f"# Then root checks and installs these rules, saved as RULES:\n"
-        f"#   visudo -c -f RULES && install -o root -m 0440 RULES /etc/sudoers.d/{account.replace('.', '_')}\n"
+        f"#   visudo -c -f RULES && install -o root -m 0440 RULES "
+        f"/etc/sudoers.d/{account.replace('.', '_')}\n"
         f"#\n"
-        f"# What the rules give away: {account}, and whoever breaks into it, can run any program as any member of\n"
-        f"# {group}. Submitting a job means that, and srun and salloc run a program at once, salloc on this very\n"
-        f"# machine. So nobody may be in {group} who can do more than an ordinary user: no system account (munge\n"
-        f"# and slurm can run jobs as anyone), nobody with sudo rules, nobody in a group such as docker or disk.\n"
+        f"# What the rules give away: {account}, and whoever breaks into it, can run any program "
+        f"as any member of\n"
+        f"# {group}. Submitting a job means that, and srun and salloc run a program at once, "
+        f"salloc on this very\n"
+        f"# machine. So nobody may be in {group} who can do more than an ordinary user: no system "
+        f"account (munge\n"
+        f"# and slurm can run jobs as anyone), nobody with sudo rules, nobody in a group such as "
+        f"docker or disk.\n"
         f"# The rules themselves exclude accounts of uid 0 alone. Who is in {group}:\n"
         f"#   getent group {group}    and those whose primary group it is: getent passwd\n"
         f"{defaults}"
@@ -262,7 +283,10 @@ def sudoers_text(
 
 
 def program_text(storage_root: str) -> str:
-    """The launch program, in POSIX sh, with the storage root fixed in it. Raises UsageError for a path that is none."""
+    """The launch program, in POSIX sh, with the storage root fixed in it.
+
+    Raises UsageError for a path that is none.
+    """
     _check_path("--storage-root", "the storage root", storage_root)
     filled = _PROGRAM.replace("@WEAK_SPOT@", WEAK_SPOT).replace("@UNSTAGED_FILE@", UNSTAGED_FILE)
     return filled.replace("@ROOT@", storage_root)
@@ -285,5 +309,6 @@ def program_argv(account: str, launch_program: str, verb: str, *words: str) -> t
 def _check_path(option: str, what: str, path: str) -> None:
     if not PLAIN_PATH.fullmatch(path):
         raise UsageError(
-            f"{path!r} cannot be {what} here", f"{option}: write an absolute path of letters, digits and ._@+- only."
+            f"{path!r} cannot be {what} here",
+            f"{option}: write an absolute path of letters, digits and ._@+- only.",
         )

@@ -1,4 +1,6 @@
-"""Which file is a job's switch, and who says so: its launch, environment, script, else what a person named."""
+"""Which file is a job's switch, and who says so: its launch, environment, script, else what a
+person named.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +55,17 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAMED = "SELECT path FROM switches WHERE cluster = ? AND kind = ?"
 _NEWEST = "ORDER BY id DESC LIMIT 1"
 _COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "comment", "_tasks")
-# Clocks of a file server and a controller are this far apart at the most, or an end is taken for one before the drop.
+# Clocks of a file server and a controller are this far apart at the most, or an end is taken for
+# one before the drop.
 CLOCKS_APART_SECONDS = 2.0
 
 
 class Naming(Struct, frozen=True):
-    """A switch's absolute path and in words who names it; `path` is '' where nobody does, or nothing that can be one:
-    then `problem` says why.
+    """A switch's absolute path and in words who names it; `path` is '' where nobody does, or
+    nothing that can be one: then `problem` says why.
 
-    `also` is another path that a person named here before, '' where there is none. `is_remembered`: so was `path`.
+    `also` is another path that a person named here before, '' where there is none. `is_remembered`:
+    so was `path`.
     """
 
     path: str = ""
@@ -72,7 +76,10 @@ class Naming(Struct, frozen=True):
 
 
 class SwitchNames:
-    """Finds them for one cluster's jobs. `folder` is where launches and named paths are remembered; None: nowhere."""
+    """Finds them for one cluster's jobs.
+
+    `folder` is where launches and named paths are remembered; None: nowhere.
+    """
 
     def __init__(self, store: ClusterStore, folder: Path | None) -> None:
         self.store = store
@@ -98,7 +105,9 @@ class SwitchNames:
         """What is named as an absolute path, or why it can be none."""
         if named is None and row["user"] and row["user"] != self.store.user:
             who = f"what {row['user']} shows to others"
-            return Naming(problem=f"no {kind.words} is named in the comment of {job_id} or in {who}")
+            return Naming(
+                problem=f"no {kind.words} is named in the comment of {job_id} or in {who}"
+            )
         if named is None:
             return Naming(problem=f"no {kind.words} is set in the launch or the script of {job_id}")
         whole = absolute_path(named.path, row["work_dir"])
@@ -107,7 +116,9 @@ class SwitchNames:
             problem = f"{whole!r} ({named.whence}) cannot be its {kind.words}: {wrong}"
         return Naming("" if problem else whole, named.whence, problem)
 
-    def remembered(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> NamedSwitch | None:
+    def remembered(
+        self, kind: SwitchKind, job_id: str, name: str, owner: str
+    ) -> NamedSwitch | None:
         """What a person named for this job, else for another of its name."""
         if path := self.memory.of_job(kind, job_id, name):
             return NamedSwitch(path, "set here for this job before")
@@ -123,13 +134,17 @@ class SwitchNames:
             return None
         return None if record is None else requested_switch(kind, record.request)
 
-    async def find_declared(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
+    async def find_declared(
+        self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail
+    ) -> NamedSwitch | None:
         """What the scheduler tells of the job's environment, else its script."""
         for field in TOLD_OF_ENVIRONMENT:
             variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
             if named := switch_in_environment(kind, variables, f"the job's {field}"):
                 return named
-        if row["user"] != self.store.user and (named := comment_switch(kind, str(row["comment"] or ""))):
+        if row["user"] != self.store.user and (
+            named := comment_switch(kind, str(row["comment"] or ""))
+        ):
             # A scheduler may show a script to its owner alone.
             return named
         try:
@@ -170,42 +185,71 @@ class SwitchMemory:
         self.cluster = cluster
 
     def remember(self, kind: SwitchKind, job_id: str, name: str, user: str, path: str) -> None:
-        """Keep a path for a job; one that is kept already is not written again. Raises StateUnusable."""
+        """Keep a path for a job; one that is kept already is not written again.
+
+        Raises StateUnusable.
+        """
         is_kept = self.of_job(kind, job_id, name) == path and self.of_name(kind, name, user) == path
         # The database cannot hold bytes that are no UTF-8.
         if self._database is None or is_kept or _SURROGATE.search(path + name + user):
             return
-        self._database.write(switch_statement(self.cluster, kind, user, name, number_of(job_id), path, time.time()))
+        self._database.write(
+            switch_statement(self.cluster, kind, user, name, number_of(job_id), path, time.time())
+        )
 
     def forget(self, kind: SwitchKind, job_id: str, name: str, user: str) -> tuple[str, ...]:
-        """Keep no path for a job and others of its name; returns those that were kept. Raises StateUnusable."""
-        kept = tuple(dict.fromkeys(filter(None, (self.of_job(kind, job_id, name), self.of_name(kind, name, user)))))
+        """Keep no path for a job and others of its name; returns those that were kept.
+
+        Raises StateUnusable.
+        """
+        kept = tuple(
+            dict.fromkeys(
+                filter(None, (self.of_job(kind, job_id, name), self.of_name(kind, name, user)))
+            )
+        )
         if kept:
             self.remember(kind, job_id, name, user, "")
         return kept
 
     def mark(self, kind: SwitchKind, path: str, mark: LogMark) -> None:
-        """Keep how long the logs of one who looks for a switch were as it was dropped. Raises StateUnusable."""
+        """Keep how long the logs of one who looks for a switch were as it was dropped.
+
+        Raises StateUnusable.
+        """
         if self._database is None or _SURROGATE.search(path + "".join(mark.sizes)):
             return
-        self._database.write(mark_statement(self.cluster, kind, path, mark.job_id, mark.sizes, time.time()))
+        self._database.write(
+            mark_statement(self.cluster, kind, path, mark.job_id, mark.sizes, time.time())
+        )
 
     def mark_of(self, kind: SwitchKind, path: str) -> LogMark | None:
         """That of the last time it was dropped from here."""
         found = self._newest(
-            "SELECT job_id, sizes FROM log_marks WHERE cluster = ? AND kind = ? AND path = ?", kind, path
+            "SELECT job_id, sizes FROM log_marks WHERE cluster = ? AND kind = ? AND path = ?",
+            kind,
+            path,
         )
         return None if found is None else LogMark(found[0], json.loads(found[1]))
 
     def of_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
-        """What was named for this job last, '' for nothing; numbers are used again, so the name counts too."""
+        """What was named for this job last, '' for nothing; numbers are used again, so the name
+        counts too.
+        """
         number = number_of(job_id)
-        found = self._newest(f"{_NAMED} AND number = ? AND name = ? {_NEWEST}", kind, number, name) if number else None
+        found = (
+            self._newest(f"{_NAMED} AND number = ? AND name = ? {_NEWEST}", kind, number, name)
+            if number
+            else None
+        )
         return found[0] if found else ""
 
     def of_name(self, kind: SwitchKind, name: str, user: str) -> str:
         """What was named last for a job of this name and owner, '' for nothing."""
-        found = self._newest(f"{_NAMED} AND name = ? AND user = ? {_NEWEST}", kind, name, user) if name else None
+        found = (
+            self._newest(f"{_NAMED} AND name = ? AND user = ? {_NEWEST}", kind, name, user)
+            if name
+            else None
+        )
         return found[0] if found else ""
 
     def _newest(self, sql: str, *values: str) -> tuple[Any, ...] | None:
@@ -218,7 +262,9 @@ class SwitchMemory:
 
 
 def living_table(store: ClusterStore) -> pa.Table:
-    """What lives of one's own jobs and of everyone's, each once, with its job or array as `_unit`."""
+    """What lives of one's own jobs and of everyone's, each once, with its job or array as
+    `_unit`.
+    """
     parts: list[pa.Table] = []
     for kind in (Kind.MINE, Kind.EVERYONE):
         table = store.table(kind)
@@ -226,21 +272,34 @@ def living_table(store: ClusterStore) -> pa.Table:
             continue
         plain = pa.table(
             {
-                name: as_array(table[name]).cast(JOBS.field(name).type if name == "_tasks" else pa.string())
+                name: as_array(table[name]).cast(
+                    JOBS.field(name).type if name == "_tasks" else pa.string()
+                )
                 for name in _COLUMNS
             }
         )
         plain = plain.append_column("_unit", pc.coalesce(plain["array_id"], plain["id"]))
-        plain = plain.filter(pc.invert(pc.is_in(plain["state"], pa.array([str(state) for state in ENDED]))))
-        parts.append(plain.filter(pc.invert(pc.is_in(plain["id"], as_array(parts[0]["id"])))) if parts else plain)
+        plain = plain.filter(
+            pc.invert(pc.is_in(plain["state"], pa.array([str(state) for state in ENDED])))
+        )
+        parts.append(
+            plain.filter(pc.invert(pc.is_in(plain["id"], as_array(parts[0]["id"]))))
+            if parts
+            else plain
+        )
     if not parts:
-        columns = {name: pa.array([], pa.int64() if name == "_tasks" else pa.string()) for name in _COLUMNS}
+        columns = {
+            name: pa.array([], pa.int64() if name == "_tasks" else pa.string()) for name in _COLUMNS
+        }
         return pa.table({**columns, "_unit": pa.array([], pa.string())})
     return pa.concat_tables(parts)
 
 
-def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()) -> SwitchProgress:
-    """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended with status 0.
+def progress_of(
+    rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()
+) -> SwitchProgress:
+    """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended
+    with status 0.
 
     Those whose ids are among `were_living` lived when it was dropped, whatever the clocks say.
     """
@@ -260,7 +319,9 @@ def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Coll
             continue
         ended += count
         ids.append(str(row["id"]))
-        is_clean = row["state"] == JobState.COMPLETED and not row["exit_code"] and not row["exit_signal"]
+        is_clean = (
+            row["state"] == JobState.COMPLETED and not row["exit_code"] and not row["exit_signal"]
+        )
         clean += count if is_clean else 0
         if not is_clean:
             badly[_format_end(row)] += count
@@ -281,15 +342,28 @@ def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
     except tomllib.TOMLDecodeError:
         return None
     environment = request.get("environment")
-    given = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, dict) else {}
+    given = (
+        {str(name): str(value) for name, value in environment.items()}
+        if isinstance(environment, dict)
+        else {}
+    )
     named = switch_in_environment(kind, given, "its request")
     if named is None and (path := str(request.get(f"{kind}_switch", ""))):
         named = NamedSwitch(path, f"{kind}_switch in its request")
     work_dir = str(request.get("work_dir", ""))
-    return None if named is None else NamedSwitch(absolute_path(named.path, work_dir or None), named.whence)
+    return (
+        None
+        if named is None
+        else NamedSwitch(absolute_path(named.path, work_dir or None), named.whence)
+    )
 
 
 def known_values(row: Row, backend: Backend) -> dict[str, str]:
     """What of a job's environment its row tells."""
-    known = {"USER": row["user"], "LOGNAME": row["user"], "PWD": row["work_dir"], **backend.detail.variables(row)}
+    known = {
+        "USER": row["user"],
+        "LOGNAME": row["user"],
+        "PWD": row["work_dir"],
+        **backend.detail.variables(row),
+    }
     return {name: str(value) for name, value in known.items() if value}

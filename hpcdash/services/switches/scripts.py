@@ -18,9 +18,10 @@ LOG_SECONDS = 10.0
 ACT_SECONDS = 20.0
 _MOST_WRITTEN = 64 << 10
 
-# $1 a token that no file's name can forge, $2 the folder, $3 the file's name in it, $4 the job's owner or ''.
-# Prints `TOKENkey value\n` for each thing that is known, and the token last. No time of a file is in POSIX's commands
-# by the second: both kinds of stat are tried.
+# $1 a token that no file's name can forge, $2 the folder, $3 the file's name in it, $4 the job's
+# owner or ''.
+# Prints `TOKENkey value\n` for each thing that is known, and the token last. No time of a file is
+# in POSIX's commands by the second: both kinds of stat are tried.
 _LOOK = r"""
 LC_ALL=C TZ=UTC0; export LC_ALL TZ
 token=$1 folder=$2 file=./$3 owner=$4
@@ -49,8 +50,8 @@ else
 fi
 printf '%s' "$token"
 """
-# $1 the folder, $2 where it really is, $3 the file's name, $4 the job's owner or ''. With noclobber the file is opened
-# with O_EXCL, which follows no link, not one to nowhere either.
+# $1 the folder, $2 where it really is, $3 the file's name, $4 the job's owner or ''. With noclobber
+# the file is opened with O_EXCL, which follows no link, not one to nowhere either.
 _DROP = r"""
 LC_ALL=C; export LC_ALL
 there=$2 file=./$3
@@ -109,11 +110,18 @@ def _parts(path: str) -> tuple[str, str]:
 
 
 def look_query(path: str, owner: str) -> Query[SwitchLook]:
-    """What is at an absolute path without `..`; parse raises UnreadableOutput where the answer was cut."""
+    """What is at an absolute path without `..`; parse raises UnreadableOutput where the answer was
+    cut.
+    """
     token = f"\x1e{secrets.token_hex(8)}"
     argv = ("sh", "-c", _LOOK, "sh", token, *_parts(path), owner)
     command = ("ls", "-ld", path)
-    return Query(argv, partial(_parse_look, path=path, token=token), limit_seconds=LOOK_SECONDS, command=command)
+    return Query(
+        argv,
+        partial(_parse_look, path=path, token=token),
+        limit_seconds=LOOK_SECONDS,
+        command=command,
+    )
 
 
 def _parse_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
@@ -141,14 +149,19 @@ def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> Action
 
 
 def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
-    """Remove what was looked at, where it still is that: a small file no larger than then, a link itself, a FIFO."""
+    """Remove what was looked at, where it still is that: a small file no larger than then, a link
+    itself, a FIFO.
+    """
     folder, name = _parts(look.path)
     most = min(look.file.size or 0, MOST_SWITCH_BYTES)
     argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name, str(look.thing), str(most))
     done = f"removed {look.path}, created by {look.file.owner or 'somebody'}"
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
     if look.thing is Thing.FILE:
-        shown = f"remove the {f'file {look.path}, at most {most} bytes' if most else f'empty file {look.path}'}"
+        shown = (
+            f"remove the "
+            f"{f'file {look.path}, at most {most} bytes' if most else f'empty file {look.path}'}"
+        )
     elif look.thing is Thing.LINK:
         shown = f"remove the link {look.path}, not its target"
     else:
@@ -175,19 +188,24 @@ def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[O
 def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Chunk, ...]]:
     """What was written since into some files, and how long ago.
 
-    `read` are the bytes of each that are known; of what follows there are 64 KiB at the most, of None nothing.
+    `read` are the bytes of each that are known; of what follows there are 64 KiB at the most, of
+    None nothing.
     """
     ranges = [
         FileRange(path, count or 0, 0 if count is None else _MOST_WRITTEN)
         for path, count in zip(paths, read, strict=True)
     ]
-    return files_query(ranges, limit_seconds=LOG_SECONDS, command=("tail", *paths[:1]), with_age=True)
+    return files_query(
+        ranges, limit_seconds=LOG_SECONDS, command=("tail", *paths[:1]), with_age=True
+    )
 
 
 def values_query(names: Sequence[str]) -> Query[dict[str, str]]:
     """What some variables are on the login node; those that are not set are left out."""
     script = 'for name do printf "%s\\036" "$(printenv "$name")"; done'
-    return Query(("sh", "-c", script, "sh", *names), partial(_read_values, names=tuple(names)), LOOK_SECONDS)
+    return Query(
+        ("sh", "-c", script, "sh", *names), partial(_read_values, names=tuple(names)), LOOK_SECONDS
+    )
 
 
 def _read_values(answer: Answer, *, names: tuple[str, ...]) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of it."""
+"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of
+it.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ class Switch(Struct, frozen=True):
 
 
 class Namesakes(Struct, frozen=True):
-    """The living jobs that name a switch, those of its own job first; `note` says in words which could not be read."""
+    """The living jobs that name a switch, those of its own job first; `note` says in words which
+    could not be read.
+    """
 
     rows: tuple[Row, ...]
     note: str = ""
@@ -109,7 +113,10 @@ class Namesakes(Struct, frozen=True):
 
 
 class JobSwitches:
-    """The switches of one cluster's jobs. `folder` is where launches and named paths are remembered; None: nowhere."""
+    """The switches of one cluster's jobs.
+
+    `folder` is where launches and named paths are remembered; None: nowhere.
+    """
 
     def __init__(self, actions: Actions, folder: Path | None) -> None:
         self.actions = actions
@@ -119,13 +126,17 @@ class JobSwitches:
     # -- where it is
 
     async def find(self, job_id: str, kind: SwitchKind, path: str = "") -> Switch:
-        """The switch of a job: `path` where a person names it, else as it was launched, told, scripted or remembered.
+        """The switch of a job: `path` where a person names it, else as it was launched, told,
+        scripted or remembered.
 
-        Raises NoSuchJob, UsageError for a path that can be none, and what keeps the cluster from answering.
+        Raises NoSuchJob, UsageError for a path that can be none, and what keeps the cluster from
+        answering.
         """
         store = self.store
         await store.open()
-        detail, rows = await asyncio.gather(store.fetch_detail(job_id), self.actions.rows_of((array_of(job_id),)))
+        detail, rows = await asyncio.gather(
+            store.fetch_detail(job_id), self.actions.rows_of((array_of(job_id),))
+        )
         row = detail.job.to_pylist()[0]
         name, owner = str(row["name"] or ""), str(row["user"] or "")
         if path:
@@ -141,13 +152,17 @@ class JobSwitches:
         if not switch.named_by_person:
             return ""
         try:
-            self.names.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
+            self.names.memory.remember(
+                switch.kind, switch.job_id, switch.name, switch.owner, switch.path
+            )
         except StateUnusable as error:
             return f"could not remember the path: {error.message}"
         return ""
 
     def forget(self, switch: Switch) -> str:
-        """Forget the paths remembered for its job and for jobs of that name; returns what happened, in words."""
+        """Forget the paths remembered for its job and for jobs of that name; returns what happened,
+        in words.
+        """
         try:
             kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
         except StateUnusable as error:
@@ -155,7 +170,9 @@ class JobSwitches:
         return f"forgotten: {', '.join(kept)}" if kept else "nothing was remembered"
 
     def mark(self, switch: Switch, log: SwitchLog) -> str:
-        """Keep how long its log was as it was dropped; in words why it could not be, '' where it was."""
+        """Keep how long its log was as it was dropped; in words why it could not be, '' where it
+        was.
+        """
         if log.now is None:
             return ""
         try:
@@ -179,7 +196,9 @@ class JobSwitches:
             raise
 
     async def namesakes(self, switch: Switch) -> Namesakes:
-        """The living jobs that name the same file: of the lists there are, one's own and those that look alike."""
+        """The living jobs that name the same file: of the lists there are, one's own and those that
+        look alike.
+        """
         units, others = await asyncio.to_thread(self._candidates, switch)
         found = [*switch.living]
         unread = []
@@ -188,7 +207,9 @@ class JobSwitches:
                 unread.append((unit, rows))
             elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
                 found += rows
-        answers = await asyncio.gather(*(self._names(switch, unit, rows[0]) for unit, rows in unread[:MOST_READ]))
+        answers = await asyncio.gather(
+            *(self._names(switch, unit, rows[0]) for unit, rows in unread[:MOST_READ])
+        )
         for (_, rows), is_same in zip(unread, answers, strict=False):
             if is_same is None:
                 others += count_jobs(rows)
@@ -196,16 +217,23 @@ class JobSwitches:
                 found += rows
         others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
         note = f"{others} other jobs were not checked for this switch" if others > 1 else ""
-        return Namesakes(tuple(found), note or ("1 other job was not checked for this switch" if others else ""))
+        return Namesakes(
+            tuple(found), note or ("1 other job was not checked for this switch" if others else "")
+        )
 
-    def _candidates(self, switch: Switch) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
-        """(job or array, its living rows, what is remembered about it) for each that may name the same file, those with
-        the same name first; and how many jobs are not checked."""
+    def _candidates(
+        self, switch: Switch
+    ) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
+        """(job or array, its living rows, what is remembered about it) for each that may name the
+        same file, those with the same name first; and how many jobs are not checked.
+        """
         own = _unit(switch.rows[0]) if switch.rows else array_of(switch.job_id)
         living = living_table(self.store)
         is_other = pc.not_equal(living["_unit"], own)
         work_dir = switch.rows[0]["work_dir"] if switch.rows else None
-        is_like = pc.or_(pc.equal(living["user"], self.store.user), pc.equal(living["name"], switch.name))
+        is_like = pc.or_(
+            pc.equal(living["user"], self.store.user), pc.equal(living["name"], switch.name)
+        )
         if work_dir:
             is_like = pc.or_(is_like, pc.fill_null(pc.equal(living["work_dir"], work_dir), False))
         is_like = pc.fill_null(is_like, False)
@@ -213,16 +241,27 @@ class JobSwitches:
         for row in living.filter(pc.and_(is_other, is_like)).to_pylist():
             units.setdefault(_unit(row), []).append(row)
         unlike = living.filter(pc.and_(is_other, pc.invert(is_like)))
-        ranked = sorted(units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0])))
-        others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(count_jobs(rows) for _, rows in ranked[_MOST_LOOKED_UP:])
-        return [(unit, rows, self._known(switch, unit, rows[0])) for unit, rows in ranked[:_MOST_LOOKED_UP]], others
+        ranked = sorted(
+            units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0]))
+        )
+        others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(
+            count_jobs(rows) for _, rows in ranked[_MOST_LOOKED_UP:]
+        )
+        return [
+            (unit, rows, self._known(switch, unit, rows[0]))
+            for unit, rows in ranked[:_MOST_LOOKED_UP]
+        ], others
 
     def _known(self, switch: Switch, unit: str, row: Row) -> NamedSwitch | None:
-        """What is known of another job's switch without asking; what a person named tells where nothing else does."""
+        """What is known of another job's switch without asking; what a person named tells where
+        nothing else does.
+        """
         name, owner = str(row["name"] or ""), str(row["user"] or "")
         launched = self.names.launched(switch.kind, unit, name)
         is_named = switch.named_by_person or switch.naming.is_remembered
-        return launched or (self.names.remembered(switch.kind, unit, name, owner) if is_named else None)
+        return launched or (
+            self.names.remembered(switch.kind, unit, name, owner) if is_named else None
+        )
 
     async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
         """Whether another job names this switch; None where that cannot be read."""
@@ -233,13 +272,17 @@ class JobSwitches:
                 script = await fetch_script(self.store, unit)
                 named = await self.names.in_script(switch.kind, script.text, row)
             else:
-                named = await self.names.find_declared(switch.kind, unit, row, await self.store.fetch_detail(unit))
+                named = await self.names.find_declared(
+                    switch.kind, unit, row, await self.store.fetch_detail(unit)
+                )
         except HpcdashError:
             return None
         return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
 
     def living_jobs(self, job_ids: Sequence[str]) -> int:
-        """How many of some jobs and arrays are known to live, as the lists there are tell; asks nothing."""
+        """How many of some jobs and arrays are known to live, as the lists there are tell; asks
+        nothing.
+        """
         living = living_table(self.store)
         # It may have left the queue just now.
         living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
@@ -247,11 +290,16 @@ class JobSwitches:
         return int(pc.sum(living.filter(pc.is_in(living["_unit"], wanted))["_tasks"]).as_py() or 0)
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
-        """How long ago it was dropped from here, as the journal has it; None where not, or where it was cleared.
+        """How long ago it was dropped from here, as the journal has it; None where not, or where it
+        was cleared.
 
         What was done before the job was submitted was for another of its file's jobs.
         """
-        submitted = [row["submitted_at"].timestamp() for row in switch.rows if row["submitted_at"] is not None]
+        submitted = [
+            row["submitted_at"].timestamp()
+            for row in switch.rows
+            if row["submitted_at"] is not None
+        ]
         since = min(submitted, default=0.0) - CLOCKS_APART_SECONDS
         drop, clear = _DROPS[switch.kind], _CLEARS[switch.kind]
         try:
@@ -259,7 +307,11 @@ class JobSwitches:
         except HpcdashError:
             return None
         for entry in entries:
-            if entry.cluster != self.store.name or entry.verb not in (drop, clear) or entry.state != "done":
+            if (
+                entry.cluster != self.store.name
+                or entry.verb not in (drop, clear)
+                or entry.state != "done"
+            ):
                 continue
             if entry.at < since:
                 return None
@@ -273,21 +325,29 @@ class JobSwitches:
         """What drops it; raises SwitchRefused where something is in the way."""
         if why := refusal(look):
             raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, look))
-        return self._plan(_DROPS[switch.kind], switch, drop_command(look, switch.owner, job_ids or (switch.job_id,)))
+        return self._plan(
+            _DROPS[switch.kind],
+            switch,
+            drop_command(look, switch.owner, job_ids or (switch.job_id,)),
+        )
 
     def plan_clear(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
         """What removes the file; raises SwitchRefused where it is not there, or no switch."""
         if why := clear_refusal(look):
             raise SwitchRefused(f"{switch.path}: {why}")
-        return self._plan(_CLEARS[switch.kind], switch, clear_command(look, job_ids or (switch.job_id,)))
+        return self._plan(
+            _CLEARS[switch.kind], switch, clear_command(look, job_ids or (switch.job_id,))
+        )
 
     def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
         return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
 
     async def jobs_now(self, job_ids: Sequence[str], *, most: int | None = None) -> tuple[Row, ...]:
-        """The rows of some jobs and arrays as the queue, else the history, has them; raises what keeps from asking.
+        """The rows of some jobs and arrays as the queue, else the history, has them; raises what
+        keeps from asking.
 
-        The history is asked where the queue has less than `most` of these jobs (tasks count); None: in any case.
+        The history is asked where the queue has less than `most` of these jobs (tasks count); None:
+        in any case.
         """
         backend, store = self.store.backend, self.store
         ids = tuple(dict.fromkeys(map(array_of, job_ids)))
@@ -309,19 +369,27 @@ class JobSwitches:
     async def progress(
         self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None
     ) -> SwitchProgress:
-        """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError.
+        """How the jobs that name it fared since it was dropped, as queue and history tell; raises
+        UnreachableError.
 
         `seconds_ago` is when it was dropped from here.
         """
         since = dropped_at(look, seconds_ago)
-        return SwitchProgress() if since is None else progress_of(await self.jobs_now(job_ids), since)
+        return (
+            SwitchProgress() if since is None else progress_of(await self.jobs_now(job_ids), since)
+        )
 
     async def carry_out(self, switch: Switch, plan: Plan) -> Report:
         """Run a plan; if its outcome is unknown, the report says how to check."""
         report = await self.actions.run(plan)
-        look = f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} --status"
+        look = (
+            f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} "
+            f"--status"
+        )
         outcomes = tuple(
-            one if one.done is not None else replace(one, words=one.words.replace(ANSWER_LOST, look, 1))
+            one
+            if one.done is not None
+            else replace(one, words=one.words.replace(ANSWER_LOST, look, 1))
             for one in report.outcomes
         )
         return replace(report, outcomes=outcomes)
@@ -360,7 +428,10 @@ class SwitchLog:
         self._sizes: dict[str, int] = {}
 
     async def words(self, living: Sequence[Row]) -> str:
-        """Whether it says that the job still looks for its switches; `living` are its rows. Raises nothing."""
+        """Whether it says that the job still looks for its switches; `living` are its rows.
+
+        Raises nothing.
+        """
         active = [row for row in living if row["state"] in ACTIVE]
         if not active:
             return "pending: it checks for the switch once it starts" if living else "it has ended"
@@ -375,8 +446,9 @@ class SwitchLog:
             return f"cannot tell whether its log is growing: {error.message}"
 
     async def since_mark(self, living: Sequence[Row]) -> tuple[str | None, str]:
-        """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with,
-        of a job that has ended since, too. Raises nothing."""
+        """(as `said`, None where it is not known from where on to read; as `words`) since the mark
+        it was made with, of a job that has ended since, too. Raises nothing.
+        """
         await self.resume()
         if not self._read:
             return None, await self.words(living)
@@ -385,7 +457,9 @@ class SwitchLog:
         return said, grows if is_active else await self.words(living)
 
     async def resume(self) -> None:
-        """What was written since the mark it was made with is what `said` tells of, where the logs are the same."""
+        """What was written since the mark it was made with is what `said` tells of, where the logs
+        are the same.
+        """
         if self._mark is None:
             return
         try:
@@ -396,7 +470,10 @@ class SwitchLog:
             self._read, self._said = [self._mark.sizes[path] for path in self._paths], ""
 
     async def mark(self, living: Sequence[Row]) -> None:
-        """What is written from now on is what `said` tells of. Where its end cannot be found, that tells nothing."""
+        """What is written from now on is what `said` tells of.
+
+        Where its end cannot be found, that tells nothing.
+        """
         self._read, self._said, self._sizes = [], "", {}
         active = [row for row in living if row["state"] in ACTIVE]
         if not active:
@@ -419,7 +496,8 @@ class SwitchLog:
         return bool(self._read)
 
     async def said(self) -> tuple[str, str]:
-        """(the line since the mark that tells best of the switch, '' where none does; whether the log grows, in words).
+        """(the line since the mark that tells best of the switch, '' where none does; whether the
+        log grows, in words).
 
         Raises nothing.
         """
@@ -431,8 +509,11 @@ class SwitchLog:
             if not chunk.look.is_there:
                 continue
             text = chunk.content.decode("utf-8", "surrogateescape")
-            # A line that is being written is read again; one that fills all that is read at once is not.
-            whole = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or (text if len(text) > _LONG_LINE else "")
+            # A line that is being written is read again; one that fills all that is read at once is
+            # not.
+            whole = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or (
+                text if len(text) > _LONG_LINE else ""
+            )
             self._said = telling_line(self._switch.kind, whole, self._said)
             read = (self._read[at] or 0) + len(whole.encode("utf-8", "surrogateescape"))
             self._read[at] = read if read <= chunk.look.size else 0
@@ -440,12 +521,18 @@ class SwitchLog:
 
     async def _ask(self, read: Sequence[int | None]) -> tuple[Chunk, ...]:
         found = await self._store.ask(written_query(self._paths, read))
-        self._sizes = {path: chunk.look.size for path, chunk in zip(self._paths, found, strict=True)}
+        self._sizes = {
+            path: chunk.look.size for path, chunk in zip(self._paths, found, strict=True)
+        }
         return found
 
     def _grows(self, found: Sequence[Chunk]) -> str:
         ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
-        untold = "it is not known when its log grew" if any(chunk.look.is_there for chunk in found) else ""
+        untold = (
+            "it is not known when its log grew"
+            if any(chunk.look.is_there for chunk in found)
+            else ""
+        )
         return format_log(min(ages, default=None), untold or "it has no log yet")
 
     async def _find(self, job_id: str) -> None:
@@ -457,7 +544,11 @@ class SwitchLog:
         files = await files_of(self._store, job_id, detail)
         self._of, self._paths = job_id, ()
         if files.host:
-            self._why_none = f"its log is on {files.host}'s local disk: cannot tell whether it is growing"
+            self._why_none = (
+                f"its log is on {files.host}'s local disk: cannot tell whether it is growing"
+            )
             return
-        self._paths = tuple(path for path in (files.stdout, files.stderr) if path and "\0" not in path)
+        self._paths = tuple(
+            path for path in (files.stdout, files.stderr) if path and "\0" not in path
+        )
         self._why_none = format_log(None, files.note)

@@ -31,7 +31,8 @@ from hpcdash.services.usage.waits import WAITED, waits_of
 from hpcdash.services.usage.watched import WATCHED, with_watched
 
 T = TypeVar("T")
-# How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as the answers allow.
+# How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as
+# the answers allow.
 _FIRST_SECONDS = 4 * WEEK
 _FIRST_OF_EVERYONE_SECONDS = DAY
 _LEAST_SECONDS = 15 * MINUTE
@@ -72,10 +73,11 @@ class AskedCluster(Protocol):
 
 
 class RunSelection(Struct, frozen=True):
-    """Which runs: of one's own jobs or of everyone's, and of these users, accounts, queues, states and names.
+    """Which runs: of one's own jobs or of everyone's, and of these users, accounts, queues, states
+    and names.
 
-    Each of the lists is empty (any) or holds what one of has to match, without regard to case; each `*` is any text.
-    `expression` is a filter over domain.schema.RUNS.
+    Each of the lists is empty (any) or holds what one of has to match, without regard to case; each
+    `*` is any text. `expression` is a filter over domain.schema.RUNS.
     """
 
     everyone: bool = False
@@ -88,10 +90,17 @@ class RunSelection(Struct, frozen=True):
 
     def apply(self, runs: pa.Table, now_epoch: float) -> pa.Table:
         """Those of some runs; ages in the filter count from `now_epoch`."""
-        lists = {"account": self.accounts, "queue": self.queues, "state": self.states, "name": self.names}
+        lists = {
+            "account": self.accounts,
+            "queue": self.queues,
+            "state": self.states,
+            "name": self.names,
+        }
         # An account of the cluster has one spelling.
         if self.users:
-            runs = runs.filter(pc.is_in(_texts(runs["user"]), value_set=pa.array(self.users, pa.string())))
+            runs = runs.filter(
+                pc.is_in(_texts(runs["user"]), value_set=pa.array(self.users, pa.string()))
+            )
         conditions: list[FilterCondition] = [
             TextIs(column, tuple(Pattern(text, "*" in text) for text in wanted))
             for column, wanted in lists.items()
@@ -120,12 +129,14 @@ class ArchiveProgress(Struct, frozen=True):
 
 
 class FetchedRuns(Struct, frozen=True):
-    """Rows of domain.schema.RUNS that overlap a span, the newest end first, with the columns that were asked for.
+    """Rows of domain.schema.RUNS that overlap a span, the newest end first, with the columns that
+    were asked for.
 
-    `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, the cluster
-    keeps ended jobs only since `kept_since`, or `problem` says why they could not be. `rejected` lists, in words, rows
-    that could not be read. `hides_others`: whether the cluster hides others' runs from whoever asked; None: not asked,
-    or not known. `running` are those that have begun and not ended, where they were asked for: `ends_at` is null.
+    `missing` lists the parts of the span that are not known, oldest first: they were not asked for
+    in time, the cluster keeps ended jobs only since `kept_since`, or `problem` says why they could
+    not be. `rejected` lists, in words, rows that could not be read. `hides_others`: whether the
+    cluster hides others' runs from whoever asked; None: not asked, or not known. `running` are
+    those that have begun and not ended, where they were asked for: `ends_at` is null.
     """
 
     table: pa.Table
@@ -153,24 +164,37 @@ class FetchedRuns(Struct, frozen=True):
         return sum(max(0, min(part.until, kept_since) - part.since) for part in self.missing)
 
     def format_forgotten(self) -> str:
-        """What the cluster no longer keeps of the span; '' where it keeps all that is not known here."""
+        """What the cluster no longer keeps of the span; '' where it keeps all that is not known
+        here.
+        """
         if self.kept_since is None or not self._forgotten_seconds:
             return ""
         # What an earlier run still knew is no more than this.
-        unit = DAY if self._forgotten_seconds >= 10 * DAY else HOUR if self._forgotten_seconds >= DAY else MINUTE
+        unit = (
+            DAY
+            if self._forgotten_seconds >= 10 * DAY
+            else HOUR
+            if self._forgotten_seconds >= DAY
+            else MINUTE
+        )
         return (
             f"The cluster keeps ended jobs for {format_span(self.taken_at - self.kept_since)}: "
-            f"{format_span(-(-self._forgotten_seconds // unit) * unit)} of the span before that are missing"
+            f"{format_span(-(-self._forgotten_seconds // unit) * unit)} of the span before that "
+            f"are missing"
         )
 
 
 class RunArchive:
-    """What is known of a cluster's ended runs. `folder` keeps it between two runs of the program; None: nothing is.
+    """What is known of a cluster's ended runs.
+
+    `folder` keeps it between two runs of the program; None: nothing is.
 
     What was watched of running jobs is in `state_folder`; None: nothing is.
     """
 
-    def __init__(self, store: AskedCluster, folder: Path | None, state_folder: Path | None = None) -> None:
+    def __init__(
+        self, store: AskedCluster, folder: Path | None, state_folder: Path | None = None
+    ) -> None:
         self._store = store
         self._folder = folder
         self._state_folder = state_folder
@@ -186,7 +210,11 @@ class RunArchive:
         """What is asked for, and the user whose runs those are; None: everyone's."""
         if len(selection.users) == 1:
             return f"user {selection.users[0]}", selection.users[0]
-        return ("everyone", None) if selection.everyone or selection.users else ("mine", self._store.user)
+        return (
+            ("everyone", None)
+            if selection.everyone or selection.users
+            else ("mine", self._store.user)
+        )
 
     def _new_files(self, scope: str) -> RunFiles:
         """What is kept of a scope for the account that is asked as, where that is known."""
@@ -209,11 +237,12 @@ class RunArchive:
         with_running: bool = False,
         columns: Sequence[str] = RUNS.names,
     ) -> FetchedRuns:
-        """The runs that overlap `span`, with these columns of RUNS; only what is not known yet is asked for.
+        """The runs that overlap `span`, with these columns of RUNS; only what is not known yet is
+        asked for.
 
-        `progress` is called after each slice. Once `stop` is set no more is asked for, and what came is returned with
-        what is missing. Where the cluster cannot be asked what is known is returned with the `problem`; raises it
-        where nothing at all is known of the span.
+        `progress` is called after each slice. Once `stop` is set no more is asked for, and what
+        came is returned with what is missing. Where the cluster cannot be asked what is known is
+        returned with the `problem`; raises it where nothing at all is known of the span.
         """
         store = self._store
         problem: HpcdashError | None = None
@@ -228,13 +257,19 @@ class RunArchive:
             await asyncio.to_thread(files.load, span)
             told = HistoryScope()
             # Asked for first: what ends meanwhile is then in both, and counts once.
-            running = await self._fetch_running(user, span) if with_running and problem is None else None
+            running = (
+                await self._fetch_running(user, span) if with_running and problem is None else None
+            )
             if problem is None and (is_of_others or self._may_be_forgotten(files, span)):
                 told = await self._fetch_scope()
             if is_of_others:
                 files.see(others=told.hides_others is False)
-            kept_since = None if told.kept_seconds is None else int(store.clock.now()) - told.kept_seconds
-            asking = _Asking(store, files, span, user, progress, stop or asyncio.Event(), kept_since)
+            kept_since = (
+                None if told.kept_seconds is None else int(store.clock.now()) - told.kept_seconds
+            )
+            asking = _Asking(
+                store, files, span, user, progress, stop or asyncio.Event(), kept_since
+            )
             if problem is None:
                 try:
                     await asking.run()
@@ -255,17 +290,29 @@ class RunArchive:
                 raise problem
         hides_others = told.hides_others if is_of_others and problem is None else None
         return FetchedRuns(
-            table, span, now, tuple(missing), problem, tuple(asking.rejected), hides_others, kept_since, running
+            table,
+            span,
+            now,
+            tuple(missing),
+            problem,
+            tuple(asking.rejected),
+            hides_others,
+            kept_since,
+            running,
         )
 
     def _may_be_forgotten(self, files: RunFiles, span: Span) -> bool:
-        """Whether the cluster may not keep what is missing: a database does, and a server for a while."""
+        """Whether the cluster may not keep what is missing: a database does, and a server for a
+        while.
+        """
         gaps = files.missing(span)
         is_old = bool(gaps) and gaps[0].since < self._store.clock.now() - _SHORT_SECONDS
         return is_old and not self._store.backend.history.is_sliced
 
     async def _fetch_running(self, user: str | None, span: Span) -> pa.Table | None:
-        """Rows of RUNS that run now and began before the span's end; None where they could not be asked for."""
+        """Rows of RUNS that run now and began before the span's end; None where they could not be
+        asked for.
+        """
         try:
             scope = JobScope(user=user, each_task=True)
             jobs = (await self._store.poll(self._store.backend.queue.jobs(scope))).table
@@ -274,7 +321,9 @@ class RunArchive:
         return running_runs(jobs, span, self._store.clock.now())
 
     async def fetch_hides_others(self) -> bool | None:
-        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not known."""
+        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not
+        known.
+        """
         return (await self._fetch_scope()).hides_others
 
     async def _fetch_scope(self) -> HistoryScope:
@@ -306,7 +355,9 @@ class RunArchive:
     ) -> tuple[pa.Table, pa.Table | None]:
         """The runs of a selection that ended, and those of it that have not."""
         _release_memory()
-        selected_by = RUNS.names if selection.expression is not None else ("account", "queue", "state")
+        selected_by = (
+            RUNS.names if selection.expression is not None else ("account", "queue", "state")
+        )
         runs = overlapping(files.read(span, [*columns, *selected_by, *WATCHED], extra), span)
         if self._state_folder is not None:
             runs = with_watched(runs, self._state_folder, self._store.name)
@@ -317,8 +368,9 @@ class RunArchive:
         return runs, running
 
     def known_waits(self) -> pa.Table:
-        """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as far as they are on
-        this machine's disk; read again where that was a while ago. Asks nothing."""
+        """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as
+        far as they are on this machine's disk; read again where that was a while ago. Asks nothing.
+        """
         if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
             now = int(self._store.clock.now())
             span = Span(now - _WAITS_OF_SECONDS, now)
@@ -340,7 +392,9 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _release_memory() -> None:
-    """Give memory that is free back to the system: Arrow's pool, and the C library's, which has one a thread."""
+    """Give memory that is free back to the system: Arrow's pool, and the C library's, which has one
+    a thread.
+    """
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):
         # glibc alone has it.
@@ -387,7 +441,11 @@ class _Asking:
                 await self._in_slices()
             else:
                 await self._at_once()
-            if history.runs_at is not None and self.span.until < self.asked_until - MINUTE and not self.stop.is_set():
+            if (
+                history.runs_at is not None
+                and self.span.until < self.asked_until - MINUTE
+                and not self.stop.is_set()
+            ):
                 await self._after_the_span(history.runs_at)
         except HpcdashError as error:
             # The frames below hold all that a command printed.
@@ -420,7 +478,9 @@ class _Asking:
                     seconds = max(_LEAST_SECONDS, (until - since) // 4)
                     continue
                 if parsed.is_cut:
-                    self.rejected.append("more jobs ended within 15 minutes than one query can return")
+                    self.rejected.append(
+                        "more jobs ended within 15 minutes than one query can return"
+                    )
                 await self._keep(parsed, Span(since, until))
                 took = max(time.monotonic() - began, 0.01)
                 room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)
@@ -436,7 +496,9 @@ class _Asking:
             if parsed is not None:
                 await self._keep(parsed, Span(gaps[0].since, self.asked_until))
 
-    async def _after_the_span(self, runs_at: Callable[[str | None, int], Query[ParsedTable]]) -> None:
+    async def _after_the_span(
+        self, runs_at: Callable[[str | None, int], Query[ParsedTable]]
+    ) -> None:
         """The runs that were there at its end, where what ended since is not known."""
         since_then = Span(self.span.until, self.asked_until - _OVERLAP_SECONDS)
         if since_then.seconds > 0 and not self.files.missing(since_then):
@@ -477,7 +539,9 @@ class _Asking:
         self.rejected += parsed.rejected
         self._rows += runs.num_rows
         # What ended a moment ago may not be in the accounting yet.
-        sure = Span(span.since, max(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS)))
+        sure = Span(
+            span.since, max(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS))
+        )
         self.asked.append(Span(sure.until, span.until))
         await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
         self._tell()
@@ -487,7 +551,10 @@ class _Asking:
             await asyncio.to_thread(self._save)
 
     def _save(self) -> None:
-        """Write what came. What parsing took is not kept beside the week that is joined, nor that beside the rest."""
+        """Write what came.
+
+        What parsing took is not kept beside the week that is joined, nor that beside the rest.
+        """
         _release_memory()
         self.files.save()
         _release_memory()

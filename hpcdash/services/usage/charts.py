@@ -1,4 +1,6 @@
-"""A report as lines of text with roles: figures, bars, a histogram and a heatmap, drawn with plotext at any width."""
+"""A report as lines of text with roles: figures, bars, a histogram and a heatmap, drawn with
+plotext at any width.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,11 @@ def as_ascii(lines: Iterable[Line]) -> list[Line]:
     return [tuple((text.translate(_ASCII), role) for text, role in line) for line in lines]
 
 
-def draw_report(report: UsageReport, width: int, by: str = "queue", height: int | None = None) -> list[Line]:
-    """Everything of a report in lines of `width` cells: in two columns where there is room, else one below another.
+def draw_report(
+    report: UsageReport, width: int, by: str = "queue", height: int | None = None
+) -> list[Line]:
+    """Everything of a report in lines of `width` cells: in two columns where there is room, else
+    one below another.
 
     On a screen of many lines (`height`) bars are longer, and more rows are shown.
     """
@@ -89,11 +94,16 @@ def draw_report(report: UsageReport, width: int, by: str = "queue", height: int 
     left = (width - _GAP) * 11 // 20
     right = width - _GAP - left
     columns = (
-        _stacked([_over_time(report, left, rows), _groups(report, left, by, most), _waste(report, left)]),
+        _stacked(
+            [_over_time(report, left, rows), _groups(report, left, by, most), _waste(report, left)]
+        ),
         _stacked([_load(report, right), _waits(report, right), _advice(report, right)]),
     )
     lines = range(max(map(len, columns)))
-    return [*head, *(_beside(columns[0][at : at + 1], columns[1][at : at + 1], left) for at in lines)]
+    return [
+        *head,
+        *(_beside(columns[0][at : at + 1], columns[1][at : at + 1], left) for at in lines),
+    ]
 
 
 def _stacked(parts: Sequence[Sequence[Line]]) -> list[Line]:
@@ -120,13 +130,25 @@ def _figures(report: UsageReport, width: int) -> list[Line]:
     unused, measured = total[f"unused_{unit}_seconds"], total[f"measured_{unit}_seconds"]
     use = None if not measured or unused is None else measured - unused
     figures = [
-        *([("GPU hours", format_hours(total["gpu_seconds"]), "value")] if report.unit == "GPU" else []),
+        *(
+            [("GPU hours", format_hours(total["gpu_seconds"]), "value")]
+            if report.unit == "GPU"
+            else []
+        ),
         ("CPU hours", format_hours(total["cpu_seconds"]), "value"),
         ("Jobs", format_count(total["jobs"] or 0), "value"),
         *([("Running", format_count(total["running"]), "value")] if total["running"] else []),
-        ("Failed", _with_share(total["failed"], total["jobs"]), "bad" if total["failed"] else "value"),
+        (
+            "Failed",
+            _with_share(total["failed"], total["jobs"]),
+            "bad" if total["failed"] else "value",
+        ),
         ("Requeued", format_count(total["requeued"] or 0), "value"),
-        (f"{report.unit} h lost to failures", _hours_with_share(failed, held), "bad" if failed else "value"),
+        (
+            f"{report.unit} h lost to failures",
+            _hours_with_share(failed, held),
+            "bad" if failed else "value",
+        ),
         (f"{report.unit} use", percent(use, measured) or "not known", "value"),
         ("Median wait", format_wait(total["wait_median_seconds"]) or "-", "value"),
         ("Waited in all", f"{format_hours(total['wait_seconds'])} h", "value"),
@@ -157,9 +179,13 @@ def _hours_with_share(seconds: int | None, of: int | None) -> str:
 
 
 def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
-    """Bars of the hours of each day, or week where there are many days; what failed runs had is on top."""
+    """Bars of the hours of each day, or week where there are many days; what failed runs had is on
+    top.
+    """
     unit = report.unit.lower()
-    grouping = "day" if report.groups["day"].num_rows <= min(_MOST_DAYS, (width - 8) // 2) else "week"
+    grouping = (
+        "day" if report.groups["day"].num_rows <= min(_MOST_DAYS, (width - 8) // 2) else "week"
+    )
     table = report.groups[grouping]
     keys = table["key"].to_pylist()
     held = np.array(table[f"{unit}_seconds"].to_pylist(), dtype=float) / 3600
@@ -181,7 +207,10 @@ def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
     whole = np.maximum(np.rint(held / most * rows), held > 0).astype(int)
 
     def build(plot: Any) -> None:
-        for marker, colour, low, high in ((_WELL, 1, np.zeros_like(well), well), (_BADLY, 2, well, whole)):
+        for marker, colour, low, high in (
+            (_WELL, 1, np.zeros_like(well), well),
+            (_BADLY, 2, well, whole),
+        ):
             cells = [
                 (at, row)
                 for start, begin, end in zip(starts, low, high, strict=True)
@@ -189,7 +218,12 @@ def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
                 for row in range(begin, end)
             ]
             if cells:
-                plot.scatter([int(at) for at, _ in cells], [row for _, row in cells], marker=marker, color=colour)
+                plot.scatter(
+                    [int(at) for at, _ in cells],
+                    [row for _, row in cells],
+                    marker=marker,
+                    color=colour,
+                )
         plot.xlim(0, canvas - 1)
         plot.ylim(0, rows - 1)
         plot.xticks([])
@@ -198,7 +232,12 @@ def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
     drawn = draw_plot(build, canvas + margin, rows, {1: "bar", 2: "bad-bar"})
     axis = _date_ticks(keys, starts.tolist(), margin, width)
     what = f"{_UNIT_TITLES[report.unit]} a {grouping}"
-    legend = ((f"  {_WELL}", "bar"), (" ended well  ", "dim"), (_BADLY, "bad-bar"), (" failed", "dim"))
+    legend = (
+        (f"  {_WELL}", "bar"),
+        (" ended well  ", "dim"),
+        (_BADLY, "bad-bar"),
+        (" failed", "dim"),
+    )
     return [((what, "title"), *(legend if failed.any() else ())), *drawn, ((axis, "dim"),)]
 
 
@@ -239,7 +278,9 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
     heads = (f"{report.unit} h", "CPU h", "JOBS", "FAILED", "USE", "WAIT")
     kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
     names = [visible(str(row["key"])) or "(empty)" for row in shown]
-    name_cells = min(max(len(by), *map(width_of, names)), 24 if width >= _TWO_COLUMNS_FROM // 2 else 14)
+    name_cells = min(
+        max(len(by), *map(width_of, names)), 24 if width >= _TWO_COLUMNS_FROM // 2 else 14
+    )
     while True:
         widths = [max(len(heads[place]), *(len(row[place]) for row in cells)) for place in kept]
         bar_cells = width - name_cells - sum(widths) - 2 * len(widths) - 3
@@ -257,7 +298,9 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
         named = clip(name, name_cells)
         line: list[Piece] = [(named + " " * (name_cells - width_of(named) + 2), ""), *bar]
         for place, size in zip(kept, widths, strict=True):
-            line.append((f"  {row[place]:>{size}}", "bad" if heads[place] == "FAILED" and is_bad else ""))
+            line.append(
+                (f"  {row[place]:>{size}}", "bad" if heads[place] == "FAILED" and is_bad else "")
+            )
         lines.append(tuple(line))
     if rest > 0:
         lines.append(((f"and {rest} more", "dim"),))
@@ -296,7 +339,9 @@ def _load(report: UsageReport, width: int) -> list[Line]:
     cell = max(1, min(4, (width - 4) // 24))
     levels = np.full(report.load.held.shape, -1)
     known = np.isfinite(report.load.held)
-    levels[known] = np.minimum(np.ceil(report.load.held[known] / most * len(HEAT)), len(HEAT)).astype(int) - 1
+    levels[known] = (
+        np.minimum(np.ceil(report.load.held[known] / most * len(HEAT)), len(HEAT)).astype(int) - 1
+    )
 
     def build(plot: Any) -> None:
         for level, shade in enumerate(_SHADES):
@@ -310,7 +355,9 @@ def _load(report: UsageReport, width: int) -> list[Line]:
         plot.xticks([])
         plot.yticks(list(range(7)), [f"{day} " for day in reversed(WEEKDAYS)])
 
-    drawn = draw_plot(build, 24 * cell + 4, 7, {number + 1: role for number, role in enumerate(HEAT)})
+    drawn = draw_plot(
+        build, 24 * cell + 4, 7, {number + 1: role for number, role in enumerate(HEAT)}
+    )
     hours = "".join(f"{hour:<{6 * cell}}" for hour in range(0, 24, 6))
     what = f"{report.unit}s held at once, by hour"
     legend: list[Piece] = [("    ", "")]
@@ -332,7 +379,10 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
     table = report.waits
     if not table.num_rows:
         return []
-    counts = np.array([sum(table[f"waits_{number}"].to_pylist()) for number in range(len(WAIT_LABELS))], dtype=float)
+    counts = np.array(
+        [sum(table[f"waits_{number}"].to_pylist()) for number in range(len(WAIT_LABELS))],
+        dtype=float,
+    )
     all_runs = counts.sum()
     label_cells = max(map(len, WAIT_LABELS))
     bar_cells = max(6, min(48, width - label_cells - 2 - 16))
@@ -346,13 +396,17 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
     parts = {"MEDIAN": "median", "80 % IN": "p80", "95 % IN": "p95"}
     if queue_cells + size_cells + 10 + 10 * len(parts) > width:
         del parts["95 % IN"]
-    head = f"{'QUEUE':<{queue_cells}}  {'SIZE':<{size_cells}}    RUNS" + "".join(f"  {name:>8}" for name in parts)
+    head = f"{'QUEUE':<{queue_cells}}  {'SIZE':<{size_cells}}    RUNS" + "".join(
+        f"  {name:>8}" for name in parts
+    )
     lines += [(), ((head, "dim"),)]
     for row in rows:
         queue = clip(visible(row["queue"]), queue_cells)
         figures = [format_wait(row[f"wait_{name}_seconds"]) for name in parts.values()]
         words = queue + " " * (queue_cells - width_of(queue)) + f"  {row['size']:<{size_cells}}"
-        words += f"  {format_count(row['started']):>6}" + "".join(f"  {figure:>8}" for figure in figures)
+        words += f"  {format_count(row['started']):>6}" + "".join(
+            f"  {figure:>8}" for figure in figures
+        )
         lines.append(((words, ""),))
     return lines
 
@@ -371,10 +425,19 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
     titles = f"{'NAME':<{name_cells}}  {'USER':<10}" + "".join(f"  {name:>12}" for name in heads)
     lines.append(((titles, "dim"),))
     for row in rows:
-        name, user = clip(visible(row["name"] or ""), name_cells), clip(visible(row["user"] or ""), 10)
+        name, user = (
+            clip(visible(row["name"] or ""), name_cells),
+            clip(visible(row["user"] or ""), 10),
+        )
         words = name + " " * (name_cells - width_of(name) + 2) + user + " " * (10 - width_of(user))
-        gpu = f"{format_hours(row['unused_gpu_seconds'])} {percent(row['unused_gpu_seconds'], row['gpu_seconds'])}"
-        cpu = f"{format_hours(row['unused_cpu_seconds'])} {percent(row['unused_cpu_seconds'], row['cpu_seconds'])}"
+        gpu = (
+            f"{format_hours(row['unused_gpu_seconds'])} "
+            f"{percent(row['unused_gpu_seconds'], row['gpu_seconds'])}"
+        )
+        cpu = (
+            f"{format_hours(row['unused_cpu_seconds'])} "
+            f"{percent(row['unused_cpu_seconds'], row['cpu_seconds'])}"
+        )
         of_heads = {
             "GPU h UNUSED": gpu if row["gpu_seconds"] else "",
             "CPU h UNUSED": cpu,
@@ -388,10 +451,15 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
 def _advice(report: UsageReport, width: int) -> list[Line]:
     lines: list[Line] = []
     for advice in report.advice[:_SHOWN_ADVICE]:
-        name = clip(visible(f"{advice.name} ({advice.user})" if report.users > 1 else advice.name), width)
+        name = clip(
+            visible(f"{advice.name} ({advice.user})" if report.users > 1 else advice.name), width
+        )
         lines.append(((name, "value"),))
         for words in advice.words:
-            lines += [((f"  {part}", "warn" if first else ""),) for first, part in _wrapped(words, width - 2)]
+            lines += [
+                ((f"  {part}", "warn" if first else ""),)
+                for first, part in _wrapped(words, width - 2)
+            ]
     return [(("Advice", "title"),), *lines] if lines else []
 
 
@@ -405,7 +473,9 @@ def _wrapped(words: str, width: int) -> list[tuple[bool, str]]:
     return [(False, line) for line in lines]
 
 
-def draw_plot(build: Callable[[Any], None], width: int, height: int, roles: dict[int, str]) -> list[Line]:
+def draw_plot(
+    build: Callable[[Any], None], width: int, height: int, roles: dict[int, str]
+) -> list[Line]:
     """What plotext draws, of exactly so many lines; its colours are the numbers of roles.
 
     Nothing that a person wrote is handed to plotext, and nothing that is not finite.
@@ -438,7 +508,9 @@ def _line(text: str, roles: dict[int, str]) -> Line:
 
 def format_span_of(report: UsageReport) -> str:
     """`1 Nov to 20 Nov 2026`, or with times of day where it is short."""
-    since, until = (datetime.fromtimestamp(at, report.zone) for at in (report.span.since, report.span.until))
+    since, until = (
+        datetime.fromtimestamp(at, report.zone) for at in (report.span.since, report.span.until)
+    )
     if report.span.seconds < 2 * 86_400:
         return f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
     # A span up to midnight ends with the day before.

@@ -1,4 +1,6 @@
-"""What ended runs used of what they asked for: CPUs, memory, GPUs and time, by run, array or name; and advice."""
+"""What ended runs used of what they asked for: CPUs, memory, GPUs and time, by run, array or name;
+and advice.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,16 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_duration, format_memory
 
-# A comment of jobstats is "JS1:" and gzipped JSON in base64: about 200 bytes, and 100 for each further node.
+# A comment of jobstats is "JS1:" and gzipped JSON in base64: about 200 bytes, and 100 for each
+# further node.
 _JOBSTATS = "JS1:"
 _MOST_COMMENT_CHARACTERS = 1 << 20
 _MOST_JSON_BYTES = 1 << 22
 # As columns of numbers, or Python's own objects, they take several times as much.
 _RUNS_AT_ONCE = 50_000
 
-# Of one run, of an array or of all runs of a name: `runs` says how many. Uses are parts of what was asked, 1 is all of
-# it, and may be larger; null is not known.
+# Of one run, of an array or of all runs of a name: `runs` says how many. Uses are parts of what was
+# asked, 1 is all of it, and may be larger; null is not known.
 EFFICIENCY = pa.schema(
     [
         ("id", TEXT),
@@ -84,7 +87,8 @@ _DECODER = msgspec.json.Decoder(_Summary)
 class JobstatsUse(Struct, frozen=True):
     """What jobstats measured of one run, over all its nodes; None is not known.
 
-    Uses are parts of what the run had: CPU time of all CPUs' time, memory of all nodes' memory, GPUs' mean.
+    Uses are parts of what the run had: CPU time of all CPUs' time, memory of all nodes' memory,
+    GPUs' mean.
     """
 
     cpu_seconds: float | None = None
@@ -97,11 +101,16 @@ class JobstatsUse(Struct, frozen=True):
 
 
 def parse_jobstats(comment: str | None) -> JobstatsUse | None:
-    """What a job's AdminComment says, where jobstats wrote it; None for anything else, however it is made.
+    """What a job's AdminComment says, where jobstats wrote it; None for anything else, however it
+    is made.
 
     No more than a few MiB are unpacked: anyone who may write comments may write a bomb.
     """
-    if comment is None or not comment.startswith(_JOBSTATS) or len(comment) > _MOST_COMMENT_CHARACTERS:
+    if (
+        comment is None
+        or not comment.startswith(_JOBSTATS)
+        or len(comment) > _MOST_COMMENT_CHARACTERS
+    ):
         return None
     try:
         packed = binascii.a2b_base64(comment[len(_JOBSTATS) :], strict_mode=True)
@@ -117,8 +126,13 @@ def parse_jobstats(comment: str | None) -> JobstatsUse | None:
 def _summed(summary: _Summary) -> JobstatsUse | None:
     nodes = list(summary.nodes.values())
     cpu_seconds, cpus = _sum(node.total_time for node in nodes), _sum(node.cpus for node in nodes)
-    cpu_time = None if cpus is None or not (seconds := _amount(summary.total_time)) else cpus * seconds
-    memory, all_memory = _sum(node.used_memory for node in nodes), _sum(node.total_memory for node in nodes)
+    cpu_time = (
+        None if cpus is None or not (seconds := _amount(summary.total_time)) else cpus * seconds
+    )
+    memory, all_memory = (
+        _sum(node.used_memory for node in nodes),
+        _sum(node.total_memory for node in nodes),
+    )
     gpus = [_amount(value) for node in nodes for value in node.gpu_utilization.values()]
     gpu_memory = _sum(value for node in nodes for value in node.gpu_used_memory.values())
     all_gpu_memory = _sum(value for node in nodes for value in node.gpu_total_memory.values())
@@ -155,20 +169,27 @@ def _part(amount: float | None, whole: float | None) -> float | None:
 
 
 def with_use(runs: pa.Table) -> pa.Table:
-    """Rows of domain.schema.RUNS with the columns of USES: parts of what was asked, null where not known.
+    """Rows of domain.schema.RUNS with the columns of USES: parts of what was asked, null where not
+    known.
 
-    What jobstats wrote goes before the accounting: it was measured by the kernel over the whole run, where the
-    accounting has samples. Memory is that of the step that used most, of the whole job's memory, as seff has it.
+    What jobstats wrote goes before the accounting: it was measured by the kernel over the whole
+    run, where the accounting has samples. Memory is that of the step that used most, of the whole
+    job's memory, as seff has it.
     """
     elapsed = pc.cast(runs["elapsed_seconds"], pa.float64())
     columns = {
-        "cpu_use": _ratio(runs["cpu_seconds_used"], pc.multiply(pc.cast(runs["cpus"], pa.float64()), elapsed)),
+        "cpu_use": _ratio(
+            runs["cpu_seconds_used"], pc.multiply(pc.cast(runs["cpus"], pa.float64()), elapsed)
+        ),
         "memory_use": _ratio(runs["memory_peak_bytes"], runs["memory_bytes"]),
         "gpu_use": runs["gpu_use"],
         "gpu_memory_use": pa.nulls(runs.num_rows, pa.float64()),
         "time_use": _ratio(elapsed, runs["limit_seconds"]),
     }
-    measured = {name: runs[name] for name in ("cpu_seconds_used", "memory_peak_bytes", "gpu_memory_peak_bytes")}
+    measured = {
+        name: runs[name]
+        for name in ("cpu_seconds_used", "memory_peak_bytes", "gpu_memory_peak_bytes")
+    }
     source = pc.cast(runs["usage_source"], TEXT)
     comments = as_array(runs["_admin_comment"])
     has_comment = pc.fill_null(pc.starts_with(comments, _JOBSTATS), False)
@@ -179,7 +200,10 @@ def with_use(runs: pa.Table) -> pa.Table:
             if name in found.column_names:
                 before[name] = _overlaid(column, has_comment, found[name])
         source = _overlaid(source, has_comment, found["usage_source"])
-    for name, column in {**measured, "usage_source": pc.cast(pc.dictionary_encode(source), WORD)}.items():
+    for name, column in {
+        **measured,
+        "usage_source": pc.cast(pc.dictionary_encode(source), WORD),
+    }.items():
         runs = runs.set_column(runs.column_names.index(name), runs.schema.field(name), column)
     for name, column in columns.items():
         if name in runs.column_names:
@@ -200,15 +224,20 @@ def _jobstats_table(comments: pa.Array) -> pa.Table:
         "memory_peak_bytes": "memory_peak_bytes",
         "gpu_memory_peak_bytes": "gpu_memory_peak_bytes",
     }
-    kinds = {column: COUNT if name.endswith("_bytes") else pa.float64() for column, name in names.items()}
+    kinds = {
+        column: COUNT if name.endswith("_bytes") else pa.float64() for column, name in names.items()
+    }
     schema = pa.schema([*kinds.items(), ("usage_source", TEXT)])
     blocks = []
     for start in range(0, len(comments), _RUNS_AT_ONCE):
         found = [parse_jobstats(text) for text in comments.slice(start, _RUNS_AT_ONCE).to_pylist()]
         columns = {
-            column: [None if use is None else getattr(use, name) for use in found] for column, name in names.items()
+            column: [None if use is None else getattr(use, name) for use in found]
+            for column, name in names.items()
         }
-        columns["usage_source"] = [None if use is None else UsageSource.JOBSTATS.value for use in found]
+        columns["usage_source"] = [
+            None if use is None else UsageSource.JOBSTATS.value for use in found
+        ]
         blocks.append(pa.table(columns, schema=schema))
     return pa.concat_tables(blocks)
 
@@ -222,19 +251,25 @@ def _ratio(amount: pa.ChunkedArray, whole: pa.ChunkedArray) -> pa.ChunkedArray:
 def _overlaid(column: Column, mask: pa.Array, values: pa.ChunkedArray) -> pa.Array:
     """The column with `values` where the mask holds and they are known."""
     column = as_array(column)
-    return pc.coalesce(pc.replace_with_mask(pa.nulls(len(column), column.type), mask, as_array(values)), column)
+    return pc.coalesce(
+        pc.replace_with_mask(pa.nulls(len(column), column.type), mask, as_array(values)), column
+    )
 
 
 def efficiency_of(runs: pa.Table, *, by: str = "run") -> pa.Table:
-    """Rows of EFFICIENCY, `by` run, array (a job that is none stays one), or name (of one user's jobs).
+    """Rows of EFFICIENCY, `by` run, array (a job that is none stays one), or name (of one user's
+    jobs).
 
-    CPU and GPU use of several runs weigh each by what it had; of memory and time it is the largest part that any used.
-    Runs whose use is not known do not count in it. What they do not share is null. The order is that of the runs.
+    CPU and GPU use of several runs weigh each by what it had; of memory and time it is the largest
+    part that any used. Runs whose use is not known do not count in it. What they do not share is
+    null. The order is that of the runs.
     """
     used = with_use(runs)
     if by == "run":
         ones = pa.array(np.ones(used.num_rows, np.int64))
-        return pa.table([ones if name == "runs" else used[name] for name in EFFICIENCY.names], schema=EFFICIENCY)
+        return pa.table(
+            [ones if name == "runs" else used[name] for name in EFFICIENCY.names], schema=EFFICIENCY
+        )
     return _grouped(used, by)
 
 
@@ -247,21 +282,35 @@ def _grouped(used: pa.Table, by: str) -> pa.Table:
         group, count = name_codes(used)
     first = np.full(count, used.num_rows)
     np.minimum.at(first, group, np.arange(used.num_rows))
-    columns: dict[str, Any] = {name: as_array(used[name]).take(pa.array(first)) for name in ("name", "user")}
-    columns["id"] = pa.array(arrays, TEXT) if by == "array" else as_array(used["id"]).take(pa.array(first))
+    columns: dict[str, Any] = {
+        name: as_array(used[name]).take(pa.array(first)) for name in ("name", "user")
+    }
+    columns["id"] = (
+        pa.array(arrays, TEXT) if by == "array" else as_array(used["id"]).take(pa.array(first))
+    )
     for name in ("queue", "state", "usage_source"):
         columns[name] = _shared(used[name], group, first)
     columns["runs"] = np.bincount(group, minlength=count)
-    for name in ("cpus", "gpus", "memory_bytes", "memory_peak_bytes", "elapsed_seconds", "limit_seconds"):
+    for name in (
+        "cpus",
+        "gpus",
+        "memory_bytes",
+        "memory_peak_bytes",
+        "elapsed_seconds",
+        "limit_seconds",
+    ):
         columns[name] = _largest(column_floats(used[name]), group, count)
-    cpus, gpus, elapsed = (column_floats(used[name]) for name in ("cpus", "gpus", "elapsed_seconds"))
+    cpus, gpus, elapsed = (
+        column_floats(used[name]) for name in ("cpus", "gpus", "elapsed_seconds")
+    )
     for name, held in (("cpu_use", cpus), ("gpu_use", gpus), ("gpu_memory_use", gpus)):
         columns[name] = _weighted(column_floats(used[name]), held * elapsed, group, count)
     for name in ("memory_use", "time_use"):
         columns[name] = _largest(column_floats(used[name]), group, count)
     order = np.argsort(first, kind="stable")
     return pa.table(
-        [_column(columns[field.name], field.type).take(pa.array(order)) for field in EFFICIENCY], schema=EFFICIENCY
+        [_column(columns[field.name], field.type).take(pa.array(order)) for field in EFFICIENCY],
+        schema=EFFICIENCY,
     )
 
 
@@ -279,7 +328,9 @@ def column_codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
 
 
 def name_codes(runs: pa.Table) -> tuple[np.ndarray, int]:
-    """A number for the name of each run, of one user's runs, in the order of their first; and how many there are."""
+    """A number for the name of each run, of one user's runs, in the order of their first; and how
+    many there are.
+    """
     (user, _), (name, names) = column_codes(runs["user"]), column_codes(runs["name"])
     encoded = pa.array(user.astype(np.int64) * len(names) + name).dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False), len(encoded.dictionary)
@@ -287,8 +338,12 @@ def name_codes(runs: pa.Table) -> tuple[np.ndarray, int]:
 
 def whole_peaks(runs: pa.Table) -> np.ndarray:
     """The peaks of memory as floats, nan where not known, or seen of a part of the run alone."""
-    is_part = pc.fill_null(pc.equal(as_array(runs["usage_source"]).cast(TEXT), UsageSource.WATCHED.value), False)
-    return np.where(is_part.to_numpy(zero_copy_only=False), np.nan, column_floats(runs["memory_peak_bytes"]))
+    is_part = pc.fill_null(
+        pc.equal(as_array(runs["usage_source"]).cast(TEXT), UsageSource.WATCHED.value), False
+    )
+    return np.where(
+        is_part.to_numpy(zero_copy_only=False), np.nan, column_floats(runs["memory_peak_bytes"])
+    )
 
 
 def _shared(column: pa.ChunkedArray, group: np.ndarray, first: np.ndarray) -> pa.Array:
@@ -296,7 +351,11 @@ def _shared(column: pa.ChunkedArray, group: np.ndarray, first: np.ndarray) -> pa
     codes, words = column_codes(column)
     differs = np.bincount(group, codes != codes[first[group]], minlength=len(first)) > 0
     return pa.array(
-        [words[codes[row]] or None if not more else None for row, more in zip(first, differs, strict=True)], TEXT
+        [
+            words[codes[row]] or None if not more else None
+            for row, more in zip(first, differs, strict=True)
+        ],
+        TEXT,
     )
 
 
@@ -317,15 +376,19 @@ def _weighted(values: np.ndarray, weights: np.ndarray, group: np.ndarray, count:
 
 def _column(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.Array):
-        return values.cast(TEXT).dictionary_encode().cast(kind) if kind == WORD else values.cast(kind)
+        return (
+            values.cast(TEXT).dictionary_encode().cast(kind) if kind == WORD else values.cast(kind)
+        )
     floats = np.asarray(values, dtype=np.float64)
     return pa.array(floats, mask=~np.isfinite(floats)).cast(kind)
 
 
 class Advice(Struct, frozen=True):
-    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids, the newest first.
+    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids,
+    the newest first.
 
-    `memory_bytes` (of the whole job) and `limit_seconds` are what would do; None: what was asked for is not too much.
+    `memory_bytes` (of the whole job) and `limit_seconds` are what would do; None: what was asked
+    for is not too much.
     """
 
     user: str
@@ -338,7 +401,9 @@ class Advice(Struct, frozen=True):
 
 
 def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
-    """Advice on names of jobs, those first that held the most for nothing. `runs` are as with_use gives them.
+    """Advice on names of jobs, those first that held the most for nothing.
+
+    `runs` are as with_use gives them.
 
     Memory and time are spoken of where runs completed: others might have wanted more.
     """
@@ -350,7 +415,9 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     chosen = np.argsort(-idle_of_group, kind="stable")[: 4 * most]
     chosen = chosen[idle_of_group[chosen] > 0]
     is_member = np.isin(group, chosen) & (idle > 0)
-    runs = runs.select(["id", "user", "name", "state", "usage_source", "memory_peak_bytes", *_ADVISED_BY])
+    runs = runs.select(
+        ["id", "user", "name", "state", "usage_source", "memory_peak_bytes", *_ADVISED_BY]
+    )
     runs, group = runs.filter(pa.array(is_member)), group[is_member]
     found: list[Advice] = []
     for number in chosen.tolist():
@@ -378,11 +445,17 @@ def _advised_by(runs: pa.Table) -> dict[str, np.ndarray]:
 
 
 def _idle_hours(runs: pa.Table) -> np.ndarray:
-    """What runs held and did not use, in hours of a GPU; what is not known counts as used, and so do short runs."""
+    """What runs held and did not use, in hours of a GPU; what is not known counts as used, and so
+    do short runs.
+    """
     columns = _advised_by(runs)
     hours = columns["elapsed_seconds"] / 3600
-    unused = {name: np.nan_to_num(1 - np.clip(columns[name], 0, 1)) for name in ("cpu_use", "gpu_use")}
-    memory = np.nan_to_num(np.clip(columns["memory_bytes"] - columns["memory_peak_bytes"], 0, None)) / (1 << 30)
+    unused = {
+        name: np.nan_to_num(1 - np.clip(columns[name], 0, 1)) for name in ("cpu_use", "gpu_use")
+    }
+    memory = np.nan_to_num(
+        np.clip(columns["memory_bytes"] - columns["memory_peak_bytes"], 0, None)
+    ) / (1 << 30)
     idle: np.ndarray = np.nan_to_num(
         hours * np.nan_to_num(columns["gpus"]) * unused["gpu_use"]
         + hours * np.nan_to_num(columns["cpus"]) * unused["cpu_use"] / _CPUS_OF_A_GPU
@@ -395,9 +468,13 @@ def _idle_hours(runs: pa.Table) -> np.ndarray:
 
 
 def _words(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
-    """Sentences on the runs of one name, and the memory and the time limit that would do, where less would."""
+    """Sentences on the runs of one name, and the memory and the time limit that would do, where
+    less would.
+    """
     columns = _advised_by(runs)
-    completed = pc.fill_null(pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False)
+    completed = pc.fill_null(
+        pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False
+    )
     is_completed = completed.to_numpy(zero_copy_only=False)
     words: list[str] = []
     memory: int | None = None
@@ -405,7 +482,9 @@ def _words(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     elapsed = columns["elapsed_seconds"]
 
     def busy(of: str, least: int) -> tuple[int, float, int]:
-        """How many runs say how busy they were, the part of the time, and the most that a run had."""
+        """How many runs say how busy they were, the part of the time, and the most that a run
+        had.
+        """
         held = columns[of] * elapsed
         known = ~np.isnan(columns[f"{of[:-1]}_use"] * held) & (columns[of] >= least)
         seconds = held[known].sum()
@@ -415,13 +494,22 @@ def _words(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     def largest(of: str, other: str) -> tuple[int, int, int]:
         """How many completed runs say both, and the largest of each."""
         known = ~np.isnan(columns[of] * columns[other]) & is_completed
-        return int(known.sum()), int(columns[of][known].max(initial=0)), int(columns[other][known].max(initial=0))
+        return (
+            int(known.sum()),
+            int(columns[of][known].max(initial=0)),
+            int(columns[other][known].max(initial=0)),
+        )
 
     runs, use, _ = busy("gpus", 1)
     if runs and use < _LITTLE_GPU:
-        words.append(f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: does the program find them?")
+        words.append(
+            f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: does the program find them?"
+        )
     elif runs and use < _LITTLE_USE:
-        words.append(f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: fewer would do, or feed them faster")
+        words.append(
+            f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: fewer would do, or feed them "
+            f"faster"
+        )
     runs, asked, peak = largest("memory_bytes", "memory_peak_bytes")
     enough = enough_memory(peak)
     if runs and peak < asked / 2 and asked - enough >= _LEAST_SAVED_BYTES:
@@ -433,13 +521,17 @@ def _words(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     runs, use, most = busy("cpus", 2)
     if runs and use < _LITTLE_USE:
         cores = f"{use * most:.1f}".removesuffix(".0")
-        words.append(f"{cores} of {most} CPUs busy in {counted(runs, 'run')}: request fewer, or check its thread count")
+        words.append(
+            f"{cores} of {most} CPUs busy in {counted(runs, 'run')}: request fewer, or check its "
+            f"thread count"
+        )
     runs, limit, longest = largest("limit_seconds", "elapsed_seconds")
     enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
     if runs and longest < limit / 2 and limit - enough >= _LEAST_SAVED_SECONDS:
         time_limit = enough
         words.append(
-            f"asked {format_duration(limit)}, longest {format_duration(longest)} in {counted(runs, 'run')}: "
+            f"asked {format_duration(limit)}, longest {format_duration(longest)} in "
+            f"{counted(runs, 'run')}: "
             f"{format_duration(enough)} would do"
         )
     return words, memory, time_limit

@@ -1,4 +1,6 @@
-"""A report as one page of HTML that needs nothing else: no script, no font, no picture from elsewhere."""
+"""A report as one page of HTML that needs nothing else: no script, no font, no picture from
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import numpy as np
 
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_count
-from hpcdash.services.usage.charts import format_hours, format_span_of, format_wait, percent, rounded
+from hpcdash.services.usage.charts import (
+    format_hours,
+    format_span_of,
+    format_wait,
+    percent,
+    rounded,
+)
 from hpcdash.services.usage.report import GROUPINGS, OF_TIME, WAIT_LABELS, WEEKDAYS, UsageReport
 
 _SHOWN_ROWS, _MOST_ROWS = 12, 200
@@ -56,7 +64,9 @@ ul { margin: 4px 0 12px; padding-left: 20px; } .who { color: var(--dim); font-we
 """
 
 
-def report_page(report: UsageReport, title: str, subtitle: str = "", written_at: datetime | None = None) -> str:
+def report_page(
+    report: UsageReport, title: str, subtitle: str = "", written_at: datetime | None = None
+) -> str:
     """The page; whatever it says is escaped, and made visible before."""
     parts = [
         _tiles(report),
@@ -72,11 +82,16 @@ def report_page(report: UsageReport, title: str, subtitle: str = "", written_at:
     ]
     if report.is_empty:
         parts = ["<div class=card>Nothing ran in this span.</div>"]
-    when = "" if written_at is None else f" Written {written_at.astimezone(report.zone):%Y-%m-%d %H:%M %Z} by hpcdash."
+    when = (
+        ""
+        if written_at is None
+        else f" Written {written_at.astimezone(report.zone):%Y-%m-%d %H:%M %Z} by hpcdash."
+    )
     notes = " ".join(f"{note.rstrip('.')}." for note in report.notes)
     about = (
         "Hours are those allocated within the span; a run that began before or ended "
-        "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or the node "
+        "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out "
+        "of memory or the node "
         "failed."
     )
     return (
@@ -109,8 +124,16 @@ def _tiles(report: UsageReport) -> str:
         ("CPU hours", format_hours(total["cpu_seconds"]), ""),
         ("jobs ended", format_count(total["jobs"] or 0), ""),
         *([("still running", format_count(total["running"]), "")] if total["running"] else []),
-        (f"failed, {percent(total['failed'], total['jobs']) or '0 %'}", format_count(total["failed"] or 0), "bad"),
-        (f"{report.unit} hours lost to failures, {percent(lost, held) or '0 %'}", format_hours(lost), "bad"),
+        (
+            f"failed, {percent(total['failed'], total['jobs']) or '0 %'}",
+            format_count(total["failed"] or 0),
+            "bad",
+        ),
+        (
+            f"{report.unit} hours lost to failures, {percent(lost, held) or '0 %'}",
+            format_hours(lost),
+            "bad",
+        ),
         ("requeued", format_count(total["requeued"] or 0), ""),
         (f"{report.unit} use where measured", use or "not known", ""),
         ("median wait", format_wait(total["wait_median_seconds"]) or "-", ""),
@@ -138,20 +161,31 @@ def _over_time(report: UsageReport) -> str:
     for part in (0.0, 0.5, 1.0):
         y = 10 + _HIGH * (1 - part)
         inside.append(f"<line class=rule x1={left} x2={_WIDE} y1={y:.1f} y2={y:.1f} />")
-        inside.append(f"<text x={left - 8} y={y + 4:.1f} text-anchor=end>{format_hours(most * part)}</text>")
+        inside.append(
+            f"<text x={left - 8} y={y + 4:.1f} text-anchor=end>{format_hours(most * part)}</text>"
+        )
     last_label = -100.0
     for number, row in enumerate(rows):
         held = row[f"{unit}_seconds"]
         failed = min(row[f"failed_{unit}_seconds"], held)
         x = left + number * step
-        told = f"{row['key']}: {format_hours(held)} {report.unit} hours, {row['jobs']} jobs, {row['failed']} failed"
+        told = (
+            f"{row['key']}: {format_hours(held)} {report.unit} hours, {row['jobs']} jobs, "
+            f"{row['failed']} failed"
+        )
         wide = max(step * 0.78, 0.8)
         bars = ""
-        for name, begin, amount in (("good-bar", 0, held - failed), ("bad-bar", held - failed, failed)):
+        for name, begin, amount in (
+            ("good-bar", 0, held - failed),
+            ("bad-bar", held - failed, failed),
+        ):
             if amount:
                 high = _HIGH * amount / most
                 y = 10 + _HIGH * (1 - begin / most) - high
-                bars += f"<rect class={name} x={x:.1f} y={y:.1f} width={wide:.1f} height={high:.1f} rx=1.5 />"
+                bars += (
+                    f"<rect class={name} x={x:.1f} y={y:.1f} width={wide:.1f} "
+                    f"height={high:.1f} rx=1.5 />"
+                )
         inside.append(f"<g><title>{_text(told)}</title>{bars}</g>")
         if x - last_label > 70 and x < _WIDE - 40:
             day = date.fromisoformat(row["key"])
@@ -169,7 +203,11 @@ def _key(*entries: tuple[str, str]) -> str:
 
 def _group(report: UsageReport, name: str) -> str:
     unit = report.unit.lower()
-    rows = [row for row in report.groups[name].to_pylist() if row["jobs"] or row["cpu_seconds"] or row["started"]]
+    rows = [
+        row
+        for row in report.groups[name].to_pylist()
+        if row["jobs"] or row["cpu_seconds"] or row["started"]
+    ]
     if name in OF_TIME:
         rows.reverse()
     most = max((row[f"{unit}_seconds"] for row in rows), default=0)
@@ -193,14 +231,20 @@ def _group(report: UsageReport, name: str) -> str:
     return _card(f"By {name}", _folded([name, ""], heads, body, len(rows)))
 
 
-def _folded(texts: Sequence[str], heads: Sequence[str], rows: Sequence[Sequence[Any]], count: int) -> str:
-    """A table of the first rows, and one that opens of those that follow; `count` may be more than there are."""
+def _folded(
+    texts: Sequence[str], heads: Sequence[str], rows: Sequence[Sequence[Any]], count: int
+) -> str:
+    """A table of the first rows, and one that opens of those that follow; `count` may be more than
+    there are.
+    """
     table = _table(texts, heads, rows[:_SHOWN_ROWS])
     if count <= _SHOWN_ROWS:
         return table
     rest = _table(texts, heads, rows[_SHOWN_ROWS:])
     left_out = f"<p class=notes>and {count - len(rows)} more</p>" if count > len(rows) else ""
-    return f"{table}<details><summary>{count - _SHOWN_ROWS} more</summary>{rest}{left_out}</details>"
+    return (
+        f"{table}<details><summary>{count - _SHOWN_ROWS} more</summary>{rest}{left_out}</details>"
+    )
 
 
 def _table(texts: Sequence[str], heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -208,7 +252,8 @@ def _table(texts: Sequence[str], heads: Iterable[str], rows: Iterable[Sequence[A
     head = "".join(f"<th class=text>{_text(name)}</th>" for name in texts)
     head += "".join(f"<th>{_text(name)}</th>" for name in heads)
     body = "".join(
-        f"<tr>{begin}{''.join(f'<td>{_text(figure)}</td>' for figure in figures)}</tr>" for begin, figures in rows
+        f"<tr>{begin}{''.join(f'<td>{_text(figure)}</td>' for figure in figures)}</tr>"
+        for begin, figures in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -233,7 +278,9 @@ def _load(report: UsageReport) -> str:
                 f"<rect x={left + hour * cell} y={y} width={cell - 2} height={high - 2} rx=3 "
                 f"style='fill:rgba(var(--heat),{0.08 + 0.92 * held / most:.2f})'><title>{_text(told)}</title></rect>"
             )
-    drawing = f"<svg viewBox='0 0 {left + 24 * cell} {24 + 7 * high}' role=img>{''.join(inside)}</svg>"
+    drawing = (
+        f"<svg viewBox='0 0 {left + 24 * cell} {24 + 7 * high}' role=img>{''.join(inside)}</svg>"
+    )
     key = f"<span class=key>darkest: {rounded(most)}</span>"
     return _card(f"{report.unit}s held at once, by weekday and hour", drawing, key)
 
@@ -241,11 +288,14 @@ def _load(report: UsageReport) -> str:
 def _waits(report: UsageReport) -> str:
     if not report.waits.num_rows:
         return ""
-    counts = [sum(report.waits[f"waits_{number}"].to_pylist()) for number in range(len(WAIT_LABELS))]
+    counts = [
+        sum(report.waits[f"waits_{number}"].to_pylist()) for number in range(len(WAIT_LABELS))
+    ]
     most, all_runs = max(counts), sum(counts)
     bars = [
         [
-            f"<td class=text>{_text(label)}</td><td class=bar><i style='width:{100 * count / most:.1f}%'></i></td>",
+            f"<td class=text>{_text(label)}</td><td class=bar><i "
+            f"style='width:{100 * count / most:.1f}%'></i></td>",
             [format_count(count), percent(count, all_runs)],
         ]
         for label, count in zip(WAIT_LABELS, counts, strict=True)
@@ -254,12 +304,23 @@ def _waits(report: UsageReport) -> str:
     body = [
         [
             f"<td class=text>{_text(row['queue'])}</td><td class=text>{_text(row['size'])}</td>",
-            [format_count(row["started"]), *(format_wait(row[f"wait_{name}_seconds"]) for name in _QUANTILES)],
+            [
+                format_count(row["started"]),
+                *(format_wait(row[f"wait_{name}_seconds"]) for name in _QUANTILES),
+            ],
         ]
         for row in rows
     ]
-    table = _folded(["queue", "size"], ["runs", "median", "80 % within", "95 % within", "longest"], body, len(body))
-    return _card("Waiting, from being eligible to the start", _table(["wait", ""], ["runs", ""], bars) + table)
+    table = _folded(
+        ["queue", "size"],
+        ["runs", "median", "80 % within", "95 % within", "longest"],
+        body,
+        len(body),
+    )
+    return _card(
+        "Waiting, from being eligible to the start",
+        _table(["wait", ""], ["runs", ""], bars) + table,
+    )
 
 
 _QUANTILES = ("median", "p80", "p95", "longest")
@@ -273,10 +334,12 @@ def _waste(report: UsageReport) -> str:
             f"<td class=text>{_text(row['user'] or '')}</td>",
             [
                 format_count(row["runs"]),
-                f"{format_hours(row['unused_gpu_seconds'])} {percent(row['unused_gpu_seconds'], row['gpu_seconds'])}"
+                f"{format_hours(row['unused_gpu_seconds'])} "
+                f"{percent(row['unused_gpu_seconds'], row['gpu_seconds'])}"
                 if row["gpu_seconds"]
                 else "",
-                f"{format_hours(row['unused_cpu_seconds'])} {percent(row['unused_cpu_seconds'], row['cpu_seconds'])}",
+                f"{format_hours(row['unused_cpu_seconds'])} "
+                f"{percent(row['unused_cpu_seconds'], row['cpu_seconds'])}",
                 format_hours(row["unused_memory_gib_seconds"]),
             ],
         ]
@@ -292,5 +355,8 @@ def _advice(report: UsageReport) -> str:
     items = []
     for advice in report.advice:
         words = "".join(f"<li>{_text(line)}</li>" for line in advice.words)
-        items.append(f"<b>{_text(advice.name)}</b> <span class=who>{_text(advice.user)}</span><ul>{words}</ul>")
+        items.append(
+            f"<b>{_text(advice.name)}</b> <span "
+            f"class=who>{_text(advice.user)}</span><ul>{words}</ul>"
+        )
     return _card("Advice", "".join(items)) if items else ""

@@ -24,13 +24,19 @@ _MOST_NAMED = 3
 
 def has_uncounted(limits: pa.Table) -> bool:
     """Whether only jobs tell how much is used of some of the limits."""
-    return any(row["used"] is None and any(row[name] for name in _SCOPES) for row in limits.to_pylist())
+    return any(
+        row["used"] is None and any(row[name] for name in _SCOPES) for row in limits.to_pylist()
+    )
 
 
-def with_counted_use(limits: pa.Table, mine: pa.Table | None, everyone: pa.Table | None, user: str) -> pa.Table:
-    """Limits of domain.schema.LIMITS, `used` and `free` counted where they are null and jobs tell them.
+def with_counted_use(
+    limits: pa.Table, mine: pa.Table | None, everyone: pa.Table | None, user: str
+) -> pa.Table:
+    """Limits of domain.schema.LIMITS, `used` and `free` counted where they are null and jobs tell
+    them.
 
-    `mine` and `everyone` are lists of domain.schema.JOBS, None where they are not known; `user` is whose `mine` is.
+    `mine` and `everyone` are lists of domain.schema.JOBS, None where they are not known; `user` is
+    whose `mine` is.
     """
     rows = limits.to_pylist()
     jobs: dict[bool, Sequence[Mapping[str, Any]]] = {}
@@ -55,7 +61,8 @@ def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | 
     counted = [
         job
         for job in jobs
-        if job["state"] in states and all(limit[name] in (None, job[column]) for name, column in _SCOPES.items())
+        if job["state"] in states
+        and all(limit[name] in (None, job[column]) for name, column in _SCOPES.items())
     ]
     if resource.startswith("jobs_"):
         return sum(job["_tasks"] or 1 for job in counted)
@@ -65,8 +72,11 @@ def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | 
     return sum(int(job[column]) * (job["_tasks"] or 1) for job in counted)
 
 
-def limits_of(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table) -> list[Mapping[str, Any]]:
-    """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can be told.
+def limits_of(
+    reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table
+) -> list[Mapping[str, Any]]:
+    """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can
+    be told.
 
     Where some are used up no others.
     """
@@ -95,8 +105,12 @@ def _is_of(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     return True
 
 
-def policy_lines(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table | None) -> list[str]:
-    """What a job waits for in the site's rules, a line each: the limits with what is used, and where more is shown."""
+def policy_lines(
+    reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table | None
+) -> list[str]:
+    """What a job waits for in the site's rules, a line each: the limits with what is used, and
+    where more is shown.
+    """
     lines = []
     if reason.view == "limits" and limits is not None:
         lines = [format_limit(row) for row in limits_of(reason, job, limits)[:_MOST_NAMED]]
@@ -108,12 +122,15 @@ def policy_reason_of(store: ClusterStore, job: Mapping[str, Any]) -> PolicyReaso
     reason = store.backend.reasons.policy(str(job["state"]), job["reason"])
     if reason is None or Capability(reason.view) not in store.backend.capabilities:
         return None
-    has_none = reason.view == "shares" and store.probe is not None and store.probe.has_accounting is False
+    has_none = (
+        reason.view == "shares" and store.probe is not None and store.probe.has_accounting is False
+    )
     return None if has_none else reason
 
 
 def policy_hint(store: ClusterStore, job: Mapping[str, Any]) -> str:
-    """The first of the limits that a job waits for, where they are known already, and the view that shows more.
+    """The first of the limits that a job waits for, where they are known already, and the view that
+    shows more.
 
     '' for a job that waits for no rule of the site.
     """

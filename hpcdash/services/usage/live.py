@@ -1,4 +1,6 @@
-"""What a running job uses, while somebody looks: one step samples its nodes, and ends when nobody looks any more."""
+"""What a running job uses, while somebody looks: one step samples its nodes, and ends when nobody
+looks any more.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,13 @@ class NodeHistory(Struct):
 
 
 class LiveUse:
-    """Samples of one job by node; `problem` says why there are none, or no more, '' while all is well."""
+    """Samples of one job by node; `problem` says why there are none, or no more, '' while all is
+    well.
+    """
 
-    def __init__(self, store: ClusterStore, row: Mapping[str, Any], state_folder: Path | None = None) -> None:
+    def __init__(
+        self, store: ClusterStore, row: Mapping[str, Any], state_folder: Path | None = None
+    ) -> None:
         self.row = row
         self.nodes: dict[str, NodeHistory] = {}
         self.problem = ""
@@ -74,7 +80,8 @@ class LiveUse:
         self._watched = Watched()
 
     async def follow(self, looks: int | None = None) -> AsyncGenerator[NodeUse, None]:
-        """Each use as it comes, node by node, until the job's step ends or the caller leaves; `looks` at most a node.
+        """Each use as it comes, node by node, until the job's step ends or the caller leaves;
+        `looks` at most a node.
 
         Raises UsageError, what the scheduler refuses, and what the transport raises.
         """
@@ -98,7 +105,9 @@ class LiveUse:
     async def _ask(
         self, native: Mapping[str, str], nodes: Query[tuple[str, ...]], looks: int | None
     ) -> AsyncGenerator[NodeUse, None]:
-        """Where the scheduler itself tells what a job uses: each look is a question, of the nodes it has by then."""
+        """Where the scheduler itself tells what a job uses: each look is a question, of the nodes
+        it has by then.
+        """
         store, count = self._store, 0
         while looks is None or count < looks:
             if count:
@@ -107,7 +116,11 @@ class LiveUse:
             asked = await store.ask(nodes)
             for sample in await store.ask(store.backend.inside.use(native, asked)):
                 known = self.nodes.get(sample.node)
-                if known is None or known.last is None or known.last.up_seconds != sample.up_seconds:
+                if (
+                    known is None
+                    or known.last is None
+                    or known.last.up_seconds != sample.up_seconds
+                ):
                     yield self._add(sample)
 
     async def _step(self, looks: int | None) -> AsyncGenerator[NodeUse, None]:
@@ -153,12 +166,17 @@ class LiveUse:
 
     def latest(self) -> list[NodeUse]:
         """The newest of each node, in their natural order."""
-        return [self.nodes[name].uses[-1] for name in sorted(self.nodes, key=natural_order) if self.nodes[name].uses]
+        return [
+            self.nodes[name].uses[-1]
+            for name in sorted(self.nodes, key=natural_order)
+            if self.nodes[name].uses
+        ]
 
     def warnings(self) -> list[str]:
         """What looks wrong, in words, the gravest first."""
         histories = {
-            name: list(self.nodes[name].uses)[-_JUDGED_LOOKS:] for name in sorted(self.nodes, key=natural_order)
+            name: list(self.nodes[name].uses)[-_JUDGED_LOOKS:]
+            for name in sorted(self.nodes, key=natural_order)
         }
         return [*_memory_warnings(histories), *_gpu_warnings(histories), *_rank_warnings(histories)]
 
@@ -169,7 +187,10 @@ def _memory_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
         sample = uses[-1].sample
         used, limit = sample.memory_bytes, sample.memory_limit_bytes
         if used is not None and limit and used >= _NEAR_LIMIT * limit:
-            words = f"memory is near the limit on {visible(node)}: {format_memory(used)} of {format_memory(limit)}"
+            words = (
+                f"memory is near the limit on {visible(node)}: {format_memory(used)} of "
+                f"{format_memory(limit)}"
+            )
             found.append(f"{words}; beyond it the job is killed")
     return found
 
@@ -185,7 +206,11 @@ def _gpu_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
             for gpu in use.sample.gpus:
                 if gpu.percent is not None:
                     percents.setdefault(gpu.index, []).append(gpu.percent)
-        means |= {(node, index): max(values) for index, values in percents.items() if len(values) >= _FEWEST_LOOKS}
+        means |= {
+            (node, index): max(values)
+            for index, values in percents.items()
+            if len(values) >= _FEWEST_LOOKS
+        }
     idle = [key for key, most in means.items() if most <= _IDLE_PERCENT]
     busy = [key for key, most in means.items() if most >= _BUSY_PERCENT]
     if not idle:
@@ -204,7 +229,11 @@ def _rank_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
         for use in uses:
             for rank, cores in use.rank_cores.items():
                 sums.setdefault(rank, []).append(cores)
-    means = {rank: sum(values) / len(values) for rank, values in sums.items() if len(values) >= _FEWEST_LOOKS - 1}
+    means = {
+        rank: sum(values) / len(values)
+        for rank, values in sums.items()
+        if len(values) >= _FEWEST_LOOKS - 1
+    }
     if len(means) < 2:
         return []
     middle = median(means.values())
@@ -216,7 +245,8 @@ def _rank_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
     shown = ", ".join(low[:8]) + (" …" if len(low) > 8 else "")
     mean = sum(means[rank] for rank in low) / len(low)
     return [
-        f"ranks are unequal: {'rank' if len(low) == 1 else 'ranks'} {shown} at {mean:.1f} cores, others at {middle:.1f}"
+        f"ranks are unequal: {'rank' if len(low) == 1 else 'ranks'} {shown} at {mean:.1f} cores, "
+        f"others at {middle:.1f}"
     ]
 
 
@@ -227,7 +257,9 @@ _ASCII = " .:-=+*#%"
 
 
 def bars(values: list[float | None], ceiling: float, width: int, *, is_ascii: bool = False) -> str:
-    """The last `width` values as one letter each, from 0 to `ceiling`; blank where one is not known."""
+    """The last `width` values as one letter each, from 0 to `ceiling`; blank where one is not
+    known.
+    """
     letters = _ASCII if is_ascii else _BLOCKS
     shown = []
     for value in values[-width:]:
@@ -265,7 +297,9 @@ def for_json(use: NodeUse) -> dict[str, object]:
             {
                 "pid": one.pid,
                 "rank": int(one.rank) if one.rank else None,
-                "cpu_cores": None if one.pid not in use.process_cores else round(use.process_cores[one.pid], 3),
+                "cpu_cores": None
+                if one.pid not in use.process_cores
+                else round(use.process_cores[one.pid], 3),
                 "memory_bytes": one.rss_bytes,
                 "command": one.command,
             }

@@ -1,4 +1,6 @@
-"""What a running job uses, as lines of text: a node with its curves, its GPUs, its busiest processes, and warnings."""
+"""What a running job uses, as lines of text: a node with its curves, its GPUs, its busiest
+processes, and warnings.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _MANY_NODES = 4
 
 def use_lines(live: LiveUse, width: int, *, is_ascii: bool = False) -> list[Line]:
     """Warnings first; of many nodes a line each, of a few all that is known."""
-    lines: list[Line] = [(clip(f"{'!' if is_ascii else '⚠'} {words}", width), "warning") for words in live.warnings()]
+    lines: list[Line] = [
+        (clip(f"{'!' if is_ascii else '⚠'} {words}", width), "warning") for words in live.warnings()
+    ]
     if live.problem:
         lines.append((clip(live.problem, width), "warning"))
     if lines:
@@ -45,7 +49,12 @@ def _node_line(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> Line:
         f"{gpu:10}",
         f"{_count(len(sample.processes)):12}",
     )
-    curve = bars([one.cores for one in live.nodes[sample.node].uses], float(sample.cpus or 1), 20, is_ascii=is_ascii)
+    curve = bars(
+        [one.cores for one in live.nodes[sample.node].uses],
+        float(sample.cpus or 1),
+        20,
+        is_ascii=is_ascii,
+    )
     return clip(" ".join((*parts, curve)), width), "plain"
 
 
@@ -61,9 +70,13 @@ def _node_lines(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> list
         known = [value for value in values if value is not None]
         top = ceiling or max(known, default=0.0)
         curve = bars(list(values), top, room, is_ascii=is_ascii)
-        lines.append((clip(f"  {label:<{_LABEL - 2}}{words:<{_WORDS}}  {curve}".rstrip(), width), "plain"))
+        lines.append(
+            (clip(f"  {label:<{_LABEL - 2}}{words:<{_WORDS}}  {curve}".rstrip(), width), "plain")
+        )
 
-    line("CPU", _cores(use), [one.cores for one in uses], float(sample.cpus) if sample.cpus else None)
+    line(
+        "CPU", _cores(use), [one.cores for one in uses], float(sample.cpus) if sample.cpus else None
+    )
     memory = [None if (used := one.sample.memory_bytes) is None else float(used) for one in uses]
     line("memory", _memory(use), memory, float(sample.memory_limit_bytes or 0) or None)
     for gpu in sample.gpus:
@@ -71,9 +84,14 @@ def _node_lines(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> list
         line(label, _gpu(gpu), [_percent_of(one, gpu) for one in uses], 100.0)
     ranked = sorted(sample.processes, key=lambda one: -use.process_cores.get(one.pid, 0.0))
     for one in ranked[:_MOST_PROCESSES]:
-        cores = "" if one.pid not in use.process_cores else f"{use.process_cores[one.pid]:.1f} cores"
+        cores = (
+            "" if one.pid not in use.process_cores else f"{use.process_cores[one.pid]:.1f} cores"
+        )
         rank = f"rank {one.rank}" if one.rank else ""
-        words = f"  {one.pid:>8}  {rank:<9}{cores:>11}{format_memory(one.rss_bytes):>10}  {visible(one.command)}"
+        words = (
+            f"  {one.pid:>8}  {rank:<9}{cores:>11}{format_memory(one.rss_bytes):>10}  "
+            f"{visible(one.command)}"
+        )
         lines.append((clip(words, width), "dim"))
     if count > _MOST_PROCESSES:
         lines.append((f"  and {count - _MOST_PROCESSES} more", "dim"))
@@ -87,7 +105,11 @@ def _percent_of(use: NodeUse, gpu: GpuSample) -> float | None:
 def _cores(use: NodeUse) -> str:
     if use.cores is None:
         return "…" if use.sample.processes else "no process of the job"
-    return f"{use.cores:.1f} of {use.sample.cpus} cores" if use.sample.cpus else f"{use.cores:.1f} cores"
+    return (
+        f"{use.cores:.1f} of {use.sample.cpus} cores"
+        if use.sample.cpus
+        else f"{use.cores:.1f} cores"
+    )
 
 
 def _memory(use: NodeUse) -> str:

@@ -1,4 +1,6 @@
-"""A report of what runs used over a span of time: hours, jobs, failures and waiting, by day, queue, user and more."""
+"""A report of what runs used over a span of time: hours, jobs, failures and waiting, by day, queue,
+user and more.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ NOT_KNOWN = "(none)"
 _SIZE_ENDS = {"GPU": (1, 4, 8, 32, 128), "CPU": (1, 8, 32, 128, 512)}
 _MOST_WASTEFUL = 20
 
-# CPU and GPU seconds are allocated ones within the span. `jobs` ended in it, a requeued one once a run.
+# CPU and GPU seconds are allocated ones within the span. `jobs` ended in it, a requeued one once a
+# run.
 MEASURES: tuple[tuple[str, pa.DataType], ...] = (
     ("cpu_seconds", COUNT),
     ("gpu_seconds", COUNT),
@@ -52,7 +55,8 @@ MEASURES: tuple[tuple[str, pa.DataType], ...] = (
     # Of the first two, what failed runs had.
     ("failed_cpu_seconds", COUNT),
     ("failed_gpu_seconds", COUNT),
-    # Of the first two, what was not used; of runs whose use is known, whose seconds the last two are.
+    # Of the first two, what was not used; of runs whose use is known, whose seconds the last two
+    # are.
     ("unused_cpu_seconds", COUNT),
     ("unused_gpu_seconds", COUNT),
     ("measured_cpu_seconds", COUNT),
@@ -62,9 +66,21 @@ MEASURES: tuple[tuple[str, pa.DataType], ...] = (
     ("wait_seconds", COUNT),
 )
 _NAMES = tuple(name for name, _ in MEASURES)
-# What a report reads of a run once its use is known, and the columns of domain.schema.RUNS that it is made of.
+# What a report reads of a run once its use is known, and the columns of domain.schema.RUNS that it
+# is made of.
 _COLUMNS = (
-    *("id", "name", "user", "account", "queue", "state", "cpus", "gpus", "memory_bytes", "memory_peak_bytes"),
+    *(
+        "id",
+        "name",
+        "user",
+        "account",
+        "queue",
+        "state",
+        "cpus",
+        "gpus",
+        "memory_bytes",
+        "memory_peak_bytes",
+    ),
     *("elapsed_seconds", "limit_seconds", "submitted_at", "eligible_at", "started_at", "ends_at"),
     *("suspended_seconds", "run", "usage_source"),
 )
@@ -100,7 +116,9 @@ WASTEFUL = pa.schema(
 
 
 class Load(Struct, frozen=True):
-    """CPUs or GPUs that were held, a mean by weekday (rows, from Monday) and hour; nan where the span has none."""
+    """CPUs or GPUs that were held, a mean by weekday (rows, from Monday) and hour; nan where the
+    span has none.
+    """
 
     unit: str
     held: np.ndarray
@@ -112,9 +130,12 @@ class Load(Struct, frozen=True):
 
 
 class UsageReport(Struct, frozen=True):
-    """Everything that is said of a span. Tables are of GROUPS, WAITS and WASTEFUL; `total` has the names of MEASURES.
+    """Everything that is said of a span.
 
-    `notes` say in words what has to be known to read it. Any grouping's column of MEASURES adds up to `total`.
+    Tables are of GROUPS, WAITS and WASTEFUL; `total` has the names of MEASURES.
+
+    `notes` say in words what has to be known to read it. Any grouping's column of MEASURES adds up
+    to `total`.
     """
 
     span: Span
@@ -130,7 +151,9 @@ class UsageReport(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        return not self.total["jobs"] and not self.total["cpu_seconds"] and not self.total["started"]
+        return (
+            not self.total["jobs"] and not self.total["cpu_seconds"] and not self.total["started"]
+        )
 
     @property
     def unit(self) -> str:
@@ -138,12 +161,17 @@ class UsageReport(Struct, frozen=True):
         return self.load.unit
 
 
-def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence[str] = ()) -> UsageReport:
-    """The report of `runs`, rows of domain.schema.RUNS with RUN_COLUMNS, in any order. Days are those of `zone`.
+def build_report(
+    runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence[str] = ()
+) -> UsageReport:
+    """The report of `runs`, rows of domain.schema.RUNS with RUN_COLUMNS, in any order.
 
-    One without an end still runs, and began its `elapsed_seconds` and the time it was suspended ago. A run counts with
-    its hours in the span, as sreport cuts it: on the days it ran; as a job and a failure on the day it ended; with its
-    wait on the day it started. Suspended time is no CPU time, but GPU time: it keeps its GPUs.
+    Days are those of `zone`.
+
+    One without an end still runs, and began its `elapsed_seconds` and the time it was suspended
+    ago. A run counts with its hours in the span, as sreport cuts it: on the days it ran; as a job
+    and a failure on the day it ended; with its wait on the day it started. Suspended time is no CPU
+    time, but GPU time: it keeps its GPUs.
     """
     used = with_use(runs.select(RUN_COLUMNS)).select([*_COLUMNS, "cpu_use", "gpu_use"])
     begin, end = _times(used)
@@ -157,7 +185,9 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     hours = _Hours(held, span, zone)
     waits = _waits_in(used, begin, span)
     groupings = {
-        name: _ByTime(hours, begin, end, by_week=name == "week") if name in OF_TIME else _ByColumn(used[name])
+        name: _ByTime(hours, begin, end, by_week=name == "week")
+        if name in OF_TIME
+        else _ByColumn(used[name])
         for name in GROUPINGS
     }
     total: dict[str, int] = {}
@@ -169,11 +199,16 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     groups = {name: grouping.table(waits) for name, grouping in groupings.items()}
     unit = "GPU" if total["gpu_seconds"] else "CPU"
     waited = waits[~np.isnan(waits)]
-    more = {name: round(float(np.quantile(waited, part))) if waited.size else None for name, part in _WAITS}
+    more = {
+        name: round(float(np.quantile(waited, part))) if waited.size else None
+        for name, part in _WAITS
+    }
     unknown = int(np.isnan(column_floats(used["cpus"])[held.seconds > 0]).sum())
     said = [f"{unknown} runs have no CPU count: their hours are missing"] if unknown else []
     if no_gpus := int(np.isnan(column_floats(used["gpus"])[held.seconds > 0]).sum()):
-        said.append(f"the GPUs of {counted(no_gpus, 'run')} are unknown: their GPU hours are missing")
+        said.append(
+            f"the GPUs of {counted(no_gpus, 'run')} are unknown: their GPU hours are missing"
+        )
     return UsageReport(
         span,
         zone,
@@ -229,8 +264,8 @@ class _Held:
     def _lost(self, at: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """CPU seconds that the suspended runs `at` did not have between two moments.
 
-        When one was suspended is not known, so it is spread over the run, in whole seconds: what is left out of one
-        part of a run is in the next.
+        When one was suspended is not known, so it is spread over the run, in whole seconds: what is
+        left out of one part of a run is in the next.
         """
         wall = np.maximum(self._wall[at], 1)
         passed = [np.clip(moment - self._begin[at], 0, wall) for moment in (low, high)]
@@ -251,7 +286,9 @@ class _Held:
         return seconds
 
     def by_bin(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """CPU and GPU seconds in each of the bins between `edges`; of CPUs without the time they were suspended."""
+        """CPU and GPU seconds in each of the bins between `edges`; of CPUs without the time they
+        were suspended.
+        """
         cpu, gpu = _seconds_by_bin(self.low, self.high, (self.cpus, self.gpus), edges)
         rows = self._rows
         if rows.size:
@@ -268,7 +305,9 @@ class _Held:
 def _seconds_by_bin(
     low: np.ndarray, high: np.ndarray, weights: Sequence[np.ndarray], edges: np.ndarray
 ) -> list[np.ndarray]:
-    """Seconds in each bin by each of the weights; exact below 2**53: 100 000 million CPUs for a day."""
+    """Seconds in each bin by each of the weights; exact below 2**53: 100 000 million CPUs for a
+    day.
+    """
     bins = len(edges) - 1
     rows = np.flatnonzero(high > low)
     low, high = low[rows], high[rows]
@@ -286,7 +325,9 @@ def _seconds_by_bin(
         weight = weight[~one]
         sums += np.bincount(first, begun * weight, minlength=bins)
         sums += np.bincount(last, ended * weight, minlength=bins)
-        whole = np.bincount(first + 1, weight, minlength=bins + 1) - np.bincount(last, weight, minlength=bins + 1)
+        whole = np.bincount(first + 1, weight, minlength=bins + 1) - np.bincount(
+            last, weight, minlength=bins + 1
+        )
         found.append(sums + np.cumsum(whole)[:bins] * np.diff(edges))
     return found
 
@@ -307,7 +348,9 @@ def _measures(
     is_running = pc.is_null(as_array(runs["ends_at"])).to_numpy(zero_copy_only=False)
     ended = _within(end, span) & ~is_running
     states = as_array(runs["state"]).cast(TEXT)
-    failed = pc.fill_null(pc.is_in(states, pa.array(list(FAILURES), TEXT)), False).to_numpy(zero_copy_only=False)
+    failed = pc.fill_null(pc.is_in(states, pa.array(list(FAILURES), TEXT)), False).to_numpy(
+        zero_copy_only=False
+    )
     yield "jobs", ended
     yield "failed", ended & failed
     # A job's second run is there because it was put back into the queue.
@@ -332,7 +375,8 @@ def _unused(held: np.ndarray, use: np.ndarray) -> np.ndarray:
 class _Grouping:
     """Sums by what a run counts for when it ended, and waits by what it counts for when it started.
 
-    `ended` and `started` hold the number of that group for every run; `labels` are the groups' names.
+    `ended` and `started` hold the number of that group for every run; `labels` are the groups'
+    names.
     """
 
     def __init__(self, ended: np.ndarray, started: np.ndarray, labels: Sequence[str]) -> None:
@@ -389,7 +433,9 @@ def _monday(day: str) -> str:
     return (at - timedelta(days=at.weekday())).isoformat()
 
 
-def _quantiles(values: np.ndarray, group: np.ndarray, count: int, parts: Sequence[float]) -> list[np.ndarray]:
+def _quantiles(
+    values: np.ndarray, group: np.ndarray, count: int, parts: Sequence[float]
+) -> list[np.ndarray]:
     """Of each part the quantiles of the groups 0 to `count` - 1, nan where a group is empty."""
     sizes = np.bincount(group, minlength=count)
     has = sizes > 0
@@ -419,7 +465,9 @@ def size_labels(unit: str) -> list[str]:
 
 
 def _sizes(runs: pa.Table, unit: str) -> tuple[np.ndarray, list[str]]:
-    """The class of each run's size, and their names; runs without GPUs have a class where GPUs count."""
+    """The class of each run's size, and their names; runs without GPUs have a class where GPUs
+    count.
+    """
     counts = np.nan_to_num(column_floats(runs["gpus" if unit == "GPU" else "cpus"]))
     sizes = np.searchsorted(np.array(_SIZE_ENDS[unit]), counts, "left") + 1
     return np.where(counts == 0, 0, sizes), ["no GPU" if unit == "GPU" else "?", *size_labels(unit)]
@@ -433,11 +481,19 @@ def _waits(runs: pa.Table, waits: np.ndarray, unit: str) -> pa.Table:
     group = (queue * len(labels) + sizes)[waited]
     count = len(queues) * len(labels)
     of_class = group * len(WAIT_LABELS) + np.searchsorted(np.array(WAIT_ENDS), waits, "right")
-    classes = np.bincount(of_class, minlength=count * len(WAIT_LABELS)).reshape(count, len(WAIT_LABELS))
+    classes = np.bincount(of_class, minlength=count * len(WAIT_LABELS)).reshape(
+        count, len(WAIT_LABELS)
+    )
     columns: list[pa.Array] = [
         pa.array([name or NOT_KNOWN for name in queues for _ in labels], TEXT),
         pa.array(labels * len(queues), TEXT),
-        *map(_counts, (np.bincount(group, minlength=count), *_quantiles(waits, group, count, (0.5, 0.8, 0.95, 1)))),
+        *map(
+            _counts,
+            (
+                np.bincount(group, minlength=count),
+                *_quantiles(waits, group, count, (0.5, 0.8, 0.95, 1)),
+            ),
+        ),
         *map(_counts, classes.T),
     ]
     table = pa.table(columns, schema=WAITS)
@@ -483,7 +539,9 @@ _WASTE_ORDER = ["unused_gpu_seconds", "unused_cpu_seconds", "unused_memory_gib_s
 
 
 def day_edges(span: Span, zone: tzinfo) -> list[tuple[int, str]]:
-    """Where the span's days begin, the first and the last as they are cut, each with its date; the last is the end."""
+    """Where the span's days begin, the first and the last as they are cut, each with its date; the
+    last is the end.
+    """
     at = datetime.fromtimestamp(span.since, zone)
     edges = [(span.since, at.date().isoformat())]
     day = at.date()
@@ -497,7 +555,9 @@ def day_edges(span: Span, zone: tzinfo) -> list[tuple[int, str]]:
 
 
 class _Hours:
-    """The hours of a span, the first and the last cut to it: the day of each, and what was held in it."""
+    """The hours of a span, the first and the last cut to it: the day of each, and what was held in
+    it.
+    """
 
     def __init__(self, held: _Held, span: Span, zone: tzinfo) -> None:
         edges: list[int] = []
@@ -526,7 +586,9 @@ class _Hours:
         """What was held at once, a mean over the hours of each weekday and hour of the day."""
         held, seconds = np.zeros((7, 24)), np.zeros((7, 24))
         amounts = self.gpu if unit == "GPU" else self.cpu
-        for begins, length, amount in zip(self._edges.tolist(), np.diff(self._edges), amounts, strict=False):
+        for begins, length, amount in zip(
+            self._edges.tolist(), np.diff(self._edges), amounts, strict=False
+        ):
             local = datetime.fromtimestamp(begins, self._zone)
             held[local.weekday(), local.hour] += amount
             seconds[local.weekday(), local.hour] += length
@@ -535,11 +597,20 @@ class _Hours:
 
 
 def runs_and_notes(
-    fetched: FetchedRuns, *, everyone: bool, user: str, wanted: Callable[[pa.Table], pa.Table] | None = None
+    fetched: FetchedRuns,
+    *,
+    everyone: bool,
+    user: str,
+    wanted: Callable[[pa.Table], pa.Table] | None = None,
 ) -> tuple[pa.Table, list[str]]:
-    """What a report is made of: the runs that ended and those that still run, and in words whose they are, as far as
-    the cluster shows them, and what of the span is not known. Of the runs that are `wanted`, where that is given."""
-    parts = [fetched.table, *([fetched.running] if fetched.running is not None and fetched.running.num_rows else [])]
+    """What a report is made of: the runs that ended and those that still run, and in words whose
+    they are, as far as the cluster shows them, and what of the span is not known. Of the runs that
+    are `wanted`, where that is given.
+    """
+    parts = [
+        fetched.table,
+        *([fetched.running] if fetched.running is not None and fetched.running.num_rows else []),
+    ]
     if wanted is not None:
         parts = [wanted(part) for part in parts]
     notes = [_whose(fetched, everyone=everyone, user=user)]
@@ -550,7 +621,10 @@ def runs_and_notes(
     if forgotten := fetched.format_forgotten():
         notes.append(forgotten)
     if fetched.unasked_seconds:
-        notes.append(f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be fetched")
+        notes.append(
+            f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be "
+            f"fetched"
+        )
     return pa.concat_tables(parts).unify_dictionaries(), notes
 
 
@@ -558,7 +632,11 @@ def _whose(fetched: FetchedRuns, *, everyone: bool, user: str) -> str:
     if not everyone:
         return "Your own jobs"
     tables = [fetched.table, *([] if fetched.running is None else [fetched.running])]
-    whose = {name for table in tables for name in pc.unique(as_array(table["user"]).cast(TEXT)).to_pylist()} - {None}
+    whose = {
+        name
+        for table in tables
+        for name in pc.unique(as_array(table["user"]).cast(TEXT)).to_pylist()
+    } - {None}
     users = counted(len(whose), "user")
     if fetched.hides_others:
         return OTHERS_HIDDEN if whose <= {user} else f"Jobs of {users}. {OTHERS_HIDDEN}"

@@ -1,4 +1,6 @@
-"""Runs on this machine's disk: a file for each week in which any ended, with the spans of it that are known."""
+"""Runs on this machine's disk: a file for each week in which any ended, with the spans of it that
+are known.
+"""
 
 from __future__ import annotations
 
@@ -51,28 +53,36 @@ class _Week(Struct):
 class RunFiles:
     """What is known of the runs of a scope on a cluster, as `asker` may see them.
 
-    `scope` is 'mine', 'everyone' or 'user NAME'; `folder` is the cluster's, None where nothing is kept. What another
-    account was told, or by another scheduler, is not read ('' is not known, and not compared); a file that is damaged
-    is as if it were not there, and written anew.
+    `scope` is 'mine', 'everyone' or 'user NAME'; `folder` is the cluster's, None where nothing is
+    kept. What another account was told, or by another scheduler, is not read ('' is not known, and
+    not compared); a file that is damaged is as if it were not there, and written anew.
     """
 
     def __init__(self, folder: Path | None, scope: str, *, asker: str, scheduler: str) -> None:
         self._folder = folder
-        self._name = scope if scope in ("mine", "everyone") else hashlib.sha256(scope.encode()).hexdigest()[:12]
+        self._name = (
+            scope
+            if scope in ("mine", "everyone")
+            else hashlib.sha256(scope.encode()).hexdigest()[:12]
+        )
         self._asker = asker
         self._scheduler = scheduler
         self._sees_others = False
         self._weeks: dict[str, _Week] = {}
 
     def see(self, *, others: bool) -> None:
-        """Whether the cluster shows everyone's jobs now: what was asked for while it did not is not known then."""
+        """Whether the cluster shows everyone's jobs now: what was asked for while it did not is not
+        known then.
+        """
         self._sees_others = others
         for week in self._weeks.values():
             if others and not week.sees_others:
                 week.covered, week.sees_others = [], True
 
     def load(self, span: Span | None) -> None:
-        """What is known of the weeks from the beginning of a span on (None: all) that were not looked up yet."""
+        """What is known of the weeks from the beginning of a span on (None: all) that were not
+        looked up yet.
+        """
         if self._folder is None:
             return
         since = "" if span is None else _week_of(span.since)
@@ -82,15 +92,25 @@ class RunFiles:
                 self._weeks[week] = self._known(read_schema(path))
 
     def _known(self, schema: pa.Schema | None) -> _Week:
-        """What is known of the week of a file; nothing where the file is not one that was written for this scope."""
+        """What is known of the week of a file; nothing where the file is not one that was written
+        for this scope.
+        """
         metadata = (schema.metadata or {}) if schema is not None else {}
-        wanted = {_FORMAT: _FORMAT_VERSION, _ASKER: self._asker.encode(), _SCHEDULER: self._scheduler.encode()}
-        if schema is None or any(value and metadata.get(key) != value for key, value in wanted.items()):
+        wanted = {
+            _FORMAT: _FORMAT_VERSION,
+            _ASKER: self._asker.encode(),
+            _SCHEDULER: self._scheduler.encode(),
+        }
+        if schema is None or any(
+            value and metadata.get(key) != value for key, value in wanted.items()
+        ):
             return _Week()
         if not schema.remove_metadata().equals(RUNS):
             return _Week()
         try:
-            covered = [Span(int(since), int(until)) for since, until in json.loads(metadata[_COVERED])]
+            covered = [
+                Span(int(since), int(until)) for since, until in json.loads(metadata[_COVERED])
+            ]
         except (KeyError, TypeError, ValueError):
             return _Week()
         return _Week(covered=covered, sees_others=metadata.get(_SEES_OTHERS) == b"1", has_file=True)
@@ -104,19 +124,25 @@ class RunFiles:
         if week.has_file and (path := self._path(name)) is not None:
             table = read_table(path, columns)
             if table is None:
-                # It was there, and is gone or damaged: all but what is in memory is asked for again.
+                # It was there, and is gone or damaged: all but what is in memory is asked for
+                # again.
                 week.covered, week.has_file = [], False
             else:
                 tables.append(table.replace_schema_metadata(None).select(columns))
         return tables
 
     def save(self) -> None:
-        """Write the weeks that changed, one after the other. What a disk would not have stays in memory."""
+        """Write the weeks that changed, one after the other.
+
+        What a disk would not have stays in memory.
+        """
         for name, week in self._weeks.items():
             if not week.is_new:
                 continue
             week.is_new = False
-            table = joined_runs([*self._tables(name, week, RUNS.names), RUNS.empty_table()]).combine_chunks()
+            table = joined_runs(
+                [*self._tables(name, week, RUNS.names), RUNS.empty_table()]
+            ).combine_chunks()
             covered = json.dumps([[span.since, span.until] for span in week.covered])
             metadata: dict[bytes, bytes | str] = {
                 _FORMAT: _FORMAT_VERSION,
@@ -151,7 +177,9 @@ class RunFiles:
         """The parts of a span that are not known and not in `also`, oldest first."""
         gaps: list[Span] = []
         at = span.since
-        for known in _joined([*also, *(part for week in self._weeks.values() for part in week.covered)]):
+        for known in _joined(
+            [*also, *(part for week in self._weeks.values() for part in week.covered)]
+        ):
             if known.until <= at or known.since >= span.until:
                 continue
             if known.since > at:
@@ -162,24 +190,39 @@ class RunFiles:
         return gaps
 
     def read(self, span: Span, columns: Sequence[str], also: Sequence[pa.Table] = ()) -> pa.Table:
-        """The runs that ended in the weeks of a span and later, and those of `also`, as joined_runs has them.
+        """The runs that ended in the weeks of a span and later, and those of `also`, as joined_runs
+        has them.
 
-        The columns are these, and those of JOINED_BY. What is gone from the disk by now is `missing` from then on.
+        The columns are these, and those of JOINED_BY. What is gone from the disk by now is
+        `missing` from then on.
         """
         since = _week_of(span.since)
         names = list(dict.fromkeys([*columns, *JOINED_BY]))
         weeks = sorted(self._weeks.items(), reverse=True)
-        tables = [table for name, week in weeks if name >= since for table in self._tables(name, week, names)]
-        return joined_runs([*tables, *(table.select(names) for table in (*also, RUNS.empty_table()))])
+        tables = [
+            table
+            for name, week in weeks
+            if name >= since
+            for table in self._tables(name, week, names)
+        ]
+        return joined_runs(
+            [*tables, *(table.select(names) for table in (*also, RUNS.empty_table()))]
+        )
 
     def release(self) -> None:
-        """Forget what is known of weeks that are on the disk: it is looked up again when it is wanted."""
-        self._weeks = {name: week for name, week in self._weeks.items() if not week.has_file or week.tables}
+        """Forget what is known of weeks that are on the disk: it is looked up again when it is
+        wanted.
+        """
+        self._weeks = {
+            name: week for name, week in self._weeks.items() if not week.has_file or week.tables
+        }
 
 
 def _week_of(epoch: int) -> str:
     """The Monday of the week that a moment is in."""
-    return f"{datetime.fromtimestamp(epoch - (epoch + _BEFORE_MONDAY_SECONDS) % WEEK, UTC):%Y-%m-%d}"
+    return (
+        f"{datetime.fromtimestamp(epoch - (epoch + _BEFORE_MONDAY_SECONDS) % WEEK, UTC):%Y-%m-%d}"
+    )
 
 
 def _weeks_of(span: Span) -> list[Span]:

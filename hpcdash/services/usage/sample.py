@@ -20,7 +20,8 @@ _MIB = 1 << 20
 _MOST_PROCESSES = 4096
 
 # $1 token, $2 seconds between two looks, $3 how many looks. All of a look is one frame.
-# Processes are asked once whose they are: their start tells a number that is used again. In `eval` stand numbers alone.
+# Processes are asked once whose they are: their start tells a number that is used again. In `eval`
+# stand numbers alone.
 _SCRIPT = (
     r"""
 token=$1 every=$2 most=$3
@@ -136,7 +137,10 @@ def sampler(looks: int = 1 + LEASE_SECONDS // EVERY_SECONDS) -> InsideCommand:
 
 
 def parse_sample(output: NodeOutput, asked_gpus: int | None = None) -> NodeSample | None:
-    """A look at a node; None for what is none. Of a job that asked for no GPUs, none are its own."""
+    """A look at a node; None for what is none.
+
+    Of a job that asked for no GPUs, none are its own.
+    """
     text = output.output.decode("utf-8", "replace")
     fields: dict[str, str] = {}
     processes: list[list[str]] = []
@@ -166,8 +170,16 @@ def parse_sample(output: NodeOutput, asked_gpus: int | None = None) -> NodeSampl
         node=output.node,
         up_seconds=up,
         cpus=None if cpus is None else int(cpus),
-        cpu_seconds=cpu[0] / 1e6 if cpu[0] is not None else cpu[1] / 1e9 if cpu[1] is not None else None,
-        memory_bytes=memory[0] if memory else sum(one.rss_bytes for one in found) if found else None,
+        cpu_seconds=cpu[0] / 1e6
+        if cpu[0] is not None
+        else cpu[1] / 1e9
+        if cpu[1] is not None
+        else None,
+        memory_bytes=memory[0]
+        if memory
+        else sum(one.rss_bytes for one in found)
+        if found
+        else None,
         memory_limit_bytes=memory[1] if memory else None,
         is_rss=not memory,
         gpus=_own_gpus(gpus, fields.get("visible", ""), asked_gpus),
@@ -176,7 +188,9 @@ def parse_sample(output: NodeOutput, asked_gpus: int | None = None) -> NodeSampl
 
 
 def _number(text: str | None) -> float | None:
-    """A number that is none of nan and inf, not negative and not beyond all reason; None for any other text."""
+    """A number that is none of nan and inf, not negative and not beyond all reason; None for any
+    other text.
+    """
     try:
         value = float(text.strip()) if text is not None else -1.0
     except ValueError:
@@ -219,7 +233,15 @@ def _nvidia(lines: Iterable[str]) -> tuple[GpuSample, ...]:
             continue
         index, uuid, percent, used, total, watts, name = words
         found.append(
-            GpuSample(index, uuid, _percent(percent), _bytes(used, _MIB), _bytes(total, _MIB), _number(watts), name)
+            GpuSample(
+                index,
+                uuid,
+                _percent(percent),
+                _bytes(used, _MIB),
+                _bytes(total, _MIB),
+                _number(watts),
+                name,
+            )
         )
     return tuple(found)
 
@@ -252,20 +274,27 @@ def _percent(text: str | None) -> float | None:
     return None if value is None else min(100.0, value)
 
 
-def _own_gpus(gpus: tuple[GpuSample, ...], visible: str, asked: int | None) -> tuple[GpuSample, ...]:
-    """Those that the job may see: by their numbers or their UUIDs, all where it is not said which."""
+def _own_gpus(
+    gpus: tuple[GpuSample, ...], visible: str, asked: int | None
+) -> tuple[GpuSample, ...]:
+    """Those that the job may see: by their numbers or their UUIDs, all where it is not said
+    which.
+    """
     named = [word.strip() for word in visible.split(",") if word.strip()]
     if not named:
         return () if asked == 0 else gpus
     own = tuple(
-        gpu for gpu in gpus if any(gpu.index == name or (gpu.uuid and gpu.uuid.startswith(name)) for name in named)
+        gpu
+        for gpu in gpus
+        if any(gpu.index == name or (gpu.uuid and gpu.uuid.startswith(name)) for name in named)
     )
     # Of parts of GPUs (MIG) and of numbers that are not this list's nothing is known.
     return own or gpus
 
 
 class NodeUse(Struct, frozen=True):
-    """What a job uses on a node between two looks; `cores` are CPUs kept busy, None where not known.
+    """What a job uses on a node between two looks; `cores` are CPUs kept busy, None where not
+    known.
 
     `rank_cores` has the cores of each rank's own process.
     """

@@ -21,7 +21,8 @@ _LEAST_SECONDS = 10 * MINUTE
 
 
 class StartOption(Struct, frozen=True):
-    """A job with a change ('as it is' without), the command that asked about it, and when it would start.
+    """A job with a change ('as it is' without), the command that asked about it, and when it would
+    start.
 
     `estimator` is whose estimate that is.
     """
@@ -34,7 +35,11 @@ class StartOption(Struct, frozen=True):
     def format(self, now_epoch: float) -> str:
         """When, in words, and whose; or why it would not be taken."""
         when = self.format_when(now_epoch)
-        return when if self.estimate.starts_at_epoch is None else f"{when} ({self.estimator}'s estimate)"
+        return (
+            when
+            if self.estimate.starts_at_epoch is None
+            else f"{when} ({self.estimator}'s estimate)"
+        )
 
     def format_when(self, now_epoch: float) -> str:
         estimate = self.estimate
@@ -70,27 +75,35 @@ class EarlierStart(Struct, frozen=True):
         if earlier < MINUTE:
             return f"with {change} it would start no earlier now: {after}{whose}"
         before = self.as_it_was.format_when(now_epoch)
-        return f"with {change} it would start about {format_span(earlier)} earlier: {after}, not {before}{whose}"
+        return (
+            f"with {change} it would start about {format_span(earlier)} earlier: {after}, not "
+            f"{before}{whose}"
+        )
 
 
 async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOption]:
-    """A waiting job as it is, with a half and a quarter of its time limit, and on half of its nodes.
+    """A waiting job as it is, with a half and a quarter of its time limit, and on half of its
+    nodes.
 
-    Each is one command that submits nothing; Slurm counts a job number for it. Raises UsageError for a job that does
-    not wait, and where the scheduler tells no start beforehand.
+    Each is one command that submits nothing; Slurm counts a job number for it. Raises UsageError
+    for a job that does not wait, and where the scheduler tells no start beforehand.
     """
     job = await _fetch_job(store, job_id)
     if job.row["state"] not in WAITING:
-        raise UsageError(f"job {job.row['id']} is not pending: it is {job.row['state']}", "Give a pending job.")
+        raise UsageError(
+            f"job {job.row['id']} is not pending: it is {job.row['state']}", "Give a pending job."
+        )
     return [await _ask(store, job, *change) for change in _changes(job.row)]
 
 
 async def fetch_earlier_start(
     store: ClusterStore, job_id: str, *, memory_bytes: int | None, limit_seconds: int | None
 ) -> EarlierStart:
-    """An ended job as it was, and with so much memory (of the whole job) and time: a command each, as above.
+    """An ended job as it was, and with so much memory (of the whole job) and time: a command each,
+    as above.
 
-    Raises what keeps the job's script from being read, and UsageError where the scheduler tells no start beforehand.
+    Raises what keeps the job's script from being read, and UsageError where the scheduler tells no
+    start beforehand.
     """
     job = await _fetch_job(store, job_id)
     words, a_node = [], None
@@ -125,13 +138,19 @@ async def _fetch_job(store: ClusterStore, job_id: str) -> _Job:
     return _Job(detail, past, script)
 
 
-async def _ask(store: ClusterStore, job: _Job, change: str, limits: NewLimits, nodes: int | None) -> StartOption:
-    query = store.backend.submit.start_again_estimate(job.detail, job.past, job.script, limits, nodes)
+async def _ask(
+    store: ClusterStore, job: _Job, change: str, limits: NewLimits, nodes: int | None
+) -> StartOption:
+    query = store.backend.submit.start_again_estimate(
+        job.detail, job.past, job.script, limits, nodes
+    )
     if query is None:
         raise UsageError(f"{store.backend.title} gives no start estimate before a job is submitted")
     text = job.script.text.encode("utf-8", "surrogateescape")
     answer = await store.act(ActionCommand(query.argv, (), lambda _: (), text, query.limit_seconds))
-    return StartOption(change, readable_command(query.argv), query.parse(answer), store.backend.title)
+    return StartOption(
+        change, readable_command(query.argv), query.parse(answer), store.backend.title
+    )
 
 
 def _changes(row: Mapping[str, Any]) -> Iterator[tuple[str, NewLimits, int | None]]:

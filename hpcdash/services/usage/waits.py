@@ -22,7 +22,10 @@ _SIZES: tuple[int | None, ...] = (1, 4, 16, 64, None)
 
 
 class WaitTimes(Struct, frozen=True):
-    """Half of `runs` runs waited no longer than the median, four in five no longer than `most`. `like`: which runs."""
+    """Half of `runs` runs waited no longer than the median, four in five no longer than `most`.
+
+    `like`: which runs.
+    """
 
     runs: int
     median_seconds: int
@@ -31,15 +34,19 @@ class WaitTimes(Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"half started within {format_span(self.median_seconds)}, 80% within {format_span(self.most_seconds)} "
+            f"half started within {format_span(self.median_seconds)}, 80% within "
+            f"{format_span(self.most_seconds)} "
             f"({self.runs} {self.like})"
         )
 
 
 def waits_of(runs: pa.Table) -> pa.Table:
-    """A row a run of domain.schema.RUNS that started: `queue`, `nodes`, `gpus`, `limit_seconds` and `wait_seconds`."""
+    """A row a run of domain.schema.RUNS that started: `queue`, `nodes`, `gpus`, `limit_seconds` and
+    `wait_seconds`.
+    """
     starts, submits, eligible = (
-        as_array(runs[name]).cast(pa.int64()) for name in ("started_at", "submitted_at", "eligible_at")
+        as_array(runs[name]).cast(pa.int64())
+        for name in ("started_at", "submitted_at", "eligible_at")
     )
     # A job that was held, or that waited for others, waited for its turn from then on.
     wait = pc.subtract(starts, pc.max_element_wise(submits, eligible))
@@ -56,8 +63,8 @@ def waits_of(runs: pa.Table) -> pa.Table:
 def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
     """What `waits_of` tells of jobs like a row of domain.schema.JOBS; None where too few are known.
 
-    Like it are those of its queue, of about its size and with about its time limit; where those are too few, its size
-    alone counts, then its queue alone.
+    Like it are those of its queue, of about its size and with about its time limit; where those are
+    too few, its size alone counts, then its queue alone.
     """
     queue = job["queue"]
     if queue is None:
@@ -86,7 +93,9 @@ def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
 def _class(
     column: pa.ChunkedArray, value: int | None, ends: tuple[int | None, ...]
 ) -> tuple[pa.ChunkedArray, tuple[int, int | None]]:
-    """Which rows are in the class of a value, and that class: above its first number, up to its second."""
+    """Which rows are in the class of a value, and that class: above its first number, up to its
+    second.
+    """
     if value is None:
         return pc.is_null(column), (0, None)
     above = 0
@@ -95,7 +104,10 @@ def _class(
             break
         above = end
     is_above = pc.greater(column, above)
-    return (is_above if end is None else pc.and_(is_above, pc.less_equal(column, end))), (above, end)
+    return (is_above if end is None else pc.and_(is_above, pc.less_equal(column, end))), (
+        above,
+        end,
+    )
 
 
 def _range(ends: tuple[int, int | None], unit: str) -> str:

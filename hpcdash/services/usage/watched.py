@@ -19,7 +19,13 @@ from hpcdash.services.usage.sample import NodeUse
 
 _MOST_RUNS = 1000
 # The columns of domain.schema.RUNS that with_watched fills.
-_FILLED = ("cpu_seconds_used", "memory_peak_bytes", "gpu_use", "gpu_memory_peak_bytes", "usage_source")
+_FILLED = (
+    "cpu_seconds_used",
+    "memory_peak_bytes",
+    "gpu_use",
+    "gpu_memory_peak_bytes",
+    "usage_source",
+)
 # And those it looks at besides.
 WATCHED = ("id", "started_at", "elapsed_seconds", *_FILLED)
 # Two looks farther apart than this had nobody watch between them.
@@ -29,10 +35,11 @@ _LEAST_PART = 0.1
 
 
 class WatchedUse(Struct, frozen=True):
-    """One run's use while it was watched for `seconds`: means over that time and peaks, over all of its nodes.
+    """One run's use while it was watched for `seconds`: means over that time and peaks, over all of
+    its nodes.
 
-    None is unknown, as all is where not every node was watched. `started_at` tells a run from a later one with its id,
-    0 where that is not known.
+    None is unknown, as all is where not every node was watched. `started_at` tells a run from a
+    later one with its id, 0 where that is not known.
     """
 
     job_id: str
@@ -63,9 +70,13 @@ class Watched:
 
     def add(self, use: NodeUse) -> None:
         sample = use.sample
-        peak = max((gpu.memory_bytes for gpu in sample.gpus if gpu.memory_bytes is not None), default=None)
+        peak = max(
+            (gpu.memory_bytes for gpu in sample.gpus if gpu.memory_bytes is not None), default=None
+        )
         if sample.memory_bytes is not None:
-            self._memory_peaks[sample.node] = max(self._memory_peaks.get(sample.node, 0), sample.memory_bytes)
+            self._memory_peaks[sample.node] = max(
+                self._memory_peaks.get(sample.node, 0), sample.memory_bytes
+            )
         self.gpu_memory_peak_bytes = _larger(self.gpu_memory_peak_bytes, peak)
         before = self._last.get(sample.node)
         self._last[sample.node] = sample.up_seconds
@@ -89,7 +100,11 @@ class Watched:
 
     def means(self, name: str) -> list[float]:
         """Of each node that told it."""
-        return [total / known for (_, one), (total, known) in self._sums.items() if one == name and known > 0]
+        return [
+            total / known
+            for (_, one), (total, known) in self._sums.items()
+            if one == name and known > 0
+        ]
 
 
 def _larger(first: int | None, second: int | None) -> int | None:
@@ -101,7 +116,10 @@ def _started(job: Mapping[str, Any]) -> float:
     return started.timestamp() if isinstance(started, datetime) else 0.0
 
 
-_COLUMNS = "job_id, started_at, seconds, cores, memory_peak_bytes, gpu_percent, gpu_memory_peak_bytes, watts"
+_COLUMNS = (
+    "job_id, started_at, seconds, cores, memory_peak_bytes, gpu_percent, "
+    "gpu_memory_peak_bytes, watts"
+)
 
 
 def _mean(name: str) -> str:
@@ -127,17 +145,20 @@ _FORGET = f"DELETE FROM watched WHERE id <= (SELECT max(id) FROM watched) - {_MO
 def _read(folder: Path, cluster: str) -> list[WatchedUse]:
     """[] where nothing was kept, or it cannot be read."""
     try:
-        rows = StateDatabase(folder).read(f"SELECT {_COLUMNS} FROM watched WHERE cluster = ?", cluster)
+        rows = StateDatabase(folder).read(
+            f"SELECT {_COLUMNS} FROM watched WHERE cluster = ?", cluster
+        )
     except StateUnusable:
         return []
     return [WatchedUse(*row) for row in rows]
 
 
 def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
-    """Rows of domain.schema.RUNS with what was watched of them, where nothing else tells what they used.
+    """Rows of domain.schema.RUNS with what was watched of them, where nothing else tells what they
+    used.
 
-    The mean over the time that was watched stands for the run; it has to be a tenth of the run or more. Of a run whose
-    CPU time and memory were accounted the GPUs alone are taken.
+    The mean over the time that was watched stands for the run; it has to be a tenth of the run or
+    more. Of a run whose CPU time and memory were accounted the GPUs alone are taken.
     """
     known = {(one.job_id, one.started_at): one for one in _read(folder, cluster)}
     if not known:
@@ -203,6 +224,12 @@ def remember_watched(folder: Path, cluster: str, job: Mapping[str, Any], watched
             "watts": sum(watts) if watts else None,
         }
     named = _COLUMNS.split(", ")[3:]
-    values = (cluster, str(job["id"]), _started(job), watched.seconds, *(seen.get(name) for name in named))
+    values = (
+        cluster,
+        str(job["id"]),
+        _started(job),
+        watched.seconds,
+        *(seen.get(name) for name in named),
+    )
     with contextlib.suppress(StateUnusable):
         StateDatabase(folder).write((_ADD, values), (_FORGET, ()))

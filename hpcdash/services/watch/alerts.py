@@ -1,4 +1,5 @@
-"""Alerts: each is told once, again when it lasts or worsens, once when it is over; a moment just once.
+"""Alerts: each is told once, again when it lasts or worsens, once when it is over; a moment just
+once.
 
 The state is a value: a step makes the next one, and JSON keeps it from one run to the next.
 """
@@ -34,7 +35,15 @@ _OF_ASPECTS = {
 # Whose subject is a job's id, or an array's.
 _OF_JOBS = frozenset(
     (
-        *("is-hanging", "no-successor", "never-starts", "end-before-save", "no-save", "grace-too-short", "loss"),
+        *(
+            "is-hanging",
+            "no-successor",
+            "never-starts",
+            "end-before-save",
+            "no-save",
+            "grace-too-short",
+            "loss",
+        ),
         *("ends-late", "allocation-ends", "no-turn", "interrupted-unsaved", "slow-save"),
     )
 )
@@ -54,8 +63,9 @@ class AlertKind(StrEnum):
 
 
 class Ending(Struct, frozen=True):
-    """What is true now of something that is found no more, in words ('': nobody knows), and whether a rule still looks
-    at it: what is no longer watched did not recover."""
+    """What is true now of something that is found no more, in words ('': nobody knows), and whether
+    a rule still looks at it: what is no longer watched did not recover.
+    """
 
     words: str = ""
     is_watched: bool = True
@@ -70,9 +80,11 @@ def is_over(finding: Finding) -> Ending:
 
 
 class AlertState(Struct, frozen=True):
-    """One trouble, in epoch seconds: since when, last told when and as how grave (None: not yet), gone since when.
+    """One trouble, in epoch seconds: since when, last told when and as how grave (None: not yet),
+    gone since when.
 
-    told_to: the channels that were told, or are owed it (None: not known; a state of an earlier version).
+    told_to: the channels that were told, or are owed it (None: not known; a state of an earlier
+    version).
     """
 
     finding: Finding
@@ -84,7 +96,9 @@ class AlertState(Struct, frozen=True):
 
 
 class AlertEvent(Struct, frozen=True):
-    """What there is to tell; `before` is the alert's state had it not been told, `ending` what is true after an end."""
+    """What there is to tell; `before` is the alert's state had it not been told, `ending` what is
+    true after an end.
+    """
 
     kind: AlertKind
     finding: Finding
@@ -129,9 +143,10 @@ def by_severity(one: AlertEvent | PendingNotification) -> tuple[bool, int, str]:
 
 
 class Alerts(Struct, frozen=True):
-    """All that is wrong now, by key; `snoozed` are keys, or rules as finding_key(rule), and until when
-    they are silent; `owed` is what channels are still to be told; `passed` are moments that were told and are found no
-    more, and since when."""
+    """All that is wrong now, by key; `snoozed` are keys, or rules as finding_key(rule), and until
+    when they are silent; `owed` is what channels are still to be told; `passed` are moments that
+    were told and are found no more, and since when.
+    """
 
     states: Mapping[str, AlertState] = field(default_factory=dict)
     snoozed: Mapping[str, float] = field(default_factory=dict)
@@ -146,13 +161,13 @@ class Alerts(Struct, frozen=True):
         unknown: Collection[str] = (),
         ending_of: EndingOf = is_over,
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
-        """Returns (the next state, what to report in the order of told_first); the order of the findings does not
-        matter.
+        """Returns (the next state, what to report in the order of told_first); the order of the
+        findings does not matter.
 
-        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as finding_key(rule, subject,
-        ANY_ASPECT), that could not be checked this time: their state does not change. `ending_of` says why something is
-        no longer found. In quiet hours and while snoozed everything is held back, and reported afterwards if it still
-        applies.
+        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as
+        finding_key(rule, subject, ANY_ASPECT), that could not be checked this time: their state
+        does not change. `ending_of` says why something is no longer found. In quiet hours and while
+        snoozed everything is held back, and reported afterwards if it still applies.
         """
         settings = settings or AlertSettings()
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
@@ -168,7 +183,12 @@ class Alerts(Struct, frozen=True):
             if finding is None and state is not None and _is_meant(key, unknown):
                 states[key] = state
                 continue
-            if finding is None and state is not None and state.finding.is_moment and state.told_at is not None:
+            if (
+                finding is None
+                and state is not None
+                and state.finding.is_moment
+                and state.told_at is not None
+            ):
                 passed[key] = now
             if finding is not None and state is None and finding.is_moment and key in known:
                 told_at = known[key]
@@ -185,7 +205,9 @@ class Alerts(Struct, frozen=True):
         return Alerts(states, snoozed, self.owed, newest), tuple(events)
 
     def keeps_back(self, owed: PendingNotification, now: float, settings: AlertSettings) -> bool:
-        """Whether something owed must wait: it is silent, the hours are quiet, or the trouble seems to be over."""
+        """Whether something owed must wait: it is silent, the hours are quiet, or the trouble seems
+        to be over.
+        """
         state = self.states.get(owed.key)
         if state is not None and state.gone_since is not None and not owed.kind.is_end:
             return True
@@ -196,11 +218,15 @@ class Alerts(Struct, frozen=True):
         return replace(self, snoozed={**self.snoozed, key: until})
 
     def wake(self, key: str) -> Alerts:
-        return replace(self, snoozed={name: until for name, until in self.snoozed.items() if name != key})
+        return replace(
+            self, snoozed={name: until for name, until in self.snoozed.items() if name != key}
+        )
 
     def to_json(self) -> bytes:
         states, snoozed = list(self.states.values()), dict(self.snoozed)
-        return msgspec.json.encode(_Kept(STATE_SCHEMA, states, snoozed, self.owed, dict(self.passed)))
+        return msgspec.json.encode(
+            _Kept(STATE_SCHEMA, states, snoozed, self.owed, dict(self.passed))
+        )
 
     @classmethod
     def from_json(cls, text: bytes) -> Alerts:
@@ -211,7 +237,12 @@ class Alerts(Struct, frozen=True):
             raise _unreadable(str(error)) from None
         if kept.schema != STATE_SCHEMA:
             raise _unreadable(f"it has schema {kept.schema}, not {STATE_SCHEMA}")
-        return cls({state.finding.key: state for state in kept.states}, kept.snoozed, kept.owed, kept.passed)
+        return cls(
+            {state.finding.key: state for state in kept.states},
+            kept.snoozed,
+            kept.owed,
+            kept.passed,
+        )
 
 
 class _Kept(Struct, frozen=True):
@@ -223,7 +254,9 @@ class _Kept(Struct, frozen=True):
 
 
 def _unreadable(why: str) -> HpcdashError:
-    return HpcdashError(f"the saved alert state cannot be read: {why}", "Remove it; alerts will be sent again.")
+    return HpcdashError(
+        f"the saved alert state cannot be read: {why}", "Remove it; alerts will be sent again."
+    )
 
 
 def _worst_by_key(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -246,7 +279,11 @@ def _is_meant(key: str, keys: Collection[str]) -> bool:
 
 
 def _next(
-    state: AlertState | None, finding: Finding | None, now: float, settings: AlertSettings, ending_of: EndingOf
+    state: AlertState | None,
+    finding: Finding | None,
+    now: float,
+    settings: AlertSettings,
+    ending_of: EndingOf,
 ) -> tuple[AlertState | None, AlertEvent | None]:
     if finding is None:
         return _gone(state, now, settings, ending_of) if state is not None else (None, None)
@@ -292,7 +329,10 @@ def _gone(
 
 
 def _is_kept_back(
-    event: AlertEvent | PendingNotification, quiet: bool, settings: AlertSettings, snoozed: Mapping[str, float]
+    event: AlertEvent | PendingNotification,
+    quiet: bool,
+    settings: AlertSettings,
+    snoozed: Mapping[str, float],
 ) -> bool:
     if not event.kind.is_end and _is_meant(event.key, snoozed):
         return True

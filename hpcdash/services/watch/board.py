@@ -1,4 +1,6 @@
-"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full while shown."""
+"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full
+while shown.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class WatchBoard:
-    """What `hpcdash watch` knows is where it begins; what it learns is of this run alone, but for what is snoozed."""
+    """What `hpcdash watch` knows is where it begins; what it learns is of this run alone, but for
+    what is snoozed.
+    """
 
     def __init__(
         self,
@@ -34,9 +38,11 @@ class WatchBoard:
         config_file: str = "",
         reread: Callable[[], WatchSettings | None] = lambda: None,
     ) -> None:
-        """`shared` are the pools that are shared there. `config_file` is where [watch] is, or would be, written.
-        `reread` gives it once it has changed, else None; raises HpcdashError where it cannot be read, and `unread` says
-        so then."""
+        """`shared` are the pools that are shared there.
+
+        `config_file` is where [watch] is, or would be, written. `reread` gives it once it has
+        changed, else None; raises HpcdashError where it cannot be read, and `unread` says so then.
+        """
         self.settings = settings
         self.alerts = Alerts()
         self.problems: tuple[str, ...] = ()
@@ -45,7 +51,8 @@ class WatchBoard:
         self.unread = ""
         # Whether there are rules that were never looked at.
         self.wants_look = False
-        # When the cluster was last looked at with an answer, in epoch seconds; None: not in this run.
+        # When the cluster was last looked at with an answer, in epoch seconds; None: not in this
+        # run.
         self.looked_at: float | None = None
         self._store = store
         self._files = files
@@ -56,7 +63,9 @@ class WatchBoard:
     @property
     def states(self) -> tuple[AlertState, ...]:
         """What is wrong, the gravest first, then the newest."""
-        return tuple(sorted(self.alerts.states.values(), key=lambda one: (-one.finding.severity, -one.since)))
+        return tuple(
+            sorted(self.alerts.states.values(), key=lambda one: (-one.finding.severity, -one.since))
+        )
 
     @property
     def count(self) -> int:
@@ -70,7 +79,10 @@ class WatchBoard:
 
     def snoozed_until(self, state: AlertState) -> float | None:
         """Until when an alert is silent, by its key or its rule; None where it is not."""
-        named = (self.alerts.snoozed.get(key, 0.0) for key in (state.finding.key, f"{state.finding.rule}/"))
+        named = (
+            self.alerts.snoozed.get(key, 0.0)
+            for key in (state.finding.key, f"{state.finding.rule}/")
+        )
         until = max(named)
         return until if until > self._store.clock.now() else None
 
@@ -81,7 +93,9 @@ class WatchBoard:
                 settings = await asyncio.to_thread(self._reread)
             except HpcdashError as error:
                 words = " ".join(error.message.split())
-                self.unread = f"the watchdogs are unchanged: the configuration cannot be read: {words}"
+                self.unread = (
+                    f"the watchdogs are unchanged: the configuration cannot be read: {words}"
+                )
                 return
             if settings is None:
                 return
@@ -104,7 +118,8 @@ class WatchBoard:
             return self._stepped(look)
 
     def toggle_snooze(self, key: str) -> float | None:
-        """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when, None for the latter.
+        """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when,
+        None for the latter.
 
         Raises HpcdashError where that cannot be kept.
         """
@@ -119,7 +134,8 @@ class WatchBoard:
 
     def _watchdogs(self) -> Watching:
         if self._watching is None:
-            # The rules are loaded once something is judged: the first screen does not wait for them.
+            # The rules are loaded once something is judged: the first screen does not wait for
+            # them.
             from hpcdash.services.watch.cluster import Watching
 
             state, problem = self._files.read()
@@ -137,5 +153,7 @@ class WatchBoard:
         # Who looks at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
         alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
-        self.alerts, events = alerts.step(look.findings, self._store.clock.now(), settings, look.unknown, ending_of)
+        self.alerts, events = alerts.step(
+            look.findings, self._store.clock.now(), settings, look.unknown, ending_of
+        )
         return events

@@ -1,4 +1,6 @@
-"""The watchdogs of one cluster at work: what they ask through its store, and what they remember of it."""
+"""The watchdogs of one cluster at work: what they ask through its store, and what they remember of
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,28 @@ from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.share.state import PoolReader
 from hpcdash.services.watch.endings import Endings
-from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, DiskQuery, Facts, FactsRequest, TailQuery, facts_query
+from hpcdash.services.watch.facts import (
+    MOST_FILES,
+    MOST_TAILS,
+    DiskQuery,
+    Facts,
+    FactsRequest,
+    TailQuery,
+    facts_query,
+)
 from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Judgement
 from hpcdash.services.watch.rules import unseen
 from hpcdash.services.watch.rules.deadlines import first_queue
 from hpcdash.services.watch.rules.hanging import LogGrowth
 from hpcdash.services.watch.rules.unseen import lies_in
-from hpcdash.services.watch.state import DiskState, LogState, LogTail, QosState, WatchState, add_sample
+from hpcdash.services.watch.state import (
+    DiskState,
+    LogState,
+    LogTail,
+    QosState,
+    WatchState,
+    add_sample,
+)
 from hpcdash.transport.node import ThroughNode
 
 # Each costs two commands or three; the others' turn comes the next round.
@@ -46,7 +63,9 @@ class Watching(Endings):
     _asked = FactsRequest()
 
     async def look(self) -> Judgement:
-        """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not answer."""
+        """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not
+        answer.
+        """
         look = Judgement()
         try:
             await self.store.open()
@@ -63,7 +82,11 @@ class Watching(Endings):
             self.state.history_at = self.store.clock.now()
         await self._locate(jobs, look)
         states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
-        rows = [row for rule in self._here(self.settings.saves) for row in self._rows(jobs, rule.meant, *states)]
+        rows = [
+            row
+            for rule in self._here(self.settings.saves)
+            for row in self._rows(jobs, rule.meant, *states)
+        ]
         look.problems += await ask_grace(self.store, self.state, rows)
         # The last: what it learns is fresh for a short while.
         await self._ask_facts(jobs, look)
@@ -80,9 +103,18 @@ class Watching(Endings):
         self.state.unreachable_rounds += 1
         rounds = self.state.unreachable_rounds
         if rounds >= self.settings.unreachable_rounds:
-            words = f"{self.store.title} did not respond {rounds} times in a row: {visible(error.message)}"
-            step = error.next_step.splitlines()[0] if error.next_step else "hpcdash doctor checks the connection."
-            look.findings.append(Finding(UNREACHABLE, self.store.name, Severity.CRITICAL, words, step))
+            words = (
+                f"{self.store.title} did not respond {rounds} times in a row: "
+                f"{visible(error.message)}"
+            )
+            step = (
+                error.next_step.splitlines()[0]
+                if error.next_step
+                else "hpcdash doctor checks the connection."
+            )
+            look.findings.append(
+                Finding(UNREACHABLE, self.store.name, Severity.CRITICAL, words, step)
+            )
         look.pulses = [
             f"{rule.meant.name}: the cluster is not responding: {error.message}"
             for rule in self._here(self.settings.running)
@@ -104,7 +136,9 @@ class Watching(Endings):
     async def _locate(self, jobs: pa.Table, look: Judgement) -> None:
         """Find where jobs write that were not met before, and whose rule names no file."""
         rules: dict[str, HangingRule | LossesRule] = dict(self._hung(jobs))
-        rules |= {job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log}
+        rules |= {
+            job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log
+        }
         wanted = [job_id for job_id, rule in rules.items() if not rule.log]
         state = self.state
         for known in (state.logs_of, state.hosts, state.unseen, state.located_at):
@@ -119,7 +153,9 @@ class Watching(Endings):
             except NoSuchJob:
                 continue
             except HpcdashError as error:
-                look.problems.append(f"could not find out where job {job_id} writes: {error.message}")
+                look.problems.append(
+                    f"could not find out where job {job_id} writes: {error.message}"
+                )
                 continue
             paths = [path for path in (files.stdout, files.stderr) if path is not None]
             state.logs_of[job_id] = list(dict.fromkeys(paths))
@@ -144,19 +180,27 @@ class Watching(Endings):
             disks.append(DiskQuery(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
         hosts = self.state.hosts
         files = self._files_to_ask(jobs, lambda job_id: job_id not in hosts, now, look)
-        tails = self._tails_to_ask(jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False)
-        return FactsRequest(files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
+        tails = self._tails_to_ask(
+            jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False
+        )
+        return FactsRequest(
+            files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails
+        )
 
     def _files_to_ask(
         self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Judgement
     ) -> tuple[str, ...]:
-        """The logs whose growth is looked at, those first that were not for longest; of a job all or none."""
+        """The logs whose growth is looked at, those first that were not for longest; of a job all
+        or none.
+        """
         looks = self.state.log_looks
         by_job: dict[str, set[str]] = {}
         for job_id, path in self._followed(jobs):
             if is_meant(job_id):
                 by_job.setdefault(job_id, set()).add(path)
-        turn = sorted(by_job, key=lambda job_id: min(looks.get(path, 0.0) for path in by_job[job_id]))
+        turn = sorted(
+            by_job, key=lambda job_id: min(looks.get(path, 0.0) for path in by_job[job_id])
+        )
         asked: set[str] = set()
         waiting = 0
         for job_id in turn:
@@ -167,18 +211,31 @@ class Watching(Endings):
         looks.update(dict.fromkeys(asked, now))
         if waiting:
             logs = f"the logs of {counted(waiting, 'more job')} were not checked"
-            look.problems.append(f"{logs}: a round checks at most {MOST_FILES} logs, and the next one continues")
+            look.problems.append(
+                f"{logs}: a round checks at most {MOST_FILES} logs, and the next one continues"
+            )
         return tuple(sorted(asked))
 
     def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
         """(job, path) of the logs whose growth is looked at."""
-        return [(job_id, path) for job_id, rule in self._hung(jobs).items() for path in self._paths(job_id, rule)]
+        return [
+            (job_id, path)
+            for job_id, rule in self._hung(jobs).items()
+            for path in self._paths(job_id, rule)
+        ]
 
     def _tails_to_ask(
-        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Judgement, *, is_own_output: bool
+        self,
+        jobs: pa.Table,
+        is_meant: Callable[[str], bool],
+        now: float,
+        look: Judgement,
+        *,
+        is_own_output: bool,
     ) -> tuple[TailQuery, ...]:
-        """The logs of trainings that are read on, those first that were not tried for longest; a file that a rule
-        names is none of a job's own."""
+        """The logs of trainings that are read on, those first that were not tried for longest; a
+        file that a rule names is none of a job's own.
+        """
         known, looks = self.state.tails, self.state.tail_looks
         paths = {
             path
@@ -189,8 +246,13 @@ class Watching(Endings):
         turn = sorted(paths, key=lambda path: (looks.get(path, 0.0), path))
         looks.update(dict.fromkeys(turn[:MOST_TAILS], now))
         if waiting := len(turn[MOST_TAILS:]):
-            logs = f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} not read"
-            look.problems.append(f"{logs}: a round reads at most {MOST_TAILS}, and the next one continues")
+            logs = (
+                f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} "
+                f"not read"
+            )
+            look.problems.append(
+                f"{logs}: a round reads at most {MOST_TAILS}, and the next one continues"
+            )
         return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
 
     async def _ask_facts(self, jobs: pa.Table, look: Judgement) -> None:
@@ -200,11 +262,15 @@ class Watching(Endings):
         self._facts, self._facts_at = Facts(), now
         failure: HpcdashError | None = None
         if self._asked:
-            streamed, rest = self._asked.parted(lambda path: bool(self.store.backend.logs.request(path)))
+            streamed, rest = self._asked.parted(
+                lambda path: bool(self.store.backend.logs.request(path))
+            )
             try:
                 # What the scheduler streams is no file of the login node's.
                 for some in filter(None, (streamed, rest)):
-                    self._facts = self._facts.with_others(await self.store.ask(facts_query(some, self.store.user)))
+                    self._facts = self._facts.with_others(
+                        await self.store.ask(facts_query(some, self.store.user))
+                    )
             except HpcdashError as error:
                 failure = error
                 look.problems.append(f"logs and disks could not be checked: {error.message}")
@@ -237,17 +303,27 @@ class Watching(Endings):
         followed = {path for _, path in self._followed(jobs)}
         state.logs = {path: log for path, log in state.logs.items() if path in followed}
         state.log_looks = {path: at for path, at in state.log_looks.items() if path in followed}
-        read = {path for job_id, (rule, _) in self._trainings(jobs).items() for path in self._paths(job_id, rule)}
+        read = {
+            path
+            for job_id, (rule, _) in self._trainings(jobs).items()
+            for path in self._paths(job_id, rule)
+        }
         state.tails = {path: tail for path, tail in state.tails.items() if path in read}
         state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
 
     async def _ask_nodes(self, jobs: pa.Table, now: float, look: Judgement) -> None:
-        """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round, each in its turn."""
+        """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round,
+        each in its turn.
+        """
         state = self.state
         looks = state.host_looks
         hosts = sorted(set(state.hosts.values()), key=lambda host: (looks.get(host, 0.0), host))
-        state.host_looks = {host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts}
-        asked = await asyncio.gather(*(self._ask_node(host, jobs, now, look) for host in hosts[:MOST_NODES]))
+        state.host_looks = {
+            host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts
+        }
+        asked = await asyncio.gather(
+            *(self._ask_node(host, jobs, now, look) for host in hosts[:MOST_NODES])
+        )
         for facts in asked:
             assert self._facts is not None
             before = self._facts
@@ -259,7 +335,9 @@ class Watching(Endings):
             )
 
     async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Judgement) -> Facts:
-        """What a node tells of the logs on its disk; why it does not is noted for each of its jobs."""
+        """What a node tells of the logs on its disk; why it does not is noted for each of its
+        jobs.
+        """
         state = self.state
         of_host = {job_id for job_id, name in state.hosts.items() if name == host}
         files = self._files_to_ask(jobs, of_host.__contains__, now, look)
@@ -271,10 +349,16 @@ class Watching(Endings):
             facts = query.parse(await node.run(query.argv, limit_seconds=query.limit_seconds))
         except HpcdashError as error:
             for job_id in of_host:
-                state.unseen[job_id] = f"its log stays on {host} until it ends, and {visible(error.message)}"
+                state.unseen[job_id] = (
+                    f"its log stays on {host} until it ends, and {visible(error.message)}"
+                )
             return Facts()
         look.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
-        asked = {path for path in (*files, *(tail.path for tail in tails)) if not lies_in(path, facts.silent)}
+        asked = {
+            path
+            for path in (*files, *(tail.path for tail in tails))
+            if not lies_in(path, facts.silent)
+        }
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.is_there}
         for job_id in of_host:
             state.unseen.pop(job_id, None)
@@ -283,11 +367,15 @@ class Watching(Endings):
                 # It may have been restarted elsewhere, so ask again where it writes.
                 del state.hosts[job_id]
                 state.logs_of.pop(job_id, None)
-                state.unseen[job_id] = f"its log is missing on {host}, where it should stay until it ends"
+                state.unseen[job_id] = (
+                    f"its log is missing on {host}, where it should stay until it ends"
+                )
         return facts
 
     def _note_blind(self, jobs: pa.Table, facts: Facts, failure: HpcdashError | None) -> None:
-        """Count the rounds in which a place could not be looked at; those of another turn, or of none, stay as is."""
+        """Count the rounds in which a place could not be looked at; those of another turn, or of
+        none, stay as is.
+        """
         state, asked = self.state, self._asked
         if failure is not None:
             found = {} if isinstance(failure, RateLimited) else {"": unseen.FAILED}
@@ -301,8 +389,17 @@ class Watching(Endings):
         for path in (tail.path for tail in asked.tails if tail.path not in facts.tails):
             found.setdefault(path, unseen.ABSENT)
         # What lies in a place that does not answer is not told apart from it.
-        found = {path: why for path, why in found.items() if path in facts.silent or not lies_in(path, facts.silent)}
-        looked_at = {*asked.files, *asked.newest, *asked.checkpoints, *(tail.path for tail in asked.tails)}
+        found = {
+            path: why
+            for path, why in found.items()
+            if path in facts.silent or not lies_in(path, facts.silent)
+        }
+        looked_at = {
+            *asked.files,
+            *asked.newest,
+            *asked.checkpoints,
+            *(tail.path for tail in asked.tails),
+        }
         looked_at |= {disk.path for disk in asked.disks}
         others = self._watched_places(jobs) - looked_at
         waiting = [
@@ -319,7 +416,9 @@ class Watching(Endings):
 
         patterns = self.settings.metric_patterns
         return {
-            path: read_on(self.state.tails.get(path), chunk, now, patterns, facts.heads.get(path, b""))
+            path: read_on(
+                self.state.tails.get(path), chunk, now, patterns, facts.heads.get(path, b"")
+            )
             for path, chunk in facts.tails.items()
         }
 
@@ -330,10 +429,16 @@ class Watching(Endings):
             before = LogGrowth("", path, None, now)
             if log is not None:
                 seen_at = log.same_since if log.seen_at is None else log.seen_at
-                before = LogGrowth("", path, log.size_bytes, log.same_since, log.written_at, seen_at)
-            size, written_at = (file.size, file.modified_at or None) if file.is_there else (None, None)
+                before = LogGrowth(
+                    "", path, log.size_bytes, log.same_since, log.written_at, seen_at
+                )
+            size, written_at = (
+                (file.size, file.modified_at or None) if file.is_there else (None, None)
+            )
             after = before.looked_at(size, now, file.age_seconds or 0.0, written_at)
-            state.logs[path] = LogState(after.size_bytes, after.same_since, after.written_at, after.seen_at)
+            state.logs[path] = LogState(
+                after.size_bytes, after.same_since, after.written_at, after.seen_at
+            )
         for disk in self._asked.disks:
             look = facts.disks.get(disk.path)
             if look is None:
@@ -354,7 +459,10 @@ class Watching(Endings):
 
 
 def _format_silent(place: str) -> str:
-    return f"{visible(place)} did not respond in time: is its file system mounted? Nothing in it was checked"
+    return (
+        f"{visible(place)} did not respond in time: is its file system mounted? Nothing in it "
+        f"was checked"
+    )
 
 
 def _tail_query(path: str, tail: LogTail | None) -> TailQuery:
@@ -365,8 +473,11 @@ def _tail_query(path: str, tail: LogTail | None) -> TailQuery:
     return TailQuery(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)
 
 
-async def ask_grace(store: ClusterStore, state: WatchState, rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Learn into `state` what becomes of jobs (rows of domain.schema.JOBS) when others need their place.
+async def ask_grace(
+    store: ClusterStore, state: WatchState, rows: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """Learn into `state` what becomes of jobs (rows of domain.schema.JOBS) when others need their
+    place.
 
     Gives what could not be asked, in words.
     """
@@ -399,13 +510,18 @@ async def _ask(
 
 
 def qos_state(words: Mapping[str, str], now: float) -> QosState:
-    """What PolicyPart.qos tells of a QoS (PolicyPart.preemption: of a queue), in figures: what becomes of a job that
-    makes way, after how long, and whether there is anyone to make way for."""
+    """What PolicyPart.qos tells of a QoS (PolicyPart.preemption: of a queue), in figures: what
+    becomes of a job that makes way, after how long, and whether there is anyone to make way for.
+    """
     making_way = words.get("a job that makes way", "")
     grace = words.get("time to save first", "")
     mode = ",".join(
         mode
-        for mode, said in (("cancel", "cancelled"), ("requeue", "put back"), ("suspend", "suspended"))
+        for mode, said in (
+            ("cancel", "cancelled"),
+            ("requeue", "put back"),
+            ("suspend", "suspended"),
+        )
         if said in making_way
     )
     return QosState(now, mode, _grace_seconds(grace), PREEMPTED_BY in words)

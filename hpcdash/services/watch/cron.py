@@ -52,7 +52,9 @@ printf '%send' "$token"
 
 
 class CronStand(Struct, frozen=True):
-    """A job that is installed or in the queue: its label, the scripts it runs, its rows that have not ended."""
+    """A job that is installed or in the queue: its label, the scripts it runs, its rows that have
+    not ended.
+    """
 
     label: str
     is_installed: bool
@@ -80,7 +82,9 @@ async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronS
             rows.setdefault(label, []).append(row)
     labels = sorted(installed.keys() | rows.keys())
     return folder, tuple(
-        CronStand(label, label in installed, tuple(installed.get(label, ())), tuple(rows.get(label, ())))
+        CronStand(
+            label, label in installed, tuple(installed.get(label, ())), tuple(rows.get(label, ()))
+        )
         for label in labels
     )
 
@@ -97,9 +101,14 @@ async def move_away(store: ClusterStore, job: CronJob) -> None:
     await _act(store, argv, f"cannot move {job.script_path} away")
 
 
-async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
-    """What was done, in words. A job of that name that waits or runs is left to itself: it reads the new script when
-    it submits itself again. Raises HpcdashError for what could not be done."""
+async def install(
+    store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None
+) -> tuple[str, ...]:
+    """What was done, in words.
+
+    A job of that name that waits or runs is left to itself: it reads the new script when it submits
+    itself again. Raises HpcdashError for what could not be done.
+    """
     script = cron_script(job, store.backend.scripts.cron_parts(job))
     folders = (job.scripts_folder, job.output_folder)
     argv = ("sh", "-c", _MAKE_FOLDERS, "sh", *folders)
@@ -113,18 +122,34 @@ async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: Cr
     report = await actions.run(planned.plan)
     outcome = report.outcomes[-1]
     if not outcome.done:
-        words = "was not submitted" if outcome.done is False else "may or may not have been submitted"
-        raise HpcdashError(f"{job.name} {words}: {outcome.words}", "Check with hpcdash cron --status.")
-    return (*said, f"{job.name}: {outcome.words}", *((report.journal_problem,) if report.journal_problem else ()))
+        words = (
+            "was not submitted" if outcome.done is False else "may or may not have been submitted"
+        )
+        raise HpcdashError(
+            f"{job.name} {words}: {outcome.words}", "Check with hpcdash cron --status."
+        )
+    return (
+        *said,
+        f"{job.name}: {outcome.words}",
+        *((report.journal_problem,) if report.journal_problem else ()),
+    )
 
 
-async def remove(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
-    """What was done, in words: its script is moved away, what waits is cancelled; one that runs ends by itself."""
+async def remove(
+    store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None
+) -> tuple[str, ...]:
+    """What was done, in words: its script is moved away, what waits is cancelled; one that runs
+    ends by itself.
+    """
     said = []
     if stand is not None and stand.is_installed:
         await move_away(store, job)
         said.append(f"moved {job.script_path} to {job.folder}/removed")
-    waiting = tuple(str(row["id"]) for row in (stand.rows if stand is not None else ()) if row["state"] in WAITING)
+    waiting = tuple(
+        str(row["id"])
+        for row in (stand.rows if stand is not None else ())
+        if row["state"] in WAITING
+    )
     if waiting:
         report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, waiting)))
         said += [f"{one.job_id}: {one.words or 'cancelled'}" for one in report.outcomes]
@@ -160,7 +185,9 @@ def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
     return folder.rstrip("/"), found
 
 
-async def _act(store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes | None = None) -> None:
+async def _act(
+    store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes | None = None
+) -> None:
     def read(answer: Answer) -> tuple[Outcome, ...]:
         return ()
 
@@ -168,7 +195,10 @@ async def _act(store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes
     if answer.status == IS_REPLACEABLE:
         raise UsageError(
             f"{what}: {excerpt(answer.stderr)}",
-            f"Leave --folder out to use ~/{FOLDER_BELOW_HOME}, or name another folder below your home.",
+            f"Leave --folder out to use ~/{FOLDER_BELOW_HOME}, or name another folder below your "
+            f"home.",
         )
     if answer.status != 0:
-        raise CommandError(what, "Check free space and permissions.", argv=("sh",), words=excerpt(answer.stderr))
+        raise CommandError(
+            what, "Check free space and permissions.", argv=("sh",), words=excerpt(answer.stderr)
+        )

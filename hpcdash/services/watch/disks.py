@@ -1,4 +1,7 @@
-"""How full a place is, as df, du, lfs, beegfs-ctl, quota and mmlsquota print it. Runs none of them."""
+"""How full a place is, as df, du, lfs, beegfs-ctl, quota and mmlsquota print it.
+
+Runs none of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from hpcdash.errors import UnreadableOutput, excerpt
 KIB = 1024
 # Of more digits no tool tells a figure, and Python reads no number of thousands.
 _DIGITS = r"\d{1,18}"
-_FIGURES = re.compile(rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)")
+_FIGURES = re.compile(
+    rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)"
+)
 _BLOCKS = re.compile(rf"\s({_DIGITS})(K?)-blocks\s")
 _OWNER = re.compile(r"Disk quotas for (?P<kind>\w+) (?P<name>.*) \(\w+ \d+\):\s*(?P<rest>.*)")
 _AMOUNT = rf"\[?{_DIGITS}(?:\.\d+)?[kKMGTPE]?\]?\*?"
@@ -37,9 +42,10 @@ _BEEGFS_SIZE = re.compile(rf"({_DIGITS}(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
 class DiskUsage(Struct, frozen=True):
     """Bytes and inodes used and the limit for each; None: not told, or no limit.
 
-    `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose quota it is, '' for all
-    of a file system. A soft limit counts where there is one. Figures are as old as the file system makes them: many
-    parallel ones are half an hour behind. `is_inexact`: a server did not answer, there is more than that.
+    `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose
+    quota it is, '' for all of a file system. A soft limit counts where there is one. Figures are as
+    old as the file system makes them: many parallel ones are half an hour behind. `is_inexact`: a
+    server did not answer, there is more than that.
     """
 
     source: str
@@ -55,7 +61,8 @@ class DiskUsage(Struct, frozen=True):
 def parse_df(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
     """Bytes, of `df -P`; what the file system keeps for root counts neither as used nor as free.
 
-    `path`, where one was asked for, tells names that look like figures from figures. Raises UnreadableOutput.
+    `path`, where one was asked for, tells names that look like figures from figures. Raises
+    UnreadableOutput.
     """
     lines = decode(printed).splitlines()
     blocks = _BLOCKS.search(lines[0]) if lines else None
@@ -75,13 +82,21 @@ def parse_df(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
 
 
 def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
-    """Inodes, of `df -P -i`; file systems that make them as they need them have no limit. Raises UnreadableOutput."""
+    """Inodes, of `df -P -i`; file systems that make them as they need them have no limit.
+
+    Raises UnreadableOutput.
+    """
     lines = decode(printed).splitlines()
     if not lines or "Inodes" not in lines[0]:
         raise _unreadable("df -P -i", printed)
     rows = [_df_row(line, path) for line in lines[1:]]
     return tuple(
-        DiskUsage("df -i", name, inodes_used=used, inodes_limit=used + max(free, 0) if used + max(free, 0) else None)
+        DiskUsage(
+            "df -i",
+            name,
+            inodes_used=used,
+            inodes_limit=used + max(free, 0) if used + max(free, 0) else None,
+        )
         for name, used, free in _known(rows, "df -P -i", printed)
     )
 
@@ -98,7 +113,9 @@ def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
 
 
 def of_path(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
-    """The one that is about a path: whose name is the longest of those it lies under, else the only one there is."""
+    """The one that is about a path: whose name is the longest of those it lies under, else the only
+    one there is.
+    """
     every = list(usages)
     under = [usage for usage in every if _lies_under(path, usage.name)]
     if under:
@@ -107,7 +124,8 @@ def of_path(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
 
 
 def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
-    """One of several sources, the best first: bytes and inodes each of the first that tells its use and its limit.
+    """One of several sources, the best first: bytes and inodes each of the first that tells its use
+    and its limit.
 
     Where none tells a limit, of the first that tells the use.
     """
@@ -131,7 +149,9 @@ def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
 
 def _first(usages: Sequence[DiskUsage], used: str, limit: str) -> DiskUsage | None:
     told = [usage for usage in usages if getattr(usage, used) is not None]
-    return next((usage for usage in told if getattr(usage, limit) is not None), told[0] if told else None)
+    return next(
+        (usage for usage in told if getattr(usage, limit) is not None), told[0] if told else None
+    )
 
 
 def _lies_under(path: str, name: str) -> bool:
@@ -141,7 +161,8 @@ def _lies_under(path: str, name: str) -> bool:
 def _df_row(line: str, path: str) -> tuple[str, int, int] | None:
     """(mount point, used, free) of a line; None where df tells no figures, as of /proc.
 
-    Devices and mount points may hold blanks and figures: the share must fit the figures, and the path lie there.
+    Devices and mount points may hold blanks and figures: the share must fit the figures, and the
+    path lie there.
     """
     fitting: list[tuple[bool, int, str, int, int]] = []
     position = 0
@@ -152,7 +173,9 @@ def _df_row(line: str, path: str) -> tuple[str, int, int] | None:
             continue
         name = line[found.end() :]
         if not path or _lies_under(path, name):
-            fitting.append((_fits(int(used), int(free), share), -len(fitting), name, int(used), int(free)))
+            fitting.append(
+                (_fits(int(used), int(free), share), -len(fitting), name, int(used), int(free))
+            )
     if not fitting:
         return None
     _, _, name, used_count, free_count = max(fitting)
@@ -164,7 +187,9 @@ def _fits(used: int, free: int, share: str) -> bool:
     return share == "-" if whole <= 0 else share == f"{-(-100 * used // whole)}%"
 
 
-def _known(rows: Iterable[tuple[str, int, int] | None], program: str, printed: bytes) -> list[tuple[str, int, int]]:
+def _known(
+    rows: Iterable[tuple[str, int, int] | None], program: str, printed: bytes
+) -> list[tuple[str, int, int]]:
     known = [row for row in rows if row is not None]
     if not known:
         raise _unreadable(program, printed)
@@ -173,7 +198,10 @@ def _known(rows: Iterable[tuple[str, int, int] | None], program: str, printed: b
 
 def _unreadable(program: str, printed: bytes) -> UnreadableOutput:
     return UnreadableOutput(
-        f"{program} printed no usage", "Run it there by hand.", argv=(program.split()[0],), words=excerpt(printed)
+        f"{program} printed no usage",
+        "Run it there by hand.",
+        argv=(program.split()[0],),
+        words=excerpt(printed),
     )
 
 
@@ -206,7 +234,15 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
         if sizes[0] is None or sizes[2] is None:
             continue
         found.append(
-            DiskUsage("beegfs-ctl", pool, parts[0].strip(), sizes[0], sizes[1] or None, sizes[2], sizes[3] or None)
+            DiskUsage(
+                "beegfs-ctl",
+                pool,
+                parts[0].strip(),
+                sizes[0],
+                sizes[1] or None,
+                sizes[2],
+                sizes[3] or None,
+            )
         )
     if not is_known:
         raise _unreadable_quota("beegfs-ctl --getquota", printed)
@@ -214,7 +250,9 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
 
 
 def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """Of `mmlsquota -Y` (GPFS, Storage Scale): columns by name, sizes in KiB, and in a value % and two digits."""
+    """Of `mmlsquota -Y` (GPFS, Storage Scale): columns by name, sizes in KiB, and in a value % and
+    two digits.
+    """
     found: list[DiskUsage] = []
     columns: list[str] = []
     for line in decode(printed).splitlines():
@@ -253,8 +291,12 @@ PARSERS: dict[str, Callable[[bytes], tuple[DiskUsage, ...]]] = {
 }
 
 
-def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int) -> tuple[DiskUsage, ...]:
-    """Rows under a heading; a name that is too long for its column stands on a line before its figures."""
+def _table(
+    program: str, pattern: re.Pattern[str], printed: bytes, thousand: int
+) -> tuple[DiskUsage, ...]:
+    """Rows under a heading; a name that is too long for its column stands on a line before its
+    figures.
+    """
     found: list[DiskUsage] = []
     owner = alone = ""
     is_known = has_heading = False
@@ -277,11 +319,20 @@ def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int
         if program == "lfs quota" and not name.startswith("/"):
             continue
         used, soft, hard = (_amount(row[column], KIB, KIB) for column in ("used", "soft", "hard"))
-        files, *limits = (_amount(row[column], 1, thousand) for column in ("files", "files_soft", "files_hard"))
+        files, *limits = (
+            _amount(row[column], 1, thousand) for column in ("files", "files_soft", "files_hard")
+        )
         inexact = "[" in row["used"] + row["files"]
         found.append(
             DiskUsage(
-                program, name, owner, used, _limit(soft, hard, 1), files, _limit(limits[0], limits[1], 1), inexact
+                program,
+                name,
+                owner,
+                used,
+                _limit(soft, hard, 1),
+                files,
+                _limit(limits[0], limits[1], 1),
+                inexact,
             )
         )
     if not is_known:
@@ -302,7 +353,10 @@ def _is_count(text: str) -> bool:
 
 
 def _limit(soft: int, hard: int, unit: int) -> int | None:
-    """The lower of the limits there are: over the soft one writes fail once its grace is over. 0 is none."""
+    """The lower of the limits there are: over the soft one writes fail once its grace is over.
+
+    0 is none.
+    """
     return min((limit for limit in (soft, hard) if limit > 0), default=0) * unit or None
 
 
@@ -316,5 +370,8 @@ def _beegfs_amount(text: str) -> int | None:
 
 def _unreadable_quota(program: str, printed: bytes) -> UnreadableOutput:
     return UnreadableOutput(
-        f"{program} printed no quotas", "Run it there by hand.", argv=tuple(program.split()), words=excerpt(printed)
+        f"{program} printed no quotas",
+        "Run it there by hand.",
+        argv=tuple(program.split()),
+        words=excerpt(printed),
     )

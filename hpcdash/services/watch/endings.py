@@ -1,4 +1,5 @@
-"""What is true now of what the watchdogs find no more: it is well again, its job is gone, or nobody looks any more.
+"""What is true now of what the watchdogs find no more: it is well again, its job is gone, or nobody
+looks any more.
 
 Asks nothing.
 """
@@ -94,7 +95,9 @@ class Endings(Judge):
         if active:
             return Ending(f"{who} is running again as {shown(active[0]['id'])}")
         is_held = all(row["state"] == JobState.HELD for row in rows)
-        return Ending(f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}")
+        return Ending(
+            f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}"
+        )
 
     def _of_job(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
         """Of what is about a running job."""
@@ -123,24 +126,36 @@ class Endings(Judge):
     def _of_end(self, finding: Finding, jobs: pa.Table) -> Ending:
         rule = self._trainings(jobs).get(finding.subject)
         is_meant = rule is not None and losses.LIMIT in rule[0].watch.kinds
-        return self._of_job(finding, jobs, is_meant, "it will finish in time, or enough successors are queued")
+        return self._of_job(
+            finding, jobs, is_meant, "it will finish in time, or enough successors are queued"
+        )
 
     def _of_saves(self, finding: Finding, jobs: pa.Table) -> Ending:
         meant = {job_id for _, job_id in self._saving(jobs)}
         if finding.rule == deadlines.END:
-            return self._of_job(finding, jobs, finding.subject in meant, "it will save before it ends")
+            return self._of_job(
+                finding, jobs, finding.subject in meant, "it will save before it ends"
+            )
         if finding.rule == deadlines.NO_SAVE:
             has_place = any(
-                place for job_id, (_, place) in self._saved_places(jobs).items() if job_id == finding.subject
+                place
+                for job_id, (_, place) in self._saved_places(jobs).items()
+                if job_id == finding.subject
             )
-            return self._of_job(finding, jobs, has_place, "it saved again, or its next save is not overdue")
+            return self._of_job(
+                finding, jobs, has_place, "it saved again, or its next save is not overdue"
+            )
         of_array = rows_where(jobs, array_id=(finding.subject,))
         living = (one for one in of_array if one["state"] in (*ACTIVE, *WAITING))
         row = next(living, None) or _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
-        return Ending(f"{who}: there is enough time to save before preemption") if row["id"] in meant else UNWATCHED
+        return (
+            Ending(f"{who}: there is enough time to save before preemption")
+            if row["id"] in meant
+            else UNWATCHED
+        )
 
     def _of_waiting(self, finding: Finding, jobs: pa.Table) -> Ending:
         if not self.settings.never_starts:
@@ -151,8 +166,14 @@ class Endings(Judge):
             return Ending(f"{who} is no longer in the queue")
         state = str(row["state"])
         if state not in WAITING:
-            return Ending(f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}")
-        hint = self.store.backend.reasons.hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
+            return Ending(
+                f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}"
+            )
+        hint = (
+            self.store.backend.reasons.hint(state, row["reason"]).partition(";")[0]
+            or row["reason"]
+            or ""
+        )
         return Ending(f"{who} can start after all" + (f": {shown(hint)}" if hint else ""))
 
     def _of_allocation(self, finding: Finding, jobs: pa.Table) -> Ending:
@@ -163,7 +184,9 @@ class Endings(Judge):
         if not rules:
             return UNWATCHED
         first = _row(jobs, finding.subject)
-        chain = find_chain(finding.subject, self._of_owner(jobs, first["user"] if first is not None else None))
+        chain = find_chain(
+            finding.subject, self._of_owner(jobs, first["user"] if first is not None else None)
+        )
         active = [row for row in chain.rows if row["state"] in ACTIVE] if chain is not None else []
         if not active:
             return Ending(f"the chain of job {shown(finding.subject)} is no longer running")
@@ -179,16 +202,28 @@ class Endings(Judge):
             return UNWATCHED
         if finding.rule == pools.SILENT:
             is_shared = any(pool.name == finding.subject for pool in self.shared)
-            return Ending(f"pool {shown(finding.subject)} is coordinated again") if is_shared else UNWATCHED
-        task = next((task for pool in seen.values() if (task := pool.task(finding.subject)) is not None), None)
+            return (
+                Ending(f"pool {shown(finding.subject)} is coordinated again")
+                if is_shared
+                else UNWATCHED
+            )
+        task = next(
+            (task for pool in seen.values() if (task := pool.task(finding.subject)) is not None),
+            None,
+        )
         who = format_job(finding.subject, finding.name)
         if task is None or not task.is_unfinished:
             return Ending(f"{who} has ended")
-        if not any(rule.meant.name in ("", task.name) and _has(self._users(rule.meant), task.user) for rule in rules):
+        if not any(
+            rule.meant.name in ("", task.name) and _has(self._users(rule.meant), task.user)
+            for rule in rules
+        ):
             return UNWATCHED
         if finding.rule != pools.NO_TURN:
             return Ending(f"{who} saved when it was interrupted")
-        return Ending(f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}")
+        return Ending(
+            f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}"
+        )
 
     def _of_disk(self, finding: Finding) -> Ending:
         if all(rule.watch.path != finding.subject for rule in self._here(self.settings.storage)):
@@ -216,7 +251,9 @@ class Endings(Judge):
         queues = set(found[0]["queues"] or ())
         if not any(not rule.watch.queues or queues & set(rule.watch.queues) for rule in rules):
             return UNWATCHED
-        return Ending(f"node {shown(finding.subject)} is back: {state_word(str(found[0]['state']))}")
+        return Ending(
+            f"node {shown(finding.subject)} is back: {state_word(str(found[0]['state']))}"
+        )
 
 
 def _has(users: tuple[str, ...], user: str) -> bool:

@@ -1,4 +1,6 @@
-"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got, saves, disks."""
+"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got,
+saves, disks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput
 from hpcdash.services.files import Chunk, FileStat, parse_stat
 from hpcdash.services.share.state import Pool
-from hpcdash.services.watch.disks import PARSERS, DiskUsage, joined, of_path, parse_df, parse_df_inodes, parse_du
+from hpcdash.services.watch.disks import (
+    PARSERS,
+    DiskUsage,
+    joined,
+    of_path,
+    parse_df,
+    parse_df_inodes,
+    parse_du,
+)
 
 MOST_FILES = 200
 # Of a log no more is read at once, of as many logs; of others another time.
@@ -30,14 +40,17 @@ _ENDING_SECONDS = 10.0
 # A checkpoint that is one file.
 _ONE_FILE = "guard.ckpt"
 
-# $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`, `whole KEY FOLDER` (of
-# checkpoints, by what is written last into each, as launches look for them), `disk PATH TOOL KIND OWNER DU INODES`.
-# Prints `TOKEN KIND KEY\n` and what a program printed, first of all the clock there. stat opens nothing: a FIFO would
-# wait for its writer. IFS is empty so that a pattern is filled in by its files and not parted at blanks. A name's line
-# break is escaped: it begins no line of its own. Whatever touches a path is bounded, the shell's own patterns too: on a
-# dead mount it would wait for ever. Below the first folder on the way that does not answer nothing more is asked.
+# $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`,
+# `whole KEY FOLDER` (of checkpoints, by what is written last into each, as launches look for them),
+# `disk PATH TOOL KIND OWNER DU INODES`. Prints `TOKEN KIND KEY\n` and what a program printed, first
+# of all the clock there. stat opens nothing: a FIFO would wait for its writer. IFS is empty so that
+# a pattern is filled in by its files and not parted at blanks. A name's line break is escaped: it
+# begins no line of its own. Whatever touches a path is bounded, the shell's own patterns too: on a
+# dead mount it would wait for ever. Below the first folder on the way that does not answer nothing
+# more is asked.
 FACTS_SCRIPT = (
-    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} HEAD={_HEAD_BYTES}"
+    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} "
+    f"HEAD={_HEAD_BYTES}"
     f" SILENT={_MOST_SILENT}"
     + r"""
 LC_ALL=C QUOTING_STYLE=escape; export LC_ALL QUOTING_STYLE; IFS=
@@ -153,7 +166,9 @@ _ENTRY_WORDS = {"file": 3, "tail": 7}
 
 
 class DiskQuery(Struct, frozen=True):
-    """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its inodes."""
+    """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its
+    inodes.
+    """
 
     path: str
     tool: str = "auto"
@@ -163,8 +178,9 @@ class DiskQuery(Struct, frozen=True):
 
 
 class TailQuery(Struct, frozen=True):
-    """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0: nothing yet), where to
-    begin, and whether nothing is wanted as long as it did not grow."""
+    """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0:
+    nothing yet), where to begin, and whether nothing is wanted as long as it did not grow.
+    """
 
     path: str
     identity: str = ""
@@ -174,7 +190,9 @@ class TailQuery(Struct, frozen=True):
 
 
 class FactsRequest(Struct, frozen=True):
-    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks, logs."""
+    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints,
+    disks, logs.
+    """
 
     files: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
@@ -188,7 +206,8 @@ class FactsRequest(Struct, frozen=True):
     def parted(self, is_apart: Callable[[str], bool]) -> tuple[FactsRequest, FactsRequest]:
         """The files and logs whose paths are so, and all the rest."""
         apart = FactsRequest(
-            files=tuple(filter(is_apart, self.files)), tails=tuple(one for one in self.tails if is_apart(one.path))
+            files=tuple(filter(is_apart, self.files)),
+            tails=tuple(one for one in self.tails if is_apart(one.path)),
         )
         rest = replace(
             self,
@@ -199,18 +218,23 @@ class FactsRequest(Struct, frozen=True):
 
 
 class DiskLook(Struct, frozen=True):
-    """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked each time."""
+    """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked
+    each time.
+    """
 
     usage: DiskUsage | None = None
     counted: DiskUsage | None = None
 
 
 class Facts(Struct, frozen=True):
-    """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file.
+    """By path or pattern; what the answer does not hold is not in there.
 
-    heads: how logs begin whose tail does not begin there and was not read before. silent: folders, or files, that did
-    not answer in time; nothing below them was looked at. names: those of the newest, of a whole checkpoint that is a
-    folder the folder's. pools: what the coordinators of shared pools have published, by the pools' names.
+    `newest`: seconds ago, None: no such file.
+
+    heads: how logs begin whose tail does not begin there and was not read before. silent: folders,
+    or files, that did not answer in time; nothing below them was looked at. names: those of the
+    newest, of a whole checkpoint that is a folder the folder's. pools: what the coordinators of
+    shared pools have published, by the pools' names.
     """
 
     files: Mapping[str, FileStat] = field(default_factory=dict)
@@ -237,7 +261,9 @@ class Facts(Struct, frozen=True):
 
 
 def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
-    """Which arguments of FACTS_SCRIPT are paths of files and logs; () where it is to look at anything else."""
+    """Which arguments of FACTS_SCRIPT are paths of files and logs; () where it is to look at
+    anything else.
+    """
     at, found = _ENTRIES_AT, []
     while at < len(arguments):
         if arguments[at] not in _ENTRY_WORDS:
@@ -248,7 +274,9 @@ def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
 
 
 def facts_query(asked: FactsRequest, user: str = "") -> Query[Facts]:
-    """All of it in one command, within a time limit for each of its programs; `user` is whose quota 'user' means."""
+    """All of it in one command, within a time limit for each of its programs; `user` is whose quota
+    'user' means.
+    """
     token = f"\x1e{secrets.token_hex(8)}"
     words: list[str] = []
     for at, path in enumerate(asked.files):
@@ -260,12 +288,23 @@ def facts_query(asked: FactsRequest, user: str = "") -> Query[Facts]:
     for at, tail in enumerate(asked.tails):
         begin = (tail.identity, str(tail.read_to), str(tail.begin), str(int(tail.is_done)))
         words += ("tail", str(at), tail.path, *begin)
-    # A place that does not answer costs its time, that of its end, and a second or three to find where it begins.
+    # A place that does not answer costs its time, that of its end, and a second or three to find
+    # where it begins.
     seconds = _MOST_SILENT * (_FILE_SECONDS + 5.0) + len(asked.tails)
     for disk in asked.disks:
         kind, _, owner = disk.owner.partition(":")
-        words += ("disk", disk.path, disk.tool, kind, owner, str(int(disk.by_du)), str(int(disk.inodes_by_du)))
-        seconds += _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
+        words += (
+            "disk",
+            disk.path,
+            disk.tool,
+            kind,
+            owner,
+            str(int(disk.by_du)),
+            str(int(disk.inodes_by_du)),
+        )
+        seconds += (
+            _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
+        )
     argv = ("sh", "-c", FACTS_SCRIPT, "sh", token, user, *words)
     parse = partial(parse_facts, token=token.encode(), asked=asked)
     return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
@@ -277,7 +316,9 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
     parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
     clock = parts[0][2].strip() if parts and parts[0][0] == b"clock" else b""
     if not clock.isdigit():
-        raise UnreadableOutput("the login node did not report its clock", argv=answer.argv, status=answer.status)
+        raise UnreadableOutput(
+            "the login node did not report its clock", argv=answer.argv, status=answer.status
+        )
     now = int(clock)
     files: dict[str, FileStat] = {}
     newest: dict[str, float | None] = {}
@@ -315,12 +356,17 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
             disks.append([])
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
-    looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
+    looks = {
+        disk.path: _disk(disk.path, printed)
+        for disk, printed in zip(asked.disks, disks, strict=False)
+    }
     return Facts(files, newest, looks, tails, heads, tuple(silent), names)
 
 
 def _saved_name(quoted: str, *, is_folder: bool) -> str:
-    """A file's name without its folders, of a checkpoint that is a folder that one's; older programs quote it."""
+    """A file's name without its folders, of a checkpoint that is a folder that one's; older
+    programs quote it.
+    """
     folders, _, name = quoted.strip("'").replace("\\ ", " ").rpartition("/")
     return folders.rpartition("/")[2] if is_folder and name != _ONE_FILE else name
 

@@ -59,16 +59,34 @@ FRESH_SECONDS = 2.0 * MINUTE
 ALL_RULES = tuple(
     finding_key(rule)
     for rule in (
-        *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
+        *(
+            running.RULE,
+            hanging.RULE,
+            storage.RULE,
+            nodes.DRAINED,
+            nodes.SPARES,
+            successors.RULE,
+            waiting.RULE,
+        ),
         allocations.RULE,
-        *(deadlines.END, deadlines.NO_SAVE, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE, unseen.RULE),
+        *(
+            deadlines.END,
+            deadlines.NO_SAVE,
+            deadlines.GRACE,
+            failures.RULE,
+            losses.RULE,
+            losses.LATE,
+            unseen.RULE,
+        ),
         *(pools.SILENT, *pools.OF_TASKS),
     )
 )
 
 
 class Judgement(Struct):
-    """What a look found. `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
+    """What a look found.
+
+    `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
 
     `pulses` are the words of PULSE lines; `is_reached`: whether the scheduler told its jobs.
     """
@@ -82,7 +100,9 @@ class Judgement(Struct):
 
 
 class Judge:
-    """Judges what a store knows; `state` is what was known before, `shared` the pools that are shared there."""
+    """Judges what a store knows; `state` is what was known before, `shared` the pools that are
+    shared there.
+    """
 
     def __init__(
         self,
@@ -98,14 +118,17 @@ class Judge:
         self.state = state or WatchState()
         # What the last look learned beside the snapshots; None: there was none yet.
         self._facts: Facts | None = None
-        # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may take minutes.
+        # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may
+        # take minutes.
         self._facts_at = 0.0
         self._answered_at = 0.0
         launches = None if store.scripts is None else store.scripts.folder.parent
         self._launched = LaunchedCheckpoints(launches, store.name)
 
     def take_settings(self, settings: WatchSettings) -> None:
-        """Judge by other settings from now on; what they need besides is for the next look to learn."""
+        """Judge by other settings from now on; what they need besides is for the next look to
+        learn.
+        """
         self.settings = settings
         self._facts = None
 
@@ -122,7 +145,9 @@ class Judge:
 
     @property
     def job_kind(self) -> Kind:
-        """Whose jobs must be known: one's own, or everyone's where a rule is about somebody else."""
+        """Whose jobs must be known: one's own, or everyone's where a rule is about somebody
+        else.
+        """
         settings = self.settings
         of_logs = (*settings.hanging, *settings.losses)
         of_jobs = self._here((*settings.running, *of_logs, *settings.chains, *settings.saves))
@@ -133,12 +158,18 @@ class Judge:
     @property
     def kinds(self) -> frozenset[Kind]:
         """The tables that the rules stand on, without the history."""
-        return frozenset({self.job_kind, *((Kind.NODES,) if self._here(self.settings.nodes) else ())})
+        return frozenset(
+            {self.job_kind, *((Kind.NODES,) if self._here(self.settings.nodes) else ())}
+        )
 
     def _table(self, kind: Kind) -> pa.Table | None:
         """What this run was told, without an error since."""
         snapshot = self.store.snapshots.get(kind)
-        return None if snapshot is None or snapshot.cached or kind in self.store.errors else snapshot.table
+        return (
+            None
+            if snapshot is None or snapshot.cached or kind in self.store.errors
+            else snapshot.table
+        )
 
     def _rows(self, jobs: pa.Table, meant: JobSelector, *states: JobState) -> list[Row]:
         wanted: dict[str, Any] = {"state": tuple(map(str, states))}
@@ -157,7 +188,9 @@ class Judge:
         return found
 
     def _trainings(self, jobs: pa.Table) -> dict[str, tuple[LossesRule, Row]]:
-        """The rule and the row of each running job whose metrics are watched; the first that means it."""
+        """The rule and the row of each running job whose metrics are watched; the first that means
+        it.
+        """
         found: dict[str, tuple[LossesRule, Row]] = {}
         for rule in self._here(self.settings.losses):
             for row in self._rows(jobs, rule.meant, JobState.RUNNING):
@@ -165,8 +198,12 @@ class Judge:
         return found
 
     def _paths(self, job_id: str, rule: HangingRule | LossesRule) -> list[str]:
-        """Where a job writes: the file that its rule names, else its own output as far as that was found."""
-        return [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
+        """Where a job writes: the file that its rule names, else its own output as far as that was
+        found.
+        """
+        return (
+            [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
+        )
 
     def _saving(self, jobs: pa.Table) -> list[tuple[SavesRule, str]]:
         states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
@@ -177,8 +214,9 @@ class Judge:
         return [(rule, job_id) for job_id, rule in found.items()]
 
     def _saved_places(self, jobs: pa.Table) -> dict[str, tuple[SavesRule, str]]:
-        """The rule of each job that saves and where its saves are looked for: as the rule says, else as its launch
-        from here does; '' where neither tells."""
+        """The rule of each job that saves and where its saves are looked for: as the rule says,
+        else as its launch from here does; '' where neither tells.
+        """
         found = {job_id: (rule, _place_of(rule, job_id)) for rule, job_id in self._saving(jobs)}
         untold = [job_id for job_id, (_, place) in found.items() if not place]
         for row in rows_where(jobs, id=untold, state=(JobState.RUNNING,)) if untold else ():
@@ -187,7 +225,9 @@ class Judge:
         return found
 
     def _watched_places(self, jobs: pa.Table) -> set[str]:
-        """The paths and patterns of the login node that rules look at; none of a node's own disk."""
+        """The paths and patterns of the login node that rules look at; none of a node's own
+        disk.
+        """
         of_jobs: list[tuple[str, HangingRule | LossesRule]] = list(self._hung(jobs).items())
         of_jobs += [(job_id, rule) for job_id, (rule, _) in self._trainings(jobs).items()]
         logs = {
@@ -240,14 +280,18 @@ class Judge:
         for rule in self._here(settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
             look.findings += running.is_running(jobs, watch)
-            look.pulses.append(format_pulse(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons))
+            look.pulses.append(
+                format_pulse(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons)
+            )
         if settings.never_starts:
             look.findings += waiting.waits_for_ever(self._own(jobs), reasons)
         own = self._own(jobs)
         look.findings += allocations.ends_soon(own, self._launched.allocations(own), now)
         for rule in self._here(settings.chains):
             seen: set[str] = set()
-            for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):
+            for row in self._rows(
+                jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED
+            ):
                 chain = find_chain(str(row["id"]), self._of_owner(jobs, row["user"]))
                 if chain.units and chain.units[0].job_id not in seen:
                     seen.add(chain.units[0].job_id)
@@ -277,14 +321,21 @@ class Judge:
                 look.findings.append(hanging.cannot_be_seen(job_id, unseen, _name(jobs, job_id)))
                 look.problems.append(look.findings[-1].words)
                 continue
-            is_known = facts is not None and bool(paths) and all(path in facts.files for path in paths)
+            is_known = (
+                facts is not None and bool(paths) and all(path in facts.files for path in paths)
+            )
             if not is_known:
                 look.unknown.add(finding_key(hanging.RULE, job_id))
                 continue
             # What is written to either stream is a sign of life.
-            path = max(paths, key=lambda path: (self.state.logs[path].size_bytes is not None, self._since(path)))
+            path = max(
+                paths,
+                key=lambda path: (self.state.logs[path].size_bytes is not None, self._since(path)),
+            )
             log = self.state.logs[path]
-            by_rule.setdefault(rule.watch, []).append(hanging.LogGrowth(job_id, path, log.size_bytes, log.same_since))
+            by_rule.setdefault(rule.watch, []).append(
+                hanging.LogGrowth(job_id, path, log.size_bytes, log.same_since)
+            )
         for watch, logs in by_rule.items():
             look.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
 
@@ -295,12 +346,18 @@ class Judge:
         # What reads metrics loads numpy, which whoever watches none does without.
         from hpcdash.services.watch.training import course, noticed
 
-        hangs = {one.subject for one in look.findings if one.rule == hanging.RULE and not one.aspect}
+        hangs = {
+            one.subject for one in look.findings if one.rule == hanging.RULE and not one.aspect
+        }
         for job_id, (rule, row) in watched.items():
             unseen = "" if rule.log else self.state.unseen.get(job_id, "")
             if unseen:
                 look.findings.append(losses.cannot_be_seen(job_id, unseen, row["name"] or ""))
-            tails = [self.state.tails[path] for path in self._paths(job_id, rule) if path in self.state.tails]
+            tails = [
+                self.state.tails[path]
+                for path in self._paths(job_id, rule)
+                if path in self.state.tails
+            ]
             if not tails:
                 look.unknown.add(finding_key(losses.RULE, job_id, ANY_ASPECT))
             known: set[str] = set()
@@ -321,7 +378,9 @@ class Judge:
                 if stand is None or stand.seconds_per_step is None:
                     look.unknown.add(finding_key(losses.LATE, job_id))
                 else:
-                    look.findings += losses.ends_late(row, stand, now, self._waiting_behind(jobs, row))
+                    look.findings += losses.ends_late(
+                        row, stand, now, self._waiting_behind(jobs, row)
+                    )
 
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
         """How many jobs and tasks of a job's chain wait and will start."""
@@ -336,7 +395,9 @@ class Judge:
         seen = self._seen or Facts()
         for job_id, (rule, place) in self._saved_places(jobs).items():
             if place and place not in seen.newest:
-                look.unknown.update(finding_key(name, job_id) for name in (deadlines.END, deadlines.NO_SAVE))
+                look.unknown.update(
+                    finding_key(name, job_id) for name in (deadlines.END, deadlines.NO_SAVE)
+                )
                 saves.append(deadlines.Saves(job_id, rule.watch))
                 continue
             age = seen.newest.get(place)
@@ -350,7 +411,9 @@ class Judge:
         qos, queues = self.state.qos, self.state.queues
         if self._here(self.settings.saves) and not qos and not queues and self._seen is None:
             look.unknown.add(finding_key(deadlines.GRACE))
-        look.findings += deadlines.grace_too_short(jobs, _grace_facts(qos), saves, _grace_facts(queues))
+        look.findings += deadlines.grace_too_short(
+            jobs, _grace_facts(qos), saves, _grace_facts(queues)
+        )
 
     def _judge_disks(self, look: Judgement) -> None:
         facts = self._seen
@@ -359,15 +422,24 @@ class Judge:
             kept = self.state.disks.get(path)
             usage = self._usage(rule, facts.disks.get(path) if facts is not None else None, kept)
             if usage is None or kept is None:
-                look.unknown.update(finding_key(storage.RULE, path, part) for part in (storage.BYTES, storage.INODES))
+                look.unknown.update(
+                    finding_key(storage.RULE, path, part)
+                    for part in (storage.BYTES, storage.INODES)
+                )
                 if facts is not None:
                     look.problems.append(f"cannot read the disk usage of {path}: does it exist?")
                 continue
-            look.findings += storage.storage(usage, rule.watch, kept.byte_samples, kept.inode_samples)
+            look.findings += storage.storage(
+                usage, rule.watch, kept.byte_samples, kept.inode_samples
+            )
 
     @staticmethod
-    def _usage(rule: StorageRule, seen: DiskLook | None, kept: DiskState | None) -> DiskUsage | None:
-        """The quota tool's figures and df's, or, of a folder with limits of its own, what du counted last."""
+    def _usage(
+        rule: StorageRule, seen: DiskLook | None, kept: DiskState | None
+    ) -> DiskUsage | None:
+        """The quota tool's figures and df's, or, of a folder with limits of its own, what du
+        counted last.
+        """
         if not rule.counts_by_du:
             return seen.usage if seen is not None else None
         if kept is None:
@@ -425,7 +497,9 @@ def _grace_facts(known: Mapping[str, QosState]) -> dict[str, deadlines.GraceFact
 
 
 def pulse_line(now: datetime, words: str) -> str:
-    """`[2026-11-21 16:00:00] PULSE: …`, in the zone of `now`, one line whatever the words are, without its end."""
+    """`[2026-11-21 16:00:00] PULSE: …`, in the zone of `now`, one line whatever the words are,
+    without its end.
+    """
     return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(words)}"
 
 
@@ -434,7 +508,10 @@ def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons
 
     The most alive of them counts; times are in the zone of `now`; `reasons` are the scheduler's.
     """
-    ordered = sorted(rows, key=lambda row: (_rank(row), row["started_at"] or now, row["_number"] or 0, str(row["id"])))
+    ordered = sorted(
+        rows,
+        key=lambda row: (_rank(row), row["started_at"] or now, row["_number"] or 0, str(row["id"])),
+    )
     if not ordered:
         return f"{name} is neither running nor pending"
     row = ordered[0]
@@ -459,7 +536,10 @@ def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
         return f"{who} is pending and was estimated by the scheduler to start at {when}{because}"
-    return f"{who} is estimated by the scheduler to start in {format_span(seconds)}, at {when}{because}"
+    return (
+        f"{who} is estimated by the scheduler to start in {format_span(seconds)}, at "
+        f"{when}{because}"
+    )
 
 
 def _rank(row: Row) -> int:
@@ -477,4 +557,6 @@ def _activity(row: Row, now: datetime) -> str:
         return f"is running{nodes}"
     ran = format_span((now - row["started_at"]).total_seconds())
     left = (row["ends_at"] - now).total_seconds() if row["ends_at"] is not None else None
-    return f"has been running for {ran}{nodes}" + (f", {format_span(left)} left" if left and left > 0 else "")
+    return f"has been running for {ran}{nodes}" + (
+        f", {format_span(left)} left" if left and left > 0 else ""
+    )

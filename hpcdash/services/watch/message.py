@@ -26,9 +26,11 @@ _MARKS = {
 
 
 class Message(Struct, frozen=True):
-    """What is sent: `subject` is one line, `text` several, neither with control characters; `severity` the gravest.
+    """What is sent: `subject` is one line, `text` several, neither with control characters;
+    `severity` the gravest.
 
-    `payload` is {"schema": 1, "cluster", "subject", "text", "severity", "alerts": [...]}, of what JSON knows.
+    `payload` is {"schema": 1, "cluster", "subject", "text", "severity", "alerts": [...]}, of what
+    JSON knows.
     """
 
     subject: str
@@ -38,7 +40,9 @@ class Message(Struct, frozen=True):
 
 
 def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
-    """One message for all that a round has to tell, the gravest first; `events` are one at least."""
+    """One message for all that a round has to tell, the gravest first; `events` are one at
+    least.
+    """
     lines = [_line(event) for event in events]
     first = lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)"
     subject = clip(f"[{visible(cluster)}] {first}", _SUBJECT_CELLS)
@@ -57,7 +61,9 @@ def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
         paragraphs.append(f"and {len(events) - MOST_IN_TEXT} more")
     text = "\n\n".join(paragraphs) + "\n"
     # What is over is no longer grave.
-    severity = max((event.finding.severity for event in events if not event.kind.is_end), default=Severity.INFO)
+    severity = max(
+        (event.finding.severity for event in events if not event.kind.is_end), default=Severity.INFO
+    )
     payload = {
         "schema": 1,
         "cluster": cluster,

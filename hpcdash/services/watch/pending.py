@@ -1,4 +1,6 @@
-"""What each channel is told in a round: what is new, and what it did not take before; and the telling."""
+"""What each channel is told in a round: what is new, and what it did not take before; and the
+telling.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from hpcdash.services.watch.message import message_of
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, Sleep, deliver
 
-# What lasts is tried as long as it lasts; what is over, a moment, and what was for a channel that is gone so long.
+# What lasts is tried as long as it lasts; what is over, a moment, and what was for a channel that
+# is gone so long.
 LONGEST_OWED_SECONDS = 1.0 * DAY
 
 
@@ -38,7 +41,9 @@ class Lost(Struct, frozen=True):
 
 
 class NotificationPlan(Struct):
-    """What each channel is sent now, in the order of told_first; what has to wait, and what is lost."""
+    """What each channel is sent now, in the order of told_first; what has to wait, and what is
+    lost.
+    """
 
     sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)
     waiting: list[PendingNotification] = field(default_factory=list)
@@ -46,9 +51,15 @@ class NotificationPlan(Struct):
 
 
 def plan_round(
-    alerts: Alerts, events: Iterable[AlertEvent], channels: Sequence[str], now: float, settings: AlertSettings
+    alerts: Alerts,
+    events: Iterable[AlertEvent],
+    channels: Sequence[str],
+    now: float,
+    settings: AlertSettings,
 ) -> NotificationPlan:
-    """`alerts` are those after the step that gave the `events`; each of `channels` is another one."""
+    """`alerts` are those after the step that gave the `events`; each of `channels` is another
+    one.
+    """
     new = {event.key: event for event in events}
     by_channel: dict[str, dict[str, PendingNotification]] = {}
     for one in alerts.owed:
@@ -58,7 +69,11 @@ def plan_round(
     for channel in dict.fromkeys((*channels, *by_channel)):
         before = by_channel.get(channel, {})
         is_here = channel in channels
-        keys = (*before, *(key for key in (*new, *for_all) if key not in before)) if is_here else tuple(before)
+        keys = (
+            (*before, *(key for key in (*new, *for_all) if key not in before))
+            if is_here
+            else tuple(before)
+        )
         sends = []
         for key in dict.fromkeys(keys):
             event = new.get(key)
@@ -106,7 +121,10 @@ def owed_after(plan: NotificationPlan, reached: Collection[str]) -> tuple[Pendin
     """What is owed once the channels that were `reached` have taken what they were sent."""
     taken = {one.key for channel in reached for one in plan.sends[channel]}
     left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
-    return tuple(replace(one, is_for_all=one.is_for_all and one.key not in taken) for one in (*plan.waiting, *left))
+    return tuple(
+        replace(one, is_for_all=one.is_for_all and one.key not in taken)
+        for one in (*plan.waiting, *left)
+    )
 
 
 def notified_after(
@@ -117,7 +135,9 @@ def notified_after(
     for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
         told.setdefault(one.key, set()).add(one.channel)
     return {
-        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *told[key]}))) if key in told else state
+        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *told[key]})))
+        if key in told
+        else state
         for key, state in states.items()
     }
 
@@ -142,7 +162,9 @@ def format_lost(lost: Iterable[Lost]) -> list[str]:
 
 
 def channels_of(names: Iterable[str]) -> list[str]:
-    """A name for each of several notifiers, whose own may be the same: the second of a name is `NAME (2)`."""
+    """A name for each of several notifiers, whose own may be the same: the second of a name is
+    `NAME (2)`.
+    """
     counts: dict[str, int] = {}
     channels = []
     for name in names:
@@ -151,7 +173,9 @@ def channels_of(names: Iterable[str]) -> list[str]:
     return channels
 
 
-def new_of(plan: NotificationPlan, events: Sequence[AlertEvent], now: float) -> tuple[AlertEvent, ...]:
+def new_of(
+    plan: NotificationPlan, events: Sequence[AlertEvent], now: float
+) -> tuple[AlertEvent, ...]:
     """What there is to tell that nobody has taken yet: the events of the step, and earlier ones."""
     known = {event.key for event in events}
     earlier: Mapping[str, AlertEvent] = {
@@ -164,11 +188,17 @@ def new_of(plan: NotificationPlan, events: Sequence[AlertEvent], now: float) -> 
     return tuple(sorted(together, key=by_severity))
 
 
-def again_of(plan: NotificationPlan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
-    """(channel, what is sent to it although others already know it); `told` are the keys that no channel has
-    taken yet."""
+def again_of(
+    plan: NotificationPlan, told: Collection[str], now: float
+) -> tuple[tuple[str, AlertEvent], ...]:
+    """(channel, what is sent to it although others already know it); `told` are the keys that no
+    channel has taken yet.
+    """
     return tuple(
-        (channel, event_of(one, now)) for channel, sends in plan.sends.items() for one in sends if one.key not in told
+        (channel, event_of(one, now))
+        for channel, sends in plan.sends.items()
+        for one in sends
+        if one.key not in told
     )
 
 
@@ -195,7 +225,9 @@ def _merged(
     *,
     is_here: bool,
 ) -> PendingNotification | None:
-    """What is owed now that an event came, or none did; None where there is nothing to tell any more."""
+    """What is owed now that an event came, or none did; None where there is nothing to tell any
+    more.
+    """
     if event is not None and event.kind.is_end:
         if owed.is_known:
             return replace(_fresh(owed.channel, event), is_for_all=owed.is_for_all)
@@ -206,7 +238,9 @@ def _merged(
         if not owed.is_known or event.kind is AlertKind.RAISED:
             kind = AlertKind.RAISED
         else:
-            kind = AlertKind.WORSENED if AlertKind.WORSENED in (owed.kind, event.kind) else event.kind
+            kind = (
+                AlertKind.WORSENED if AlertKind.WORSENED in (owed.kind, event.kind) else event.kind
+            )
         return replace(owed, kind=kind, finding=event.finding, since=event.since, ending="")
     is_late = now - owed.owed_at > LONGEST_OWED_SECONDS
     is_lasting = not owed.kind.is_end and not owed.finding.is_moment
@@ -223,8 +257,8 @@ def _merged(
 class Round(Struct, frozen=True):
     """The alerts' next state, what there was to tell that nobody knew yet, and how it was told.
 
-    wrong: how many troubles there are. again: (channel, what it did not take before and was sent now). lost: what a
-    channel will never be told, in words.
+    wrong: how many troubles there are. again: (channel, what it did not take before and was sent
+    now). lost: what a channel will never be told, in words.
     """
 
     alerts: Alerts
@@ -248,13 +282,16 @@ async def tell(
     dry_run: bool = False,
     sleep: Sleep = asyncio.sleep,
 ) -> Round:
-    """What a channel does not take is told to it alone by the next rounds; with `dry_run` nothing is sent and the state
-    stays."""
+    """What a channel does not take is told to it alone by the next rounds; with `dry_run` nothing
+    is sent and the state stays.
+    """
     settings = settings or AlertSettings()
     ways = dict(zip(channels_of(way.name for way in notifiers), notifiers, strict=True))
     # One whose secret was missing had no name but its place in the configuration.
     earlier = {getattr(way, "unready_name", ""): channel for channel, way in ways.items()}
-    alerts = renamed(alerts, {name: channel for name, channel in earlier.items() if name and name not in ways})
+    alerts = renamed(
+        alerts, {name: channel for name, channel in earlier.items() if name and name not in ways}
+    )
     after, events = alerts.step(findings, now, settings, unknown, ending_of)
     plan = plan_round(after, events, tuple(ways), now, settings)
     # Who did not take something the last time is not waited for: another round comes.
@@ -263,13 +300,23 @@ async def tell(
     async def send(channel: str) -> Delivery:
         message = message_of([event_of(one, now) for one in plan.sends[channel]], cluster)
         attempts = 1 if channel in deaf else MOST_ATTEMPTS
-        (delivery,) = await deliver([ways[channel]], message, dry_run=dry_run, most_attempts=attempts, sleep=sleep)
+        (delivery,) = await deliver(
+            [ways[channel]], message, dry_run=dry_run, most_attempts=attempts, sleep=sleep
+        )
         return delivery
 
     deliveries = await asyncio.gather(*map(send, plan.sends))
     told = new_of(plan, events, now)
     again = again_of(plan, {event.key for event in told}, now)
     if not dry_run:
-        reached = {channel for channel, delivery in zip(plan.sends, deliveries, strict=True) if delivery.reached}
-        alerts = replace(after, states=notified_after(after.states, plan, events), owed=owed_after(plan, reached))
-    return Round(alerts, told, tuple(deliveries), len(after.states), again, tuple(format_lost(plan.lost)))
+        reached = {
+            channel
+            for channel, delivery in zip(plan.sends, deliveries, strict=True)
+            if delivery.reached
+        }
+        alerts = replace(
+            after, states=notified_after(after.states, plan, events), owed=owed_after(plan, reached)
+        )
+    return Round(
+        alerts, told, tuple(deliveries), len(after.states), again, tuple(format_lost(plan.lost))
+    )

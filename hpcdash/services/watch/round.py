@@ -25,8 +25,9 @@ from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
 
 
 class RoundReport(Struct, frozen=True):
-    """What a look found, what was told and how, how many commands it took, and what went wrong besides; whether the
-    next run of the watchdogs will know it."""
+    """What a look found, what was told and how, how many commands it took, and what went wrong
+    besides; whether the next run of the watchdogs will know it.
+    """
 
     look: Judgement
     told: Round
@@ -45,14 +46,15 @@ async def watch_round(
     dry_run: bool = False,
     sleep: Sleep | None = None,
 ) -> RoundReport:
-    """Run one independent round: everything it knows of earlier ones is in `files`; `shared` are the pools shared
-    there. With `dry_run`, nobody is notified and nothing is written. Raises HpcdashError if another process watches the
-    cluster, or if that cannot be determined.
+    """Run one independent round: everything it knows of earlier ones is in `files`; `shared` are
+    the pools shared there. With `dry_run`, nobody is notified and nothing is written. Raises
+    HpcdashError if another process watches the cluster, or if that cannot be determined.
 
-    If the state cannot be written, alerts are sent anyway, because the full disk may be the alert: once, as long as the
-    same `files` are passed. The failed write is a problem of the first such round. A separate run (`--once`) finds on
-    the lock what was sent, and sends nothing if it would send exactly that. If that cannot be recorded either, or
-    something is new, everything is sent again.
+    If the state cannot be written, alerts are sent anyway, because the full disk may be the alert:
+    once, as long as the same `files` are passed. The failed write is a problem of the first such
+    round. A separate run (`--once`) finds on the lock what was sent, and sends nothing if it would
+    send exactly that. If that cannot be recorded either, or something is new, everything is sent
+    again.
     """
     with contextlib.nullcontext() if dry_run else files.alone():
         state, problem = files.read()
@@ -82,7 +84,9 @@ async def watch_round(
         words = _format_notifications(await telling(notifiers, dry_run=True))
         if words and not is_remembered and files.was_announced(words):
             told = replace(await telling([_Knows(way.name) for way in notifiers]), deliveries=())
-            problems.append("alerts were sent, but this could not be saved; this run will not send them again")
+            problems.append(
+                "alerts were sent, but this could not be saved; this run will not send them again"
+            )
         else:
             told = await telling(notifiers)
         if _keep(files, state, told.alerts, problems):
@@ -99,7 +103,9 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
         files.write(state, alerts)
     except HpcdashError as error:
         if was_kept:
-            problems.append(f"{error.message}; until then another run may send them again. {error.next_step}")
+            problems.append(
+                f"{error.message}; until then another run may send them again. {error.next_step}"
+            )
         return False
     return True
 

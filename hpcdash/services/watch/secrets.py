@@ -1,4 +1,7 @@
-"""Fills in what a configuration keeps elsewhere: a password, a URL. Whatever fails, no word holds a secret."""
+"""Fills in what a configuration keeps elsewhere: a password, a URL.
+
+Whatever fails, no word holds a secret.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ _OTHERS = 0o077
 
 
 class UnreadyNotifier:
-    """Stands for one whose secret is not there, or whose settings cannot work; each message is one more try."""
+    """Stands for one whose secret is not there, or whose settings cannot work; each message is one
+    more try.
+    """
 
     def __init__(self, name: str, error: ConfigError, remake: Callable[[], Notifier]) -> None:
         self.name = name
@@ -44,14 +49,20 @@ class UnreadyNotifier:
         try:
             notifier = self._remake()
         except ConfigError as error:
-            raise NotifyFailed(f"{self.name}: {error.message}.", error.next_step, is_lasting=True) from None
+            raise NotifyFailed(
+                f"{self.name}: {error.message}.", error.next_step, is_lasting=True
+            ) from None
         await notifier.send(message)
 
 
-def notifiers_of(notices: Iterable[NotificationChannel], file: str) -> tuple[list[Notifier], list[str]]:
-    """(those who tell, what a person should know of their secrets); `file` is the configuration's name.
+def notifiers_of(
+    notices: Iterable[NotificationChannel], file: str
+) -> tuple[list[Notifier], list[str]]:
+    """(those who tell, what a person should know of their secrets); `file` is the configuration's
+    name.
 
-    One that cannot tell as things are is an UnreadyNotifier, whose error has the key: the others go on.
+    One that cannot tell as things are is an UnreadyNotifier, whose error has the key: the others go
+    on.
     """
     found: list[Notifier] = []
     warnings: list[str] = []
@@ -80,7 +91,9 @@ def variables_of(notices: Iterable[NotificationChannel]) -> list[tuple[str, str]
 
 
 def _notifier(notice: NotificationChannel, file: str, warnings: list[str]) -> Notifier:
-    """Raises ConfigError, with the key, for a secret that is not there and for settings that cannot work."""
+    """Raises ConfigError, with the key, for a secret that is not there and for settings that cannot
+    work.
+    """
     try:
         return notifier_for(_filled(notice, file, warnings))
     except UsageError as error:
@@ -99,13 +112,20 @@ def _unready_name(notice: NotificationChannel) -> str:
 
 
 def _filled(notice: NotificationChannel, file: str, warnings: list[str]) -> NotifierSettings:
-    lines = {name: _lines(secret, file, f"{notice.key}.{name}", warnings) for name, secret in notice.secrets.items()}
+    lines = {
+        name: _lines(secret, file, f"{notice.key}.{name}", warnings)
+        for name, secret in notice.secrets.items()
+    }
     settings = notice.settings
     match settings:
         case MailSettings() if "password" in lines:
             return replace(settings, password=lines["password"][0])
         case WebhookSettings():
-            headers = {name.removeprefix("headers."): found[0] for name, found in lines.items() if name != "url"}
+            headers = {
+                name.removeprefix("headers."): found[0]
+                for name, found in lines.items()
+                if name != "url"
+            }
             return replace(settings, url=lines["url"][0], headers=headers, key=notice.key)
         case AppriseSettings():
             return replace(settings, urls=tuple(lines["urls"]), key=notice.key)
@@ -121,12 +141,16 @@ def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str
         text = os.environ.get(secret.variable, "")
         if not text.strip():
             words = f"environment variable {secret.variable} is not set"
-            raise ConfigError(words, "Set it in the environment hpcdash starts in.", file=file, key=f"{key}_env")
+            raise ConfigError(
+                words, "Set it in the environment hpcdash starts in.", file=file, key=f"{key}_env"
+            )
     else:
         text = _read(Path(secret.file).expanduser(), file, f"{key}_file", warnings)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise ConfigError(f"{secret.file} is empty", "Write the secret into it.", file=file, key=f"{key}_file")
+        raise ConfigError(
+            f"{secret.file} is empty", "Write the secret into it.", file=file, key=f"{key}_file"
+        )
     return lines
 
 
@@ -137,5 +161,7 @@ def _read(path: Path, file: str, key: str, warnings: list[str]) -> str:
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
                 warnings.append(f"{path}: other users can read this secret; run chmod 600")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "Check the path.", file=file, key=key) from None
+        raise ConfigError(
+            f"{path}: {error.strerror}", "Check the path.", file=file, key=key
+        ) from None
     return raw.decode("utf-8", "replace")

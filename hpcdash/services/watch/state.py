@@ -30,8 +30,9 @@ SAMPLE_EVERY_SECONDS = 900.0
 
 
 class LogState(msgspec.Struct):
-    """The size of a log when it was last looked at, and since when it has that (epoch); its time by its server's clock
-    then, and when that was."""
+    """The size of a log when it was last looked at, and since when it has that (epoch); its time by
+    its server's clock then, and when that was.
+    """
 
     size_bytes: int | None
     same_since: float
@@ -59,14 +60,18 @@ class QosState(msgspec.Struct):
 
 
 class KeptMetric(msgspec.Struct):
-    """The newest points of one metric: `x` and `values` are little-endian float64, of one length, ascending by x."""
+    """The newest points of one metric: `x` and `values` are little-endian float64, of one length,
+    ascending by x.
+    """
 
     x: bytes = b""
     values: bytes = b""
 
 
 class Moment(msgspec.Struct):
-    """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told as lasting."""
+    """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told
+    as lasting.
+    """
 
     metric: str
     kind: str
@@ -77,12 +82,14 @@ class Moment(msgspec.Struct):
 
 
 class LogTail(msgspec.Struct):
-    """One log: read up to `read_to` (bytes), its samples known up to the one that begins at `sampled_to`.
+    """One log: read up to `read_to` (bytes), its samples known up to the one that begins at
+    `sampled_to`.
 
-    looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
-    usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
-    last_step: the final step that it names. epochs: what its steps count. is_done: nothing of what was read is held
-    back. metrics: its losses, others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
+    looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample
+    (epochs, by our clock). usual_gap, longest_gap: between its newest samples, in seconds by its
+    own times. seconds_per_step: its newest pace. last_step: the final step that it names. epochs:
+    what its steps count. is_done: nothing of what was read is held back. metrics: its losses,
+    others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
     """
 
     identity: str = ""
@@ -106,12 +113,14 @@ class LogTail(msgspec.Struct):
 
 
 class WatchState(msgspec.Struct):
-    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes to.
+    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes
+    to.
 
-    hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot be looked at, by its
-    id. tails: what was read of the logs of trainings, by path. located_at, log_looks, tail_looks: when finding a job's
-    logs was last tried, by its id, and looking at a log, and reading one, by its path. blind: why a place could not be
-    looked at, and in how many rounds in a row.
+    hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot
+    be looked at, by its id. tails: what was read of the logs of trainings, by path. located_at,
+    log_looks, tail_looks: when finding a job's logs was last tried, by its id, and looking at a
+    log, and reading one, by its path. blind: why a place could not be looked at, and in how many
+    rounds in a row.
     """
 
     schema: int = SCHEMA
@@ -156,9 +165,11 @@ def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
 
 
 class WatchFiles:
-    """The records of one cluster in the state database of `folder`, and the lock of who looks after it.
+    """The records of one cluster in the state database of `folder`, and the lock of who looks after
+    it.
 
-    What could not be written is remembered until it can be, as long as this lives; `is_kept` says that there is none.
+    What could not be written is remembered until it can be, as long as this lives; `is_kept` says
+    that there is none.
     """
 
     def __init__(self, folder: Path, cluster: str) -> None:
@@ -173,7 +184,9 @@ class WatchFiles:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """As the only one that looks after this cluster from here; raises HpcdashError where another does."""
+        """As the only one that looks after this cluster from here; raises HpcdashError where
+        another does.
+        """
         try:
             make_folder(self._lock.parent)
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -184,7 +197,8 @@ class WatchFiles:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise HpcdashError(
-                    "another hpcdash watch is already watching this cluster", "Stop the other one, or let it run."
+                    "another hpcdash watch is already watching this cluster",
+                    "Stop the other one, or let it run.",
                 ) from None
             except OSError as error:
                 raise _unusable(self._lock, error) from None
@@ -219,8 +233,10 @@ class WatchFiles:
         self._unkept = None
 
     def mark_announced(self, told: Collection[str]) -> None:
-        """Note that all of this was told though that cannot be written: as the time of the lock, which needs no room on
-        a disk that is full. Whose lock is another's, or read-only, cannot be noted."""
+        """Note that all of this was told though that cannot be written: as the time of the lock,
+        which needs no room on a disk that is full. Whose lock is another's, or read-only, cannot be
+        noted.
+        """
         with contextlib.suppress(OSError):
             os.utime(self._lock, (_mark(told), _mark(told)))
 
@@ -238,7 +254,9 @@ class WatchFiles:
                 os.utime(self._lock)
 
     def read_snoozed(self) -> dict[str, float]:
-        """Keys and until when they are silent; {} where nothing is kept, or nothing that can be read."""
+        """Keys and until when they are silent; {} where nothing is kept, or nothing that can be
+        read.
+        """
         try:
             return msgspec.json.decode(self._part("snoozed") or b"{}", type=dict[str, float])
         except (StateUnusable, msgspec.DecodeError, UnicodeDecodeError):
@@ -262,4 +280,6 @@ def _mark(told: Collection[str]) -> int:
 
 
 def _unusable(path: Path, error: OSError) -> HpcdashError:
-    return HpcdashError(f"cannot save alerts: {path}: {error.strerror}", "Set HPCDASH_STATE to another folder.")
+    return HpcdashError(
+        f"cannot save alerts: {path}: {error.strerror}", "Set HPCDASH_STATE to another folder."
+    )

@@ -38,7 +38,8 @@ MOST_METRICS = 4
 MOST_OTHER_METRICS, MOST_OTHER_POINTS = 12, 256
 MOST_MOMENTS = 100
 MOST_STANDS = 12
-# How much before what is new is read again: a block of several lines, or a line, that was not whole then.
+# How much before what is new is read again: a block of several lines, or a line, that was not whole
+# then.
 OVERLAP_BYTES = 16 << 10
 # A log that was not written to for so long holds nothing back.
 QUIET_SECONDS = 5.0
@@ -53,8 +54,12 @@ def read_from(tail: LogTail) -> int:
     return max(0, tail.read_to - OVERLAP_BYTES)
 
 
-def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[str] = (), head: bytes = b"") -> LogTail:
-    """The next state; `now` is the epoch at which it was looked at. A log that is another one is begun anew.
+def read_on(
+    tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[str] = (), head: bytes = b""
+) -> LogTail:
+    """The next state; `now` is the epoch at which it was looked at.
+
+    A log that is another one is begun anew.
 
     `head` is its beginning where `chunk` does not begin there and it was not read before.
     """
@@ -94,14 +99,27 @@ def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[s
     tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, age, seen_at)
     names = sorted((name for name in batch.metrics if is_loss(name)), key=_rank)
     kept = [*tail.metrics, *(name for name in names if name not in tail.metrics)][:MOST_METRICS]
-    others = sorted((name for name in batch.metrics if not is_loss(name)), key=lambda name: not is_known(name))
-    others = [*tail.others, *(name for name in others if name not in tail.others)][:MOST_OTHER_METRICS]
+    others = sorted(
+        (name for name in batch.metrics if not is_loss(name)), key=lambda name: not is_known(name)
+    )
+    others = [*tail.others, *(name for name in others if name not in tail.others)][
+        :MOST_OTHER_METRICS
+    ]
     for name, points in batch.metrics.items():
         new = is_new[points.samples]
         if name in kept:
-            _append(tail, tail.metrics, name, x[points.samples][new], points.values[new], MOST_POINTS)
+            _append(
+                tail, tail.metrics, name, x[points.samples][new], points.values[new], MOST_POINTS
+            )
         elif name in others:
-            _append(tail, tail.others, name, x[points.samples][new], points.values[new], MOST_OTHER_POINTS)
+            _append(
+                tail,
+                tail.others,
+                name,
+                x[points.samples][new],
+                points.values[new],
+                MOST_OTHER_POINTS,
+            )
     steps = batch.steps[np.isfinite(batch.steps)]
     if steps.size:
         # Between these only the difference counts, so both are by the server's clock.
@@ -111,7 +129,8 @@ def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[s
 
 
 def noticed(tail: LogTail, now: float) -> list[Noticed]:
-    """What stands out, the oldest first of each metric; `now` is the epoch at which it was last looked at.
+    """What stands out, the oldest first of each metric; `now` is the epoch at which it was last
+    looked at.
 
     Spikes are noted in `tail`, so that one stays the same however much of the log is kept.
     """
@@ -127,18 +146,25 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
         lasting += [one for one in spikes if one.kind == "divergence"]
         lasting += filter(None, [find_zero(x, values)])
         if name == next(iter(tail.metrics)) and not lasting:
-            lasting += filter(None, [find_vanished(x, [_array(other.x) for other in tail.others.values()])])
+            lasting += filter(
+                None, [find_vanished(x, [_array(other.x) for other in tail.others.values()])]
+            )
         for one in lasting:
             _know(tail, name, one, is_told=False)
         for one in (*passed, *(one for one in spikes if one.kind == "spike")):
             _know(tail, name, one, is_told=True)
         begun = {one.step_from for one in lasting}
         found += [
-            Noticed(name, moment.kind, moment.words, moment.begin, is_moment=True, is_of_steps=has_steps)
+            Noticed(
+                name, moment.kind, moment.words, moment.begin, is_moment=True, is_of_steps=has_steps
+            )
             for moment in tail.moments
             if moment.metric == name and moment.is_told and moment.begin not in begun
         ]
-        found += [Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps) for one in lasting]
+        found += [
+            Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps)
+            for one in lasting
+        ]
         plateau = find_plateau(x, values)
         if plateau is not None:
             found.append(Noticed(name, "plateau", plateau.words, plateau.step_from))
@@ -149,14 +175,19 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
         ]
     stall = _stall(tail, now)
     if stall is not None:
-        found.append(Noticed(next(iter(tail.metrics), "log"), "stall", stall.words, stall.step_from))
+        found.append(
+            Noticed(next(iter(tail.metrics), "log"), "stall", stall.words, stall.step_from)
+        )
     return found
 
 
 def course(tail: LogTail) -> Course | None:
-    """Where it stands; the pace as its log tells it, else as rounds saw it. None where its final step is not known.
+    """Where it stands; the pace as its log tells it, else as rounds saw it.
 
-    A log that claims to be clearly slower than it was seen to be is not believed; pauses only make what is seen slower.
+    None where its final step is not known.
+
+    A log that claims to be clearly slower than it was seen to be is not believed; pauses only make
+    what is seen slower.
     """
     if tail.step is None or tail.last_step is None:
         return None
@@ -165,7 +196,12 @@ def course(tail: LogTail) -> Course | None:
         (begin, first), (end, last) = tail.stands[0], tail.stands[-1]
         span = end - begin
         seen = span / (last - first) if last > first and span > 0 else None
-    is_refuted = claimed is not None and seen is not None and claimed > _CLEARLY * seen and span >= _SEEN_SECONDS
+    is_refuted = (
+        claimed is not None
+        and seen is not None
+        and claimed > _CLEARLY * seen
+        and span >= _SEEN_SECONDS
+    )
     return Course(tail.step, tail.last_step, seen if claimed is None or is_refuted else claimed)
 
 
@@ -178,7 +214,9 @@ def _header(head: bytes, patterns: Sequence[str]) -> list[str]:
 
 
 def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Floats:
-    """Where along the run the samples of a batch are: by step, else by epoch, else the how manieth each is."""
+    """Where along the run the samples of a batch are: by step, else by epoch, else the how manieth
+    each is.
+    """
     before = tail.sample_count
     tail.sample_count += int(is_new.sum())
     for axis in (batch.steps, batch.epochs):
@@ -188,7 +226,12 @@ def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Flo
 
 
 def _append(
-    tail: LogTail, metrics: dict[str, KeptMetric], name: str, x: Floats, values: Floats, most_points: int
+    tail: LogTail,
+    metrics: dict[str, KeptMetric],
+    name: str,
+    x: Floats,
+    values: Floats,
+    most_points: int,
 ) -> None:
     """The newest wins: what an attempt repeats is not kept of the one before."""
     known = np.isfinite(x)
@@ -229,10 +272,16 @@ def _note_pace(tail: LogTail, batch: MetricBatch, names: Sequence[str]) -> None:
 
 
 def _stall(tail: LogTail, now: float) -> MetricFinding | None:
-    """By how long no sample came since one was seen, by our clock: a log's times may be of another zone."""
+    """By how long no sample came since one was seen, by our clock: a log's times may be of another
+    zone.
+    """
     if tail.usual_gap is None or tail.longest_gap is None or not tail.metrics:
         return None
-    ends = [tail.sampled_at - tail.usual_gap - tail.longest_gap, tail.sampled_at - tail.usual_gap, tail.sampled_at]
+    ends = [
+        tail.sampled_at - tail.usual_gap - tail.longest_gap,
+        tail.sampled_at - tail.usual_gap,
+        tail.sampled_at,
+    ]
     # Three gaps whose median is the usual one and whose largest is the longest.
     times = np.array([ends[0] - tail.usual_gap, *ends])
     return find_stall(times, now, tail.step if tail.step is not None else float(tail.sample_count))
@@ -245,7 +294,9 @@ def _know(tail: LogTail, name: str, one: MetricFinding, *, is_told: bool) -> Non
         is_same = moment.metric == name and moment.kind == one.kind
         if is_same and moment.begin <= end and one.step_from <= moment.end:
             moment.words = one.words
-            moment.end = min(max(moment.end, one.step_to if one.step_to is not None else moment.end), 1e300)
+            moment.end = min(
+                max(moment.end, one.step_to if one.step_to is not None else moment.end), 1e300
+            )
             return
     until = one.step_to if one.step_to is not None else one.step_from
     more = [*tail.moments, Moment(name, one.kind, one.step_from, until, one.words, is_told)]
@@ -263,10 +314,11 @@ def _rank(name: str) -> tuple[bool, int, str]:
 
 
 class Noticed(Struct, frozen=True):
-    """Something about a training: `kind` is nan, inf, divergence, spike, plateau or stall; `begin` is its step.
+    """Something about a training: `kind` is nan, inf, divergence, spike, plateau or stall; `begin`
+    is its step.
 
-    Where its log tells no steps (`is_of_steps`), `begin` is an epoch, or how many samples there were before it. What
-    `is_moment` has passed, or passes by itself.
+    Where its log tells no steps (`is_of_steps`), `begin` is an epoch, or how many samples there
+    were before it. What `is_moment` has passed, or passes by itself.
     """
 
     metric: str

@@ -1,4 +1,6 @@
-"""What keys do to chains of jobs: one is opened, jobs are appended to it, what its next element runs is edited."""
+"""What keys do to chains of jobs: one is opened, jobs are appended to it, what its next element
+runs is edited.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from hpcdash.backends.job_detail import Script
 from hpcdash.domain.chains import AppendWish, Unit, read_append
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.chains import MOST_LINKS, Appendix, format_chain, plan_append, same_again, submit_chain
+from hpcdash.services.chains import (
+    MOST_LINKS,
+    Appendix,
+    format_chain,
+    plan_append,
+    same_again,
+    submit_chain,
+)
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import SubmissionPlan
@@ -40,7 +49,9 @@ class ChainActions:
         await self.screen.push_for_job("chain")
 
     def do_append(self) -> None:
-        """Ask how many, or which tasks, and of which script; the same number of the same again is proposed."""
+        """Ask how many, or which tasks, and of which script; the same number of the same again is
+        proposed.
+        """
         from hpcdash.ui.chains.view import APPEND, ChainView
 
         view = self.screen.view
@@ -68,11 +79,15 @@ class ChainActions:
             return ""
 
         sign = f"append after {visible(end.job_id)}: "
-        self.screen.query_one(CommandBar).ask(APPEND, _proposed(end), sign=sign, take=take, proposed=True)
+        self.screen.query_one(CommandBar).ask(
+            APPEND, _proposed(end), sign=sign, take=take, proposed=True
+        )
         # What it asks for stands above it, where there is room.
         view.post_message(view.CrumbsChanged())
 
-    async def _append(self, view: ChainView, session: ClusterSession, end: Unit, wish: AppendWish) -> None:
+    async def _append(
+        self, view: ChainView, session: ClusterSession, end: Unit, wish: AppendWish
+    ) -> None:
         store = session.store
 
         async def plan(after: tuple[str, ...]) -> SubmissionPlan:
@@ -83,7 +98,9 @@ class ChainActions:
             await store.open(force=True)
             first = await plan(())
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(
+                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
+            )
             return
         finally:
             self._is_appending = False
@@ -96,20 +113,29 @@ class ChainActions:
         submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
         words = f"after {end.job_id} on {store.title}: {format_chain(outcomes, wish.count)}"
-        self.screen.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
+        self.screen.notify(
+            visible(words),
+            severity="information" if is_whole else "error",
+            timeout=12,
+            markup=False,
+        )
         session.poller.ask_now()
         if view.is_live:
             view.read()
 
     def do_edit_next(self) -> None:
-        """Open in one's editor what the next element's stub will read, and put what is saved in its place."""
+        """Open in one's editor what the next element's stub will read, and put what is saved in its
+        place.
+        """
         from hpcdash.ui.chains.view import ChainView
 
         view, session = self.screen.view, self.screen.session
         job_id = view.next_job() if isinstance(view, ChainView) else None
         if job_id is None:
             self.screen.notify(
-                "nothing in the chain is pending; running jobs keep the script they read", severity="warning", timeout=5
+                "nothing in the chain is pending; running jobs keep the script they read",
+                severity="warning",
+                timeout=5,
             )
         else:
             start_worker(self.screen, self._edit, session, job_id, group="edit")
@@ -137,16 +163,22 @@ class ChainActions:
         else:
             outcome = await replace_stubbed(session.store, before, content)
             is_done = outcome.done is True
-            words = f"{before.path}: {outcome.words}" + ("" if is_done else f"; yours is kept in {file}")
+            words = f"{before.path}: {outcome.words}" + (
+                "" if is_done else f"; yours is kept in {file}"
+            )
         if is_done:
             _remove(file)
         severity: Literal["information", "error"] = "information" if is_done else "error"
-        self.screen.notify(visible(words), severity=severity, timeout=8 if is_done else 20, markup=False)
+        self.screen.notify(
+            visible(words), severity=severity, timeout=8 if is_done else 20, markup=False
+        )
 
 
 def _copy_of(content: bytes, path: str) -> Path:
     """A file of one's own with a content, named as a file at the end of `path` is."""
-    suffix = "".join(letter for letter in Path(path).suffix if letter.isalnum() or letter == ".")[:8]
+    suffix = "".join(letter for letter in Path(path).suffix if letter.isalnum() or letter == ".")[
+        :8
+    ]
     # mkstemp's files are their owner's alone.
     handle, name = tempfile.mkstemp(prefix="hpcdash-next-", suffix=suffix or ".sh")
     with os.fdopen(handle, "wb") as stream:
@@ -176,7 +208,13 @@ def _proposed(end: Unit) -> str:
 
 def _question(end: Unit, wish: AppendWish, appendix: Appendix) -> str:
     """`append 3 jobs of train after 64?`"""
-    what = f"an array {wish.array}" if wish.array else "1 job" if wish.count == 1 else f"{wish.count} jobs"
+    what = (
+        f"an array {wish.array}"
+        if wish.array
+        else "1 job"
+        if wish.count == 1
+        else f"{wish.count} jobs"
+    )
     if end.is_array and not wish.array and not wish.path:
         what = "the same array"
     return f"append {what} of {appendix.name} after {end.job_id}?"
@@ -184,7 +222,10 @@ def _question(end: Unit, wish: AppendWish, appendix: Appendix) -> str:
 
 def _asides(end: Unit, wish: AppendWish) -> Sequence[str]:
     if wish.count > 1:
-        return (f"{wish.count} jobs: the first after {end.job_id}, each other after the one before, however it ends",)
+        return (
+            f"{wish.count} jobs: the first after {end.job_id}, each other after the one before, "
+            f"however it ends",
+        )
     what = f"an array of {wish.array}" if wish.array else "one job"
     return (f"{what}, after {end.job_id} however it ends",)
 
@@ -196,7 +237,11 @@ def _own_script(written: str) -> Appendix:
         with path.open("rb") as stream:
             content = stream.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{written}: {error.strerror}", "Check the path on this machine.") from error
+        raise UsageError(
+            f"{written}: {error.strerror}", "Check the path on this machine."
+        ) from error
     if not content.startswith(b"#!") or len(content) > _MOST_BYTES:
         raise UsageError(f"{written} is not a batch script", "Its first line begins with #!.")
-    return Appendix(path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name)
+    return Appendix(
+        path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name
+    )

@@ -1,4 +1,6 @@
-"""The chain a job belongs to: a picture of it in one line, its elements in their order, the whole of it as one row."""
+"""The chain a job belongs to: a picture of it in one line, its elements in their order, the whole
+of it as one row.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def short_id_cell(value: str | None, row: cells.RowContext, ending: str) -> cell
 
 
 class ChainView(ReadTableView):
-    """One chain. It is read again when the lists show that something of it, or after it, is in another state."""
+    """One chain.
+
+    It is read again when the lists show that something of it, or after it, is in another state.
+    """
 
     NAME = "chain"
     IDENTITY = "_row_id"
@@ -103,7 +108,8 @@ class ChainView(ReadTableView):
         chain = self.chain
         if chain is None:
             return None
-        # Of ten thousand elements a table takes a noticeable while, and it is asked for more than once.
+        # Of ten thousand elements a table takes a noticeable while, and it is asked for more than
+        # once.
         if self._made is not None and self._made[0] is chain:
             return self._made[1]
         ending = self._ending(chain) or "\0"
@@ -134,7 +140,9 @@ class ChainView(ReadTableView):
         table = super().shaped(table, sort)
         if self.chain is None or not table.num_rows:
             return table
-        return pa.concat_tables([pa.Table.from_pylist([self._whole(table)], ROWS), table]).unify_dictionaries()
+        return pa.concat_tables(
+            [pa.Table.from_pylist([self._whole(table)], ROWS), table]
+        ).unify_dictionaries()
 
     def _whole(self, table: pa.Table) -> dict[str, Any]:
         rows = table.select(["state", "_tasks", "started_at", "elapsed_seconds"]).to_pylist()
@@ -143,8 +151,12 @@ class ChainView(ReadTableView):
         return {
             "_row_id": WHOLE,
             "id": f"all {count}" if not self.filter_text else f"these {count}",
-            "state": min((str(row["state"]) for row in rows), key=lambda state: rank.get(state, len(rank))),
-            "started_at": min((row["started_at"] for row in rows if row["started_at"]), default=None),
+            "state": min(
+                (str(row["state"]) for row in rows), key=lambda state: rank.get(state, len(rank))
+            ),
+            "started_at": min(
+                (row["started_at"] for row in rows if row["started_at"]), default=None
+            ),
             "elapsed_seconds": sum(row["elapsed_seconds"] or 0 for row in rows) or None,
             "_tasks": count,
             "_waits": "",
@@ -163,7 +175,9 @@ class ChainView(ReadTableView):
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, elapsed_cell),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, cells.duration_cell),
             "how": Column("exit_code", "HOW", 10, "left", 1, how_cell),
-            "waits": Column("_waits", "WAITS FOR", 12, "left", 0, waits_cell, flexible=True, longest=60),
+            "waits": Column(
+                "_waits", "WAITS FOR", 12, "left", 0, waits_cell, flexible=True, longest=60
+            ),
             "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
             "where": Column("node_list", "NODES", 10, "left", 8, text),
             "reason": Column("reason", "REASON", 16, "left", 8, text),
@@ -205,7 +219,9 @@ class ChainView(ReadTableView):
         seconds = self.reader.again_in_seconds
         if self._later is not None:
             self._later.cancel()
-        self._later = call_after(self, seconds, self.read) if seconds is not None and self.is_live else None
+        self._later = (
+            call_after(self, seconds, self.read) if seconds is not None and self.is_live else None
+        )
 
     def _show_picture(self) -> None:
         if not self.is_live:
@@ -218,7 +234,9 @@ class ChainView(ReadTableView):
             return
         head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 4)))
         lines = [visible(line) for line in self._note_lines(chain)]
-        notes.update("\n".join(clip(line, max(20, self.size.width - 4)) for line in lines[:_MOST_NOTES]))
+        notes.update(
+            "\n".join(clip(line, max(20, self.size.width - 4)) for line in lines[:_MOST_NOTES])
+        )
         notes.display = bool(lines)
 
     def _note_lines(self, chain: JobChain) -> list[str]:
@@ -234,7 +252,10 @@ class ChainView(ReadTableView):
             else:
                 ends = cells.short_deadline(end, self.now(), self.session.zone)
                 held = any(row["state"] == "held" for row in chain.living)
-                lines.insert(0, f"if each takes its limit{' and is released now' if held else ''}: ends {ends}")
+                lines.insert(
+                    0,
+                    f"if each takes its limit{' and is released now' if held else ''}: ends {ends}",
+                )
             if words := chains.format_hold(chain.rows, self.now()):
                 lines.append(words)
         return [*lines, *self.reader.notes]
@@ -250,7 +271,9 @@ class ChainView(ReadTableView):
         if self.chain is None or not self.chain.units:
             return ("chain", self.job_id)
         names = list(dict.fromkeys(str(row["name"] or "") for row in self.chain.rows))
-        name = clip(visible(names[0]), _NAME_CELLS) + (f" +{len(names) - 1}" if len(names) > 1 else "")
+        name = clip(visible(names[0]), _NAME_CELLS) + (
+            f" +{len(names) - 1}" if len(names) > 1 else ""
+        )
         return ("chain", f"of {number_of(self.job_id)} {name}".strip())
 
     def way_crumb(self) -> str:
@@ -285,24 +308,33 @@ class ChainView(ReadTableView):
         return self.job_id if row_id in (None, WHOLE) else row_id
 
     def targets(self) -> Targets:
-        """The marked elements, else the one under the cursor; of the whole chain those that have not ended.
+        """The marked elements, else the one under the cursor; of the whole chain those that have
+        not ended.
 
         The last come first: no element begins because the one before it is cancelled.
         """
         chain = self.chain
-        wanted = self.rows.marked or ({self.rows.cursor_id} if self.rows.cursor_id is not None else set())
+        wanted = self.rows.marked or (
+            {self.rows.cursor_id} if self.rows.cursor_id is not None else set()
+        )
         if chain is None or not wanted:
             return Targets()
         if WHOLE not in wanted:
             rows = tuple(row for row in chain.rows if row["id"] in wanted)
             missing = sorted(str(one) for one in wanted - {row["id"] for row in rows})
-            return Targets(tuple(str(row["id"]) for row in reversed(rows)), tuple(reversed(rows)), tuple(missing))
+            return Targets(
+                tuple(str(row["id"]) for row in reversed(rows)),
+                tuple(reversed(rows)),
+                tuple(missing),
+            )
         table = self.source()
         shown = set() if table is None else set(self.matched(table)["id"].to_pylist())
         return Targets(*living_targets(chain, shown))
 
     def end_unit(self) -> Unit | None:
-        """What is appended follows this one: the pointed one where nothing follows it, else the last."""
+        """What is appended follows this one: the pointed one where nothing follows it, else the
+        last.
+        """
         chain = self.chain
         if chain is None or not chain.units:
             return None

@@ -40,18 +40,31 @@ class ClusterActions:
             self.screen.notify("nothing is submitted here", severity="warning", timeout=3)
         elif isinstance(view, TableView) and not self._is_preparing:
             self._is_preparing = True
-            start_worker(self.screen, self._check_nodes, view, self.screen.session, launches, group="acting")
+            start_worker(
+                self.screen, self._check_nodes, view, self.screen.session, launches, group="acting"
+            )
 
-    async def _check_nodes(self, view: TableView, session: ClusterSession, launches: Launches) -> None:
-        """Plans a job, or a few where nodes differ; asks, submits. `Launches.follow` tells what they find."""
+    async def _check_nodes(
+        self, view: TableView, session: ClusterSession, launches: Launches
+    ) -> None:
+        """Plans a job, or a few where nodes differ; asks, submits.
+
+        `Launches.follow` tells what they find.
+        """
         from hpcdash.services.submit.node_checks import plan_checks
         from hpcdash.services.submit.node_findings import NodeCheckRecords, SubmittedCheck
 
         try:
             selections = await self._selections(view, session)
-            planned = [one for selection in selections for one in await plan_checks(selection, (), launches)]
+            planned = [
+                one
+                for selection in selections
+                for one in await plan_checks(selection, (), launches)
+            ]
         except HpcdashError as error:
-            self.screen.notify(f"not checked: {format_error(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(
+                f"not checked: {format_error(error)}", severity="error", timeout=15, markup=False
+            )
             return
         finally:
             self._is_preparing = False
@@ -66,10 +79,15 @@ class ClusterActions:
             said.append(await launches.conclude(one.plan, outcome))
             if outcome.done:
                 try:
-                    await asyncio.to_thread(records.submitted, SubmittedCheck(outcome.new_job, one.nodes, one.names))
+                    await asyncio.to_thread(
+                        records.submitted, SubmittedCheck(outcome.new_job, one.nodes, one.names)
+                    )
                 except HpcdashError as error:
                     said.append(f"its results are only in its log: {error.message}")
-                said.append(f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told here")
+                said.append(
+                    f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told "
+                    f"here"
+                )
         self.screen.notice("\n".join(filter(None, said)))
 
     async def _selections(self, view: TableView, session: ClusterSession) -> list[Selection]:
@@ -80,7 +98,9 @@ class ClusterActions:
         if not names:
             raise UsageError("nothing is pointed at")
         table = session.store.table(Kind.NODES)
-        rows = (table if table is not None else (await session.store.fetch(Kind.NODES)).table).to_pylist()
+        rows = (
+            table if table is not None else (await session.store.fetch(Kind.NODES)).table
+        ).to_pylist()
         if view.NAME == "queues":
             return [select_nodes(name, rows, "", names) for name in sorted(names)]
         if missing := sorted(names - {row["name"] for row in rows}):
@@ -95,11 +115,18 @@ class ClusterActions:
         jobs = counted(len(planned), "job")
         asides = [f"{compress(one.nodes)}: {', '.join(one.names)}" for one in planned]
         if left_out:
-            more = f"; and {len(left_out) - _MOST_LEFT_OUT} more" if len(left_out) > _MOST_LEFT_OUT else ""
+            more = (
+                f"; and {len(left_out) - _MOST_LEFT_OUT} more"
+                if len(left_out) > _MOST_LEFT_OUT
+                else ""
+            )
             asides.append(f"left out: {'; '.join(left_out[:_MOST_LEFT_OUT])}{more}")
         asides += dict.fromkeys(note for one in planned for note in one.plan.notes)
         label = "Script" if len(planned) == 1 else f"Script of the first of {jobs}"
         dialog = self.runner.ask_first(
-            plan, asides, question=f"Check {what} by {jobs}?", script=(label, planned[0].plan.script.text)
+            plan,
+            asides,
+            question=f"Check {what} by {jobs}?",
+            script=(label, planned[0].plan.script.text),
         )
         return dialog is not None and await dialog.answer

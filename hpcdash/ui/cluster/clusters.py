@@ -32,7 +32,12 @@ SCHEMA = pa.schema(
         ("origin", pa.string()),
     ]
 )
-_CONNECTION_STYLES = {"connected": cells.GOOD, "lost": cells.BAD, "failed": cells.BAD, "asking": cells.WARNING}
+_CONNECTION_STYLES = {
+    "connected": cells.GOOD,
+    "lost": cells.BAD,
+    "failed": cells.BAD,
+    "asking": cells.WARNING,
+}
 
 
 def connection_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
@@ -53,7 +58,9 @@ def session_row(session: ClusterSession, now: float) -> dict[str, Any]:
         "user": store.user,
         "version": store.probe.version if store.probe else "",
         "age": format_age(max(0.0, now - mine.taken_at)) if mine else "",
-        "answer_ms": None if store.budget.last_seconds is None else round(store.budget.last_seconds * 1000),
+        "answer_ms": None
+        if store.budget.last_seconds is None
+        else round(store.budget.last_seconds * 1000),
         "per_minute": f"{store.budget.per_minute} of {store.budget.ceiling}",
         "jobs": mine.table.num_rows if mine else None,
         "detail": error.message if error else health.detail,
@@ -110,7 +117,8 @@ class ClustersView(TableView):
 
     def source(self) -> pa.Table | None:
         now = self.session.store.clock.now()
-        return pa.Table.from_pylist([session_row(session, now) for session in self.app.sessions], schema=SCHEMA)  # type: ignore[attr-defined]
+        sessions = self.app.sessions  # type: ignore[attr-defined]
+        return pa.Table.from_pylist([session_row(one, now) for one in sessions], schema=SCHEMA)
 
     def counts(self) -> tuple[str, str]:
         return "", ""
@@ -140,8 +148,15 @@ class ClustersView(TableView):
         hops = " → ".join(health.hops)
         since = ""
         if health.connected_at is not None:
-            since = f"connected for {format_age(max(0.0, session.store.clock.now() - health.connected_at))}"
-        return "  ·  ".join(part for part in (hops, since, health.detail, session.origin, "enter goes there") if part)
+            since = (
+                f"connected for "
+                f"{format_age(max(0.0, session.store.clock.now() - health.connected_at))}"
+            )
+        return "  ·  ".join(
+            part
+            for part in (hops, since, health.detail, session.origin, "enter goes there")
+            if part
+        )
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("cluster", name=row_id))

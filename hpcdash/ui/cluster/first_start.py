@@ -1,4 +1,6 @@
-"""The first start without a cluster: which host it is, whether hpcdash works there, and what was found."""
+"""The first start without a cluster: which host it is, whether hpcdash works there, and what was
+found.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class JobsPlace(StrEnum):
 
 
 class PlaceChoice(Struct, frozen=True):
-    """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for the other places."""
+    """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for
+    the other places.
+    """
 
     place: JobsPlace
     host: str = ""
@@ -80,7 +84,9 @@ class StartTrial(Protocol):
 
 
 class FirstStartApp(TerminalApp):
-    """Offers hosts until one works, this machine or the demo is chosen (`chosen`), or the person leaves (None)."""
+    """Offers hosts until one works, this machine or the demo is chosen (`chosen`), or the person
+    leaves (None).
+    """
 
     TITLE = "hpcdash"
     ENABLE_COMMAND_PALETTE = False
@@ -95,7 +101,9 @@ class FirstStartApp(TerminalApp):
         theme_folders: Iterable[Path] = (),
         themes: Sequence[str] = (),
     ) -> None:
-        """`hosts` are those of ~/.ssh/config with their addresses ('': none), `why` says why one has to choose."""
+        """`hosts` are those of ~/.ssh/config with their addresses ('': none), `why` says why one
+        has to choose.
+        """
         super().__init__(theme_folders, *themes)
         self._hosts = hosts
         self._why = why
@@ -118,7 +126,10 @@ class FirstStartApp(TerminalApp):
         if choice is not None and choice.place is JobsPlace.HOST:
             checks: list[Check] = []
             trial = self._start_trial(choice.host, checks)
-            self.push_screen(TrialDialog(choice.host, trial, checks), lambda agreed: self._tried(choice, trial, agreed))
+            self.push_screen(
+                TrialDialog(choice.host, trial, checks),
+                lambda agreed: self._tried(choice, trial, agreed),
+            )
             return
         self.chosen = choice
         self.exit()
@@ -133,7 +144,9 @@ class FirstStartApp(TerminalApp):
 
 
 class PlaceDialog(Dialog[PlaceChoice | None]):
-    """A field for a host, and below it those of ~/.ssh/config that fit what is typed, this machine and the demo."""
+    """A field for a host, and below it those of ~/.ssh/config that fit what is typed, this machine
+    and the demo.
+    """
 
     DEFAULT_CSS = """
     PlaceDialog Input { margin-bottom: 1; }
@@ -165,7 +178,10 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
 
     def compose_body(self) -> ComposeResult:
         yield Static("\n".join(self._why), classes="words", markup=False)
-        yield Input(self._typed, placeholder="[user@]host[:port] of its login node, or a part of a name below")
+        yield Input(
+            self._typed,
+            placeholder="[user@]host[:port] of its login node, or a part of a name below",
+        )
         yield OptionList(classes="scrolls", markup=False, compact=True)
 
     def format_keys(self) -> str:
@@ -186,7 +202,11 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
     def _list_choices(self, typed: str) -> None:
         self._listed_for = typed
         needle = typed.casefold()
-        fitting = [host for host, address in self._hosts.items() if needle in f"{host} {address}".casefold()]
+        fitting = [
+            host
+            for host, address in self._hosts.items()
+            if needle in f"{host} {address}".casefold()
+        ]
         self._choices = [PlaceChoice(JobsPlace.HOST, host) for host in fitting]
         self._choices += [one for one in (THIS_MACHINE, DEMO) if needle in one.place]
         complaint = ""
@@ -201,7 +221,12 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         listed = self.query_one(OptionList)
         listed.clear_options()
         for name, choice in zip(names, self._choices, strict=True):
-            line = Text(clip(visible(name), _HOST_CELLS).ljust(widest), "bold", no_wrap=True, overflow="ellipsis")
+            line = Text(
+                clip(visible(name), _HOST_CELLS).ljust(widest),
+                "bold",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
             about = _WORDS.get(choice) or self._hosts.get(choice.host, "connect there")
             line.append(f"  {visible(about)}", "not bold")
             listed.add_option(Option(line))
@@ -230,7 +255,9 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
 
 
 class TrialDialog(Dialog[bool]):
-    """A host being tried: each finding as it comes; answers whether it works and is to be opened."""
+    """A host being tried: each finding as it comes; answers whether it works and is to be
+    opened.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go_on", show=False),
@@ -252,7 +279,10 @@ class TrialDialog(Dialog[bool]):
     def format_keys(self) -> str:
         if self._works is None:
             return "esc stop"
-        return f"enter {'keep it and open the dashboard' if self._works else 'try again'} · esc another host"
+        return (
+            f"enter {'keep it and open the dashboard' if self._works else 'try again'} · esc "
+            f"another host"
+        )
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -286,7 +316,9 @@ class TrialDialog(Dialog[bool]):
                 found.add_row("", "", Text(f"→ {visible(line)}"))
         if self._works is None:
             health = self._trial.health
-            doing = health.detail or ("looking around" if health.state == "connected" else "connecting")
+            doing = health.detail or (
+                "looking around" if health.state == "connected" else "connecting"
+            )
             seconds = time.monotonic() - self._began
             # `Autopushing login request to phone...`
             for line in health.words.splitlines()[-_MOST_WORDS:] if not self._checks else []:

@@ -31,7 +31,9 @@ _TALL_LINES = 40
 
 
 class ClusterHeader(Static):
-    """Gauges of the queues, those with one's own jobs first; on the right one's own jobs by state."""
+    """Gauges of the queues, those with one's own jobs first; on the right one's own jobs by
+    state.
+    """
 
     DEFAULT_CSS = """
     ClusterHeader { height: auto; max-height: 2; padding: 0 1; display: none; }
@@ -86,7 +88,8 @@ def header_content(
 ) -> Content:
     """As many gauges as fit in `lines` of `room` cells; what is left out is counted.
 
-    `note` is on the scheduler itself, '' where all is well; `shares` are one's fair shares by account.
+    `note` is on the scheduler itself, '' where all is well; `shares` are one's fair shares by
+    account.
     """
     jobs = _own_content(own)
     if shares and (share := _share_content(shares)).cell_length + jobs.cell_length <= room * 2 // 3:
@@ -112,14 +115,19 @@ def header_content(
 
 def _gauge(queue: QueueUse) -> Content:
     """`gpu ━━━━━━━━── 88/96 GPU`."""
-    parts: list[tuple[str, str]] = [(clip(visible(queue.name), _NAME_CELLS), "bold" if queue.own else "")]
+    parts: list[tuple[str, str]] = [
+        (clip(visible(queue.name), _NAME_CELLS), "bold" if queue.own else "")
+    ]
     if not queue.is_open:
         parts.append((" (closed)", "$text-warning"))
     if queue.used is None:
         parts.append((f" {format_count(queue.total)} {queue.kind}", ""))
     else:
         parts.append((" ", ""))
-        parts += [(piece, "$text-muted" if style == MUTED else _fullness(queue)) for piece, style in _bar(queue)]
+        parts += [
+            (piece, "$text-muted" if style == MUTED else _fullness(queue))
+            for piece, style in _bar(queue)
+        ]
         parts.append((f" {format_count(queue.used)}/{format_count(queue.total)} {queue.kind}", ""))
     if queue.nodes_down:
         parts.append((f" {signs().states['down']}{queue.nodes_down}", "$text-error"))
@@ -145,7 +153,8 @@ def _own_content(own: Sequence[tuple[str, int]]) -> Content:
     """`▸ 3 running  ◦ 12 pending`."""
     parts = [
         Content.styled(
-            f"{signs().states.get(state, '?')} {format_count(count)} {state_word(state)}", f"$state-{style_name(state)}"
+            f"{signs().states.get(state, '?')} {format_count(count)} {state_word(state)}",
+            f"$state-{style_name(state)}",
         )
         for state, count in own
     ]

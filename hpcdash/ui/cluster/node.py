@@ -88,7 +88,9 @@ class NodeView(JobsView):
         nodes = self.session.store.table(Kind.NODES)
         row: dict[str, Any] | None = None
         if nodes is not None:
-            row = next(iter(nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()), None)
+            row = next(
+                iter(nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()), None
+            )
         if row is None:
             return Text("not in the last list of nodes")
         now = self.now().timestamp()
@@ -97,7 +99,12 @@ class NodeView(JobsView):
         pairs = [
             ("state", row["native_state"]),
             ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {known_load}"),
-            ("GPUs", f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use" if row["gpus"] else ""),
+            (
+                "GPUs",
+                f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use"
+                if row["gpus"]
+                else "",
+            ),
             (
                 "memory",
                 f"{memory_used} of {format_memory(row['memory_bytes'] or 0)} in use",
@@ -121,15 +128,25 @@ class NodeView(JobsView):
         return text
 
     def _which_jobs(self, count: int) -> str:
-        """In words, where those below are more or fewer than the `count` that are on this node; else ''."""
+        """In words, where those below are more or fewer than the `count` that are on this node;
+        else ''.
+        """
         table = super().source()
         if table is None:
             return ""
         host, is_vnode = _VNODE.subn("", self.node_name)
         shown = on_node(table, self.node_name).num_rows
-        words = [f"those of all of {host}: a job's list names no part of it"] if is_vnode and shown else []
-        if (is_vnode or shown < count) and _active(table.filter(_is_spread_unlisted(table))).num_rows:
-            words.append("arrays listed as one row are left out: on which nodes their tasks run is not told")
+        words = (
+            [f"those of all of {host}: a job's list names no part of it"]
+            if is_vnode and shown
+            else []
+        )
+        if (is_vnode or shown < count) and _active(
+            table.filter(_is_spread_unlisted(table))
+        ).num_rows:
+            words.append(
+                "arrays listed as one row are left out: on which nodes their tasks run is not told"
+            )
         return "; ".join(words)
 
     def way_crumb(self) -> str:
@@ -155,14 +172,18 @@ def on_node(jobs: pa.Table, node: str) -> pa.Table:
     """
     node = _VNODE.sub("", node)
     active = _active(jobs)
-    lists = [text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)]
+    lists = [
+        text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)
+    ]
     if not lists:
         return schema.empty(schema.JOBS)
     return active.filter(pc.is_in(active["node_list"], pa.array(lists, pa.string())))
 
 
 def _active(jobs: pa.Table) -> pa.Table:
-    return jobs.filter(pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE])))
+    return jobs.filter(
+        pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE]))
+    )
 
 
 def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:

@@ -33,7 +33,19 @@ class NodesView(TableView):
     """The machines."""
 
     NAME = "nodes"
-    DEFAULT_COLUMNS = ("name", "state", "cpus", "gpus", "type", "memory", "load", "jobs", "check", "queues", "reason")
+    DEFAULT_COLUMNS = (
+        "name",
+        "state",
+        "cpus",
+        "gpus",
+        "type",
+        "memory",
+        "load",
+        "jobs",
+        "check",
+        "queues",
+        "reason",
+    )
     NOT_ALWAYS_TOLD = frozenset({"load", "queues", _CHECK})
     _findings_of: tuple[int, int] | None = None
     _findings_read: Mapping[str, NodeFinding] = MappingProxyType({})
@@ -56,13 +68,22 @@ class NodesView(TableView):
             "cpus": Column("cpus_used", "CPU", 13, "left", 1, cells.usage_cell("cpus")),
             "gpus": Column("gpus_used", "GPU", 13, "left", 2, cells.usage_cell("gpus")),
             "type": Column("gpu_type", "TYPE", 6, "left", 6, gpu_type_cell, longest=14),
-            "memory": Column("memory_used_bytes", "MEMORY", 16, "left", 4, cells.memory_usage_cell("memory_bytes")),
+            "memory": Column(
+                "memory_used_bytes",
+                "MEMORY",
+                16,
+                "left",
+                4,
+                cells.memory_usage_cell("memory_bytes"),
+            ),
             "load": Column("load", "LOAD", 6, "right", 5, load_cell),
             "jobs": Column("jobs", "JOBS", 5, "right", 6, cells.count_cell),
             "check": Column(_CHECK, "CHECK", 5, "left", 6, check_cell, longest=20),
             "queues": Column("queues", "QUEUES", 14, "left", 7, cells.text_cell),
             "features": Column("features", "FEATURES", 18, "left", 9, cells.muted_cell),
-            "reason": Column("reason", "REASON", 16, "left", 3, blank_text, flexible=True, longest=80),
+            "reason": Column(
+                "reason", "REASON", 16, "left", 3, blank_text, flexible=True, longest=80
+            ),
             "by": Column("reason_by", "BY", 8, "left", 8, blank_text),
             "since": Column("reason_since", "SINCE", 8, "right", 8, cells.age_cell(self.now)),
         }
@@ -78,18 +99,26 @@ class NodesView(TableView):
         return None if table is None else self._with_checks(table)
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        return super().shaped(table if _CHECK in table.column_names else self._with_checks(table), sort)
+        return super().shaped(
+            table if _CHECK in table.column_names else self._with_checks(table), sort
+        )
 
     def _with_checks(self, table: pa.Table) -> pa.Table:
         findings = self._findings()
         names = table["name"].to_pylist() if findings else ()
-        said: list[str | None] = [findings[name].summary if name in findings else None for name in names]
-        return table.append_column(_CHECK, pa.array(said, pa.string()) if names else pa.nulls(len(table), pa.string()))
+        said: list[str | None] = [
+            findings[name].summary if name in findings else None for name in names
+        ]
+        return table.append_column(
+            _CHECK, pa.array(said, pa.string()) if names else pa.nulls(len(table), pa.string())
+        )
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         now = self.now().timestamp()
         found = self._findings().get(str(row["name"]))
-        return "  ·  ".join(filter(None, (node_hint(row, now), "" if found is None else found.format(now))))
+        return "  ·  ".join(
+            filter(None, (node_hint(row, now), "" if found is None else found.format(now)))
+        )
 
     def _findings(self) -> Mapping[str, NodeFinding]:
         """What the checks of nodes found last, by node; read again once there may be more."""

@@ -50,7 +50,18 @@ class QueuesView(TableView):
     """The queues one may submit to."""
 
     NAME = "queues"
-    DEFAULT_COLUMNS = ("name", "open", "limit", "nodes", "idle", "down", "cpus", "gpus", "running", "pending")
+    DEFAULT_COLUMNS = (
+        "name",
+        "open",
+        "limit",
+        "nodes",
+        "idle",
+        "down",
+        "cpus",
+        "gpus",
+        "running",
+        "pending",
+    )
     # PBS does not bind queues to nodes.
     NOT_ALWAYS_TOLD = frozenset({"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used"})
 
@@ -72,8 +83,12 @@ class QueuesView(TableView):
             "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
             "idle": Column("nodes_idle", "IDLE", 5, "right", 1, cells.count_cell),
             "down": Column("nodes_down", "DOWN", 5, "right", 4, down_cell),
-            "cpus": Column("cpus_used", "CPU", 21, "left", 2, cells.usage_cell("cpus", digits=11, bar=8)),
-            "gpus": Column("gpus_used", "GPU", 19, "left", 1, cells.usage_cell("gpus", digits=9, bar=8)),
+            "cpus": Column(
+                "cpus_used", "CPU", 21, "left", 2, cells.usage_cell("cpus", digits=11, bar=8)
+            ),
+            "gpus": Column(
+                "gpus_used", "GPU", 19, "left", 1, cells.usage_cell("gpus", digits=9, bar=8)
+            ),
             "running": Column("jobs_running", "RUNNING", 7, "right", 3, cells.count_cell),
             "pending": Column("jobs_pending", "PENDING", 7, "right", 3, cells.count_cell),
         }

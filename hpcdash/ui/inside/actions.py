@@ -27,7 +27,9 @@ _OWN_VIEWS = ("stacks", "leftovers")
 class InsideActions:
     """Handlers of `exec`, `stacks` and `use`."""
 
-    def __init__(self, screen: DashboardScreen, site_commands: Callable[[], Sequence[SiteCommand]]) -> None:
+    def __init__(
+        self, screen: DashboardScreen, site_commands: Callable[[], Sequence[SiteCommand]]
+    ) -> None:
         self.screen = screen
         self._site_commands = site_commands
 
@@ -47,7 +49,9 @@ class InsideActions:
             if name not in names:
                 bar.remember(MODE, name)
             view = name if name in _OWN_VIEWS and name in names else "inside"
-            arguments: dict[str, object] = {"command": command, "name": name} if view == "inside" else {}
+            arguments: dict[str, object] = (
+                {"command": command, "name": name} if view == "inside" else {}
+            )
             self.screen.call_later(partial(self.screen.push, view, job_id=job_id, **arguments))
 
         heading = f"Run on the nodes of job {visible(job_id)}"

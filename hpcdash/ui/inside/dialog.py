@@ -1,4 +1,6 @@
-"""Asks what to run on the nodes of a job: a line to type, what was run lately, and what is ready."""
+"""Asks what to run on the nodes of a job: a line to type, what was run lately, and what is
+ready.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _NAME_CELLS = 40
 
 
 class ExecDialog(Dialog[None]):
-    """A command to type, or one of those that are ready or were run lately; `run` is called with it and its name."""
+    """A command to type, or one of those that are ready or were run lately; `run` is called with it
+    and its name.
+    """
 
     DEFAULT_CSS = """
     ExecDialog Input, ExecDialog Input:focus { height: 1; border: none; padding: 0; background: $boost; }
@@ -52,7 +56,9 @@ class ExecDialog(Dialog[None]):
         self._run = run
 
     def compose_body(self) -> ComposeResult:
-        yield Input(placeholder="command and its arguments; no shell reads them", select_on_focus=False)
+        yield Input(
+            placeholder="command and its arguments; no shell reads them", select_on_focus=False
+        )
         yield Static("", classes="warned", id="complaint", markup=False)
         rows = [(line, "run before") for line in self._recent]
         rows += [(one.name, one.words) for one in self._ready]
@@ -66,7 +72,10 @@ class ExecDialog(Dialog[None]):
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 
     def format_keys(self) -> str:
-        return "enter run · ↓ choose · tab edit a recent one · --each-gpu, --timeout 5m before the command · esc cancel"
+        return (
+            "enter run · ↓ choose · tab edit a recent one · --each-gpu, --timeout 5m before "
+            "the command · esc cancel"
+        )
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one(Input))
@@ -131,7 +140,9 @@ class EndLeftoversDialog(Dialog[bool]):
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls", can_focus=False):
             for one in self._found:
-                words = f"{one.node} {one.process.partition('/')[0]}, of job {one.job}: {one.command}"
+                words = (
+                    f"{one.node} {one.process.partition('/')[0]}, of job {one.job}: {one.command}"
+                )
                 yield Static(Text(visible(words), no_wrap=True, overflow="ellipsis"), markup=False)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")

@@ -1,4 +1,6 @@
-"""What a command on the nodes of a running job answered, equal answers together; and the job's Python stacks."""
+"""What a command on the nodes of a running job answered, equal answers together; and the job's
+Python stacks.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,21 @@ from hpcdash.backends.inside import InsideCommand
 from hpcdash.domain.scripts import LineKind, ScriptLine
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.inside.leftovers import LIST_LEFTOVERS, Leftover, end_command, list_command, read_leftovers
-from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, format_answer, run_inside, run_noted, summary
+from hpcdash.services.inside.leftovers import (
+    LIST_LEFTOVERS,
+    Leftover,
+    end_command,
+    list_command,
+    read_leftovers,
+)
+from hpcdash.services.inside.run import (
+    InsideAnswer,
+    fetch_inside_row,
+    format_answer,
+    run_inside,
+    run_noted,
+    summary,
+)
 from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.session import ClusterSession
@@ -29,7 +44,9 @@ _MOST_COPIED_BYTES = 70_000
 class InsideView(View):
     """Runs a command and shows what the nodes answered; leaving the view ends the command."""
 
-    def __init__(self, session: ClusterSession, *, job_id: str, command: InsideCommand, name: str) -> None:
+    def __init__(
+        self, session: ClusterSession, *, job_id: str, command: InsideCommand, name: str
+    ) -> None:
         super().__init__(session)
         self.job_id = job_id
         self.command = command
@@ -134,7 +151,10 @@ class InsideView(View):
 
     def hint(self) -> str:
         if self._seconds is None:
-            return f"running on the job's nodes, {time.monotonic() - self._began:.0f} s; leaving ends it"
+            return (
+                f"running on the job's nodes, {time.monotonic() - self._began:.0f} s; leaving "
+                f"ends it"
+            )
         if self._answer is None:
             return ""
         return f"{summary(self._answer)}, took {self._seconds:.1f} s"
@@ -173,10 +193,14 @@ class LeftoversView(InsideView):
     async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
         store = self.session.store
         if self._chosen:
-            return await run_noted(self.session.actions.journal, store, row, await end_command(store, self._chosen))
+            return await run_noted(
+                self.session.actions.journal, store, row, await end_command(store, self._chosen)
+            )
         shown = await run_inside(store, row, await list_command(store))
         if (found := read_leftovers(shown.outputs)) and self.is_live:
-            self.app.push_screen(EndLeftoversDialog(found), lambda is_agreed: self._end(found) if is_agreed else None)
+            self.app.push_screen(
+                EndLeftoversDialog(found), lambda is_agreed: self._end(found) if is_agreed else None
+            )
         return shown
 
     def _end(self, found: Sequence[Leftover]) -> None:

@@ -1,1 +1,3 @@
-"""Jobs on the screen: the table, one job, its script, history, triage, and the keys that act on them."""
+"""Jobs on the screen: the table, one job, its script, history, triage, and the keys that act on
+them.
+"""

@@ -1,4 +1,6 @@
-"""The dialogs of an action on jobs: what to change or note, which signal, whether to do it, how each job fared."""
+"""The dialogs of an action on jobs: what to change or note, which signal, whether to do it, how
+each job fared.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,14 @@ _MOST_RESULTS = 2000
 
 
 class ConfirmDialog(Dialog[None]):
-    """What would be done, to whose jobs, and what is lost by it. The plan is the one that runs: nothing refreshes it.
+    """What would be done, to whose jobs, and what is lost by it.
 
-    `cluster` is where. `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes
-    the place of the one that the plan makes; where it `is_doubtful` whether it is wanted, or something is warned of,
-    `enter` says no. `checkpoints` are as stakes() has them; `script` is a label and the text that is submitted.
+    The plan is the one that runs: nothing refreshes it.
+
+    `cluster` is where. `answer` is set once; `form`, a dialog below that led here, ends with a yes.
+    `question` takes the place of the one that the plan makes; where it `is_doubtful` whether it is
+    wanted, or something is warned of, `enter` says no. `checkpoints` are as stakes() has them;
+    `script` is a label and the text that is submitted.
     """
 
     # The buttons too, with a blank line.
@@ -112,7 +117,8 @@ class ConfirmDialog(Dialog[None]):
         plan = self.plan
         counts = impact.state_counts(plan.rows)
         in_states = "   ".join(
-            f"{signs().states.get(state, '?')} {count} {visible(state_word(state))}" for state, count in counts.items()
+            f"{signs().states.get(state, '?')} {count} {visible(state_word(state))}"
+            for state, count in counts.items()
         )
         where = f"on {visible(self._cluster)}" if self._cluster else ""
         parts = [_line(words)] if (words := "   ".join(filter(None, (in_states, where)))) else []
@@ -123,19 +129,30 @@ class ConfirmDialog(Dialog[None]):
             plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints
         )
         parts += [_line(words) for words in stakes_told]
-        parts += [_line(visible(words), "noted" if at == 0 else "words") for at, words in enumerate(self.asides)]
+        parts += [
+            _line(visible(words), "noted" if at == 0 else "words")
+            for at, words in enumerate(self.asides)
+        ]
         ids = plan.request.job_ids
         if len(ids) > 1:
             parts += [_line(f"{len(ids)} job IDs", "label"), _line(_clipped_ids(ids), "under")]
         commands = plan.commands
-        parts.append(_line("Command to run" if len(commands) == 1 else f"Commands to run ({len(commands)})", "label"))
+        parts.append(
+            _line(
+                "Command to run" if len(commands) == 1 else f"Commands to run ({len(commands)})",
+                "label",
+            )
+        )
         parts += [_line(words, "under") for words in _commands(plan)]
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
         parts.append(_line("Logged in the journal (J).", "label"))
         if self._script is not None:
             label, text = self._script
-            parts += [_line(label, "label"), _line("\n".join(map(visible, text.splitlines())), "under")]
+            parts += [
+                _line(label, "label"),
+                _line("\n".join(map(visible, text.splitlines())), "under"),
+            ]
         return parts
 
     def on_mount(self) -> None:
@@ -160,7 +177,9 @@ class ConfirmDialog(Dialog[None]):
 
 
 class ResultsDialog(Dialog[None]):
-    """How an action went that was not done for every job: what failed first, in the scheduler's own words."""
+    """How an action went that was not done for every job: what failed first, in the scheduler's own
+    words.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,enter,n,y", "leave", "close", show=False),
@@ -169,7 +188,8 @@ class ResultsDialog(Dialog[None]):
     def __init__(self, report: Report, cluster: str = "") -> None:
         where = f" on {visible(cluster)}" if cluster else ""
         super().__init__(
-            f"{report.plan.request.verb.capitalize()}{where}: {action_text.outcome_counts(report.outcomes)}"
+            f"{report.plan.request.verb.capitalize()}{where}: "
+            f"{action_text.outcome_counts(report.outcomes)}"
         )
         self.report = report
 
@@ -189,7 +209,11 @@ class ResultsDialog(Dialog[None]):
 def result_lines(outcomes: Sequence[Outcome]) -> Text:
     """A line for each job, those that failed first; what to do where nobody knows."""
     rank = {False: 0, None: 1, True: 2}
-    signs_of = {False: (signs().states["failed"], "refused"), None: ("?", "unknown"), True: ("", "done")}
+    signs_of = {
+        False: (signs().states["failed"], "refused"),
+        None: ("?", "unknown"),
+        True: ("", "done"),
+    }
     signs_of[True] = (signs().states["completed"], "done")
     ordered = sorted(outcomes, key=lambda outcome: rank[outcome.done])
     ids = min(24, max((len(visible(outcome.job_id)) for outcome in ordered), default=0))
@@ -209,9 +233,11 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
 
 
 class Field(Struct, frozen=True):
-    """One thing to change: `present` as one would type it, '' where unknown or not the same for all.
+    """One thing to change: `present` as one would type it, '' where unknown or not the same for
+    all.
 
-    `proposed` stands in its place at first, where it is not ''; `more_ways` go on with what may be typed: `+1h, -30m`.
+    `proposed` stands in its place at first, where it is not ''; `more_ways` go on with what may be
+    typed: `+1h, -30m`.
     """
 
     name: str
@@ -222,10 +248,12 @@ class Field(Struct, frozen=True):
 
 
 class AlterDialog(Dialog[None]):
-    """Fields to fill in; what is left as it was is not touched. `proceed` asks before anything is changed.
+    """Fields to fill in; what is left as it was is not touched.
 
-    It raises UsageError for what cannot be asked; `complaint` says what is wrong with one change, '' where nothing is.
-    With `may_stay` it goes on without any change, too.
+    `proceed` asks before anything is changed.
+
+    It raises UsageError for what cannot be asked; `complaint` says what is wrong with one change,
+    '' where nothing is. With `may_stay` it goes on without any change, too.
     """
 
     DEFAULT_CSS = """
@@ -290,13 +318,21 @@ class AlterDialog(Dialog[None]):
 
     def changes(self) -> dict[str, str]:
         """What is not as it was, by name."""
-        typed = {field.name: self.query_one(f"#{field.name}", Input).value.strip() for field in self.fields}
-        return {field.name: typed[field.name] for field in self.fields if typed[field.name] != visible(field.present)}
+        typed = {
+            field.name: self.query_one(f"#{field.name}", Input).value.strip()
+            for field in self.fields
+        }
+        return {
+            field.name: typed[field.name]
+            for field in self.fields
+            if typed[field.name] != visible(field.present)
+        }
 
     def action_go_on(self) -> None:
         changes = self.changes()
         problems = {
-            name: self.complaint(name, value) if value else "it cannot be empty" for name, value in changes.items()
+            name: self.complaint(name, value) if value else "it cannot be empty"
+            for name, value in changes.items()
         }
         for field in self.fields:
             self._complain(f"{field.name}-complaint", problems.get(field.name, ""))
@@ -326,7 +362,11 @@ class _SignalList(OptionList):
 
     def __init__(self, lines: Sequence[tuple[str, str]], *, id: str) -> None:
         self._choices = tuple(lines)
-        super().__init__(*(Option(self._prompt(at, at == 0)) for at in range(len(self._choices))), id=id, compact=True)
+        super().__init__(
+            *(Option(self._prompt(at, at == 0)) for at in range(len(self._choices))),
+            id=id,
+            compact=True,
+        )
 
     def _prompt(self, at: int, is_chosen: bool) -> Text:
         name, meaning = self._choices[at]
@@ -344,7 +384,8 @@ class _SignalList(OptionList):
 
 
 class SignalDialog(Dialog[None]):
-    """A signal of a list, or any that one types; and who gets it, where that can be a part of a job.
+    """A signal of a list, or any that one types; and who gets it, where that can be a part of a
+    job.
 
     `proceed` asks before it is sent; it raises UsageError for a signal that is none.
     """
@@ -369,7 +410,9 @@ class SignalDialog(Dialog[None]):
         has_recipients: bool = True,
     ) -> None:
         super().__init__(heading)
-        self._recipients = action_text.RECIPIENTS if has_recipients else {"": action_text.ALL_OF_A_JOB}
+        self._recipients = (
+            action_text.RECIPIENTS if has_recipients else {"": action_text.ALL_OF_A_JOB}
+        )
         self.asides = tuple(asides)
         self.proceed = proceed
 
@@ -401,8 +444,13 @@ class SignalDialog(Dialog[None]):
 
     def action_go_on(self) -> None:
         typed = self.query_one(Input).value.strip()
-        signal = typed or tuple(action_text.SIGNALS)[self.query_one("#signals", _SignalList).highlighted or 0]
-        chosen = next((one.highlighted or 0 for one in self.query("#recipients").results(_SignalList)), 0)
+        signal = (
+            typed
+            or tuple(action_text.SIGNALS)[self.query_one("#signals", _SignalList).highlighted or 0]
+        )
+        chosen = next(
+            (one.highlighted or 0 for one in self.query("#recipients").results(_SignalList)), 0
+        )
         recipient = tuple(self._recipients)[chosen]
         complaint = self.query_one("#complaint", Static)
         complaint.display = False
@@ -427,7 +475,11 @@ def _commands(plan: Plan) -> list[str]:
         if letters > _COMMAND_LETTERS:
             cut = clip(words, max(0, len(words) - (letters - _COMMAND_LETTERS)))
             rest = len(plan.commands) - at - 1
-            return [*lines, *([cut] if cut else []), f"… and {rest} more commands for the other ids" if rest else "…"]
+            return [
+                *lines,
+                *([cut] if cut else []),
+                f"… and {rest} more commands for the other ids" if rest else "…",
+            ]
         lines.append(words)
     return lines
 

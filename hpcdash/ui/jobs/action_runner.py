@@ -1,4 +1,6 @@
-"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster asked again."""
+"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster
+asked again.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ _QUIET_SECONDS = 0.4
 # A scheduler says that it will, and does it a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
-_FORCED_WORDS = "Forcing removes it from the queue at once; processes still on its node keep running."
+_FORCED_WORDS = (
+    "Forcing removes it from the queue at once; processes still on its node keep running."
+)
 
 
 class Underway(Struct):
@@ -95,12 +99,14 @@ class ActionRunner:
     ) -> Report | None:
         """Ask whether to do it, do it and tell how it went; None where the person said no.
 
-        `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in a worker: what
-        handles a key must not wait for a person.
+        `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in
+        a worker: what handles a key must not wait for a person.
         """
         view = self.screen.view
         session = self.screen.session
-        dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings)
+        dialog = self.ask_first(
+            plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings
+        )
         if dialog is None or not await dialog.answer:
             return None
         return await self.run_plan(plan, view, session)
@@ -114,7 +120,9 @@ class ActionRunner:
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
     ) -> None:
-        """As `carry_out`, from what handles a key: the question is there at once, the rest is done beside."""
+        """As `carry_out`, from what handles a key: the question is there at once, the rest is done
+        beside.
+        """
         view, session = self.screen.view, self.screen.session
         dialog = self.ask_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
 
@@ -137,14 +145,19 @@ class ActionRunner:
         checkpoints: Mapping[str, str] | None = None,
         script: tuple[str, str] | None = None,
     ) -> ConfirmDialog | None:
-        """The question, on the screen; None, and a word why, while some of these jobs are being acted on.
+        """The question, on the screen; None, and a word why, while some of these jobs are being
+        acted on.
 
         All as ConfirmDialog has it.
         """
         numbers = _numbers(plan.request.job_ids)
         for other in self._underway:
             if other.cluster == self.screen.session.name and not other.numbers.isdisjoint(numbers):
-                self.screen.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
+                self.screen.notify(
+                    f"wait for the {other.words}, which still runs",
+                    severity="warning",
+                    markup=False,
+                )
                 return None
         asides = [*asides, *self._format_age()]
         session = self.screen.session
@@ -181,7 +194,9 @@ class ActionRunner:
         self._underway.append(underway)
         line = UnderwayLine(underway)
         timer = call_after(
-            self.screen, _QUIET_SECONDS, lambda: self.screen.mount(line, before=self.screen.query_one(Hint))
+            self.screen,
+            _QUIET_SECONDS,
+            lambda: self.screen.mount(line, before=self.screen.query_one(Hint)),
         )
 
         def on_outcome(outcome: Outcome) -> None:
@@ -191,7 +206,9 @@ class ActionRunner:
             underway.said = line
 
         try:
-            report = await session.actions.run(plan, on_outcome, heard if plan.request.verb is Verb.SUBMIT else None)
+            report = await session.actions.run(
+                plan, on_outcome, heard if plan.request.verb is Verb.SUBMIT else None
+            )
         finally:
             self._underway.remove(underway)
             timer.cancel()
@@ -199,12 +216,15 @@ class ActionRunner:
                 await line.remove()
         self._ask_again(session, report)
         forced = _forced(report)
-        if forced is None or any(outcome.done is not True and not outcome.can_force for outcome in report.outcomes):
+        if forced is None or any(
+            outcome.done is not True and not outcome.can_force for outcome in report.outcomes
+        ):
             self._tell(report, session)
         if forced is not None and self.screen.session is session:
             words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
-                session.actions.plan(forced, _rows_of(forced, plan)), (f"refused: {visible(words)}", _FORCED_WORDS)
+                session.actions.plan(forced, _rows_of(forced, plan)),
+                (f"refused: {visible(words)}", _FORCED_WORDS),
             )
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
@@ -216,10 +236,16 @@ class ActionRunner:
             # Several actions in a row are looked after together.
             if (waiting := self._looks_again.get(session.name)) is not None:
                 waiting.cancel()
-            self._looks_again[session.name] = call_after(self.screen, _LAG_SECONDS, session.poller.ask_now)
+            self._looks_again[session.name] = call_after(
+                self.screen, _LAG_SECONDS, session.poller.ask_now
+            )
 
-    async def look_for(self, again: SubmissionPlan, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
-        """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
+    async def look_for(
+        self, again: SubmissionPlan, report: Report, session: ClusterSession
+    ) -> tuple[Outcome, ...]:
+        """The outcomes, once it is known what became of submissions whose answer was lost; told as
+        it is found out.
+        """
         from hpcdash.services.submit.recovery import reconcile
 
         if not any(outcome.done is None for outcome in report.outcomes):
@@ -237,19 +263,29 @@ class ActionRunner:
         return outcomes
 
     def _tell(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
-        """One line where all is well; else job by job, unless a person is typing or reading something else.
+        """One line where all is well; else job by job, unless a person is typing or reading
+        something else.
 
-        Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for first.
+        Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for
+        first.
         """
         is_submission = report.plan.request.verb is Verb.SUBMIT
-        if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
+        if (
+            is_submission
+            and not is_final
+            and any(outcome.done is None for outcome in report.outcomes)
+        ):
             return
         if all(outcome.done for outcome in report.outcomes):
             words = action_text.format_done(report) + _where(session)
             self.screen.notify(words, timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
-                self.screen.notify(visible(report.journal_problem), severity="warning", markup=False)
-        elif self.screen.app.screen is self.screen and not self.screen.query_one(CommandBar).is_open:
+                self.screen.notify(
+                    visible(report.journal_problem), severity="warning", markup=False
+                )
+        elif (
+            self.screen.app.screen is self.screen and not self.screen.query_one(CommandBar).is_open
+        ):
             self.screen.app.push_screen(ResultsDialog(report, session.store.title))
         else:
             counts = action_text.outcome_counts(report.outcomes)

@@ -1,4 +1,6 @@
-"""What keys do to the jobs one points at: their logs and scripts are opened, they are acted on, or submitted again."""
+"""What keys do to the jobs one points at: their logs and scripts are opened, they are acted on, or
+submitted again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from hpcdash.domain.units import format_clock
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.action_text import format_error, format_left_behind, present_value, subject
+from hpcdash.services.jobs.action_text import (
+    format_error,
+    format_left_behind,
+    present_value,
+    subject,
+)
 from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.triage import fetch_tasks
@@ -64,7 +71,11 @@ class JobActions:
         """The log of the job one points at; of an array that of one of its tasks."""
         view = self.screen.view
         job_id = view.pointed_job()
-        task = None if job_id is None else await asyncio.to_thread(task_with_log, self.screen.session.store, job_id)
+        task = (
+            None
+            if job_id is None
+            else await asyncio.to_thread(task_with_log, self.screen.session.store, job_id)
+        )
         if self.screen.view is not view:
             return
         if task is None:
@@ -73,7 +84,9 @@ class JobActions:
             await self.screen.push("log", job_id=task, stream=stream)
 
     async def do_chart(self) -> None:
-        """The metrics of the job one points at; of several marked ones each other's over the first's."""
+        """The metrics of the job one points at; of several marked ones each other's over the
+        first's.
+        """
         view = self.screen.view
         job_ids = view.targets().job_ids if view.marks() else ()
         first = next(iter(job_ids), None) or view.pointed_job()
@@ -95,7 +108,9 @@ class JobActions:
         has_parts = Capability.WORKERS in self.screen.session.store.backend.capabilities
         if row is not None and row["array_id"] is None and not has_parts:
             self.screen.notify(
-                f"job {visible(str(job_id))} is not an array; l shows its log", severity="warning", markup=False
+                f"job {visible(str(job_id))} is not an array; l shows its log",
+                severity="warning",
+                markup=False,
             )
         else:
             await self.screen.push_for_job("triage")
@@ -107,10 +122,18 @@ class JobActions:
     def do_submit_again(self) -> None:
         if not self._is_preparing:
             self._is_preparing = True
-            start_worker(self.screen, self._submit_again, self.screen.view, self.screen.session, group="acting")
+            start_worker(
+                self.screen,
+                self._submit_again,
+                self.screen.view,
+                self.screen.session,
+                group="acting",
+            )
 
     async def _submit_again(self, view: View, session: ClusterSession) -> None:
-        """Gathers what is needed, asks, submits; and finds out what became of it where the answer was lost."""
+        """Gathers what is needed, asks, submits; and finds out what became of it where the answer
+        was lost.
+        """
         try:
             choice = await rows_to_submit(view, session.store)
             if isinstance(choice, str):
@@ -122,7 +145,9 @@ class JobActions:
                 return
             again = await plan_again(session.store, choice.wanted, limits, session.actions.journal)
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(
+                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
+            )
             return
         finally:
             self._is_preparing = False
@@ -147,22 +172,32 @@ class JobActions:
             return
         count = len(again.plan.commands)
         try:
-            outcomes = await submit_parts(again, session.actions, is_chained=again.is_chained, after=again.after)
+            outcomes = await submit_parts(
+                again, session.actions, is_chained=again.is_chained, after=again.after
+            )
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(
+                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
+            )
             return
         is_whole = len(outcomes) == count and all(outcome.done for outcome in outcomes)
         if is_whole and isinstance(view, TriageView) and view.is_live:
             view.rows.clear_marks()
         severity: Literal["information", "error"] = "information" if is_whole else "error"
-        self.screen.notify(visible(format_parts(outcomes, count)), severity=severity, timeout=12, markup=False)
+        self.screen.notify(
+            visible(format_parts(outcomes, count)), severity=severity, timeout=12, markup=False
+        )
         session.poller.ask_now()
 
-    async def _ask_limits(self, choice: AgainChoice, view: View, session: ClusterSession) -> NewLimits | None:
+    async def _ask_limits(
+        self, choice: AgainChoice, view: View, session: ClusterSession
+    ) -> NewLimits | None:
         """More of what the job was ended for want of, as a person has it; None where they leave."""
         from hpcdash.services.submit.new_limits import propose, read_limits
 
-        proposal = await propose(session.store, choice.wanted[0].rows) if len(choice.wanted) == 1 else None
+        proposal = (
+            await propose(session.store, choice.wanted[0].rows) if len(choice.wanted) == 1 else None
+        )
         if proposal is None or self.screen.view is not view:
             return AS_IT_WAS
         before, proposed = proposal.before, proposal.proposed
@@ -171,7 +206,9 @@ class JobActions:
             Field("memory", _memory(before.memory_bytes), proposed=_memory(proposed.memory_bytes)),
         ]
         offered = {"time": "time_seconds", "memory": "memory_bytes"}
-        fields = [one for one in fields if offered[one.name] in session.store.backend.submit.new_limits]
+        fields = [
+            one for one in fields if offered[one.name] in session.store.backend.submit.new_limits
+        ]
         answer: asyncio.Future[NewLimits | None] = asyncio.get_running_loop().create_future()
 
         def complaint(name: str, value: str) -> str:
@@ -244,7 +281,9 @@ class JobActions:
         if self.screen.view is not view:
             return ""
         app = cast("DashboardApp", self.screen.app)
-        await app.lend_terminal(session.store.transport, in_folder(folder), [f"{session.store.title}: {folder}"])
+        await app.lend_terminal(
+            session.store.transport, in_folder(folder), [f"{session.store.title}: {folder}"]
+        )
         return ""
 
     async def _connect(self, view: View, session: ClusterSession) -> str:
@@ -255,12 +294,16 @@ class JobActions:
         if job_id is None:
             return "no job is pointed at"
         task = await asyncio.to_thread(task_with_log, session.store, job_id)
-        plan = await plan_shell(session.store, task or job_id, state_folder=session.actions.journal.path.parent)
+        plan = await plan_shell(
+            session.store, task or job_id, state_folder=session.actions.journal.path.parent
+        )
         if self.screen.view is not view:
             return ""
         app = cast("DashboardApp", self.screen.app)
         words = [f"{plan.title} of {session.store.title}", *plan.notes]
-        return await explain_end(session.store, plan, await app.lend_terminal(plan.transport, plan.argv, words))
+        return await explain_end(
+            session.store, plan, await app.lend_terminal(plan.transport, plan.argv, words)
+        )
 
     # -- acting
 
@@ -276,18 +319,35 @@ class JobActions:
         choice = self._chosen(Verb.REQUEUE)
         if choice is not None:
             self._is_preparing = True
-            start_worker(self.screen, self._requeue, choice, self.screen.view, self.screen.session, group="acting")
+            start_worker(
+                self.screen,
+                self._requeue,
+                choice,
+                self.screen.view,
+                self.screen.session,
+                group="acting",
+            )
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
-        """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
-        from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
+        """Looks for what would refuse it, and for kill switches that would end them as they start;
+        asks, requeues.
+        """
+        from hpcdash.services.jobs.requeue import (
+            fetch_refusal,
+            fetch_switch_warnings,
+            requeue_facts,
+        )
 
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
             if refused := await fetch_refusal(session.store, choice.rows):
-                self.screen.notify(f"{refused}; R submits it again", severity="warning", timeout=15, markup=False)
+                self.screen.notify(
+                    f"{refused}; R submits it again", severity="warning", timeout=15, markup=False
+                )
                 return
-            facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
+            facts = await requeue_facts(
+                session.store, session.actions.journal.path.parent, choice.rows
+            )
             if facts.switches:
                 self.screen.notify("checking the kill switch …", timeout=2)
             warnings = await fetch_switch_warnings(session.store, facts)
@@ -297,7 +357,9 @@ class JobActions:
         finally:
             self._is_preparing = False
         if self.screen.view is view:
-            self.runner.begin(plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints)
+            self.runner.begin(
+                plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints
+            )
 
     def do_delete(self) -> None:
         self._act_on_targets(Verb.DELETE)
@@ -312,11 +374,15 @@ class JobActions:
 
         def proceed(form: Dialog[None], signal: str, recipient: str) -> None:
             request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
-            self.runner.begin(self.screen.session.actions.plan(request, choice.rows), choice.left_out, form)
+            self.runner.begin(
+                self.screen.session.actions.plan(request, choice.rows), choice.left_out, form
+            )
 
         title = f"Signal {subject(choice.job_ids, choice.rows)}"
         has_recipients = self.screen.session.actions.can_signal_parts
-        self.screen.app.push_screen(SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients))
+        self.screen.app.push_screen(
+            SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients)
+        )
 
     def do_alter(self) -> None:
         choice = self._chosen(Verb.ALTER)
@@ -335,10 +401,16 @@ class JobActions:
             return ""
 
         def proceed(form: Dialog[None], changes: Mapping[str, str]) -> None:
-            self.runner.begin(self.screen.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
+            self.runner.begin(
+                self.screen.session.actions.plan(request(changes), choice.rows),
+                choice.left_out,
+                form,
+            )
 
         title = f"Change {subject(choice.job_ids, choice.rows)}"
-        self.screen.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
+        self.screen.app.push_screen(
+            AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed)
+        )
 
     def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
         """What may be changed of all of these jobs, and in words why not more."""
@@ -349,7 +421,9 @@ class JobActions:
         wanted = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
         names = [name for name in wanted if name in alterable]
         asides = []
-        stays = " and ".join(filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])).replace("qos", "QoS")
+        stays = " and ".join(
+            filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])
+        ).replace("qos", "QoS")
         if stays and running == count_jobs(rows):
             asides = [f"it runs: its {stays} stay" if running == 1 else f"they run: {stays} stay"]
         elif stays and running:
@@ -358,9 +432,14 @@ class JobActions:
         # Of several jobs each keeps its own, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}
-        more_ways = {"time": "+1h, -30m"} if self.screen.session.actions.can_change_limits_by_amounts else {}
+        more_ways = (
+            {"time": "+1h, -30m"}
+            if self.screen.session.actions.can_change_limits_by_amounts
+            else {}
+        )
         fields = [
-            Field(name, present_value(name, present), known.get(name, ()), more_ways.get(name, "")) for name in names
+            Field(name, present_value(name, present), known.get(name, ()), more_ways.get(name, ""))
+            for name in names
         ]
         return fields, asides
 
@@ -381,7 +460,11 @@ class JobActions:
         if choice is None:
             return
         request = ActionRequest(Verb(choice.verb), choice.job_ids)
-        left_behind = format_left_behind(choice.rows, self._waiting_for_others()) if verb is Verb.CANCEL else ""
+        left_behind = (
+            format_left_behind(choice.rows, self._waiting_for_others())
+            if verb is Verb.CANCEL
+            else ""
+        )
         asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
         try:
             self.runner.begin(self.screen.session.actions.plan(request, choice.rows), asides)
@@ -393,7 +476,9 @@ class JobActions:
         arrays = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
         for kind in (Kind.MINE, Kind.EVERYONE):
             if (table := self.screen.session.store.table(kind)) is not None:
-                known: list[Mapping[str, Any]] = table.filter(pc.is_in(table["array_id"], arrays)).to_pylist()
+                known: list[Mapping[str, Any]] = table.filter(
+                    pc.is_in(table["array_id"], arrays)
+                ).to_pylist()
                 if known:
                     return known
         return []
@@ -408,14 +493,17 @@ class JobActions:
         return rows
 
     def _chosen(self, verb: Verb) -> ActionChoice | None:
-        """What a verb is for among what is pointed at; None, and a word why, where that is nothing."""
+        """What a verb is for among what is pointed at; None, and a word why, where that is
+        nothing.
+        """
         targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
             self.screen.notify("no job is pointed at", severity="warning", timeout=3)
             return None
         rows = targets.rows
         if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
-            # A task that waits has no row of its own: the one of its array's waiting tasks stands for it.
+            # A task that waits has no row of its own: the one of its array's waiting tasks stands
+            # for it.
             rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
         backend = self.screen.session.store.backend
@@ -425,7 +513,9 @@ class JobActions:
             return choice
         words = f"nothing to {verb}: {_reasons(choice.left_out)}"
         if marked := self.screen.view.marks():
-            words = f"{marked} marked; {words}; {self.screen.key_sign_of('unmark')} clears the marks"
+            words = (
+                f"{marked} marked; {words}; {self.screen.key_sign_of('unmark')} clears the marks"
+            )
         self.screen.notify(words, severity="warning", markup=False)
         return None
 
@@ -445,7 +535,10 @@ def _memory(amount_bytes: int | None) -> str:
 
 
 def _reasons(left_out: Sequence[str]) -> str:
-    return ", ".join(words.removesuffix(": left out") for words in left_out) or "nothing is known of it"
+    return (
+        ", ".join(words.removesuffix(": left out") for words in left_out)
+        or "nothing is known of it"
+    )
 
 
 class AgainChoice(Struct, frozen=True):
@@ -456,7 +549,10 @@ class AgainChoice(Struct, frozen=True):
 
 
 async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
-    """What `R` is for in a view; in words where there is nothing. Raises what keeps an array from being looked up."""
+    """What `R` is for in a view; in words where there is nothing.
+
+    Raises what keeps an array from being looked up.
+    """
     if isinstance(view, TriageView):
         rows = view.rows_to_submit()
         if not rows:
@@ -475,7 +571,9 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
             wanted.append(one)
             asides += words
         else:
-            singles += [row for row in targets.rows if row["id"] == job_id] or [_only(job_id, targets)]
+            singles += [row for row in targets.rows if row["id"] == job_id] or [
+                _only(job_id, targets)
+            ]
     wanted += wanted_of(singles)
     return AgainChoice(tuple(wanted), (*asides, *_format_living(singles)))
 
@@ -485,7 +583,9 @@ def _is_array(job_id: str, targets: Targets) -> bool:
 
 
 def _only(job_id: str, targets: Targets) -> Row:
-    """The one row that is shown for an id of another form: a task that still is in its array's record."""
+    """The one row that is shown for an id of another form: a task that still is in its array's
+    record.
+    """
     if len(targets.rows) != 1:
         raise UsageError(f"what job {job_id} is, is not known", "Ask again when the list has it.")
     return targets.rows[0]

@@ -1,4 +1,6 @@
-"""What `y` offers of a job to the clipboard: what its row tells at once, and what is asked for once it is chosen."""
+"""What `y` offers of a job to the clipboard: what its row tells at once, and what is asked for once
+it is chosen.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def offer_copies(screen: DashboardScreen) -> None:
     texts = {"id": job_id}
     if view.marks() > 1:
         texts[_MARKED] = " ".join(view.targets().job_ids)
-    texts |= {label: str(row[column]) for column, label in (*_OF_ROWS, *_STREAMS) if row.get(column)}
+    texts |= {
+        label: str(row[column]) for column, label in (*_OF_ROWS, *_STREAMS) if row.get(column)
+    }
     has = session.store.backend.capabilities
     asked = [label for _, label in _STREAMS if label not in texts] if Capability.LOGS in has else []
     asked += ["submit command"] if Capability.DETAIL in has else []
@@ -62,9 +66,15 @@ def copy(screen: DashboardScreen, text: str) -> None:
 
 async def _ask(screen: DashboardScreen, session: ClusterSession, job_id: str, label: str) -> None:
     try:
-        text = await (_submit_line(session, job_id) if label == "submit command" else _log(session, job_id, label))
+        text = await (
+            _submit_line(session, job_id)
+            if label == "submit command"
+            else _log(session, job_id, label)
+        )
     except HpcdashError as error:
-        screen.notify(f"not copied: {format_error(error)}", severity="warning", timeout=8, markup=False)
+        screen.notify(
+            f"not copied: {format_error(error)}", severity="warning", timeout=8, markup=False
+        )
         return
     if text:
         copy(screen, text)

@@ -55,10 +55,15 @@ def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
 
 
 def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
-    """`71`, the part in percent that was used of what was asked; its style says whether that is little."""
+    """`71`, the part in percent that was used of what was asked; its style says whether that is
+    little.
+    """
     if value is None:
         return ""
-    return f"{100 * value:.0f}", cells.BAD if value < POOR_USE else cells.WARNING if value < FAIR_USE else cells.GOOD
+    return (
+        f"{100 * value:.0f}",
+        cells.BAD if value < POOR_USE else cells.WARNING if value < FAIR_USE else cells.GOOD,
+    )
 
 
 class SpanDialog(Dialog[tuple[str, str] | None]):
@@ -85,7 +90,9 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:
         event.stop()
-        since, until = (self.query_one(f"#{name}", Input).value.strip() for name in ("since", "until"))
+        since, until = (
+            self.query_one(f"#{name}", Input).value.strip() for name in ("since", "until")
+        )
         try:
             self._check(since, until)
         except UsageError as error:
@@ -104,7 +111,19 @@ class HistoryView(JobsView):
     NEWEST_FIRST = True
     # As it comes: the newest end first.
     DEFAULT_SORT = ""
-    DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "exit", "elapsed", "ended", "cpus", "gpus", "nodes_at")
+    DEFAULT_COLUMNS = (
+        "id",
+        "name",
+        "user",
+        "queue",
+        "state",
+        "exit",
+        "elapsed",
+        "ended",
+        "cpus",
+        "gpus",
+        "nodes_at",
+    )
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         # Since and until when, as they were written; ('', ''): the last 7 days, which are polled.
@@ -130,7 +149,17 @@ class HistoryView(JobsView):
         """Those of the queue that an ended job still has, and how it ended."""
         of_jobs = super().make_catalogue()
         kept = ("id", "pinned", "name", "note", "user", "account", "queue", "qos", "state")
-        then = ("limit", "submitted", "started", "nodes", "cpus", "gpus", "memory", "comment", "work_dir")
+        then = (
+            "limit",
+            "submitted",
+            "started",
+            "nodes",
+            "cpus",
+            "gpus",
+            "memory",
+            "comment",
+            "work_dir",
+        )
         instant = cells.instant_cell(self.now, self.session.zone)
         return {
             **{name: of_jobs[name] for name in kept},
@@ -163,7 +192,9 @@ class HistoryView(JobsView):
             return "No jobs ended in the last 7 days. w looks further back"
         if self.everyone:
             return "No jobs ended in the last 7 days. w looks further back, m shows only yours"
-        return "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"
+        return (
+            "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"
+        )
 
     def scope_crumbs(self) -> Sequence[str]:
         whose = self.whose(everyone=self.everyone)
@@ -173,7 +204,11 @@ class HistoryView(JobsView):
 
     def _format_span(self) -> str:
         since, until = self._span
-        return f"{since} to {until}" if until else {**_SPANS, _MEASURED: _SPANS[""]}.get(since, f"since {since}")
+        return (
+            f"{since} to {until}"
+            if until
+            else {**_SPANS, _MEASURED: _SPANS[""]}.get(since, f"since {since}")
+        )
 
     def store_changed(self, changed: Changed) -> None:
         if self._span == ("", "") and changed.kind in (None, self.kind):
@@ -233,14 +268,18 @@ class HistoryView(JobsView):
             return super()._format_waiting()
         if self._problem is not None:
             return "Nothing known of this span. ! shows the error, ctrl+r asks again"
-        return "asking …" if self._progress is not None else "Nothing was asked for. ctrl+r asks again"
+        return (
+            "asking …" if self._progress is not None else "Nothing was asked for. ctrl+r asks again"
+        )
 
     def do_span(self) -> None:
         """Choose which span is shown."""
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
         choices.append(Choice(_OTHER, label="other …", words="since and until a time"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
-        self.app.push_screen(ChoiceDialog("History of how long?", choices, self._take_choice, present))
+        self.app.push_screen(
+            ChoiceDialog("History of how long?", choices, self._take_choice, present)
+        )
 
     def _take_choice(self, value: str) -> None:
         if value == _OTHER:
@@ -273,7 +312,14 @@ class HistoryView(JobsView):
     def _ask_for_span(self) -> None:
         self._stop.set()
         self._stop = asyncio.Event()
-        start_worker(self, self._fetch_span, self._parse(*self._span), self._stop, group="span", exclusive=True)
+        start_worker(
+            self,
+            self._fetch_span,
+            self._parse(*self._span),
+            self._stop,
+            group="span",
+            exclusive=True,
+        )
 
     async def _fetch_span(self, span: Span, stop: asyncio.Event) -> None:
         from hpcdash.services.usage.archive import ArchiveProgress, RunSelection
@@ -291,7 +337,10 @@ class HistoryView(JobsView):
             self._show_hidden(fetched.hides_others)
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
-                self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)
+                self.notify(
+                    f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest",
+                    timeout=6,
+                )
             if forgotten := fetched.format_forgotten():
                 self.notify(forgotten, timeout=8)
         finally:
@@ -309,7 +358,10 @@ class HistoryView(JobsView):
         if progress is not None:
             bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
             words = Text(bar, no_wrap=True, overflow="ellipsis")
-            words.append(f" {progress.fraction:.0%} of {self._format_span()}, {counted(progress.runs, 'run')}")
+            words.append(
+                f" {progress.fraction:.0%} of {self._format_span()}, "
+                f"{counted(progress.runs, 'run')}"
+            )
             if progress.wait_seconds:
                 words.append(f", next command in {progress.wait_seconds:.0f} s")
             line.update(words.append(" · esc stops"))

@@ -1,4 +1,6 @@
-"""One job, or an array as a whole: what it asked and used, why it waits, what hangs on what, what happened."""
+"""One job, or an array as a whole: what it asked and used, why it waits, what hangs on what, what
+happened.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ _BAR_CELLS = 10
 
 
 class JobView(View):
-    """What is known of a job at once; the rest as it comes. Asked again when the job's state changes."""
+    """What is known of a job at once; the rest as it comes.
+
+    Asked again when the job's state changes.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "job--label",
@@ -78,7 +83,9 @@ class JobView(View):
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session)
         self.job_id = job_id
-        self.picture = JobPicture(session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent)
+        self.picture = JobPicture(
+            session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent
+        )
         self._own_words_line = 0
         self._painted: Text | None = None
 
@@ -115,7 +122,9 @@ class JobView(View):
         start_worker(self, self.picture.fetch, exclusive=True, group="picture")
 
     def store_changed(self, changed: Changed) -> None:
-        """Take what came; ask for more only where the job is in another state: its details are their own questions."""
+        """Take what came; ask for more only where the job is in another state: its details are
+        their own questions.
+        """
         if changed.kind in _JOB_KINDS:
             start_worker(self, self._update, exclusive=True, group="look")
 
@@ -149,7 +158,11 @@ class JobView(View):
         starts = tuple(Entry(option.change, option.format(now)) for option in options)
         commands = tuple(Entry(value=option.command, is_dim=True) for option in options)
         groups = (Group("Would start", starts), Group("Commands (nothing was submitted)", commands))
-        lines = [line for group in groups for line in entry_lines(group, 80, self._style, self.app.console)]
+        lines = [
+            line
+            for group in groups
+            for line in entry_lines(group, 80, self._style, self.app.console)
+        ]
         self.app.push_screen(TextDialog(f"Job {self.job_id}", Text("\n").join(lines)))
 
     @property
@@ -184,7 +197,10 @@ class JobView(View):
             return Targets((self.job_id,), (row,))
         rows: dict[str, dict[str, object]] = {}
         for kind in (Kind.MINE, Kind.EVERYONE, Kind.HISTORY):
-            if kind in self.session.store.snapshots and (table := self.session.store.table(kind)) is not None:
+            if (
+                kind in self.session.store.snapshots
+                and (table := self.session.store.table(kind)) is not None
+            ):
                 for known in table.filter(pc.equal(table["array_id"], self.job_id)).to_pylist():
                     rows.setdefault(known["id"], known)
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
@@ -209,7 +225,10 @@ class JobView(View):
         if picture.row is None:
             is_over = self.own_error is not None and Part.DETAIL not in picture.asking
             return Text("nothing known of this job" if is_over else "asking …")
-        width = self.query_one(VerticalScroll).scrollable_content_region.width or self.app.size.width - 3
+        width = (
+            self.query_one(VerticalScroll).scrollable_content_region.width
+            or self.app.size.width - 3
+        )
         is_wide = width >= _TWO_COLUMNS
         column = (width - 3) // 2 if is_wide else width
         states = cells.signs().states
@@ -225,7 +244,9 @@ class JobView(View):
         if is_wide:
             left = [group for group in groups if not (group.is_aside or group.is_broad)]
             aside = [group for group in groups if group.is_aside]
-            lines += in_columns(self._all_lines(left, column), self._all_lines(aside, column), column)
+            lines += in_columns(
+                self._all_lines(left, column), self._all_lines(aside, column), column
+            )
             groups = [group for group in groups if group.is_broad]
         lines += self._all_lines(groups, width)
         self._own_words_line = len(lines)
@@ -237,7 +258,9 @@ class JobView(View):
         assert row is not None
         if not self.picture.is_whole_array:
             # What it depends on is told below in words.
-            return job_hint(self.session, {**row, "dependency": None}, self.now(), names_policy=False)
+            return job_hint(
+                self.session, {**row, "dependency": None}, self.now(), names_policy=False
+            )
         counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
         states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
@@ -255,17 +278,27 @@ class JobView(View):
         self._paint()
 
     def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
-        return [part for line in lines for part in (line.wrap(self.app.console, width, overflow="fold") or [line])]
+        return [
+            part
+            for line in lines
+            for part in (line.wrap(self.app.console, width, overflow="fold") or [line])
+        ]
 
     def _all_lines(self, groups: Sequence[Group], width: int) -> list[Text]:
-        return [line for group in groups for line in entry_lines(group, width, self._style, self.app.console)]
+        return [
+            line
+            for group in groups
+            for line in entry_lines(group, width, self._style, self.app.console)
+        ]
 
     def _native_lines(self, width: int) -> list[Text]:
         detail = self.picture.detail
         if detail is None:
             words = "asking …" if Part.DETAIL in self.picture.asking else ""
             return [Text(words, self._style("label"))]
-        return pair_lines("Raw scheduler output", detail.native, width, self._style, self.app.console)
+        return pair_lines(
+            "Raw scheduler output", detail.native, width, self._style, self.app.console
+        )
 
     def _style(self, name: str) -> Style:
         """The style of a label, a bar, advice, or a state; none for ''."""
@@ -287,14 +320,18 @@ def entry_lines(group: Group, width: int, style_of: StyleOf, console: Console) -
     beside = label_cells(visible(entry.label) for entry in group.entries)
     lines = [_title(group.title, width, style_of)]
     room = width - beside - _BAR_CELLS - _INDENT
-    with_bar = [cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None]
+    with_bar = [
+        cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None
+    ]
     # Where the longest of them leaves no room none has a bar.
     bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None
     for entry in group.entries:
         if not entry.label:
             lines += _under(Text(" " * _INDENT), _value(entry, style_of), width, console)
             continue
-        lines += _beside(entry.label, _value(entry, style_of, bar_at), beside, width, style_of, console)
+        lines += _beside(
+            entry.label, _value(entry, style_of, bar_at), beside, width, style_of, console
+        )
     return [*lines, Text()]
 
 
@@ -304,9 +341,16 @@ def _title(words: str, width: int, style_of: StyleOf) -> Text:
     return line.append(rule * (width - line.cell_len), style_of("rule"))
 
 
-def pair_lines(title: str, pairs: Mapping[str, str], width: int, style_of: StyleOf, console: Console) -> list[Text]:
+def pair_lines(
+    title: str, pairs: Mapping[str, str], width: int, style_of: StyleOf, console: Console
+) -> list[Text]:
     """As entry_lines, for plain pairs of words."""
-    return entry_lines(Group(title, tuple(Entry(key, value) for key, value in pairs.items())), width, style_of, console)
+    return entry_lines(
+        Group(title, tuple(Entry(key, value) for key, value in pairs.items())),
+        width,
+        style_of,
+        console,
+    )
 
 
 def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list[Text]:
@@ -325,7 +369,13 @@ def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list
 def _value(entry: Entry, style_of: StyleOf, bar_at: int | None = None) -> Text:
     if entry.pieces:
         return Text.assemble(*((visible(words), style_of(state)) for words, state in entry.pieces))
-    style = style_of("label") if entry.is_dim else style_of("advice") if entry.label == "→" else style_of(entry.state)
+    style = (
+        style_of("label")
+        if entry.is_dim
+        else style_of("advice")
+        if entry.label == "→"
+        else style_of(entry.state)
+    )
     text = Text(visible(entry.value), style)
     if entry.fraction is not None and bar_at is not None:
         text.append(" " * (max(0, bar_at - text.cell_len) + 2))
@@ -334,7 +384,9 @@ def _value(entry: Entry, style_of: StyleOf, bar_at: int | None = None) -> Text:
     return text
 
 
-def _beside(label: str, value: Text, beside: int, width: int, style_of: StyleOf, console: Console) -> list[Text]:
+def _beside(
+    label: str, value: Text, beside: int, width: int, style_of: StyleOf, console: Console
+) -> list[Text]:
     shown = clip(visible(label), beside - _INDENT - 2)
     head = Text(" " * _INDENT)
     head.append(shown, style_of("label"))

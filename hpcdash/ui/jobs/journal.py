@@ -70,12 +70,16 @@ def outcome_sign(state: str) -> str:
 def outcome_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
     """A sign and a word, and a colour."""
     state = value or "unknown"
-    style = {"done": cells.GOOD, "refused": cells.BAD, "running": cells.ACCENT}.get(state, cells.WARNING)
+    style = {"done": cells.GOOD, "refused": cells.BAD, "running": cells.ACCENT}.get(
+        state, cells.WARNING
+    )
     return f"{outcome_sign(state)} {_OUTCOMES.get(state, visible(state))}", style
 
 
 class JournalView(TableView):
-    """The journal's newest entries, as a table of ENTRIES; read again when shown, and after an action."""
+    """The journal's newest entries, as a table of ENTRIES; read again when shown, and after an
+    action.
+    """
 
     NAME = "journal"
     NEWEST_FIRST = True
@@ -135,7 +139,11 @@ class JournalView(TableView):
         return "No actions yet. What you submit, hold or cancel is listed here; q goes back"
 
     def _format_waiting(self) -> str:
-        return "Nothing known. ! shows the error, ctrl+r reads again" if self._error is not None else "reading …"
+        return (
+            "Nothing known. ! shows the error, ctrl+r reads again"
+            if self._error is not None
+            else "reading …"
+        )
 
     def on_mount(self) -> None:
         self.reload()
@@ -174,7 +182,10 @@ class JournalView(TableView):
         if entry is None:
             return ""
         age = format_age(max(0.0, self.session.actions.journal.age_seconds(entry)))
-        return f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the commands and what was said"
+        return (
+            f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the "
+            f"commands and what was said"
+        )
 
     def scope_crumbs(self) -> Sequence[str]:
         return (self.NAME,)
@@ -182,7 +193,11 @@ class JournalView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         entry = self._entries.get(row_id)
         if entry is not None:
-            self.app.push_screen(TextDialog(f"{entry.verb.capitalize()} on {entry.cluster}", self.format_entry(entry)))
+            self.app.push_screen(
+                TextDialog(
+                    f"{entry.verb.capitalize()} on {entry.cluster}", self.format_entry(entry)
+                )
+            )
 
     def do_copy(self) -> None:
         """The ids of the jobs."""
@@ -214,7 +229,9 @@ class JournalView(TableView):
         for outcome in sorted(entry.outcomes, key=lambda outcome: rank[outcome.done]):
             state = {True: "done", False: "refused", None: "unknown"}[outcome.done]
             text.append(f"{outcome_sign(state)} {state:<8}", "" if outcome.done else "bold")
-            text.append(visible(f"{outcome.job_id}  {' '.join(outcome.words.split())}".rstrip()) + "\n")
+            text.append(
+                visible(f"{outcome.job_id}  {' '.join(outcome.words.split())}".rstrip()) + "\n"
+            )
         text.rstrip()
         return text
 
@@ -231,7 +248,14 @@ def table_of(entries: Sequence[JournalEntry]) -> pa.Table:
             "id": " ".join(entry.job_ids),
             "jobs": len(entry.job_ids),
             "outcome": entry.state,
-            "words": next((" ".join(one.words.split()) for one in entry.outcomes if not one.done and one.words), ""),
+            "words": next(
+                (
+                    " ".join(one.words.split())
+                    for one in entry.outcomes
+                    if not one.done and one.words
+                ),
+                "",
+            ),
             "name": f"{entry.verb} {entry.cluster} {entry.state}",
         }
         for entry in entries

@@ -1,4 +1,6 @@
-"""The column of losses in a table of jobs: of the rows on the screen, read at the pace of polls while it is shown."""
+"""The column of losses in a table of jobs: of the rows on the screen, read at the pace of polls
+while it is shown.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class ShownLosses:
         self._told: set[str] = set()
 
     def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
-        return loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
+        return (
+            loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
+        )
 
     def is_due(self, kind: Kind) -> bool:
         """Whether it is so long since the last look as polls of that kind are apart."""
@@ -79,7 +83,9 @@ class ShownLosses:
         """Once for each job and kind of error."""
         if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
             self._told.add(key)
-            self._say_once(rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error")
+            self._say_once(
+                rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error"
+            )
 
     def _say_once(self, rows: RowsTable, words: str, severity: Literal["warning", "error"]) -> None:
         if words not in self._told and rows.is_attached:
@@ -89,13 +95,17 @@ class ShownLosses:
     def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
         ids = table["_row_id"]
         shown = table.filter(pc.is_in(ids, value_set=pa.array(seen, ids.type)))
-        wanted = shown.select(["id", "state", "user", "stdout_path", "stderr_path", "_fold"]).to_pylist()
+        wanted = shown.select(
+            ["id", "state", "user", "stdout_path", "stderr_path", "_fold"]
+        ).to_pylist()
         user = self._session.store.user
         # 1 and 2 are summaries of arrays, whose tasks have the logs (see views.jobs).
         return [
             row
             for row in wanted
-            if row["state"] == JobState.RUNNING and row["_fold"] not in (1, 2) and (not user or row["user"] == user)
+            if row["state"] == JobState.RUNNING
+            and row["_fold"] not in (1, 2)
+            and (not user or row["user"] == user)
         ]
 
 
@@ -106,22 +116,32 @@ def loss_among(names: tuple[str, ...]) -> str | None:
 
 
 def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) -> list[str]:
-    """At most `width` characters, one for each stretch of the values: how high their mean is between all of them.
+    """At most `width` characters, one for each stretch of the values: how high their mean is
+    between all of them.
 
     A stretch with nan or inf in it is a cross.
     """
     count = min(width, len(values))
-    stretches = [values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)]
+    stretches = [
+        values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)
+    ]
     # Of huge values the sum may be more than a number holds.
-    means = [fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None for part in stretches]
+    means = [
+        fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None
+        for part in stretches
+    ]
     known = [mean for mean in means if mean is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     levels, cross = (_PLAIN, _NOT_FINITE_PLAIN) if is_ascii else (_BLOCKS, _NOT_FINITE)
     signs = []
     for mean in means:
         # A range of two huge values may be more than a number holds.
-        part = (mean / 2 - low / 2) / (high / 2 - low / 2) if mean is not None and high > low else 0.0
-        signs.append(cross if mean is None else levels[min(int(part * len(levels)), len(levels) - 1)])
+        part = (
+            (mean / 2 - low / 2) / (high / 2 - low / 2) if mean is not None and high > low else 0.0
+        )
+        signs.append(
+            cross if mean is None else levels[min(int(part * len(levels)), len(levels) - 1)]
+        )
     return signs
 
 
@@ -147,7 +167,8 @@ def loss_cell(tail: LossTail | None) -> cells.Cell:
         return cells.signs().missing, cells.MUTED
     curve = sparkline(tail.values, CURVE_CELLS, is_ascii=is_ascii)
     pieces: list[cells.Piece] = [
-        (sign, cells.BAD if sign in (_NOT_FINITE, _NOT_FINITE_PLAIN) else cells.ACCENT) for sign in curve
+        (sign, cells.BAD if sign in (_NOT_FINITE, _NOT_FINITE_PLAIN) else cells.ACCENT)
+        for sign in curve
     ]
     pieces.append((" " * (CURVE_CELLS - len(curve) + 1), ""))
     newest = tail.values[-1]

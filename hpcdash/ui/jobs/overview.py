@@ -1,4 +1,6 @@
-"""The pane beside or under a table of jobs: why the job under the cursor waits, its use, its loss, its log's end."""
+"""The pane beside or under a table of jobs: why the job under the cursor waits, its use, its loss,
+its log's end.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
-from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_deadline, short_instant, signs, usage_bar
+from hpcdash.ui.widgets.cells import (
+    ASCII_SIGNS,
+    MUTED,
+    short_deadline,
+    short_instant,
+    signs,
+    usage_bar,
+)
 from hpcdash.ui.workers import call_after, start_worker
 
 # What reads logs is imported when one is read.
@@ -40,7 +49,8 @@ if TYPE_CHECKING:
     from hpcdash.services.usage.waits import WaitTimes
 
 Row = Mapping[str, Any]
-# How long a row is pointed at before anything is asked for it, and how often a log that grows is read again.
+# How long a row is pointed at before anything is asked for it, and how often a log that grows is
+# read again.
 REST_SECONDS = 0.4
 READ_EVERY_SECONDS = 5.0
 # A log that had to be located is read so much later.
@@ -54,14 +64,16 @@ _LINES_FOR_CHART = 22
 _CHART_LINES = 5
 # A pane of so many lines says where the log is and what was submitted.
 _LINES_FOR_FILES = 14
-# Logs of at most this many failed tasks, whose paths the list has, are read with the same command; at most this many
-# groups are shown.
+# Logs of at most this many failed tasks, whose paths the list has, are read with the same command;
+# at most this many groups are shown.
 _MOST_FAILED_LOGS = 8
 _MOST_GROUPS = 4
 
 
 class LogHeading(Static):
-    """Whose log stands below and where it is; where there are two streams, a click shows the other one."""
+    """Whose log stands below and where it is; where there are two streams, a click shows the other
+    one.
+    """
 
     class Chosen(Message):
         """A stream was clicked on: the path of its file."""
@@ -75,8 +87,9 @@ class LogHeading(Static):
         self._places: list[tuple[int, int, str]] = []
 
     def show(self, head: str, files: Sequence[str], shown: str, room: int) -> None:
-        """`files` are stdout's and stderr's, or one that has both; `shown` is the one below, whose path takes what is
-        left of so many cells."""
+        """`files` are stdout's and stderr's, or one that has both; `shown` is the one below, whose
+        path takes what is left of so many cells.
+        """
         line, self._places = Content.styled(head, "bold"), []
         for name, path in zip(("stdout", "stderr"), files, strict=False) if len(files) > 1 else ():
             line += Content("  ")
@@ -96,7 +109,10 @@ class LogHeading(Static):
 
 
 class JobOverview(Vertical):
-    """What matters of one job. Nothing is asked while the cursor moves; of a job that waits, nothing at all."""
+    """What matters of one job.
+
+    Nothing is asked while the cursor moves; of a job that waits, nothing at all.
+    """
 
     DEFAULT_CSS = """
     JobOverview { display: none; padding: 0 1; }
@@ -106,9 +122,12 @@ class JobOverview(Vertical):
     JobOverview > #log > Static { height: auto; }
     """
 
-    def __init__(self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()) -> None:
+    def __init__(
+        self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()
+    ) -> None:
         super().__init__(classes="panel")
-        # Held, as a view that is left loses its widgets one by one while what was asked for is answered.
+        # Held, as a view that is left loses its widgets one by one while what was asked for is
+        # answered.
         self._facts, self._log_end = Static("", id="facts", markup=False), Static("", markup=False)
         self._log_heading = LogHeading()
         self._scroll = VerticalScroll(self._log_end, id="log")
@@ -162,7 +181,12 @@ class JobOverview(Vertical):
 
     def point_at(self, row: Row | None) -> None:
         """The cursor is on a row (None: on none) now; drawn once it has rested there."""
-        if self._row is not None and row is not None and self._row["id"] == row["id"] and self._resting is None:
+        if (
+            self._row is not None
+            and row is not None
+            and self._row["id"] == row["id"]
+            and self._resting is None
+        ):
             self._row = row
             self._draw()
             return
@@ -182,7 +206,8 @@ class JobOverview(Vertical):
             return
         self._draw()
         self._look_at_failures()
-        # The log of a job that has ended is read once, as soon as the pane is seen and commands have room.
+        # The log of a job that has ended is read once, as soon as the pane is seen and commands
+        # have room.
         logged = self._logged
         if logged is None:
             return
@@ -193,17 +218,23 @@ class JobOverview(Vertical):
     def _is_unread(self, row: Row) -> bool:
         if row["state"] in WAITING:
             return False
-        return row["id"] in self._read_early or (self._tail is None and row["id"] not in self._asked)
+        return row["id"] in self._read_early or (
+            self._tail is None and row["id"] not in self._asked
+        )
 
     @property
     def _logged(self) -> Row | None:
-        """The job whose log is shown: of an array the first task that failed or that runs, else the last that ended."""
+        """The job whose log is shown: of an array the first task that failed or that runs, else the
+        last that ended.
+        """
         row = self._row
         if row is None or not _is_whole_array(row):
             return row
         store, lists = self._session.store, (*self._lists_of(row), self._failures_of)
         if self._task_of[0] != lists:
-            failed = [member for group in self._failures for member in group.members if member.nodes]
+            failed = [
+                member for group in self._failures for member in group.members if member.nodes
+            ]
             first = min(failed, key=lambda one: one.tasks.first or 0, default=None)
             job_id = task_with_log(store, str(row["array_id"])) if first is None else first.job_id
             self._task_of = lists, None if job_id is None else known_row(store, job_id)
@@ -211,13 +242,20 @@ class JobOverview(Vertical):
 
     def _lists_of(self, row: Row) -> tuple[object, ...]:
         """An array, and the times of the lists that know its tasks."""
-        return (str(row["array_id"]), *(snapshot.taken_at for snapshot in self._session.store.snapshots.values()))
+        return (
+            str(row["array_id"]),
+            *(snapshot.taken_at for snapshot in self._session.store.snapshots.values()),
+        )
 
     @property
     def _failures(self) -> tuple[TaskGroup, ...]:
         """How tasks of the array ended that failed, by cause as far as their logs were read."""
         row = self._row
-        is_of_row = row is not None and _is_whole_array(row) and self._failures_of[0][:1] == (str(row["array_id"]),)
+        is_of_row = (
+            row is not None
+            and _is_whole_array(row)
+            and self._failures_of[0][:1] == (str(row["array_id"]),)
+        )
         return self._failures_of[1] if is_of_row else ()
 
     def _look_at_failures(self) -> None:
@@ -245,16 +283,29 @@ class JobOverview(Vertical):
         words: dict[str, str] = {}
         for job_id in self._asked:
             tails = self._tails.by_file(job_id).values()
-            said = [last_meaningful(tail.lines) for tail in tails if any(map(str.strip, tail.lines))]
+            said = [
+                last_meaningful(tail.lines) for tail in tails if any(map(str.strip, tail.lines))
+            ]
             if said:
                 words[job_id] = said[-1]
         return words
 
     def _unread_failures(self) -> list[Row]:
-        """Failed tasks of the array whose paths the list tells: their logs cost no command of their own."""
+        """Failed tasks of the array whose paths the list tells: their logs cost no command of their
+        own.
+        """
         store = self._session.store
-        ids = [member.job_id for group in self._failures for member in group.members if member.line is None]
-        rows = (known_row(store, job_id) for job_id in ids[:_MOST_FAILED_LOGS] if job_id not in self._asked)
+        ids = [
+            member.job_id
+            for group in self._failures
+            for member in group.members
+            if member.line is None
+        ]
+        rows = (
+            known_row(store, job_id)
+            for job_id in ids[:_MOST_FAILED_LOGS]
+            if job_id not in self._asked
+        )
         return [row for row in rows if row is not None and row["stdout_path"]]
 
     @property
@@ -278,7 +329,11 @@ class JobOverview(Vertical):
         logged = self._logged
         if logged is not None and logged["state"] not in WAITING and self._tail is None:
             self._ask()
-        if self._row is not None and self._row["state"] in WAITING and self._waits_of[0] != self._row["id"]:
+        if (
+            self._row is not None
+            and self._row["state"] in WAITING
+            and self._waits_of[0] != self._row["id"]
+        ):
             start_worker(self, self._recall_waits, self._row, group="waits", exclusive=True)
 
     async def _recall_waits(self, row: Row) -> None:
@@ -305,7 +360,11 @@ class JobOverview(Vertical):
     async def _read_log(self, row: Row) -> None:
         if not (row["stdout_path"] or self._tails.is_located(str(row["id"]))):
             await self._tails.locate(row)
-            if self._tails.is_located(str(row["id"])) and self._row is not None and self.is_attached:
+            if (
+                self._tails.is_located(str(row["id"]))
+                and self._row is not None
+                and self.is_attached
+            ):
                 # Its end is read a second later, if the cursor still rests there.
                 self._resting = call_after(self, LOCATED_SECONDS, self._rested)
             return
@@ -318,7 +377,9 @@ class JobOverview(Vertical):
         for job_id, failure in self._tails.failures.items():
             if job_id not in self._failed and self.is_attached:
                 self._failed.add(job_id)
-                self.notify(f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False)
+                self.notify(
+                    f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False
+                )
         read = self._tails.looked_at | self._tails.failures.keys()
         self._asked |= read
         self._read_early -= read
@@ -354,7 +415,9 @@ class JobOverview(Vertical):
 
     @property
     def _tail(self) -> LossTail | None:
-        """Of stdout and stderr what says more: why a job failed, else its loss; None: not read yet."""
+        """Of stdout and stderr what says more: why a job failed, else its loss; None: not read
+        yet.
+        """
         return self._file_shown[1]
 
     @property
@@ -368,7 +431,11 @@ class JobOverview(Vertical):
             return self._chosen_file, tails[self._chosen_file]
         return max(
             tails.items(),
-            key=lambda one: (_strength(state, one[1]), len(one[1].values), any(map(str.strip, one[1].lines))),
+            key=lambda one: (
+                _strength(state, one[1]),
+                len(one[1].values),
+                any(map(str.strip, one[1].lines)),
+            ),
             default=("", None),
         )
 
@@ -383,7 +450,9 @@ class JobOverview(Vertical):
         tail = self._tail
         usage, _ = self._usages.get(str(row["id"]), (None, 0.0))
         has_room = self.size.height >= _LINES_FOR_CHART
-        facts = job_facts(self._session, row, self._now(), tail, usage, width=width, has_room=has_room)
+        facts = job_facts(
+            self._session, row, self._now(), tail, usage, width=width, has_room=has_room
+        )
         shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
         log = self._log_content(self._logged or row, tail, width)
@@ -398,7 +467,9 @@ class JobOverview(Vertical):
         groups = self._failures
         lines = [_group_line(group, width) for group in groups[:_MOST_GROUPS]]
         if len(groups) > _MOST_GROUPS:
-            lines.append(Content.styled(f"and {len(groups) - _MOST_GROUPS} more causes", "$text-muted"))
+            lines.append(
+                Content.styled(f"and {len(groups) - _MOST_GROUPS} more causes", "$text-muted")
+            )
         return [*lines, self._array_keys()]
 
     def _waits_line(self, row: Row, width: int) -> list[Content]:
@@ -408,17 +479,27 @@ class JobOverview(Vertical):
             return []
         if self._session.store.backend.reasons.never_starts(row["state"], row["reason"]):
             return []
-        return [Content.assemble(("jobs like it ", "$text-muted"), clip(visible(str(waits)), max(20, width - 15)))]
+        return [
+            Content.assemble(
+                ("jobs like it ", "$text-muted"), clip(visible(str(waits)), max(20, width - 15))
+            )
+        ]
 
     def _command_line(self, width: int) -> list[Content]:
         """What was submitted, where that was told and a high pane has room for it."""
         task = self._logged
-        command = self._command_of(task) if task is not None and self.size.height >= _LINES_FOR_FILES else ""
+        command = (
+            self._command_of(task)
+            if task is not None and self.size.height >= _LINES_FOR_FILES
+            else ""
+        )
         words = clip(visible(command), max(20, width - 10))
         return [Content.assemble(("command ", "$text-muted"), words)] if words else []
 
     def _show_heading(self, row: Row) -> None:
-        """Above the end of the log whose it is and where: in a low pane only of an array, or of two streams."""
+        """Above the end of the log whose it is and where: in a low pane only of an array, or of two
+        streams.
+        """
         task, (path, _), is_whole = self._logged, self._file_shown, _is_whole_array(row)
         has_room = self.size.height >= _LINES_FOR_FILES
         files = () if task is None else self._tails.files(str(task["id"]))
@@ -426,7 +507,9 @@ class JobOverview(Vertical):
             head, path, files = "", "", ()
         else:
             head = f"Log of {visible(str(task['id']))}" if is_whole else "Log"
-        self._log_heading.show(head, files if path else (), path, self.size.width if has_room else 0)
+        self._log_heading.show(
+            head, files if path else (), path, self.size.width if has_room else 0
+        )
 
     def on_log_heading_chosen(self, event: LogHeading.Chosen) -> None:
         event.stop()
@@ -434,17 +517,31 @@ class JobOverview(Vertical):
         self._draw()
 
     def _command_of(self, row: Row) -> str:
-        """The command that submitted a job, else the file its script was read from; '' where that was not told."""
+        """The command that submitted a job, else the file its script was read from; '' where that
+        was not told.
+        """
         detail, backend = self._tails.details.get(str(row["id"])), self._session.store.backend
         if detail is None:
             return ""
-        return backend.detail.submit_line(detail.native) or backend.scripts.submitted_file(detail) or ""
+        return (
+            backend.detail.submit_line(detail.native)
+            or backend.scripts.submitted_file(detail)
+            or ""
+        )
 
     def _array_keys(self) -> Content:
         """What shows an array's tasks, and how those ended that did."""
         sign_of = cast("DashboardScreen", self.screen).key_sign_of
-        known = (("fold", "fold or unfold arrays"), ("triage", "group failures by cause"), ("detail", "full details"))
-        keys = [Content.assemble((sign_of(name), "bold"), f" {words}") for name, words in known if sign_of(name)]
+        known = (
+            ("fold", "fold or unfold arrays"),
+            ("triage", "group failures by cause"),
+            ("detail", "full details"),
+        )
+        keys = [
+            Content.assemble((sign_of(name), "bold"), f" {words}")
+            for name, words in known
+            if sign_of(name)
+        ]
         return Content.styled(" · ", "$text-muted").join(keys)
 
     def _log_content(self, row: Row, tail: LossTail | None, width: int) -> Content:
@@ -489,7 +586,9 @@ def _group_line(group: TaskGroup, width: int) -> Content:
         parts.append(f"{group.on_node} on {visible(group.node)}")
     head = f"{sign} {group.count} {state_word(group.state)}{told}"
     rest = " · ".join(["", *parts, *([visible(group.line)] if group.line else [])])
-    return Content.assemble((head, f"$state-{style_name(group.state)}"), clip(rest, max(10, width - len(head) - 2)))
+    return Content.assemble(
+        (head, f"$state-{style_name(group.state)}"), clip(rest, max(10, width - len(head) - 2))
+    )
 
 
 def job_facts(
@@ -502,7 +601,10 @@ def job_facts(
     width: int,
     has_room: bool,
 ) -> Content:
-    """State and time, what it has and uses, why it waits or how it ended, its loss. `width` is in cells."""
+    """State and time, what it has and uses, why it waits or how it ended, its loss.
+
+    `width` is in cells.
+    """
     lines = [_state_line(session, row, now), _resources(row), _reason(session, row)]
     if row.get("note"):
         lines.append(Content.assemble(("note: ", "$text-muted"), visible(str(row["note"]))))
@@ -510,19 +612,28 @@ def job_facts(
         lines.append(_usage(usage, row))
     if tail is not None:
         # Of an array the groups of its failures say why.
-        lines += [_loss(tail, width, has_room=has_room), Content() if _is_whole_array(row) else _cause(row, tail)]
+        lines += [
+            _loss(tail, width, has_room=has_room),
+            Content() if _is_whole_array(row) else _cause(row, tail),
+        ]
     return Content("\n").join(line for line in lines if line)
 
 
 def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
     state = str(row["state"])
-    parts = [Content.styled(f"{signs().states.get(state, '?')} {state_word(state)}", f"$state-{style_name(state)}")]
+    parts = [
+        Content.styled(
+            f"{signs().states.get(state, '?')} {state_word(state)}", f"$state-{style_name(state)}"
+        )
+    ]
     elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
     if _is_whole_array(row):
         parts = [Content(str(row["_states"]))]
     elif state in ACTIVE and elapsed is not None:
         if limit:
-            parts.append(Content(f"{format_span(elapsed)} of {format_span(limit)} ") + _bar(elapsed / limit))
+            parts.append(
+                Content(f"{format_span(elapsed)} of {format_span(limit)} ") + _bar(elapsed / limit)
+            )
         else:
             parts.append(Content(f"for {format_span(elapsed)}"))
         if row["ends_at"] is not None and state != JobState.SUSPENDED:
@@ -534,7 +645,9 @@ def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
             ahead = (row["_expected_start_at"] - now).total_seconds()
             when = short_instant(row["_expected_start_at"], now, session.zone)
             soon = f", in {format_duration(ahead)}" if ahead > 0 else ""
-            parts.append(Content(f"may start {when}{soon} ({session.store.backend.title}'s estimate)"))
+            parts.append(
+                Content(f"may start {when}{soon} ({session.store.backend.title}'s estimate)")
+            )
     elif state in ENDED:
         parts += [Content(visible(text)) for text in [format_end(row)] if text]
         if elapsed:
@@ -544,7 +657,9 @@ def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
 
 def _bar(share: float) -> Content:
     pieces = usage_bar(min(max(share, 0.0), 1.0), _BAR_CELLS)
-    return Content.assemble(*((text, "$text-muted" if style == MUTED else "$text-accent") for text, style in pieces))
+    return Content.assemble(
+        *((text, "$text-muted" if style == MUTED else "$text-accent") for text, style in pieces)
+    )
 
 
 def _resources(row: Row) -> Content:
@@ -600,7 +715,9 @@ def _loss(tail: LossTail, width: int, *, has_room: bool) -> Content:
 
         curve = small_curve(tail.values, max(10, width - 2), _CHART_LINES, is_ascii=is_ascii)
         return Content.assemble(name, value, "\n", ("\n".join(curve), "$text-accent"))
-    blocks = "".join(sparkline(tail.values, min(_CURVE_CELLS, max(8, width - 40)), is_ascii=is_ascii))
+    blocks = "".join(
+        sparkline(tail.values, min(_CURVE_CELLS, max(8, width - 40)), is_ascii=is_ascii)
+    )
     return Content.assemble(name, (blocks, "$text-accent"), " ", value)
 
 
@@ -612,12 +729,16 @@ def _root_cause(state: str, tail: LossTail) -> RootCause | None:
 
 
 def _cause(row: Row, tail: LossTail) -> Content:
-    """The line of the log that tells why a job failed; what just happened to be its last stands below anyway."""
+    """The line of the log that tells why a job failed; what just happened to be its last stands
+    below anyway.
+    """
     from hpcdash.domain.root_cause import Strength
 
     cause = _root_cause(row["state"], tail)
     says_why = cause is not None and cause.strength > Strength.WORDS
-    return Content.styled(cause.words, "$text-error") if cause is not None and says_why else Content()
+    return (
+        Content.styled(cause.words, "$text-error") if cause is not None and says_why else Content()
+    )
 
 
 def _strength(state: str, tail: LossTail) -> int:

@@ -119,12 +119,21 @@ class ScriptView(View):
             return
         await self._know_history()
         bar = self.screen.query_one(CommandBar)
-        bar.ask("diff", self._earlier_job() or "", sign="differs from job: ", take=self._take_other, proposed=True)
+        bar.ask(
+            "diff",
+            self._earlier_job() or "",
+            sign="differs from job: ",
+            take=self._take_other,
+            proposed=True,
+        )
 
     def _take_other(self, typed: str) -> str:
         other_id = typed.strip()
         if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
-            return f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for a task"
+            return (
+                f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for "
+                f"a task"
+            )
         start_worker(self, self._compare, other_id, exclusive=True, group="diff")
         return ""
 
@@ -132,7 +141,9 @@ class ScriptView(View):
         try:
             other = await fetch_script(self.session.store, other_id)
         except HpcdashError as error:
-            self.notify(f"job {other_id}: {visible(error.message)}", severity="warning", markup=False)
+            self.notify(
+                f"job {other_id}: {visible(error.message)}", severity="warning", markup=False
+            )
             return
         if self.script is None:
             return
@@ -147,7 +158,9 @@ class ScriptView(View):
         self.post_message(self.CrumbsChanged())
 
     async def _know_history(self) -> None:
-        """Earlier jobs are proposed from the tables that are known; one's own history is asked for once."""
+        """Earlier jobs are proposed from the tables that are known; one's own history is asked for
+        once.
+        """
         store = self.session.store
         if Kind.HISTORY in store.snapshots or Capability.HISTORY not in store.backend.capabilities:
             return
@@ -164,7 +177,9 @@ class ScriptView(View):
         number, name, user = rows[0]["_number"], rows[0]["name"], rows[0]["user"]
         earlier: list[tuple[int, str]] = []
         for table in self._tables():
-            same = pc.and_(pc.equal(table["name"], name), pc.equal(table["user"].cast(pa.string()), user))
+            same = pc.and_(
+                pc.equal(table["name"], name), pc.equal(table["user"].cast(pa.string()), user)
+            )
             found = table.filter(pc.and_(same, pc.less(table["_number"], number)))
             earlier.extend(zip(found["_number"].to_pylist(), _whole_ids(found), strict=True))
         return max(earlier, default=(0, None))[1]
@@ -236,7 +251,9 @@ class ScriptView(View):
             words, text = "the difference", "".join(f"{line.text}\n" for line in self.page.lines)
         size = len(text.encode())
         if size > _MOST_COPIED_BYTES:
-            self.notify(f"{words} is too large for a terminal's clipboard; E opens it", severity="warning")
+            self.notify(
+                f"{words} is too large for a terminal's clipboard; E opens it", severity="warning"
+            )
             return
         self.app.copy_to_clipboard(text)
         self.notify(f"copied {words}: {counted(len(text.splitlines()), 'line')}", timeout=2)
@@ -255,9 +272,14 @@ class ScriptView(View):
                 stream.write(content)
             open_outside("editor", file)
             if file.exists() and file.read_bytes() != content:
-                self.notify("what you changed was a copy, now deleted: the job's script stays as it is", timeout=8)
+                self.notify(
+                    "what you changed was a copy, now deleted: the job's script stays as it is",
+                    timeout=8,
+                )
         except OSError as error:
-            self.notify(f"no copy could be made: {error.strerror}", severity="warning", markup=False)
+            self.notify(
+                f"no copy could be made: {error.strerror}", severity="warning", markup=False
+            )
         finally:
             file.unlink(missing_ok=True)
 
@@ -282,8 +304,12 @@ class ScriptView(View):
         if self._searched and page.matches:
             parts.append(f"{self._searched}: {page.current + 1} of {len(page.matches)}")
         if self.other_id is not None:
-            counts = [sum(line.kind == kind for line in page.lines) for kind in ("removed", "added")]
-            parts.append(f"- {counts[0]} of job {self.other_id}   + {counts[1]} of job {self.job_id}")
+            counts = [
+                sum(line.kind == kind for line in page.lines) for kind in ("removed", "added")
+            ]
+            parts.append(
+                f"- {counts[0]} of job {self.other_id}   + {counts[1]} of job {self.job_id}"
+            )
             parts.append("esc shows the script again")
         else:
             parts.append(self.script.source)
@@ -310,12 +336,19 @@ class ScriptView(View):
     def _tables(self) -> list[pa.Table]:
         store = self.session.store
         kinds = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
-        return [table for kind in kinds if kind in store.snapshots and (table := store.table(kind)) is not None]
+        return [
+            table
+            for kind in kinds
+            if kind in store.snapshots and (table := store.table(kind)) is not None
+        ]
 
 
 def _whole_ids(table: pa.Table) -> list[str]:
     """The ids of some jobs, an array's number for its tasks, which share its script."""
-    return [array or job for array, job in zip(table["array_id"].to_pylist(), table["id"].to_pylist(), strict=True)]
+    return [
+        array or job
+        for array, job in zip(table["array_id"].to_pylist(), table["id"].to_pylist(), strict=True)
+    ]
 
 
 def _has_server(job_id: str) -> bool:
@@ -328,4 +361,6 @@ def _as_utf8(text: str) -> str:
 
 
 def _file_word(text: str) -> str:
-    return "".join(letter for letter in text if letter.isascii() and (letter.isalnum() or letter in "_-"))[:40]
+    return "".join(
+        letter for letter in text if letter.isascii() and (letter.isalnum() or letter in "_-")
+    )[:40]

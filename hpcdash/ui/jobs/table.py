@@ -54,7 +54,11 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
     if row.get("_fold") in (FOLDED, UNFOLDED) and row.get("_states"):
         return cells.text_cell(row["_states"], row)
     if state in ACTIVE:
-        if row["node_list"] is None and row["array_id"] is not None and row["id"] == row["array_id"]:
+        if (
+            row["node_list"] is None
+            and row["array_id"] is not None
+            and row["id"] == row["array_id"]
+        ):
             # PBS's list of everyone's jobs has an array in one row: how many tasks run, not where.
             return f"{row['_tasks']} running"
         if row["reason"] and state == JobState.RUNNING:
@@ -67,8 +71,12 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
     return cells.text_cell(row["reason"], row) if row["reason"] else ""
 
 
-def id_cell(value: str | None, row: cells.RowContext, ending: str = "", beginning: str = "") -> cells.Cell:
-    """The id without `beginning` and `ending`, with what of an array it is: a folded one, an open one, a task of it."""
+def id_cell(
+    value: str | None, row: cells.RowContext, ending: str = "", beginning: str = ""
+) -> cells.Cell:
+    """The id without `beginning` and `ending`, with what of an array it is: a folded one, an open
+    one, a task of it.
+    """
     fold = row.get("_fold") or PLAIN
     if fold in (FOLDED, UNFOLDED):
         sign = "+" if fold == FOLDED else "-"
@@ -86,7 +94,9 @@ def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def running_elapsed_cell(age_seconds: Callable[[], float]) -> cells.CellFunction:
-    """How long it has run by now: `age_seconds` ago it was what the row says, and a running job has gone on since."""
+    """How long it has run by now: `age_seconds` ago it was what the row says, and a running job has
+    gone on since.
+    """
 
     def elapsed(value: int | None, row: cells.RowContext) -> cells.Cell:
         if value is not None and row["state"] == JobState.RUNNING:
@@ -118,7 +128,19 @@ class JobsView(TableView):
     """
     NAME = "jobs"
     IDENTITY = "_row_id"
-    DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "elapsed", "left", "nodes", "cpus", "gpus", "where")
+    DEFAULT_COLUMNS = (
+        "id",
+        "name",
+        "user",
+        "queue",
+        "state",
+        "elapsed",
+        "left",
+        "nodes",
+        "cpus",
+        "gpus",
+        "where",
+    )
 
     # What runs comes first; within a state the scheduler's own order stays.
     DEFAULT_SORT = "state"
@@ -146,11 +168,14 @@ class JobsView(TableView):
         self._shows_overview = has_overview
         # What part of the view the overview has, in percent.
         self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
-        # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
+        # Arrays that differ from the others: open ones while all are folded, closed ones while all
+        # are open.
         self._exceptions: frozenset[str] = frozenset(folds)
         super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
         # One that cannot be read any more is left out.
-        self._has_kept_filter = bool(kept_filter) and not self.filter_text and self.try_filter(kept_filter) is None
+        self._has_kept_filter = (
+            bool(kept_filter) and not self.filter_text and self.try_filter(kept_filter) is None
+        )
 
     def on_mount(self) -> None:
         if self._has_kept_filter:
@@ -190,15 +215,21 @@ class JobsView(TableView):
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {
             "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
-            "pinned": Column("pinned", "PIN", 3, "left", 3, lambda value, row: "*" if value else ""),
+            "pinned": Column(
+                "pinned", "PIN", 3, "left", 3, lambda value, row: "*" if value else ""
+            ),
             "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
-            "note": Column("note", "NOTE", 8, "left", 4, lambda value, row: value or "", longest=24),
+            "note": Column(
+                "note", "NOTE", 8, "left", 4, lambda value, row: value or "", longest=24
+            ),
             "user": Column("user", "USER", 5, "left", 2, text, longest=12),
             "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
             "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, running_elapsed_cell(self._age_seconds)),
+            "elapsed": Column(
+                "elapsed_seconds", "ELAPSED", 8, "right", 2, running_elapsed_cell(self._age_seconds)
+            ),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, duration),
             "left": Column("ends_at", "LEFT", 8, "right", 3, left_cell(self.now)),
             "nodes": Column("nodes", "N", 4, "right", 7, count),
@@ -214,7 +245,9 @@ class JobsView(TableView):
             "ends": Column("ends_at", "ENDS", 10, "right", 7, instant),
             "starts": Column("_expected_start_at", "STARTS", 10, "right", 7, instant),
             "dependency": Column("dependency", "DEPENDENCY", 20, "left", 9, text),
-            "loss": Column(_LOSS, "LOSS", 18, "left", 4, lambda value, row: self._losses.cell(value, row)),
+            "loss": Column(
+                _LOSS, "LOSS", 18, "left", 4, lambda value, row: self._losses.cell(value, row)
+            ),
             "comment": Column("comment", "COMMENT", 20, "left", 9, text),
             "work_dir": Column("work_dir", "DIRECTORY", 24, "left", 9, text),
         }
@@ -236,13 +269,19 @@ class JobsView(TableView):
         return self.query_one(JobOverview)
 
     def on_resize(self) -> None:
-        """The overview stands beside the table where that is wide, under it where it is high, or nowhere."""
+        """The overview stands beside the table where that is wide, under it where it is high, or
+        nowhere.
+        """
         columns, lines = self.app.size
         is_beside = columns >= _BESIDE_COLUMNS
         self.set_class(is_beside, "-beside")
         share = f"{self._overview_share}%"
-        self.overview.styles.width, self.overview.styles.height = (share, "100%") if is_beside else ("100%", share)
-        self.overview.display = self._shows_overview and columns >= LEAST_COLUMNS and lines >= LEAST_LINES
+        self.overview.styles.width, self.overview.styles.height = (
+            (share, "100%") if is_beside else ("100%", share)
+        )
+        self.overview.display = (
+            self._shows_overview and columns >= LEAST_COLUMNS and lines >= LEAST_LINES
+        )
         if self.overview.has_focus_within and not self.overview.display:
             self.take_focus()
         self._point_overview()
@@ -265,7 +304,9 @@ class JobsView(TableView):
     def _known_exceptions(self) -> tuple[str, ...]:
         """Arrays folded unlike the rest that still exist; all of them if there is no list."""
         table = self.source() if self._exceptions else None
-        known = self._exceptions if table is None else frozenset(table["array_id"].unique().to_pylist())
+        known = (
+            self._exceptions if table is None else frozenset(table["array_id"].unique().to_pylist())
+        )
         return tuple(sorted(self._exceptions & known))
 
     def do_overview(self) -> None:
@@ -273,7 +314,10 @@ class JobsView(TableView):
         self._shows_overview = not self._shows_overview
         self.on_resize()
         if self._shows_overview and not self.overview.display:
-            self.notify(f"the overview needs a terminal of {LEAST_COLUMNS}×{LEAST_LINES}", severity="warning")
+            self.notify(
+                f"the overview needs a terminal of {LEAST_COLUMNS}×{LEAST_LINES}",
+                severity="warning",
+            )
 
     def do_larger_overview(self) -> None:
         """Give the overview more of the view."""
@@ -342,7 +386,8 @@ class JobsView(TableView):
             if beginning := shared_beginning(table["id"]):
                 column = replace(column, cell=partial(id_cell, ending=ending, beginning=beginning))
             return fitted(column, table, extra=-len(ending) - len(beginning))
-        # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a task's, its indent.
+        # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a
+        # task's, its indent.
         folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
         indent_cells = 2
         if self._fold_all and not self._exceptions:
@@ -350,8 +395,12 @@ class JobsView(TableView):
             # Of an array in one row that row is shown, with the range of its tasks.
             counts = pc.value_counts(table["array_id"])
             alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
-            table = table.filter(pc.or_(pc.is_null(table["array_id"]), pc.is_in(table["array_id"], alone)))
-        longest = max(folded.longest, fitted(column, table, extra=indent_cells - len(ending)).longest)
+            table = table.filter(
+                pc.or_(pc.is_null(table["array_id"]), pc.is_in(table["array_id"], alone))
+            )
+        longest = max(
+            folded.longest, fitted(column, table, extra=indent_cells - len(ending)).longest
+        )
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
@@ -362,7 +411,9 @@ class JobsView(TableView):
             return arrays.fold(table, self._exceptions, sort)
         if not self._exceptions:
             return arrays.fold(table, None, sort)
-        known = frozenset(name for name in table["array_id"].unique().to_pylist() if name is not None)
+        known = frozenset(
+            name for name in table["array_id"].unique().to_pylist() if name is not None
+        )
         return arrays.fold(table, known - self._exceptions, sort)
 
     def placeholder(self) -> str:
@@ -390,7 +441,10 @@ class JobsView(TableView):
         self.reload()
 
     def do_fold(self) -> None:
-        """Fold or unfold all arrays; enter does it for one. The cursor of a task that folds goes to its array."""
+        """Fold or unfold all arrays; enter does it for one.
+
+        The cursor of a task that folds goes to its array.
+        """
         row = self.rows.cursor_row
         self._fold_all = bool(self._exceptions) or not self._fold_all
         self._exceptions = frozenset()
@@ -423,17 +477,29 @@ class JobsView(TableView):
         return row_ranks(self.rows.cursor_row, is_training=self.overview.shows_training)
 
     def targets(self) -> Targets:
-        """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""
+        """Marked rows, shown or not; of a folded array all of it, or where a filter hides some,
+        those that match.
+        """
         table = self.source()
-        wanted = self.rows.marked or {row_id for row_id in (self.rows.cursor_id,) if row_id is not None}
+        wanted = self.rows.marked or {
+            row_id for row_id in (self.rows.cursor_id,) if row_id is not None
+        }
         if table is None or not wanted:
             return Targets()
-        arrays_wanted = {row_id.removesuffix("[]"): row_id for row_id in wanted if row_id.endswith("[]")}
-        is_meant = pc.or_(_is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_wanted))
+        arrays_wanted = {
+            row_id.removesuffix("[]"): row_id for row_id in wanted if row_id.endswith("[]")
+        }
+        is_meant = pc.or_(
+            _is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_wanted)
+        )
         meant = table.filter(pc.fill_null(is_meant, False))
         # Rows of arrays that a filter hides, where it shows some of the same array.
         shown = set(self.matched(meant)["id"].to_pylist())
-        partly = {row["array_id"] for row in meant.select(["id", "array_id"]).to_pylist() if row["id"] in shown}
+        partly = {
+            row["array_id"]
+            for row in meant.select(["id", "array_id"]).to_pylist()
+            if row["id"] in shown
+        }
         whole: dict[str, bool] = {}
         rows: list[dict[str, Any]] = []
         found: set[str] = set()
@@ -454,7 +520,8 @@ class JobsView(TableView):
 
     def reload(self) -> None:
         super().reload()
-        # A job that left the list cannot be acted on: its mark would take the next key all the same.
+        # A job that left the list cannot be acted on: its mark would take the next key all the
+        # same.
         if self.is_live and self.rows.marked and self.source() is not None:
             gone = self.targets().missing
             self.rows.unmark(mark for job_id in gone for mark in (job_id, f"{job_id}[]"))
@@ -473,7 +540,9 @@ def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:
     return ("", cells.MUTED) if value == 0 else cells.count_cell(value, row)
 
 
-def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, names_policy: bool = True) -> str:
+def job_hint(
+    session: ClusterSession, row: Mapping[str, Any], now: datetime, *, names_policy: bool = True
+) -> str:
     """One line on a job: why it waits and when it may start, or how it ended.
 
     `names_policy`: with the site's rule that it waits for.
@@ -482,7 +551,10 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, 
     state, reason = str(row["state"]), row["reason"]
     if row.get("_fold") in (FOLDED, UNFOLDED):
         opens = "shows" if row["_fold"] == FOLDED else "hides"
-        return f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter {opens} its tasks"
+        return (
+            f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter "
+            f"{opens} its tasks"
+        )
     parts = [f"{row['id']} {row['name'] or ''}".strip()]
     words = backend.reasons.explain(row)
     if state in WAITING:

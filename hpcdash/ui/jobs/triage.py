@@ -1,4 +1,6 @@
-"""Ended tasks of an array, or workers of a job, by how they ended: same state, exit, last words; failures first."""
+"""Ended tasks of an array, or workers of a job, by how they ended: same state, exit, last words;
+failures first.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,10 @@ class TriageView(ReadTableView):
 
     def _group_row(self, group: TaskGroup) -> dict[str, Any]:
         row_id = _group_id(group)
-        counted = [f"{name} {count}" if len(group.nodes) > 1 else name for name, count in group.nodes[:_MOST_NODES]]
+        counted = [
+            f"{name} {count}" if len(group.nodes) > 1 else name
+            for name, count in group.nodes[:_MOST_NODES]
+        ]
         more = f" +{len(group.nodes) - _MOST_NODES}" if len(group.nodes) > _MOST_NODES else ""
         return {
             "_id": row_id,
@@ -169,7 +174,9 @@ class TriageView(ReadTableView):
             "tasks": Column("tasks", "TASKS", 10, "left", 0, tasks_cell, flexible=True, longest=20),
             "exit": Column("exit_code", "EXIT", 11, "left", 2, exit_cell),
             "line": Column("name", "LAST WORDS", 30, "left", 0, line_cell, flexible=True),
-            "nodes": Column("node", "NODES", 8, "left", 3, cells.text_cell, flexible=True, longest=18),
+            "nodes": Column(
+                "node", "NODES", 8, "left", 3, cells.text_cell, flexible=True, longest=18
+            ),
         }
 
     def catalogue(self) -> Mapping[str, Column]:
@@ -188,13 +195,18 @@ class TriageView(ReadTableView):
         for kind in (Kind.MINE, Kind.EVERYONE):
             if kind in store.snapshots and (table := store.table(kind)) is not None:
                 rows = table.filter(pc.fill_null(pc.equal(table["array_id"], self.array_id), False))
-                for job_id, state in zip(rows["id"].to_pylist(), rows["state"].to_pylist(), strict=True):
+                for job_id, state in zip(
+                    rows["id"].to_pylist(), rows["state"].to_pylist(), strict=True
+                ):
                     seen.setdefault(job_id, state)
         return seen
 
     def _read_more(self) -> None:
         self._read_at = self.session.store.clock.now()
-        self._open, marked = self._as_grouped_now(self._open), self._as_grouped_now(self.rows.marked)
+        self._open, marked = (
+            self._as_grouped_now(self._open),
+            self._as_grouped_now(self.rows.marked),
+        )
         if marked != self.rows.marked:
             self.rows.clear_marks()
             self.rows.mark_all(marked)
@@ -203,10 +215,15 @@ class TriageView(ReadTableView):
 
     def _member_ids(self) -> dict[str, frozenset[str]]:
         groups = self.triage.groups if self.triage is not None else ()
-        return {_group_id(group): frozenset(member.job_id for member in group.members) for group in groups}
+        return {
+            _group_id(group): frozenset(member.job_id for member in group.members)
+            for group in groups
+        }
 
     def _as_grouped_now(self, row_ids: frozenset[str]) -> frozenset[str]:
-        """Rows that were groups before their logs were read: the groups that their tasks are in now."""
+        """Rows that were groups before their logs were read: the groups that their tasks are in
+        now.
+        """
         now = self._member_ids()
         kept = {row_id for row_id in row_ids if row_id in now or row_id not in self._members}
         moved = frozenset().union(*(self._members[row_id] for row_id in row_ids - kept))
@@ -237,14 +254,24 @@ class TriageView(ReadTableView):
     def hint(self) -> str:
         parts = [*(self.triage.notes if self.triage is not None else ()), super().hint()]
         if self.is_live and (rows := self.rows_to_submit()):
-            whose = "the marked" if self.rows.marked else "this cause" if self._pointed_cause() else "the failed"
+            whose = (
+                "the marked"
+                if self.rows.marked
+                else "this cause"
+                if self._pointed_cause()
+                else "the failed"
+            )
             parts.insert(0, f"R submits {whose} again: {count_jobs(rows)}")
         return "  ·  ".join(part for part in parts if part)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        words = format_exit(row["state"], row["exit_code"], row["exit_signal"]) or state_word(row["state"])
+        words = format_exit(row["state"], row["exit_code"], row["exit_signal"]) or state_word(
+            row["state"]
+        )
         if row["_fold"] == TASK:
-            return "  ·  ".join(part for part in (f"{row['id']}: {words}", row["name"] or "") if part)
+            return "  ·  ".join(
+                part for part in (f"{row['id']}: {words}", row["name"] or "") if part
+            )
         group = self._group(row["_id"])
         kind = "worker" if self.are_workers else "task"
         parts = [f"{counted(group.count, kind)}: {words}"] if group is not None else []
@@ -264,7 +291,9 @@ class TriageView(ReadTableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """A group's tasks are shown or hidden; a task is opened."""
         if row["_fold"] == TASK:
-            self.post_message(self.Wanted("job", job_id=self.array_id if self.are_workers else row["id"]))
+            self.post_message(
+                self.Wanted("job", job_id=self.array_id if self.are_workers else row["id"])
+            )
             return
         self._open = self._open ^ {row_id}
         self.reload()
@@ -290,8 +319,9 @@ class TriageView(ReadTableView):
         return Targets(tuple(str(row["id"]) for row in rows), rows)
 
     def rows_to_submit(self) -> tuple[Row, ...]:
-        """The tasks of the marked rows; with none marked those of the cause, or the task, that is pointed at, else all
-        that failed. Workers cannot be resubmitted."""
+        """The tasks of the marked rows; with none marked those of the cause, or the task, that is
+        pointed at, else all that failed. Workers cannot be resubmitted.
+        """
         if self.are_workers:
             return ()
         if wanted := self.rows.marked or self._pointed_cause():
@@ -302,7 +332,9 @@ class TriageView(ReadTableView):
         """The row that the cursor was put on, where it stands for tasks that failed."""
         row_id = self.rows.cursor_id if self.rows.cursor_moves else None
         failed = {row["id"] for row in (self.triage.failed_rows if self.triage is not None else ())}
-        is_failed = row_id is not None and any(row["id"] in failed for row in self._rows_of({row_id}))
+        is_failed = row_id is not None and any(
+            row["id"] in failed for row in self._rows_of({row_id})
+        )
         return frozenset({row_id}) if row_id is not None and is_failed else frozenset()
 
     def _rows_of(self, row_ids: frozenset[str] | set[str]) -> tuple[Row, ...]:
@@ -331,7 +363,9 @@ class TriageView(ReadTableView):
         """The tasks and what was said last."""
         row = self.rows.cursor_row
         if row is not None:
-            words = f"{with_tasks(self.array_id, parse_tasks(row['tasks']))} {row['name'] or ''}".strip()
+            words = (
+                f"{with_tasks(self.array_id, parse_tasks(row['tasks']))} {row['name'] or ''}"
+            ).strip()
             self.app.copy_to_clipboard(words)
             self.notify(f"copied {visible(words[:60])}", markup=False)
 

@@ -1,16 +1,19 @@
-"""Finds what to colour in a log line that has no colours of its own: levels, tracebacks, numbers, NaN, paths."""
+"""Finds what to colour in a log line that has no colours of its own: levels, tracebacks, numbers,
+NaN, paths.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-# Log formats put the level after a timestamp and a logger's name; further on the same word is part of the message.
+# Log formats put the level after a timestamp and a logger's name; further on the same word is part
+# of the message.
 _LEVEL_WITHIN = 160
 _LEVELS = frozenset({"error", "warning", "note", "debug"})
 
-# Each alternative is linear: its repeats cannot match what follows them, and a lookbehind keeps it from starting twice
-# in one word.
+# Each alternative is linear: its repeats cannot match what follows them, and a lookbehind keeps it
+# from starting twice in one word.
 _TOKEN = re.compile(
     r"(?P<path>\b(?:https?|ftp|s3|gs|file)://[^\s\"'<>)\]]+|(?<![\w./~])(?:~|\.{1,2})?(?:/[\w.@%+=-]+){2,}/?)"
     r"|(?P<time>(?<![\w.-])\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)?(?!\w)"
@@ -26,11 +29,13 @@ _TOKEN = re.compile(
 # What torchrun and `srun --label` put before a line: `[rank0]:`, `3:`.
 _PREFIX = r"(?:\[?[\w ]{1,16}\]?: ?)?"
 _TRACEBACK = re.compile(
-    _PREFIX + r"(?:Traceback \(most recent call last\):|(?:During handling of|The above exception) .*)"
+    _PREFIX
+    + r"(?:Traceback \(most recent call last\):|(?:During handling of|The above exception) .*)"
 )
 _FRAME = re.compile(_PREFIX + r' {2,8}File "(?P<path>[^"]{1,1000})", line (?P<number>\d{1,9})')
 _EXCEPTION = re.compile(
-    _PREFIX + r"(?P<error>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit|Killed)\b)(?=:|$)"
+    _PREFIX
+    + r"(?P<error>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit|Killed)\b)(?=:|$)"
 )
 # Start, end and the name of a style.
 Highlight = tuple[int, int, str]
@@ -38,7 +43,9 @@ Highlight = tuple[int, int, str]
 
 @lru_cache(maxsize=2048)
 def highlights(text: str, is_beginning: bool = True) -> tuple[Highlight, ...]:
-    """The parts of a piece of a line to colour, in order; none overlap. Time grows with the length of the piece.
+    """The parts of a piece of a line to colour, in order; none overlap.
+
+    Time grows with the length of the piece.
 
     Levels, tracebacks and exceptions count only in the piece a line begins with.
     """
@@ -54,7 +61,11 @@ def highlights(text: str, is_beginning: bool = True) -> tuple[Highlight, ...]:
             start = opening.end()
     for match in _TOKEN.finditer(text, start):
         kind = match.lastgroup or ""
-        is_first_level = is_beginning and match.start() <= _LEVEL_WITHIN and not any(one[2] in _LEVELS for one in found)
+        is_first_level = (
+            is_beginning
+            and match.start() <= _LEVEL_WITHIN
+            and not any(one[2] in _LEVELS for one in found)
+        )
         if kind not in _LEVELS or is_first_level:
             found.append((match.start(), match.end(), kind))
     return tuple(found)

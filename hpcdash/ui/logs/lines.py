@@ -142,21 +142,29 @@ class LogLines(Widget, can_focus=True):
             # One letter more on either side: one that is two cells wide may be cut in half there.
             first = max(0, letter_at(text, left) - 1) if left else 0
             last = min(len(text), letter_at(text, left + width) + 1)
-        spans = line.spans[max(0, bisect_right(line.spans, (first,)) - 1) : bisect_right(line.spans, (last,))]
+        spans = line.spans[
+            max(0, bisect_right(line.spans, (first,)) - 1) : bisect_right(line.spans, (last,))
+        ]
         colours = [(one.start, one.end, _style_named(one.style)) for one in spans]
         if not line.spans:
             colours = self._highlights(text, first, last)
         matches = self._matches(placed.row, text, first, last)
-        base = self._style("pointed" if viewport.window.rows[placed.row].offset == self.pointed else "")
+        base = self._style(
+            "pointed" if viewport.window.rows[placed.row].offset == self.pointed else ""
+        )
         strip = Strip(_segments(text, first, last, colours, matches, base))
         if viewport.wrap:
             return strip.crop_extend(0, width, base)
         skipped = left - Strip([Segment(text[:first])]).cell_length if left else 0
         cut = strip.crop_extend(skipped, skipped + width, base)
         if first > 0 or skipped > 0:
-            cut = Strip.join([Strip([Segment(_more_sign(before=True), self._style("more"))]), cut.crop(1)])
+            cut = Strip.join(
+                [Strip([Segment(_more_sign(before=True), self._style("more"))]), cut.crop(1)]
+            )
         if last < len(text) or strip.cell_length - skipped > width:
-            cut = Strip.join([cut.crop(0, width - 1), Strip([Segment(_more_sign(), self._style("more"))])])
+            cut = Strip.join(
+                [cut.crop(0, width - 1), Strip([Segment(_more_sign(), self._style("more"))])]
+            )
         return cut
 
     def _highlights(self, text: str, first: int, last: int) -> list[Part]:
@@ -165,7 +173,10 @@ class LogLines(Widget, can_focus=True):
             return []
         begin = max(0, first - _HIGHLIGHT_MARGIN)
         found = highlights(text[begin : last + _HIGHLIGHT_MARGIN], begin == 0)
-        return [(begin + start, begin + end, self._style(name, partial=True)) for start, end, name in found]
+        return [
+            (begin + start, begin + end, self._style(name, partial=True))
+            for start, end, name in found
+        ]
 
     def _matches(self, row: int, text: str, first: int, last: int) -> list[Part]:
         if self.wanted is None:
@@ -195,7 +206,9 @@ class LogLines(Widget, can_focus=True):
 def _segments(
     text: str, first: int, last: int, below: Sequence[Part], above: Sequence[Part], base: Style
 ) -> list[Segment]:
-    """The letters from `first` to `last`, cut where styles change; the parts of each kind are in order."""
+    """The letters from `first` to `last`, cut where styles change; the parts of each kind are in
+    order.
+    """
     cuts = {first, last}
     for start, end, _ in itertools.chain(below, above):
         cuts |= {min(max(start, first), last), min(max(end, first), last)}

@@ -1,4 +1,7 @@
-"""A stream of a job that one can search, and go through by time and by line. Knows of the job only what it is told."""
+"""A stream of a job that one can search, and go through by time and by line.
+
+Knows of the job only what it is told.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class LogPane(LogReading):
         return said
 
     def clear(self) -> bool:
-        """What esc clears: a search that runs, then what was searched for; False where there is neither."""
+        """What esc clears: a search that runs, then what was searched for; False where there is
+        neither.
+        """
         if self._doing:
             self._end_work()
             return True
@@ -44,7 +49,9 @@ class LogPane(LogReading):
         return False
 
     def search(self, text: str) -> None:
-        """Mark a text and go to a match: one on the screen, else the nearest before the end or after one's place."""
+        """Mark a text and go to a match: one on the screen, else the nearest before the end or
+        after one's place.
+        """
         self.search_text = text
         self._found, self._found_at = "", None
         lines = self.lines
@@ -63,7 +70,11 @@ class LogPane(LogReading):
     def _matches_on_screen(self) -> list[int]:
         wanted = self.lines.wanted
         rows = dict.fromkeys(placed.row for placed in self.viewport.placed())
-        return [self.window.rows[row].offset for row in rows if wanted and wanted.search(self.viewport.line(row).text)]
+        return [
+            self.window.rows[row].offset
+            for row in rows
+            if wanted and wanted.search(self.viewport.line(row).text)
+        ]
 
     def _at_match(self, offset: int) -> None:
         self._found_at = offset
@@ -102,7 +113,12 @@ class LogPane(LogReading):
     async def _search(self, start: int, backwards: bool) -> str:
         wanted, size = self.search_text, max(self.window.look.size, self.window.end)
         found = await find_text(
-            self.window.file, wanted, start, size, backwards=backwards, said=self._share("searching …")
+            self.window.file,
+            wanted,
+            start,
+            size,
+            backwards=backwards,
+            said=self._share("searching …"),
         )
         if found is None:
             return "not found"
@@ -139,7 +155,9 @@ class LogPane(LogReading):
         """Find out which line of the file the first one on the screen is."""
         if self.window.rows:
             placed = self.viewport.placed()
-            self._work("counting lines …, esc stops", self._count, self.window.rows[placed[0].row].offset)
+            self._work(
+                "counting lines …, esc stops", self._count, self.window.rows[placed[0].row].offset
+            )
 
     async def _count(self, offset: int) -> str:
         if self.window.begins_the_file:
@@ -153,7 +171,9 @@ class LogPane(LogReading):
         return ""
 
     def open_outside(self) -> None:
-        """Open the file in the person's pager: itself where it is on this machine, else a copy of its end."""
+        """Open the file in the person's pager: itself where it is on this machine, else a copy of
+        its end.
+        """
         if self.path:
             self._work("fetching …, esc stops", self._open_outside)
 

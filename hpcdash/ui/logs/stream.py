@@ -35,15 +35,18 @@ from hpcdash.ui.workers import start_worker
 _SIDEWAYS_CELLS = 16
 # Up to here lines are read within a frame, whatever is in them.
 _READ_AT_ONCE_BYTES = 1 << 16
-# Between two looks: while it grows, at most, and how much longer for each look that showed nothing new.
+# Between two looks: while it grows, at most, and how much longer for each look that showed nothing
+# new.
 _SHORTEST_SECONDS = 0.5
 _LONGEST_SECONDS = 4.0
 _SLOWER = 1.25
 # Looks take no more than a third of the line's time.
 _LINE_SHARE = 3.0
-# Rows that are held ahead of the screen; fewer than half of those held on either side, so that reading comes to an end.
+# Rows that are held ahead of the screen; fewer than half of those held on either side, so that
+# reading comes to an end.
 _AHEAD_ROWS = HELD_ROWS // 8
-# A log that had nothing for so long is said to be still; training writes a line more often than that.
+# A log that had nothing for so long is said to be still; training writes a line more often than
+# that.
 STILL_SECONDS = 10.0
 # Words, and their style.
 Part = tuple[str, str]
@@ -52,7 +55,8 @@ Part = tuple[str, str]
 class LogReading(Vertical):
     """Follows one file while it is shown. `path` None: `words` say why there is none.
 
-    `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its end.
+    `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its
+    end.
     """
 
     DEFAULT_CSS = """
@@ -142,11 +146,15 @@ class LogReading(Vertical):
                 self._error(error)
             looked = began
             least_seconds = self.window.file.pause_seconds
-            await self._pace.rest(self._pace.pause_after(is_new, time.monotonic() - began, least_seconds))
+            await self._pace.rest(
+                self._pace.pause_after(is_new, time.monotonic() - began, least_seconds)
+            )
 
     @property
     def _is_shown(self) -> bool:
-        return self.is_attached and all(node.display for node in self.ancestors_with_self if hasattr(node, "display"))
+        return self.is_attached and all(
+            node.display for node in self.ancestors_with_self if hasattr(node, "display")
+        )
 
     async def _read_new(self, seconds: float) -> bool:
         """Read what is new where one follows, else see what became of the file."""
@@ -188,7 +196,12 @@ class LogReading(Vertical):
 
     def move(self, lines: int) -> None:
         """So many lines down, or up; down at the very end follows it."""
-        if lines > 0 and not self.viewport.following and self.viewport.is_at_last and self.window.ends_the_file:
+        if (
+            lines > 0
+            and not self.viewport.following
+            and self.viewport.is_at_last
+            and self.window.ends_the_file
+        ):
             self.set_following(True)
             return
         self.viewport.move(lines)
@@ -232,9 +245,13 @@ class LogReading(Vertical):
         self._jump(int(self.window.look.size * percent / 100))
 
     def _jump(self, offset: int, *, above: int = 0) -> None:
-        """To the row of an offset, with so many lines above it; read it first where it is not held."""
+        """To the row of an offset, with so many lines above it; read it first where it is not
+        held.
+        """
         self.viewport.stay()
-        if self.window.start <= offset < self.window.end or (offset == 0 and self.window.begins_the_file):
+        if self.window.start <= offset < self.window.end or (
+            offset == 0 and self.window.begins_the_file
+        ):
             self._arrive(offset, above)
         else:
             self._work("reading …", self._read_and_jump, offset, above)
@@ -269,7 +286,9 @@ class LogReading(Vertical):
         self._read_ahead()
 
     def _redraw(self) -> None:
-        """Draw what is on the screen now; where its lines are very long they are read in a thread first."""
+        """Draw what is on the screen now; where its lines are very long they are read in a thread
+        first.
+        """
         unread = self.viewport.unread()
         if sum(len(row.content) for row in unread) <= _READ_AT_ONCE_BYTES:
             self.lines.redraw()
@@ -280,7 +299,9 @@ class LogReading(Vertical):
     async def _draw(self, unread: list[LogRow]) -> None:
         while unread:
             # One after the other: keys take their turns between them.
-            self.viewport.keep([(unread[0], await asyncio.to_thread(shown_line, unread[0].content))])
+            self.viewport.keep(
+                [(unread[0], await asyncio.to_thread(shown_line, unread[0].content))]
+            )
             unread = self.viewport.unread()
         self._drawing = False
         self._redraw()
@@ -327,7 +348,9 @@ class LogReading(Vertical):
         try:
             self._found = await work(*arguments)
         except (UnreachableError, CommandTimedOut) as error:
-            self._found = "it took too long" if isinstance(error, CommandTimedOut) else "the line failed"
+            self._found = (
+                "it took too long" if isinstance(error, CommandTimedOut) else "the line failed"
+            )
             self._error(error)
         self._doing = ""
         self._moved()
@@ -351,7 +374,11 @@ class LogReading(Vertical):
         if ended := job_note(self.row, self._now(), self.session.zone):
             notes.append(ended)
         has_rows = bool(self.window.rows)
-        words = notes if self._opened or not self.path or self.window.looked_at is not None else ["opening …"]
+        words = (
+            notes
+            if self._opened or not self.path or self.window.looked_at is not None
+            else ["opening …"]
+        )
         if not has_rows and list(self.lines.words) != words:
             self.lines.words = words
             self._redraw()
@@ -414,12 +441,18 @@ class LogPace:
         await self._wake.wait()
 
     def pause_after(self, is_new: bool, took_seconds: float, least_seconds: float) -> float:
-        """How many seconds to rest after a look that took so long, and showed something new or did not."""
-        self._pause_seconds = _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
+        """How many seconds to rest after a look that took so long, and showed something new or did
+        not.
+        """
+        self._pause_seconds = (
+            _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
+        )
         return max(self._pause_seconds, least_seconds, _LINE_SHARE * took_seconds)
 
     async def rest(self, seconds: float) -> None:
-        """Wait until something is wanted; longer without focus, but no longer than `seconds` once it is back."""
+        """Wait until something is wanted; longer without focus, but no longer than `seconds` once
+        it is back.
+        """
         rested = 0.0
         poller = self._poller
         while rested < seconds * (1.0 if poller.focused else poller.pace.unfocused_factor):
@@ -433,7 +466,9 @@ class LogPace:
 
 
 class LineNumber:
-    """The number of one row of a window among the lines of its file, and so of all rows held together with it."""
+    """The number of one row of a window among the lines of its file, and so of all rows held
+    together with it.
+    """
 
     def __init__(self, window: LogWindow) -> None:
         self._window = window
@@ -448,7 +483,9 @@ class LineNumber:
         self._known = None
 
     def of_row(self, row: int) -> int | None:
-        """The number of a row by its place in the window's rows; None where it is not known, or no longer."""
+        """The number of a row by its place in the window's rows; None where it is not known, or no
+        longer.
+        """
         if self._known is None:
             return None
         offset, number = self._known
@@ -477,13 +514,21 @@ def wanted_side(window: LogWindow, viewport: Viewport) -> int:
     if (viewport.owed < 0 or (viewport.owed == 0 and is_near_first)) and not window.begins_the_file:
         return -1
     after_bytes = window.end - window.rows[last].end
-    if len(window.rows) - last <= _AHEAD_ROWS and after_bytes < PAGE_BYTES // 2 and not window.ends_the_file:
+    if (
+        len(window.rows) - last <= _AHEAD_ROWS
+        and after_bytes < PAGE_BYTES // 2
+        and not window.ends_the_file
+    ):
         return 1
     return 0
 
 
-def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None) -> list[str]:
-    """What is to be said of the file itself: that it is not there and why, empty, or another than before."""
+def file_notes(
+    window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None
+) -> list[str]:
+    """What is to be said of the file itself: that it is not there and why, empty, or another than
+    before.
+    """
     look, happened = window.look, window.happened
     notes = []
     if happened is not None:
@@ -492,7 +537,8 @@ def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: st
             case Event.DELETED if window.file.host:
                 read = "; what was read is shown" if window.rows else ""
                 notes.append(
-                    f"is no longer on {window.file.host} since {when}: it goes where it stays as the job ends{read}"
+                    f"is no longer on {window.file.host} since {when}: it goes where it stays as "
+                    f"the job ends{read}"
                 )
             case Event.DELETED:
                 read = "what was read is shown; " if window.rows else ""
@@ -518,7 +564,11 @@ def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: st
         else:
             notes.append(look.problem)
     elif look.is_there and look.size == 0:
-        notes.append("is empty; q goes back" if state in ENDED else "is empty so far; new lines appear by themselves")
+        notes.append(
+            "is empty; q goes back"
+            if state in ENDED
+            else "is empty so far; new lines appear by themselves"
+        )
     return notes
 
 
@@ -536,13 +586,16 @@ def job_note(row: Mapping[str, Any] | None, now: datetime, zone: tzinfo | None) 
         words.append(how)
     if row["ends_at"] is not None:
         words.append(
-            f"{format_age((now - row['ends_at']).total_seconds())} ago ({short_instant(row['ends_at'], now, zone)})"
+            f"{format_age((now - row['ends_at']).total_seconds())} ago "
+            f"({short_instant(row['ends_at'], now, zone)})"
         )
     return f"the job ended: {', '.join(words)}"
 
 
 def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
-    """`+3.4K/s`, `no new bytes for 12 min`, for a job that ended `last written 2 h ago`; '' where it is not known."""
+    """`+3.4K/s`, `no new bytes for 12 min`, for a job that ended `last written 2 h ago`; '' where
+    it is not known.
+    """
     growth = window.growth
     still = None if growth.last_at is None else now - growth.last_at
     if not window.look.is_there or still is None:
@@ -558,8 +611,9 @@ def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
 class LogStatus(Struct, frozen=True):
     """What is to be said besides what window and viewport know; '' and None for what is not.
 
-    `growth` is how the file grows, `line_number` that of the first line on the screen, from 1, `searched` a text,
-    `said` what a search or a jump is doing or came to; a file that `has_ended` grows no more.
+    `growth` is how the file grows, `line_number` that of the first line on the screen, from 1,
+    `searched` a text, `said` what a search or a jump is doing or came to; a file that `has_ended`
+    grows no more.
     """
 
     growth: str = ""
@@ -580,7 +634,10 @@ def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> lis
         (f"{100 * end // size} % of {format_memory(size)}" if size else "", ""),
         (status.growth, ""),
         (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
-        (_format_following(viewport, status.has_ended) if placed else "", "" if viewport.following else "bold"),
+        (
+            _format_following(viewport, status.has_ended) if placed else "",
+            "" if viewport.following else "bold",
+        ),
         ("wrapped" if viewport.wrap else "", ""),
         (f"from column {viewport.left + 1}" if viewport.left else "", ""),
         (f"/{status.searched}" if status.searched else "", ""),

@@ -48,7 +48,10 @@ STREAMS = ("stdout", "stderr")
 
 
 class LogView(View):
-    """The output of one job. It is found out once where that is, and again when the job's state changes."""
+    """The output of one job.
+
+    It is found out once where that is, and again when the job's state changes.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False, priority=True),
@@ -94,7 +97,9 @@ class LogView(View):
         self.set_interval(_ASKED_AGAIN_SECONDS, self._ask_again)
 
     def _ask_again(self) -> None:
-        """Ask for the state of a job that no list tells of, such as another person's, until it has ended."""
+        """Ask for the state of a job that no list tells of, such as another person's, until it has
+        ended.
+        """
         if not self.display or self.place is None or str(self.place.row["state"]) in ENDED:
             return
         if known_row(self.session.store, self.job_id) is None:
@@ -131,7 +136,9 @@ class LogView(View):
         self.post_message(self.CrumbsChanged())
 
     async def _show_files(self, files: LogFiles, before: LogPlace | None) -> None:
-        """A log that came from its node to its last folder is the same one: one stays where one was in it."""
+        """A log that came from its node to its last folder is the same one: one stays where one was
+        in it.
+        """
         came_here = bool(before and before.files.host and not files.host)
         await self._streams.show_files(files, keeps_places=came_here)
         self.post_message(self.CrumbsChanged())
@@ -147,13 +154,19 @@ class LogView(View):
         return self.place is not None and self.place.files.stderr is not None
 
     def _row(self) -> Mapping[str, Any] | None:
-        """The job's row: that of the newest list that has it, else as it was when its files were found."""
-        return known_row(self.session.store, self.job_id) or (self.place.row if self.place is not None else None)
+        """The job's row: that of the newest list that has it, else as it was when its files were
+        found.
+        """
+        return known_row(self.session.store, self.job_id) or (
+            self.place.row if self.place is not None else None
+        )
 
     # -- what is around it
 
     def take_focus(self) -> None:
-        self.screen.set_focus(self.pane.lines if self.pane is not None and self.pane.is_attached else None)
+        self.screen.set_focus(
+            self.pane.lines if self.pane is not None and self.pane.is_attached else None
+        )
 
     def shown(self) -> None:
         self.take_focus()
@@ -205,7 +218,12 @@ class LogView(View):
         which = (f"run {self.run}",) if self.run else ()
         if self.other is not None:
             which = (clip(self.other.title, _TITLE_CELLS),)
-        return ("log", self.job_id, *which, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
+        return (
+            "log",
+            self.job_id,
+            *which,
+            "stdout and stderr" if self._streams.is_beside else self._streams.stream,
+        )
 
     def hint(self) -> str:
         if self._said:
@@ -230,7 +248,9 @@ class LogView(View):
 
     def key_ranks(self) -> Mapping[str, int]:
         ranks = {"chart": CHART_RANK} if "chart" in row_ranks(self._row()) else {}
-        has_others = Capability.WORKERS in self.session.store.backend.capabilities or self.other is not None
+        has_others = (
+            Capability.WORKERS in self.session.store.backend.capabilities or self.other is not None
+        )
         return {**ranks, "other_logs": _OTHERS_RANK} if has_others else ranks
 
     def targets(self) -> Targets:
@@ -303,7 +323,9 @@ class LogView(View):
         await self._show_streams()
 
     def _pane_with_lines(self) -> LogPane | None:
-        """The stream that keys are for; None, and a word why, while it has no lines to go through."""
+        """The stream that keys are for; None, and a word why, while it has no lines to go
+        through.
+        """
         if words := nothing_there(self.pane):
             self._say(words)
             return None
@@ -371,7 +393,9 @@ class LogView(View):
         choices = [Choice("", "the job's own", "stdout, stderr")]
         choices += [Choice(log.name, log.title) for log in logs]
         present = self.other.name if self.other is not None else ""
-        self.app.push_screen(ChoiceDialog("Log of", choices, lambda name: self._go_other(by_name.get(name)), present))
+        self.app.push_screen(
+            ChoiceDialog("Log of", choices, lambda name: self._go_other(by_name.get(name)), present)
+        )
 
     async def _fetch_others(self) -> tuple[OtherLog, ...]:
         """Those of the job's parts; (), and a word why, where there are none."""
@@ -399,7 +423,11 @@ class LogView(View):
                 await self._go_run(step)
             return
         names = [log.name for log in logs]
-        at = names.index(self.other.name) + 1 if self.other is not None and self.other.name in names else 0
+        at = (
+            names.index(self.other.name) + 1
+            if self.other is not None and self.other.name in names
+            else 0
+        )
         if not 0 <= at + step <= len(logs):
             self._say("the last part of the job" if step > 0 else "the job's own log")
             return
@@ -438,7 +466,11 @@ class LogView(View):
         order = sorted(tasks)
         at = order.index(row["_task"] or 0) + step
         if not 0 <= at < len(order):
-            self._say("the last task of the array that is known" if step > 0 else "the first task that is known")
+            self._say(
+                "the last task of the array that is known"
+                if step > 0
+                else "the first task that is known"
+            )
             return
         self.job_id = tasks[order[at]]
         self.place = None
@@ -534,7 +566,9 @@ class LogStreams(Horizontal):
     LogStreams > #asking { padding: 0 1; color: $table-dim; }
     """
 
-    def __init__(self, session: ClusterSession, stream: str, row: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(
+        self, session: ClusterSession, stream: str, row: Callable[[], Mapping[str, Any] | None]
+    ) -> None:
         super().__init__()
         self.stream = stream
         self.is_beside = False
@@ -568,9 +602,14 @@ class LogStreams(Horizontal):
             words.update("where its output is could not be found out")
 
     async def show_files(self, files: LogFiles, *, keeps_places: bool) -> None:
-        """Panes of these files in place of those there are; `keeps_places`: the files are copies of the same."""
+        """Panes of these files in place of those there are; `keeps_places`: the files are copies of
+        the same.
+        """
         self._files = files
-        self._begin_at = {name: pane.place_in_file() if keeps_places else None for name, pane in self._panes.items()}
+        self._begin_at = {
+            name: pane.place_in_file() if keeps_places else None
+            for name, pane in self._panes.items()
+        }
         for pane in self.panes:
             await pane.remove()
         self._panes.clear()

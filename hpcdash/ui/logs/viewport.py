@@ -1,4 +1,7 @@
-"""Which lines of a log are on the screen, and where one goes from there; held by byte offset. Draws nothing."""
+"""Which lines of a log are on the screen, and where one goes from there; held by byte offset.
+
+Draws nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ _KEPT_LINES = 600
 
 
 class PlacedRow(Struct, frozen=True):
-    """One line of the screen: a part of a row, by letters of its text. `row` is its place in the window's rows.
+    """One line of the screen: a part of a row, by letters of its text.
+
+    `row` is its place in the window's rows.
 
     `last` None: to the end of the text.
     """
@@ -34,7 +39,10 @@ class _Folded(Struct, frozen=True):
 
 
 class Viewport:
-    """`width` by `height` cells onto a window. Following, it stays at the end; else at the row of `offset`."""
+    """`width` by `height` cells onto a window.
+
+    Following, it stays at the end; else at the row of `offset`.
+    """
 
     def __init__(self, window: LogWindow) -> None:
         self.window = window
@@ -221,7 +229,9 @@ class Viewport:
 
 
 def wrapped(text: str, width: int) -> tuple[int, ...]:
-    """Where each line of `width` cells begins, by letters of the text; a letter two cells wide is never cut."""
+    """Where each line of `width` cells begins, by letters of the text; a letter two cells wide is
+    never cut.
+    """
     if width <= 0 or not text:
         return (0,)
     if text.isascii():

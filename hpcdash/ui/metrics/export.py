@@ -27,8 +27,9 @@ def file_stem(job_id: str, metric: str, at: datetime) -> str:
 def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> tuple[Path, Path]:
     """Write the points that stand in the span that is shown, and the picture; raises OSError.
 
-    The columns are job, metric, step, the axis' name where it is another, value, lowest, highest and points: a place of
-    several points has its mean; a step that is not known is empty. No text is a formula to a spreadsheet.
+    The columns are job, metric, step, the axis' name where it is another, value, lowest, highest
+    and points: a place of several points has its mean; a step that is not known is empty. No text
+    is a formula to a spreadsheet.
     """
     span = request.state.shown(request.whole())
     tables = []
@@ -36,7 +37,9 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
         shift = request.shift(one)
         for name in request.names:
             series = request.series(one, name)
-            places = slice(*np.searchsorted(series.x, (span[0] + shift, np.nextafter(span[1] + shift, np.inf))))
+            places = slice(
+                *np.searchsorted(series.x, (span[0] + shift, np.nextafter(span[1] + shift, np.inf)))
+            )
             count = series.x[places].size
             columns = {
                 "job": pa.array([one.title] * count, pa.string()),

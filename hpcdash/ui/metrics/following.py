@@ -1,4 +1,6 @@
-"""Reads the logs of a chart's runs, draws, and looks for what stands out, for as long as the chart is shown."""
+"""Reads the logs of a chart's runs, draws, and looks for what stands out, for as long as the chart
+is shown.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ _ARRAYS = (
 
 
 class ShownRun(Struct):
-    """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing could be."""
+    """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing
+    could be.
+    """
 
     job_id: str
     watched: WatchedRun | None = None
@@ -55,7 +59,10 @@ class ShownRun(Struct):
 
 
 class ChartFollowing(View):
-    """Runs that are read, and the newest picture of them. Series, pictures and findings are made in threads."""
+    """Runs that are read, and the newest picture of them.
+
+    Series, pictures and findings are made in threads.
+    """
 
     def __init__(
         self,
@@ -66,7 +73,10 @@ class ChartFollowing(View):
         patterns: Sequence[str] = (),
         file: str = "",
     ) -> None:
-        """`others` are shown over the job. `patterns` and `file` are as stores.metrics takes them."""
+        """`others` are shown over the job.
+
+        `patterns` and `file` are as stores.metrics takes them.
+        """
         super().__init__(session)
         self.job_id = job_id
         self.state = ChartState()
@@ -101,7 +111,8 @@ class ChartFollowing(View):
         self.start()
 
     def on_resize(self) -> None:
-        # The plot itself hears of no size while it is hidden, as it is where there was no room for a picture.
+        # The plot itself hears of no size while it is hidden, as it is where there was no room for
+        # a picture.
         self._dirty.set()
 
     def on_hide(self) -> None:
@@ -113,7 +124,8 @@ class ChartFollowing(View):
             start_worker(self, self._begin, group="watch")
 
     async def _begin(self) -> None:
-        # One thread for all: each that runs beside the event loop keeps it waiting for the interpreter.
+        # One thread for all: each that runs beside the event loop keeps it waiting for the
+        # interpreter.
         await asyncio.to_thread(_load)
         if not self.is_live:
             return
@@ -208,13 +220,17 @@ class ChartFollowing(View):
         if (run.reading, run.judging_error) != before:
             self._dirty.set()
 
-    async def _judged(self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]) -> ChartReading:
+    async def _judged(
+        self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]
+    ) -> ChartReading:
         from hpcdash.services.metrics.charts.reading import RunReader
 
         if run.reader is None:
             run.reader = RunReader(is_ascii=is_ascii())
         axis, kept = self.picture.axis, self.request().kept
-        return await asyncio.to_thread(run.reader.read, watched.run, names, axis, self._facts(watched), kept)
+        return await asyncio.to_thread(
+            run.reader.read, watched.run, names, axis, self._facts(watched), kept
+        )
 
     def _facts(self, watched: WatchedRun) -> Any:
         from hpcdash.services.metrics.charts.reading import JobFacts
@@ -253,7 +269,15 @@ class ChartFollowing(View):
         plot = self.query_one(ChartPlot)
         # While there is nothing to show the plot is hidden, and has the size that it had.
         size = plot.size if plot.display and plot.size.height else self.size
-        return ChartRequest(tuple(runs), self.state, size.width, size.height, self._kept, self.session.zone, is_ascii())
+        return ChartRequest(
+            tuple(runs),
+            self.state,
+            size.width,
+            size.height,
+            self._kept,
+            self.session.zone,
+            is_ascii(),
+        )
 
 
 def _load() -> None:
@@ -263,7 +287,8 @@ def _load() -> None:
 
 @cache
 def spare_what_is_loaded() -> None:
-    """Have no collection of garbage go through what the program holds now, once: its modules and widgets are kept.
+    """Have no collection of garbage go through what the program holds now, once: its modules and
+    widgets are kept.
 
     A full one, which what a chart brings with it sets off, stops every thread for 70 to 220 ms.
     """

@@ -13,16 +13,29 @@ from textual.widget import Widget
 
 from hpcdash.services.metrics.charts.state import MOST_RUNS, PanelPlace, Picture
 
-_RUN_COLOURS = ("primary", "warning", "success", "accent", "secondary", "error", "foreground", "primary")
+_RUN_COLOURS = (
+    "primary",
+    "warning",
+    "success",
+    "accent",
+    "secondary",
+    "error",
+    "foreground",
+    "primary",
+)
 _STYLES = ("axis", "title", "restart", "cursor", "warning", "bad")
-_OF_RUNS = tuple(f"{part}-{number}" for number in range(MOST_RUNS) for part in ("run", "raw", "again", "letter"))
+_OF_RUNS = tuple(
+    f"{part}-{number}" for number in range(MOST_RUNS) for part in ("run", "raw", "again", "letter")
+)
 
 
 class ChartPlot(Widget):
     """A picture that can be zoomed by the wheel, dragged, and pointed at."""
 
     ALLOW_SELECT = False
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"chart-plot--{name}" for name in (*_STYLES, *_OF_RUNS)}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"chart-plot--{name}" for name in (*_STYLES, *_OF_RUNS)
+    }
     DEFAULT_CSS = (
         """
     ChartPlot {
@@ -97,14 +110,21 @@ class ChartPlot(Widget):
     def render_line(self, y: int) -> Strip:
         base = self.rich_style
         lines = self.picture.lines
-        segments = [Segment(text, base + self._style(name)) for text, name in lines[y]] if y < len(lines) else []
+        segments = (
+            [Segment(text, base + self._style(name)) for text, name in lines[y]]
+            if y < len(lines)
+            else []
+        )
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     # -- the mouse
 
     def _panel_at(self, x: int, y: int) -> tuple[int, PanelPlace] | None:
         for number, place in enumerate(self.picture.panels):
-            if place.left <= x < place.left + place.width and place.top <= y < place.top + place.height:
+            if (
+                place.left <= x < place.left + place.width
+                and place.top <= y < place.top + place.height
+            ):
                 return number, place
         return None
 
@@ -136,7 +156,9 @@ class ChartPlot(Widget):
         place = self.picture.panels[panel]
         self._down = (event.x, event.y, panel)
         self._has_moved = True
-        self.post_message(self.Dragged((x - event.x) / place.width, (event.y - y) / place.height, panel))
+        self.post_message(
+            self.Dragged((x - event.x) / place.width, (event.y - y) / place.height, panel)
+        )
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
         down, self._down = self._down, None

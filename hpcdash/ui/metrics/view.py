@@ -65,14 +65,19 @@ _SAVES_BROKEN = "each save from now on may be broken, and may push a good one ou
 _ROOMY = 8
 _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
-    "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, Hugging Face, "
+    "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, "
+    "Hugging Face, "
     "Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON lines and CSV. "
-    f"Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n\n" + textwrap.indent(EXAMPLE, "  ")
+    f"Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n\n"
+    + textwrap.indent(EXAMPLE, "  ")
 )
 
 
 class ChartView(ChartFollowing, can_focus=True):
-    """A job's metrics. Its logs are read in turns of the store's; series, pictures and findings are made in threads."""
+    """A job's metrics.
+
+    Its logs are read in turns of the store's; series, pictures and findings are made in threads.
+    """
 
     DEFAULT_CSS = """
     ChartView > #nothing { height: 1fr; padding: 1 2; display: none; }
@@ -117,13 +122,17 @@ class ChartView(ChartFollowing, can_focus=True):
         row = self._row()
         name = visible(str(row["name"] or "")) if row is not None else ""
         more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
-        self.border_title = Content(f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip() + more)
+        self.border_title = Content(
+            f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip() + more
+        )
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())
         first = self.runs[0]
         meaning = first.reading.meaning if first.reading is not None else ()
-        self.query_one("#meaning", Line).say(Text(clip(visible(" · ".join(meaning)), max(self.size.width - 2, 1))))
+        self.query_one("#meaning", Line).say(
+            Text(clip(visible(" · ".join(meaning)), max(self.size.width - 2, 1)))
+        )
         self.query_one("#found", Line).say(self._found_line())
         self.post_message(self.CrumbsChanged())
 
@@ -138,7 +147,9 @@ class ChartView(ChartFollowing, can_focus=True):
         text = Text(no_wrap=True, overflow="ellipsis")
         plot = self.query_one(ChartPlot)
         for words, style in pieces:
-            text.append(words, plot.get_component_rich_style(f"chart-plot--{style}") if style else "")
+            text.append(
+                words, plot.get_component_rich_style(f"chart-plot--{style}") if style else ""
+            )
         return text
 
     def _nothing(self) -> Text:
@@ -146,7 +157,10 @@ class ChartView(ChartFollowing, can_focus=True):
         run = self.runs[0]
         watched = run.watched
         if run.error is not None:
-            return Text(f"the metrics of job {visible(run.job_id)} cannot be read: {visible(run.error.message)}")
+            return Text(
+                f"the metrics of job {visible(run.job_id)} cannot be read: "
+                f"{visible(run.error.message)}"
+            )
         if self.drawing_error is not None:
             return Text(visible(self.drawing_error.message))
         if watched is None or watched.row is None:
@@ -155,7 +169,9 @@ class ChartView(ChartFollowing, can_focus=True):
         if state in WAITING:
             reason = f": {visible(watched.row['reason'])}" if watched.row["reason"] else ""
             where = f"\nits log will be at {visible(watched.paths[0])}" if watched.paths else ""
-            return Text(f"the job is {state_word(state)}{reason}; there is a chart once it writes{where}")
+            return Text(
+                f"the job is {state_word(state)}{reason}; there is a chart once it writes{where}"
+            )
         if watched.run.names:
             return Text("too little room for a chart here")
         text = Text(visible(watched.problem) if watched.problem else "no metric yet")
@@ -167,8 +183,9 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _found_line(self) -> Text:
-        """How many there are of what is there more than once, then the gravest and newest in words; of one under the
-        cursor that."""
+        """How many there are of what is there more than once, then the gravest and newest in words;
+        of one under the cursor that.
+        """
         text = Text(no_wrap=True)
         marks = self.marks_found()
         plot = self.query_one(ChartPlot)
@@ -178,7 +195,9 @@ class ChartView(ChartFollowing, can_focus=True):
             is_unknown = all(one.too_few for one in read)
             text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
         if pointed is None and len(marks) > 1:
-            for (kind, sign, style), count in Counter((mark.kind, mark.sign, mark.style) for _, mark in marks).items():
+            for (kind, sign, style), count in Counter(
+                (mark.kind, mark.sign, mark.style) for _, mark in marks
+            ).items():
                 if count > 1:
                     text.append(sign, plot.get_component_rich_style(f"chart-plot--{style}"))
                     text.append(f" {count} {SEVERAL[kind]}   ", "dim")
@@ -215,7 +234,11 @@ class ChartView(ChartFollowing, can_focus=True):
     def hint(self) -> str:
         if self.said:
             return self.said
-        problems = [run.watched.problem for run in self.runs if run.watched is not None and run.watched.problem]
+        problems = [
+            run.watched.problem
+            for run in self.runs
+            if run.watched is not None and run.watched.problem
+        ]
         for run in self.runs:
             error = run.error or run.judging_error
             problems += [f"{run.job_id}: {error.message}"] if error is not None else []
@@ -230,7 +253,9 @@ class ChartView(ChartFollowing, can_focus=True):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        return frozenset({Kind.MINE, Kind.HISTORY}) if self._wants_history else frozenset({Kind.MINE})
+        return (
+            frozenset({Kind.MINE, Kind.HISTORY}) if self._wants_history else frozenset({Kind.MINE})
+        )
 
     @property
     def own_error(self) -> HpcdashError | None:
@@ -250,7 +275,11 @@ class ChartView(ChartFollowing, can_focus=True):
     def crumbs(self) -> Sequence[str]:
         names = ", ".join(panel.name for panel in self.picture.panels[:3])
         more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
-        return ("chart", f"{self.job_id}{more}", visible(names)) if names else ("chart", f"{self.job_id}{more}")
+        return (
+            ("chart", f"{self.job_id}{more}", visible(names))
+            if names
+            else ("chart", f"{self.job_id}{more}")
+        )
 
     def way_crumb(self) -> str:
         return f"chart {self.job_id}"
@@ -273,11 +302,17 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def against_save(self) -> str:
         reading = self._switch_run().reading
-        found = next((mark for mark in reading.found if _is_broken(mark)), None) if reading is not None else None
+        found = (
+            next((mark for mark in reading.found if _is_broken(mark)), None)
+            if reading is not None
+            else None
+        )
         return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
 
     def key_ranks(self) -> Mapping[str, int]:
-        """Of a job that runs the save switch, where something stands out and a save is not of broken weights."""
+        """Of a job that runs the save switch, where something stands out and a save is not of
+        broken weights.
+        """
         row = self._row()
         found = [mark for _, mark in self.marks_found()]
         is_broken = any(_is_broken(mark) for mark in found)
@@ -286,7 +321,9 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def _row(self) -> Mapping[str, Any] | None:
         watched = self.runs[0].watched
-        return known_row(self.session.store, self.job_id) or (watched.row if watched is not None else None)
+        return known_row(self.session.store, self.job_id) or (
+            watched.row if watched is not None else None
+        )
 
     def take_focus(self) -> None:
         self.focus(scroll_visible=False)
@@ -312,7 +349,9 @@ class ChartView(ChartFollowing, can_focus=True):
         plot, text = self.query_one(ChartPlot), Text()
         for one in explained(is_ascii=is_ascii()):
             style = plot.get_component_rich_style(f"chart-plot--{one.style}") if one.style else ""
-            text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(f"{one.words}\n")
+            text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(
+                f"{one.words}\n"
+            )
         return text
 
     def marks_found(self) -> list[tuple[str, Mark]]:
@@ -366,7 +405,12 @@ class ChartView(ChartFollowing, can_focus=True):
         place = self.picture.panels[min(at, len(self.picture.panels) - 1)]
         low, high = place.y
         middle, half = (low + high) / 2 + part * (high - low), factor * (high - low) / 2
-        self._see(replace(self.state, heights={**self.state.heights, place.name: (middle - half, middle + half)}))
+        self._see(
+            replace(
+                self.state,
+                heights={**self.state.heights, place.name: (middle - half, middle + half)},
+            )
+        )
 
     def action_whole(self) -> None:
         self._see(replace(self.state, span=None, follows=True, heights={}, cursor=None))
@@ -407,7 +451,11 @@ class ChartView(ChartFollowing, can_focus=True):
     def do_smoothing(self) -> None:
         at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
         self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
-        self._say({"auto": "smoothed as fits what is seen", "none": "not smoothed"}.get(SMOOTHINGS[at], SMOOTHINGS[at]))
+        self._say(
+            {"auto": "smoothed as fits what is seen", "none": "not smoothed"}.get(
+                SMOOTHINGS[at], SMOOTHINGS[at]
+            )
+        )
 
     def do_x_axis(self) -> None:
         axes = self.picture.axes
@@ -496,7 +544,9 @@ class ChartView(ChartFollowing, can_focus=True):
 
         shown = request.names
         names = [*shown, *(name for name in request.all_names if name not in shown)]
-        self.app.push_screen(ChecklistDialog("Metrics", [(name, name) for name in names], shown), take)
+        self.app.push_screen(
+            ChecklistDialog("Metrics", [(name, name) for name in names], shown), take
+        )
 
     def do_overlay(self) -> None:
         start_worker(self, self._overlay, exclusive=True, group="overlay")
@@ -520,7 +570,10 @@ class ChartView(ChartFollowing, can_focus=True):
         marked = await asyncio.to_thread(self._marked)
         choices = await asyncio.to_thread(other_runs, store, row, marked)
         shown = [run.job_id for run in self.runs[1:]]
-        choices = [*((one, one) for one in shown if one not in {value for value, _ in choices}), *choices]
+        choices = [
+            *((one, one) for one in shown if one not in {value for value, _ in choices}),
+            *choices,
+        ]
         if not choices:
             self._say("no other run to show: none of its array, of its name, and none is marked")
             return
@@ -530,13 +583,20 @@ class ChartView(ChartFollowing, can_focus=True):
             await self.show_others(chosen)
 
     def _marked(self) -> tuple[str, ...]:
-        tables = [view for view in self.screen.query(View) if view.session is self.session and view.marks()]
+        tables = [
+            view
+            for view in self.screen.query(View)
+            if view.session is self.session and view.marks()
+        ]
         return tuple(job_id for view in tables for job_id in view.targets().job_ids)
 
     async def show_others(self, job_ids: Sequence[str]) -> None:
         """These runs over the first; those that were shown go on, others are no longer read."""
         kept = {run.job_id: run for run in self.runs[1:]}
-        self.runs = [self.runs[0], *(kept.pop(one) if one in kept else ShownRun(one) for one in job_ids)]
+        self.runs = [
+            self.runs[0],
+            *(kept.pop(one) if one in kept else ShownRun(one) for one in job_ids),
+        ]
         for run in kept.values():
             if run.watched is not None:
                 await run.watched.close()
@@ -548,7 +608,10 @@ class ChartView(ChartFollowing, can_focus=True):
         for letter, run in zip(LETTERS, self.runs, strict=False):
             if run.reading is None or run.watched is None:
                 continue
-            text.append(f"{letter + ' ' if len(self.runs) > 1 else ''}{visible(run.watched.title)}\n", "bold")
+            text.append(
+                f"{letter + ' ' if len(self.runs) > 1 else ''}{visible(run.watched.title)}\n",
+                "bold",
+            )
             for words in run.reading.meaning:
                 text.append(f"  {words}\n")
             for mark in run.reading.found:
@@ -556,7 +619,9 @@ class ChartView(ChartFollowing, can_focus=True):
             if not run.reading.found:
                 said = "too few points to tell" if run.reading.too_few else "no anomalies so far"
                 text.append(f"  {said}\n", "dim")
-        self.app.push_screen(TextDialog("Training status", text if text.plain else Text("nothing known yet")))
+        self.app.push_screen(
+            TextDialog("Training status", text if text.plain else Text("nothing known yet"))
+        )
 
     def do_write_chart(self) -> None:
         if self._has_panels():
@@ -571,7 +636,9 @@ class ChartView(ChartFollowing, can_focus=True):
         try:
             files = await asyncio.to_thread(write_chart, Path.cwd(), stem, request, title)
         except OSError as error:
-            self.notify(f"not written: {error.strerror}: {error.filename}", severity="error", markup=False)
+            self.notify(
+                f"not written: {error.strerror}: {error.filename}", severity="error", markup=False
+            )
             return
         self.notify(f"written: {files[0]} and {files[1].name}", timeout=4, markup=False)
 
@@ -581,9 +648,12 @@ def _is_broken(mark: Mark) -> bool:
     return mark.lasts and mark.kind in _BROKEN
 
 
-def other_runs(store: ClusterStore, row: Mapping[str, Any], marked: Collection[str]) -> list[tuple[str, str]]:
-    """Ids and words of jobs that have begun: the marked first, then tasks of its array, then its namesakes, each
-    the newest first."""
+def other_runs(
+    store: ClusterStore, row: Mapping[str, Any], marked: Collection[str]
+) -> list[tuple[str, str]]:
+    """Ids and words of jobs that have begun: the marked first, then tasks of its array, then its
+    namesakes, each the newest first.
+    """
     found: dict[str, tuple[int, int, int, str]] = {}
     for kind in _OTHERS:
         snapshot = store.snapshots.get(kind)

@@ -85,7 +85,9 @@ class RunDialog(Dialog[None]):
 
 
 class PluginActions:
-    """What the keys of [[plugins]] do, and those of their output; `withheld` are variables that no command gets."""
+    """What the keys of [[plugins]] do, and those of their output; `withheld` are variables that no
+    command gets.
+    """
 
     def __init__(self, screen: DashboardScreen, withheld: frozenset[str] = frozenset()) -> None:
         self.screen = screen
@@ -96,7 +98,9 @@ class PluginActions:
         screen = self.screen
         row, kind, name = self._pointed()
         if row is None:
-            screen.notify(f"{plugin.name}: nothing is pointed at", severity="warning", timeout=3, markup=False)
+            screen.notify(
+                f"{plugin.name}: nothing is pointed at", severity="warning", timeout=3, markup=False
+            )
             return
         try:
             command = build_command(plugin, with_cluster(row, screen.session.name), kind, name)
@@ -122,21 +126,29 @@ class PluginActions:
     def _start(self, command: PluginCommand) -> None:
         output = command.plugin.output
         if output == "terminal":
-            cast("DashboardApp", self.screen.app).leave_screen(partial(run_in_terminal, command, self.withheld))
+            cast("DashboardApp", self.screen.app).leave_screen(
+                partial(run_in_terminal, command, self.withheld)
+            )
         elif output == "background":
             start_worker(self.screen, self._run_beside, command, group="plugin")
         else:
-            self.screen.call_later(partial(self.screen.push, "output", command=command, withheld=self.withheld))
+            self.screen.call_later(
+                partial(self.screen.push, "output", command=command, withheld=self.withheld)
+            )
 
     async def _run_beside(self, command: PluginCommand) -> None:
         output = OutputLines()
         name = command.plugin.name
         try:
-            status = await run_plugin(command, self.screen.session.store.transport, output.feed, self.withheld)
+            status = await run_plugin(
+                command, self.screen.session.store.transport, output.feed, self.withheld
+            )
         except HpcdashError as error:
             words, is_bad = error.message, True
         else:
-            last = next((line.text.strip() for line in reversed(output.lines()) if line.text.strip()), "")
+            last = next(
+                (line.text.strip() for line in reversed(output.lines()) if line.text.strip()), ""
+            )
             words, is_bad = (f"exit {status}: {last}" if status else last or "done"), status != 0
         self.screen.notify(
             visible(f"{name} {command.subject}: {words}"),
@@ -153,11 +165,19 @@ class PluginActions:
             row = view.rows.cursor_row if isinstance(view, TableView) else None
             if row is None:
                 return None, "", ""
-            return {**row, **({NODE: row["name"]} if name == "nodes" else {})}, name.removesuffix("s"), str(row["name"])
+            return (
+                {**row, **({NODE: row["name"]} if name == "nodes" else {})},
+                name.removesuffix("s"),
+                str(row["name"]),
+            )
         job_id = view.pointed_job()
         if job_id is None:
             return None, "", ""
-        row = view.rows.cursor_row if isinstance(view, TableView) and name in ("jobs", "history", "node") else None
+        row = (
+            view.rows.cursor_row
+            if isinstance(view, TableView) and name in ("jobs", "history", "node")
+            else None
+        )
         return {**(row or self._known_row(job_id)), "id": job_id}, "job", job_id
 
     def _known_row(self, job_id: str) -> Mapping[str, object]:

@@ -24,7 +24,11 @@ class OutputView(View):
     """Runs a command and shows its output; leaving the view ends the command."""
 
     def __init__(
-        self, session: ClusterSession, *, command: PluginCommand, withheld: frozenset[str] = frozenset()
+        self,
+        session: ClusterSession,
+        *,
+        command: PluginCommand,
+        withheld: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(session)
         self.command = command
@@ -76,7 +80,9 @@ class OutputView(View):
             self._has_more = True
 
         try:
-            status = await run_plugin(self.command, self.session.store.transport, take, self._withheld)
+            status = await run_plugin(
+                self.command, self.session.store.transport, take, self._withheld
+            )
         except HpcdashError as failure:
             error = failure.with_traceback(None)
         # Another run may have begun while this one was ended.
@@ -138,5 +144,7 @@ class OutputView(View):
             state = "not finished"
         else:
             state = f"exit {self.status} after {seconds:.1f} s"
-        left_out = f"the last {counted(len(self.page.lines), 'line')}" if self._output.left_out else ""
+        left_out = (
+            f"the last {counted(len(self.page.lines), 'line')}" if self._output.left_out else ""
+        )
         return "  ·  ".join(part for part in (state, left_out, visible(self.command.words)) if part)

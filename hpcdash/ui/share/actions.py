@@ -1,4 +1,6 @@
-"""What keys do to tasks of a shared pool, those marked or the one pointed at: raise, lower, suspend, resume, stop."""
+"""What keys do to tasks of a shared pool, those marked or the one pointed at: raise, lower,
+suspend, resume, stop.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class ShareActions:
 
         view = self.screen.view
         tasks = view.chosen_tasks() if isinstance(view, ShareView) else []
-        self._begin("resume" if tasks and all(task.state == "paused" for task in tasks) else "suspend")
+        self._begin(
+            "resume" if tasks and all(task.state == "paused" for task in tasks) else "suspend"
+        )
 
     def do_stop_task(self) -> None:
         self._begin("stop")
@@ -69,7 +73,9 @@ class ShareActions:
             return
         # A task that is asked for something itself is not interrupted for another.
         chosen = {task.id for task in tasks}
-        interrupted = {task.id: task for one in planned for task in one.interrupted if task.id not in chosen}
+        interrupted = {
+            task.id: task for one in planned for task in one.interrupted if task.id not in chosen
+        }
         lines = [visible(words) for words in format_interrupted(list(interrupted.values()))]
         first = planned[0]
         outcome = dict.fromkeys(words for one in planned for words in one.outcome)
@@ -82,7 +88,9 @@ class ShareActions:
                 commands=tuple(command for one in planned for command in one.plan.commands),
             ),
             asides=asides,
-            question=first.question if len(tasks) == 1 else f"{wish.capitalize()} {len(tasks)} tasks?",
+            question=first.question
+            if len(tasks) == 1
+            else f"{wish.capitalize()} {len(tasks)} tasks?",
             warnings=lines if interrupted else (),
         )
         if report is not None:

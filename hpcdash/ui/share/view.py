@@ -1,4 +1,6 @@
-"""A shared pool: how full it is, quotas, who runs, who waits and why, whose turn is next, who was interrupted."""
+"""A shared pool: how full it is, quotas, who runs, who waits and why, whose turn is next, who was
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.table_rows import Column
 
-_NO_POOLS = "No pool is shared here. [share.NAME] in the configuration makes one: hpcdash config example"
+_NO_POOLS = (
+    "No pool is shared here. [share.NAME] in the configuration makes one: hpcdash config example"
+)
 _NO_TASKS = "No tasks. A request with a priority under share is one: n submits"
 # The signs and colours of the job states that come nearest.
 _LIKE = {
@@ -66,12 +70,27 @@ def labels_cell(value: list[str] | None, row: cells.RowContext) -> cells.Cell:
 
 
 class ShareView(ReadTableView):
-    """One pool of the cluster. Its coordinator's file is read as often as one's own jobs are asked for, while shown."""
+    """One pool of the cluster.
+
+    Its coordinator's file is read as often as one's own jobs are asked for, while shown.
+    """
 
     NAME = "share"
     IDENTITY = "id"
     DEFAULT_COLUMNS = (
-        *("id", "user", "name", "nodes", "priority", "state", "turn", "demotion", "suspended", "labels", "why"),
+        *(
+            "id",
+            "user",
+            "name",
+            "nodes",
+            "priority",
+            "state",
+            "turn",
+            "demotion",
+            "suspended",
+            "labels",
+            "why",
+        ),
     )
     DEFAULT_CSS = """
     ShareView > .about { height: auto; }
@@ -144,7 +163,9 @@ class ShareView(ReadTableView):
 
     def tick(self) -> None:
         poller = self.session.poller
-        wait = poller.pace.seconds[Kind.MINE] * (1.0 if poller.focused else poller.pace.unfocused_factor)
+        wait = poller.pace.seconds[Kind.MINE] * (
+            1.0 if poller.focused else poller.pace.unfocused_factor
+        )
         now = self.session.store.clock.now()
         if self.is_live and self.screen.is_current and not 0 <= now - self._asked_at < wait:
             self.read()
@@ -213,7 +234,11 @@ class ShareView(ReadTableView):
         if pool is None:
             return "", ""
         numbers = [(state, sum(task.state == state for task in pool.tasks)) for state in _ORDER]
-        told = [(signs().states.get(_LIKE[state], "?"), count, state) for state, count in numbers if count]
+        told = [
+            (signs().states.get(_LIKE[state], "?"), count, state)
+            for state, count in numbers
+            if count
+        ]
         return " ".join(f"{sign}{count} {state}" for sign, count, state in told), " ".join(
             f"{sign}{count}" for sign, count, _ in told
         )
@@ -224,7 +249,9 @@ class ShareView(ReadTableView):
     def _format_waiting(self) -> str:
         if self._error is None:
             return "asking …"
-        return " ".join(visible(part) for part in (self._error.message, self._error.next_step) if part)
+        return " ".join(
+            visible(part) for part in (self._error.message, self._error.next_step) if part
+        )
 
     @property
     def own_error(self) -> HpcdashError | None:
@@ -248,16 +275,24 @@ class ShareView(ReadTableView):
             below.display = False
             return
         width = max(30, self.size.width - 4)
-        title = f"Pool {visible(pool.pool)}" + (f" ({self._at + 1} of {len(self._readers)})" if self._more else "")
+        title = f"Pool {visible(pool.pool)}" + (
+            f" ({self._at + 1} of {len(self._readers)})" if self._more else ""
+        )
         self.query_one("#pool", Vertical).border_title = Content(title)
         self.query_one(".use", Static).update(self._use(pool, width))
         self.query_one(".quotas", Static).update(Content("\n").join(self._quotas(pool, width)))
         silence = self.query_one(".silent", Static)
-        words = "\n".join(filter(None, (text.format_silence(pool, self.now()), text.format_outsiders(pool))))
+        words = "\n".join(
+            filter(None, (text.format_silence(pool, self.now()), text.format_outsiders(pool)))
+        )
         silence.display = bool(words)
         silence.update(words)
         # A third of what is free below the first lines.
-        lines = max(0, (self.app.size.height - FRAMED_LINES) // 3 + 2) if self.app.size.height >= FRAMED_LINES else 0
+        lines = (
+            max(0, (self.app.size.height - FRAMED_LINES) // 3 + 2)
+            if self.app.size.height >= FRAMED_LINES
+            else 0
+        )
         past = list(self._past(pool))[:lines]
         below.display = bool(past)
         self.query_one(".past", Static).update("\n".join(clip(one, width) for one in past))
@@ -278,7 +313,9 @@ class ShareView(ReadTableView):
         return Content.assemble((name, "bold"), bar, " ", told)
 
     def _quotas(self, pool: Pool, width: int) -> Iterator[Content]:
-        """One's own quotas on a line with gauges, then those of others, as many as there is room for."""
+        """One's own quotas on a line with gauges, then those of others, as many as there is room
+        for.
+        """
         users = text.quota_users(pool, self.session.store.user or "")
         levels = text.quota_levels(pool)
         if not levels:
@@ -302,7 +339,11 @@ class ShareView(ReadTableView):
                     # Those of one priority stand below each other.
                     quota = f"{quota:<5}"
                     has_quota = bool(total) and int(total) > 0
-                    bar = _bar(int(taken) / int(total), _QUOTA_CELLS) if has_quota else Content(" " * _QUOTA_CELLS)
+                    bar = (
+                        _bar(int(taken) / int(total), _QUOTA_CELLS)
+                        if has_quota
+                        else Content(" " * _QUOTA_CELLS)
+                    )
                     bar = Content.assemble(bar, " ")
                 left -= 4 + len(level) + len(quota) + (_QUOTA_CELLS + 1 if has_bars else 0)
                 if left < 0:
@@ -313,11 +354,15 @@ class ShareView(ReadTableView):
 
     def _past(self, pool: Pool) -> Iterator[str]:
         for task, run in pool.interruptions()[:_MOST_TOLD]:
-            at = cells.short_instant(run.ended_at or task.submitted_at, self.now(), self.session.zone)
+            at = cells.short_instant(
+                run.ended_at or task.submitted_at, self.now(), self.session.zone
+            )
             yield f"{at:>10}  {text.format_interruption(task, run)}"
 
     def do_interruptions(self) -> None:
-        """When the task that is pointed at ran; who was interrupted when, and whether it had saved."""
+        """When the task that is pointed at ran; who was interrupted when, and whether it had
+        saved.
+        """
         pool, task = self.pool, self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
         lines = lines or ["No task was interrupted for another."]
@@ -331,7 +376,11 @@ class ShareView(ReadTableView):
         """`1  17:46 to 17:47  NORMAL  saved`, the newest first."""
 
         def moment(at: datetime | None) -> str:
-            return signs().missing if at is None else cells.short_instant(at, self.now(), self.session.zone)
+            return (
+                signs().missing
+                if at is None
+                else cells.short_instant(at, self.now(), self.session.zone)
+            )
 
         for run in reversed(task.runs):
             ended = "" if run.ended_at is None and not run.how else f" to {moment(run.ended_at)}"
@@ -350,10 +399,14 @@ class ShareView(ReadTableView):
         runs = [run for run in task.runs if run.started_at is not None]
         parts = [visible(task.why)]
         if runs:
-            began = cells.short_instant(runs[-1].started_at or task.submitted_at, self.now(), self.session.zone)
+            began = cells.short_instant(
+                runs[-1].started_at or task.submitted_at, self.now(), self.session.zone
+            )
             parts.append(f"run {runs[-1].run} began {began}")
         if task.suspended:
-            parts.append(f"suspended {task.suspended} times" if task.suspended > 1 else "suspended once")
+            parts.append(
+                f"suspended {task.suspended} times" if task.suspended > 1 else "suspended once"
+            )
         return "  ·  ".join(filter(None, parts))
 
     # -- the job that a task is
@@ -370,6 +423,9 @@ class ShareView(ReadTableView):
 
 
 def _bar(fraction: float, size: int) -> Content:
-    styles = {cells.ACCENT: "$text-accent" if fraction < 1 else "$text-warning", cells.MUTED: "$text-muted"}
+    styles = {
+        cells.ACCENT: "$text-accent" if fraction < 1 else "$text-warning",
+        cells.MUTED: "$text-muted",
+    }
     pieces = cells.usage_bar(min(max(fraction, 0.0), 1.0), size)
     return Content.assemble(*((words, styles[style]) for words, style in pieces))

@@ -1,4 +1,5 @@
-"""What the form of a new submission leads to: the plan, the question, the submission, and where the new job's logs are.
+"""What the form of a new submission leads to: the plan, the question, the submission, and where the
+new job's logs are.
 
 Imports what it needs when it is needed: most runs submit nothing.
 """
@@ -45,7 +46,9 @@ class SubmitActions:
         self.runner = runner
 
     def reconcile_earlier(self, session: ClusterSession) -> None:
-        """Once the cluster answers, look for submissions whose end no run saw, and tell what became of them."""
+        """Once the cluster answers, look for submissions whose end no run saw, and tell what became
+        of them.
+        """
         if not session.actions.journal.path.exists():
             return
 
@@ -67,7 +70,9 @@ class SubmitActions:
             self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
 
     async def do_new(self) -> None:
-        """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
+        """The form, as it was left; a job that is pointed at and has not ended is offered to be
+        waited for.
+        """
         from hpcdash.ui.submit.choices import format_job
         from hpcdash.ui.submit.view import SubmitView
 
@@ -77,7 +82,9 @@ class SubmitActions:
         view = self.screen.view
         if isinstance(view, SubmitView):
             is_living = row is not None and row["state"] in ACTIVE | WAITING
-            view.offer_after(str(job_id) if is_living else "", format_job(row) if row is not None else "")
+            view.offer_after(
+                str(job_id) if is_living else "", format_job(row) if row is not None else ""
+            )
 
     def do_submit_form(self) -> None:
         from hpcdash.ui.submit.view import SubmitView
@@ -92,12 +99,16 @@ class SubmitActions:
         try:
             await self._submit(view, session)
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(
+                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
+            )
         finally:
             view.is_being_submitted = False
 
     async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
-        """Looks once more, plans, asks, submits; and finds out what became of it where the answer was lost."""
+        """Looks once more, plans, asks, submits; and finds out what became of it where the answer
+        was lost.
+        """
         draft = view.draft()
         looked = await view.preview_now()
         if not looked.is_whole:
@@ -118,7 +129,11 @@ class SubmitActions:
         if looked.links > 1:
             rest = looked.links - 1
             what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
-            asides.insert(0, f"a chain of {looked.links}: {what} for the end of the one before, however that ends")
+            asides.insert(
+                0,
+                f"a chain of {looked.links}: {what} for the end of the one before, however that "
+                f"ends",
+            )
         question = view.not_known.question(draft, first.plan.request.job_ids[0])
         if question:
             asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
@@ -126,7 +141,9 @@ class SubmitActions:
         if looked.links == 1:
             outcomes = await self._submit_one(session, first, asides, question, warnings)
         else:
-            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question, warnings)
+            outcomes = await self._submit_chain(
+                view, session, first, plan, asides, looked.links, question, warnings
+            )
         if not outcomes:
             return
         name = first.plan.request.job_ids[0]
@@ -147,7 +164,11 @@ class SubmitActions:
         warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
         report = await self.runner.carry_out(
-            planned.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
+            planned.plan,
+            asides=asides,
+            question=question,
+            is_doubtful=bool(question),
+            warnings=warnings,
         )
         if report is None:
             return ()
@@ -184,7 +205,9 @@ class SubmitActions:
             view.say(f"submitting a chain: {link + 1} of {links}, {outcome.words}")
 
         try:
-            settled = await submit_chain(plan_link, session.actions, session.store, links, on_outcome, view.say)
+            settled = await submit_chain(
+                plan_link, session.actions, session.store, links, on_outcome, view.say
+            )
         finally:
             view.say("")
         for planned, outcome in list(zip(made, settled, strict=False))[1:]:
@@ -202,7 +225,11 @@ class SubmitActions:
         """What a launch that ended this way leaves to be done and said."""
         from hpcdash.services.submit.launches import LaunchPlan
 
-        return await view.launches.conclude(planned, outcome) if isinstance(planned, LaunchPlan) else ""
+        return (
+            await view.launches.conclude(planned, outcome)
+            if isinstance(planned, LaunchPlan)
+            else ""
+        )
 
     async def _was_submitted(
         self,
@@ -213,7 +240,9 @@ class SubmitActions:
         outcomes: Sequence[Outcome],
         said: Sequence[str],
     ) -> None:
-        """Says where its logs are, keeps what was submitted among the recent ones, and goes back to the list."""
+        """Says where its logs are, keeps what was submitted among the recent ones, and goes back to
+        the list.
+        """
         from hpcdash.ui.submit.view import remember
 
         number = outcomes[0].new_job
@@ -241,7 +270,9 @@ class SubmitActions:
         # A folded array has a row of its own.
         if view.rows.move_to(f"{number}[]") or view.rows.move_to(number) or looks <= 0:
             return
-        call_after(self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, looks - 1))
+        call_after(
+            self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, looks - 1)
+        )
 
 
 def _launch_folder(planned: SubmissionPlan) -> str:
@@ -252,13 +283,19 @@ def _launch_folder(planned: SubmissionPlan) -> str:
 
 
 def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
-    """What is told of a kill switch that would end the job as it starts, and what clears it; () for none."""
+    """What is told of a kill switch that would end the job as it starts, and what clears it; () for
+    none.
+    """
     from hpcdash.services.submit.checks import dropped_finding, kill_switch_of
 
     if looked.request is None:
         return ()
     dropped = dropped_finding(kill_switch_of(looked.request))
-    return (f"{dropped.words}. {dropped.next_step}",) if dropped in view.answer.findings_of(looked) else ()
+    return (
+        (f"{dropped.words}. {dropped.next_step}",)
+        if dropped in view.answer.findings_of(looked)
+        else ()
+    )
 
 
 def _planner(
@@ -279,7 +316,9 @@ def _planner(
             from hpcdash.services.submit.plan import plan_request
 
             await session.store.open(force=True)
-            return await plan_request(session.store, request, most_bytes=view.launches.settings.files_limit)
+            return await plan_request(
+                session.store, request, most_bytes=view.launches.settings.files_limit
+            )
         planned = await view.launches.plan(request, looked.text)
         name = name or planned.script.job_name
         return planned

@@ -90,7 +90,9 @@ def choices_of(
             types = queue.gpu_types if queue and queue.gpu_types else offers.gpu_types
             return [Choice(one, _queues_with(one, offers)) for one in types]
         case "account":
-            return [Choice(one.name, "default" if one.is_default else "") for one in offers.accounts]
+            return [
+                Choice(one.name, "default" if one.is_default else "") for one in offers.accounts
+            ]
         case "qos":
             return _qos(texts.get("account", "").strip(), offers)
         case "after":
@@ -119,7 +121,9 @@ def format_job(row: Mapping[str, Any]) -> str:
     return f"{row['name'] or ''}, {state_word(row['state'])}"
 
 
-def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Sequence[Choice], queue_taken: str) -> str:
+def field_hint(
+    name: str, texts: Mapping[str, str], offers: Offers, choices: Sequence[Choice], queue_taken: str
+) -> str:
     """What the field is for, and what is known of what stands there."""
     typed = texts.get(name, "").strip()
     parts = [FIELDS[name].hint]
@@ -127,7 +131,11 @@ def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Seq
     if name == "queue" and queue is not None:
         start = "" if typed else "empty: "
         parts = [f"{start}{queue.name}, {format_queue(queue)}" if format_queue(queue) else parts[0]]
-    elif name in ("slots", "slots_per_node", "cpus_per_gpu", "memory") and queue is not None and format_node(queue):
+    elif (
+        name in ("slots", "slots_per_node", "cpus_per_gpu", "memory")
+        and queue is not None
+        and format_node(queue)
+    ):
         parts.append(format_node(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
         parts.append(f"{queue.name} gives up to {format_span(queue.limit_seconds)}")
@@ -135,7 +143,9 @@ def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Seq
         parts = [words]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
     # What the field itself proposes behind the cursor.
-    proposed = (one.value for one in choices if word and one.value.startswith(word) and one.value != word)
+    proposed = (
+        one.value for one in choices if word and one.value.startswith(word) and one.value != word
+    )
     if (first := next(proposed, "")) and not any(one.value == word for one in choices):
         parts.append(f"→ takes {first}")
     if choices:
@@ -146,7 +156,9 @@ def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Seq
 def _qos(account: str, offers: Offers) -> list[Choice]:
     """Those of the account, where that is told; else all."""
     known = {qos.name: qos for qos in offers.qos}
-    chosen = [one for one in offers.accounts if (one.name == account if account else one.is_default)]
+    chosen = [
+        one for one in offers.accounts if (one.name == account if account else one.is_default)
+    ]
     names = list(chosen[0].qos) if chosen and chosen[0].qos else list(known)
     return [Choice(name, format_qos(known[name]) if name in known else "") for name in names]
 

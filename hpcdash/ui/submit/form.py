@@ -36,7 +36,9 @@ class _Suggestions(Suggester):
         start, blank, word = value.rpartition(" ") if self._is_list else ("", "", value)
         if not word:
             return None
-        found = next((one for one in self._values(self._name) if one.startswith(word) and one != word), None)
+        found = next(
+            (one for one in self._values(self._name) if one.startswith(word) and one != word), None
+        )
         return None if found is None else f"{start}{blank}{visible(found)}"
 
 
@@ -78,7 +80,11 @@ class FieldLines(TextArea):
 
     def __init__(self, field: FormField) -> None:
         super().__init__(
-            placeholder=_example(field), compact=True, tab_behavior="focus", soft_wrap=True, highlight_cursor_line=False
+            placeholder=_example(field),
+            compact=True,
+            tab_behavior="focus",
+            soft_wrap=True,
+            highlight_cursor_line=False,
         )
         self.cursor_blink = False
 
@@ -97,7 +103,9 @@ class FieldToggle(Static, can_focus=True):
     """Yes or no."""
 
     takes_typing = True
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("space,left,right", "flip", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space,left,right", "flip", show=False, priority=True)
+    ]
 
     class Changed(Message):
         """It is the other one now."""
@@ -143,7 +151,9 @@ FieldEditor = FieldInput | FieldLines | FieldToggle
 
 
 class FieldRow(Vertical):
-    """A field: its label, its editor, a line with what takes its place, and one with what is wrong with it."""
+    """A field: its label, its editor, a line with what takes its place, and one with what is wrong
+    with it.
+    """
 
     DEFAULT_CSS = """
     FieldRow { height: auto; width: 1fr; }
@@ -208,7 +218,9 @@ class FieldRow(Vertical):
 
     def complain(self, words: str, *, is_error: bool = True) -> None:
         """Say below what is wrong, or nothing."""
-        self._complaint.update(Text(f"{'✗' if is_error else '!'} {visible(words)}") if words else "")
+        self._complaint.update(
+            Text(f"{'✗' if is_error else '!'} {visible(words)}") if words else ""
+        )
         self._complaint.set_class(is_error, "-error")
         self._complaint.display = bool(words)
 
@@ -263,7 +275,9 @@ class GroupHeading(Static, can_focus=True):
     def tell(self, said: str) -> None:
         """What its fields say, for while they are folded."""
         self._said = said
-        text = Text(f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis")
+        text = Text(
+            f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis"
+        )
         if said and not self.is_open:
             text.append(f"   {visible(said)}", "not bold")
         self.update(text)
@@ -319,7 +333,9 @@ class _Group(Vertical):
         for row in self.rows:
             row.display = row in rows and self.heading.is_open
         self.display = bool(rows)
-        said = [f"{row.field.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()]
+        said = [
+            f"{row.field.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()
+        ]
         wrong = sum(bool(row.complaint) for row in rows)
         words = ", ".join([*([f"! {wrong} to look at"] if wrong else []), *said])
         self.heading.tell(words[:_SAID_CELLS])
@@ -329,14 +345,16 @@ class FormPage(VerticalScroll, can_focus=False):
     """All fields; `Changed` is told after something was typed into one.
 
     Fields that are `absent` have no use here, and are shown only where they hold something.
-    `values` complete a field; `ask` is called at enter in one, and says whether there was anything to choose from.
+    `values` complete a field; `ask` is called at enter in one, and says whether there was anything
+    to choose from.
     """
 
     DEFAULT_CSS = """
     FormPage { width: 1fr; height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Before the fields' own: what is typed ahead goes where it would have gone one key at a time.
+        # Before the fields' own: what is typed ahead goes where it would have gone one key at a
+        # time.
         Binding("tab", "step(1)", show=False, priority=True),
         Binding("shift+tab", "step(-1)", show=False, priority=True),
         Binding("down", "line(1)", show=False, priority=True),
@@ -352,7 +370,11 @@ class FormPage(VerticalScroll, can_focus=False):
             self.name = name
 
     def __init__(
-        self, values: Values, ask: Callable[[str], bool], way: Way, absent: frozenset[str] = frozenset()
+        self,
+        values: Values,
+        ask: Callable[[str], bool],
+        way: Way,
+        absent: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(classes="panel")
         self.border_title = "Request"

@@ -1,4 +1,6 @@
-"""The preview beside the form: when it is made, the script or what changed, complaints, what the cluster says."""
+"""The preview beside the form: when it is made, the script or what changed, complaints, what the
+cluster says.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ _OFFERED_SECONDS = 60.0
 
 
 class SubmitPage(View):
-    """The form's preview: `seen` is what was read last, `answer` what the cluster said of it, `offers` what it has."""
+    """The form's preview: `seen` is what was read last, `answer` what the cluster said of it,
+    `offers` what it has.
+    """
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
@@ -132,7 +136,9 @@ class SubmitPage(View):
 
         looked = self.seen
         problems = {
-            name: words for name, words in looked.problems.items() if self._is_tried or not words.startswith(MISSING)
+            name: words
+            for name, words in looked.problems.items()
+            if self._is_tried or not words.startswith(MISSING)
         }
         warnings = dict(looked.warnings)
         asides = [problems[""]] if problems.get("") else []
@@ -167,12 +173,20 @@ class SubmitPage(View):
         self.set_class(self._is_narrow and self.page_shown != FORM, "-reading")
         looked = self.seen
         if self.page_shown == DIFFERENCE:
-            words = "What changed since it was submitted last" if looked.difference else self._no_difference()
+            words = (
+                "What changed since it was submitted last"
+                if looked.difference
+                else self._no_difference()
+            )
         elif not looked.script:
             words = "Generated script"
         else:
             file = looked.as_it_is.file if looked.as_it_is is not None else "Generated script"
-            is_of_before = looked.as_it_is is None and looked.request is None and set(looked.problems) != {"command"}
+            is_of_before = (
+                looked.as_it_is is None
+                and looked.request is None
+                and set(looked.problems) != {"command"}
+            )
             words = "Last valid script" if is_of_before else f"{file} ({len(looked.lines)} lines)"
             if looked.difference:
                 words += "; differs from the last one submitted"
@@ -184,7 +198,9 @@ class SubmitPage(View):
         return "Nothing with this name was submitted from here"
 
     def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
-        """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
+        """What it comes to and all that is odd about it, for who is asked whether to submit; None:
+        of `seen`.
+        """
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
         refusal = self.answer.refusal_of(looked)
@@ -195,7 +211,10 @@ class SubmitPage(View):
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",
             *(f"{self._label(name)}: {words}" for name, words in looked.warnings.items()),
             *looked.asides,
-            *(". ".join(filter(None, (one.words, one.next_step))) for one in self.answer.findings_of(looked)),
+            *(
+                ". ".join(filter(None, (one.words, one.next_step)))
+                for one in self.answer.findings_of(looked)
+            ),
         ]
         return tuple(filter(None, words))
 
@@ -251,7 +270,9 @@ class SubmitPage(View):
         if self._looking is not None:
             self._looking.cancel()
         asks = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
-        self._looking = call_after(self, _PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview)
+        self._looking = call_after(
+            self, _PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview
+        )
 
     @property
     def is_preview_due(self) -> bool:
@@ -269,12 +290,18 @@ class SubmitPage(View):
         draft = self.draft()
         if self._is_as_it_is:
             content = await self.batch_file.read(draft.texts)
-            looked = await asyncio.to_thread(preview_script, draft, self.launches, self.offers, content, self.last)
+            looked = await asyncio.to_thread(
+                preview_script, draft, self.launches, self.offers, content, self.last
+            )
         else:
-            looked = await asyncio.to_thread(preview_request, draft, self.launches, self.offers, self._root, self.last)
+            looked = await asyncio.to_thread(
+                preview_request, draft, self.launches, self.offers, self._root, self.last
+            )
             board = self.session.watching
             rules = board.settings.saves if board is not None else ()
-            looked = with_saving(looked, draft.texts, [rule for rule in rules if rule.meant.is_on(self.session.name)])
+            looked = with_saving(
+                looked, draft.texts, [rule for rule in rules if rule.meant.is_on(self.session.name)]
+            )
         is_other = (looked.lines, looked.difference) != (self.seen.lines, self.seen.difference)
         if looked.script or looked.is_whole or self._is_as_it_is:
             self.seen = looked
@@ -307,7 +334,9 @@ class SubmitPage(View):
             self._resting.cancel()
             self._resting = None
         if self.seen.is_whole and self.seen.script and not self.answer.is_for(self.seen):
-            self._resting = call_after(self, self.answer.wait_seconds(_REST_SECONDS), self._begin_to_ask)
+            self._resting = call_after(
+                self, self.answer.wait_seconds(_REST_SECONDS), self._begin_to_ask
+            )
 
     def _begin_to_ask(self) -> None:
         # Nobody reads the answer while something else is on the screen.
@@ -359,7 +388,9 @@ class ClusterAnswer:
         return self._for == _key(looked)
 
     def wait_seconds(self, rest_seconds: float) -> float:
-        """How long to wait before it is asked: until typing rests, and not right after it was asked."""
+        """How long to wait before it is asked: until typing rests, and not right after it was
+        asked.
+        """
         return max(rest_seconds, self._asked_at + _EVERY_SECONDS - time.monotonic())
 
     def forget(self) -> None:
@@ -379,7 +410,9 @@ class ClusterAnswer:
             self.estimate = await estimate_start(
                 self._store, script, over.options if over is not None else (), gpu_types=gpu_types
             )
-            missing = () if looked.request is None else await missing_paths(self._store, looked.request)
+            missing = (
+                () if looked.request is None else await missing_paths(self._store, looked.request)
+            )
             self.failed, self.missing, self._missing_of = "", missing, _key(looked)
         except HpcdashError as error:
             # What was told of its paths before stays told.
@@ -390,7 +423,8 @@ class ClusterAnswer:
         self._for = _key(looked)
 
     async def ask_for_paths(self, looked: FormPreview) -> None:
-        """Ask for the paths alone of what is submitted now, in one command, unless all is known to be well with them.
+        """Ask for the paths alone of what is submitted now, in one command, unless all is known to
+        be well with them.
 
         A kill switch may be dropped at any time: where one is named nothing is known to be well.
         """
@@ -406,7 +440,10 @@ class ClusterAnswer:
             if not switch:
                 return
             words = f"whether the kill switch {switch} is set is not known: {error.message}"
-            missing = (*(one for one in self.findings_of(looked) if one.field), LintFinding("warning", "", words))
+            missing = (
+                *(one for one in self.findings_of(looked) if one.field),
+                LintFinding("warning", "", words),
+            )
         self.missing, self._missing_of = missing, key
 
     def may_have_changed(self, looked: FormPreview) -> bool:
@@ -440,7 +477,11 @@ class ClusterAnswer:
         else:
             ahead = estimate.starts_at_epoch - self._store.clock.now()
             at = datetime.fromtimestamp(estimate.starts_at_epoch, zone)
-            when = "now" if ahead < _NOW_SECONDS else f"in {format_span(max(60.0, ahead))} ({at:%a %H:%M})"
+            when = (
+                "now"
+                if ahead < _NOW_SECONDS
+                else f"in {format_span(max(60.0, ahead))} ({at:%a %H:%M})"
+            )
             text.append(when, "bold")
         if estimate.node_list:
             text.append(f" on {visible(estimate.node_list)}")
@@ -448,21 +489,37 @@ class ClusterAnswer:
         return text
 
     def format_known_start(self, looked: FormPreview, zone: tzinfo | None) -> str:
-        """`start: now on g1 (Slurm's estimate)`; '' if nothing is known for the form as it is now."""
-        is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
-        return f"{self.format_start(looked, zone).plain.partition(';')[0]} ({self._whose})" if is_told else ""
+        """`start: now on g1 (Slurm's estimate)`; '' if nothing is known for the form as it is
+        now.
+        """
+        is_told = (
+            self.is_for(looked)
+            and self.estimate.is_known
+            and not self.failed
+            and not self.estimate.refusal
+        )
+        return (
+            f"{self.format_start(looked, zone).plain.partition(';')[0]} ({self._whose})"
+            if is_told
+            else ""
+        )
 
     def findings_of(self, looked: FormPreview) -> tuple[LintFinding, ...]:
         """What is missing there, of what stands there now."""
         return self.missing if self._missing_of == _key(looked) else ()
 
     def refusal_of(self, looked: FormPreview) -> str:
-        """Why the scheduler would not take what stands there now, '' where it would or that is not known."""
+        """Why the scheduler would not take what stands there now, '' where it would or that is not
+        known.
+        """
         return self.estimate.refusal if self.is_for(looked) else ""
 
 
-def verdict(looked: FormPreview, problems: Mapping[str, str], asides: Sequence[str], start: Text) -> Text:
-    """A few lines: what it comes to or which fields are in the way, when it would start, what is odd.
+def verdict(
+    looked: FormPreview, problems: Mapping[str, str], asides: Sequence[str], start: Text
+) -> Text:
+    """A few lines: what it comes to or which fields are in the way, when it would start, what is
+    odd.
 
     `problems` are words by the names of fields as they are shown.
     """

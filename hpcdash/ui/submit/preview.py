@@ -49,10 +49,10 @@ _UNITS = {EVERY: HOUR, TAKES: 1}
 class FormPreview(Struct, frozen=True):
     """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
 
-    `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and that of all that
-    come one after another, None where that is not known. `script` is what would be submitted, '' where nothing can be
-    told yet; `text` is what is kept of it: the request as TOML, or the script. `called` is which function is called,
-    with how many items, '' for none.
+    `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and
+    that of all that come one after another, None where that is not known. `script` is what would be
+    submitted, '' where nothing can be told yet; `text` is what is kept of it: the request as TOML,
+    or the script. `called` is which function is called, with how many items, '' for none.
     """
 
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +80,9 @@ class FormPreview(Struct, frozen=True):
 
 
 class BatchFile:
-    """The batch script that is to be submitted as it is. `content` is a complaint where it cannot be read, None: none.
+    """The batch script that is to be submitted as it is.
+
+    `content` is a complaint where it cannot be read, None: none.
 
     One on the cluster is read once, until it is forgotten.
     """
@@ -107,7 +109,9 @@ class BatchFile:
             return self.content
         try:
             self.content = (
-                None if not file else await (read_here(file) if where == HERE else read_there(self._store, file))
+                None
+                if not file
+                else await (read_here(file) if where == HERE else read_there(self._store, file))
             )
         except HpcdashError as error:
             self.content = visible(error.message)
@@ -116,7 +120,9 @@ class BatchFile:
 
 
 class LastSubmitted:
-    """The last submission of each name on one cluster; the files are read once for a name, until one more is made."""
+    """The last submission of each name on one cluster; the files are read once for a name, until
+    one more is made.
+    """
 
     def __init__(self, recents: Recents, cluster: str) -> None:
         self._recents = recents
@@ -132,7 +138,9 @@ class LastSubmitted:
         self._known.clear()
 
 
-def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> FormPreview:
+def preview_request(
+    draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted
+) -> FormPreview:
     """The request that a draft makes, and its script."""
     from hpcdash.backends.script.call import format_call
     from hpcdash.services.submit.request_lint import format_resources, lint_request
@@ -143,7 +151,9 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     request = reading.request
     if request is None and set(problems) == {"command"} and problems["command"].startswith(MISSING):
         # The rest of the request is still shown.
-        request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
+        request = read_form(
+            replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site
+        ).request
     if request is None:
         _complain_of_the_rest(draft, problems, launches, offers)
         return FormPreview(problems, text=reading.text, links=reading.links)
@@ -156,7 +166,9 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         _complain(problems, error)
         return FormPreview(
             problems,
-            words=format_resources(in_its_queue(request, launches), offers, packs_nodes=packs_nodes),
+            words=format_resources(
+                in_its_queue(request, launches), offers, packs_nodes=packs_nodes
+            ),
             text=reading.text,
             links=reading.links,
             called=called,
@@ -169,7 +181,9 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     if before is not None and before.kind == "request":
         try:
             old = launches.render(read_request(before.text, site=site), uid=_UID, root=root).text
-            difference = difference_lines(unified(old, script.text, ("as it was submitted last", "as it is now")))
+            difference = difference_lines(
+                unified(old, script.text, ("as it was submitted last", "as it is now"))
+            )
         except UsageError:
             before = None
     text = request_text(request, site=site) or reading.text
@@ -200,7 +214,9 @@ def _preview_plain(
     offers: Offers,
     last: LastSubmitted,
 ) -> FormPreview:
-    """Of a scheduler that takes requests as they are: what will run there, in place of a batch script."""
+    """Of a scheduler that takes requests as they are: what will run there, in place of a batch
+    script.
+    """
     from hpcdash.services.submit.plan import build_request
 
     site = launches.settings.site
@@ -216,7 +232,9 @@ def _preview_plain(
     if before is not None and before.kind == "request":
         try:
             old = build_request(launches.store, read_request(before.text, site=site)).shown
-            difference = difference_lines(unified(old, shown, ("as it was submitted last", "as it is now")))
+            difference = difference_lines(
+                unified(old, shown, ("as it was submitted last", "as it is now"))
+            )
         except HpcdashError:
             before = None
     return FormPreview(
@@ -259,9 +277,15 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
 
 
 def preview_script(
-    draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
+    draft: Draft,
+    launches: Launches,
+    offers: Offers,
+    content: bytes | str | None,
+    last: LastSubmitted,
 ) -> FormPreview:
-    """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
+    """A batch script as it is, with what is said over it; `content` is a complaint where it cannot
+    be read.
+    """
     backend = launches.store.backend
     reader = backend.scripts.reader()
     reading = read_script_form(draft, reader)
@@ -280,14 +304,18 @@ def preview_script(
     queues = reader.script_demand(content, reading.options).queues
     if reading.options:
         # What is said over a line of the script may mend it: the scheduler tells.
-        findings = tuple(replace(one, severity="warning") if _may_be_mended(one) else one for one in findings)
+        findings = tuple(
+            replace(one, severity="warning") if _may_be_mended(one) else one for one in findings
+        )
     problems, warnings, asides = sorted_findings(findings, problems, "file")
     text = content.decode("utf-8", "surrogateescape")
     lines = _with_notes(script_lines(text, backend.scripts.explain), findings)
     before = last.of(reading.file if reading.is_here else f"{THERE}:{reading.file}")
     difference: Sequence[ScriptLine] = ()
     if before is not None:
-        difference = difference_lines(unified(before.text, text, ("as it was submitted last", "as it is now")))
+        difference = difference_lines(
+            unified(before.text, text, ("as it was submitted last", "as it is now"))
+        )
     over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
     words = f"the script as it is{', over it ' + over if over else ''}"
     return FormPreview(
@@ -307,7 +335,9 @@ def preview_script(
     )
 
 
-def script_submission(reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None) -> Submission:
+def script_submission(
+    reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None
+) -> Submission:
     """What is handed in; `after` takes the place of the jobs it was to wait for."""
     from hpcdash.services.submit.plan import path_there
 
@@ -326,7 +356,9 @@ def script_submission(reading: ScriptReading, content: bytes, after: tuple[str, 
 def sorted_findings(
     findings: Sequence[LintFinding], problems: Mapping[str, str], home: str = ""
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-    """(problems, warnings, asides): those of a field beside it, errors of none at `home`, the rest as sentences."""
+    """(problems, warnings, asides): those of a field beside it, errors of none at `home`, the rest
+    as sentences.
+    """
     wrong, odd = dict(problems), dict[str, str]()
     asides: list[str] = []
     for finding in findings:
@@ -345,23 +377,33 @@ def sorted_findings(
 
 def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> None:
     name, words = field_of_complaint(error.message)
-    problems.setdefault(name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part))
+    problems.setdefault(
+        name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part)
+    )
 
 
-def _complain_of_the_rest(draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers) -> None:
+def _complain_of_the_rest(
+    draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers
+) -> None:
     """What the cluster has not got, of the fields that can be read while others cannot."""
     from hpcdash.services.submit.request_lint import lint_request
 
     tables = {name.partition(".")[0] for name in problems}
-    texts = {name: text for name, text in draft.texts.items() if name.partition(".")[0] not in tables}
+    texts = {
+        name: text for name, text in draft.texts.items() if name.partition(".")[0] not in tables
+    }
     if not texts.get("script", "").strip():
         texts["command"] = _NO_COMMAND_YET
     request = read_form(Draft(texts), launches.settings.site).request
     if request is None:
         return
-    for finding in lint_request(in_its_queue(request, launches), offers, packs_nodes=launches.packs_nodes):
+    for finding in lint_request(
+        in_its_queue(request, launches), offers, packs_nodes=launches.packs_nodes
+    ):
         if finding.severity == "error" and texts.get(finding.field, "").strip():
-            words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+            words = ". ".join(
+                part.rstrip(".") for part in (finding.words, finding.next_step) if part
+            )
             problems.setdefault(finding.field, words)
 
 
@@ -377,16 +419,20 @@ def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[LintFinding]) ->
     """The lines, with what was found in one beside it."""
     notes = {finding.field: finding.words for finding in findings if _is_of_a_line(finding)}
     return [
-        replace(line, note=f"! {visible(notes[key])}") if (key := f"line {line.number}") in notes else line
+        replace(line, note=f"! {visible(notes[key])}")
+        if (key := f"line {line.number}") in notes
+        else line
         for line in lines
     ]
 
 
-def with_saving(looked: FormPreview, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()) -> FormPreview:
+def with_saving(
+    looked: FormPreview, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()
+) -> FormPreview:
     """The look with a sentence on what saving costs in the time that is asked for.
 
-    How often it saves and for how long is what is typed, else what [[watch.saves]] says of a job of its name. What
-    cannot be read is a warning beside its field: nothing of it is submitted.
+    How often it saves and for how long is what is typed, else what [[watch.saves]] says of a job of
+    its name. What cannot be read is a warning beside its field: nothing of it is submitted.
     """
     warnings = dict(looked.warnings)
     figures: dict[str, float] = {}

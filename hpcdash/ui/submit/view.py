@@ -78,7 +78,9 @@ class SubmitView(SubmitPage):
         from hpcdash.services.state.templates import Templates
 
         folder = self.launches.state_folder
-        self.templates: Templates | None = None if folder is None else Templates(folder / "templates")
+        self.templates: Templates | None = (
+            None if folder is None else Templates(folder / "templates")
+        )
         self.is_being_submitted = False
         self.not_known = NotKnown()
         self.put_away: Draft | None = None
@@ -92,7 +94,9 @@ class SubmitView(SubmitPage):
 
         self._fit(self.app.size)
         with Horizontal(id="body"):
-            yield FormPage(self._values, self._ask_for, Way.REQUEST, absent_fields(self.session.store.backend))
+            yield FormPage(
+                self._values, self._ask_for, Way.REQUEST, absent_fields(self.session.store.backend)
+            )
             with Vertical(id="beside", classes="panel"):
                 yield ScriptPage()
         yield Static("", id="verdict", markup=False)
@@ -133,10 +137,15 @@ class SubmitView(SubmitPage):
     def _choices(self, name: str) -> list[Choice]:
         from hpcdash.ui.submit.choices import choices_of
 
-        choices = choices_of(name, self.form.texts(), self.offers, self.session.store, self.seen.queue)
+        choices = choices_of(
+            name, self.form.texts(), self.offers, self.session.store, self.seen.queue
+        )
         if name == "after" and self._offered_after is not None:
             job_id, words = self._offered_after
-            choices = [Choice(job_id, f"{words}: you pointed at it"), *(c for c in choices if c.value != job_id)]
+            choices = [
+                Choice(job_id, f"{words}: you pointed at it"),
+                *(c for c in choices if c.value != job_id),
+            ]
         if name == "file":
             choices = [Choice(one) for one in self._scripts_here]
         elif name == "pool":
@@ -161,11 +170,15 @@ class SubmitView(SubmitPage):
         self.form.enter("file" if as_it_is else "name")
 
     def keep_typed(self) -> None:
-        """For the next program that opens this form; without a state folder, or room there, it is lost."""
+        """For the next program that opens this form; without a state folder, or room there, it is
+        lost.
+        """
         draft, folder = self.draft() if self.is_live else None, self.launches.state_folder
         if draft is not None and draft.texts and folder is not None:
             with contextlib.suppress(StateUnusable):
-                Drafts(folder).keep(self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is))
+                Drafts(folder).keep(
+                    self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is)
+                )
 
     def _restore_draft(self) -> None:
         """What stood here when the last program was ended, unless something stands here by now."""
@@ -180,7 +193,9 @@ class SubmitView(SubmitPage):
         ):
             return
         self.put(Draft(kept.texts, kept.rest), as_it_is=kept.as_it_is)
-        self.notify("restored what you typed before hpcdash ended; ctrl+l for an empty form", timeout=6)
+        self.notify(
+            "restored what you typed before hpcdash ended; ctrl+l for an empty form", timeout=6
+        )
 
     def on_form_page_entered(self, event: FormPage.Entered) -> None:
         event.stop()
@@ -245,7 +260,11 @@ class SubmitView(SubmitPage):
         # Hundreds of files, in a home that may be far away.
         points = await asyncio.to_thread(starting_points, self)
         self.app.push_screen(
-            ChoiceDialog("Start from", [point.choice for point in points], lambda value: points[int(value)].take())
+            ChoiceDialog(
+                "Start from",
+                [point.choice for point in points],
+                lambda value: points[int(value)].take(),
+            )
         )
 
     def do_keep(self) -> None:
@@ -258,7 +277,11 @@ class SubmitView(SubmitPage):
         self.replaces = ""
         name = self.draft().texts.get("name", "").strip()
         self.screen.query_one(CommandBar).ask(
-            "template", name, sign="keep as a template called: ", take=partial(keep_as, self), proposed=True
+            "template",
+            name,
+            sign="keep as a template called: ",
+            take=partial(keep_as, self),
+            proposed=True,
         )
 
     def do_copy(self) -> None:
@@ -270,7 +293,9 @@ class SubmitView(SubmitPage):
         self.notify(f"copied the script: {len(self.seen.lines)} lines", timeout=2)
 
     def do_escape(self) -> bool:
-        """From the script back to the form; from the form back to where one was: the draft stays."""
+        """From the script back to the form; from the form back to where one was: the draft
+        stays.
+        """
         if self._is_narrow and self.page_shown != FORM:
             self.action_into_form()
             self.post_message(self.CrumbsChanged())
@@ -280,7 +305,9 @@ class SubmitView(SubmitPage):
         return False
 
     def tried(self) -> None:
-        """Someone wants to submit: what is missing is said too, and the first complaint gets the cursor."""
+        """Someone wants to submit: what is missing is said too, and the first complaint gets the
+        cursor.
+        """
         self._is_tried = True
         self._tell()
         self.page_shown = FORM if self._is_narrow else self.page_shown
@@ -310,7 +337,9 @@ class SubmitView(SubmitPage):
             return ("new submission",)
         way = ("a batch script as it is",) if self._is_as_it_is else ()
         page = (
-            (self.page_shown,) if self.page_shown == DIFFERENCE or (self._is_narrow and self.page_shown != FORM) else ()
+            (self.page_shown,)
+            if self.page_shown == DIFFERENCE or (self._is_narrow and self.page_shown != FORM)
+            else ()
         )
         return ("new submission", *way, *page)
 
@@ -324,10 +353,16 @@ class SubmitView(SubmitPage):
             if self.form.is_on_heading:
                 return "space folds or shows these fields"
             return "ctrl+o: the next page" if self.page_shown != FORM else ""
-        if name == "after" and self._offered_after is not None and not self.form.texts().get("after"):
+        if (
+            name == "after"
+            and self._offered_after is not None
+            and not self.form.texts().get("after")
+        ):
             job_id, words = self._offered_after
             return f"jobs whose end it waits for; enter offers {job_id} ({words})"
-        return field_hint(name, self.form.texts(), self.offers, self._choices(name), self.seen.queue)
+        return field_hint(
+            name, self.form.texts(), self.offers, self._choices(name), self.seen.queue
+        )
 
 
 class StartingPoint(Struct, frozen=True):
@@ -339,7 +374,9 @@ class StartingPoint(Struct, frozen=True):
 
 def starting_points(view: SubmitView) -> list[StartingPoint]:
     """All there are, the empty form first; their values are their places in the list."""
-    found: list[tuple[str, str, Callable[[], None]]] = [("an empty form", "", lambda: view.put(Draft()))]
+    found: list[tuple[str, str, Callable[[], None]]] = [
+        ("an empty form", "", lambda: view.put(Draft()))
+    ]
     if view.put_away is not None:
         before = view.put_away
         found.append(("what stood there before", _said(before), lambda: view.put(before)))
@@ -351,13 +388,21 @@ def starting_points(view: SubmitView) -> list[StartingPoint]:
         age = f"submitted {format_age(now - recent.at)} ago"
         if recent.kind == "script":
             is_there = recent.name.startswith(_THERE)
-            texts = {"file": recent.name.removeprefix(_THERE), "file_where": THERE if is_there else HERE}
+            texts = {
+                "file": recent.name.removeprefix(_THERE),
+                "file_where": THERE if is_there else HERE,
+            }
             words = f"{age}, a batch script as it is"
             found.append((recent.name, words, partial(view.put, Draft(texts), as_it_is=True)))
         else:
             words = ": ".join(part for part in (age, _command_of(recent.text)) if part)
-            found.append((recent.name or "without a name", words, partial(_take, view, recent.text)))
-    return [StartingPoint(Choice(str(at), words, label), take) for at, (label, words, take) in enumerate(found)]
+            found.append(
+                (recent.name or "without a name", words, partial(_take, view, recent.text))
+            )
+    return [
+        StartingPoint(Choice(str(at), words, label), take)
+        for at, (label, words, take) in enumerate(found)
+    ]
 
 
 def name_of(looked: FormPreview) -> str:
@@ -378,7 +423,9 @@ async def remember(view: SubmitView, looked: FormPreview) -> None:
             view.recents.remember, store.name, name_of(looked), looked.text, kind, store.clock.now()
         )
     except StateUnusable as error:
-        view.notify(f"it is not among the recent ones: {error.message}", severity="warning", markup=False)
+        view.notify(
+            f"it is not among the recent ones: {error.message}", severity="warning", markup=False
+        )
 
 
 def keep_as(view: SubmitView, name: str) -> str:
@@ -394,7 +441,11 @@ def keep_as(view: SubmitView, name: str) -> str:
         return "there is no script yet to keep"
     name = name.strip()
     try:
-        if name != view.replaces and name in view.templates.names() and view.templates.read(name) != text:
+        if (
+            name != view.replaces
+            and name in view.templates.names()
+            and view.templates.read(name) != text
+        ):
             view.replaces = name
             return f"there is another template {name}: enter once more puts this in its place"
         file = view.templates.save(name, text)
@@ -433,7 +484,9 @@ def _command_of(text: str) -> str:
         return ""
     call = draft.rest.get("call")
     function = call.get("function") if isinstance(call, dict) else ""
-    return " ".join((draft.texts.get("command") or draft.texts.get("script") or str(function or "")).split())
+    return " ".join(
+        (draft.texts.get("command") or draft.texts.get("script") or str(function or "")).split()
+    )
 
 
 def _said(draft: Draft) -> str:
@@ -461,11 +514,18 @@ class NotKnown:
             self._sent = self._without(draft, name)
 
     def question(self, draft: Draft, name: str) -> str:
-        """What is to be asked before the same, or one of the same name, is sent; '' where nothing is in doubt."""
-        sent = next((one for one in reversed(self._sent) if one.draft == draft or one.name == name), None)
+        """What is to be asked before the same, or one of the same name, is sent; '' where nothing
+        is in doubt.
+        """
+        sent = next(
+            (one for one in reversed(self._sent) if one.draft == draft or one.name == name), None
+        )
         if sent is None:
             return ""
-        return f"whether job {sent.name} was submitted at {sent.at:%H:%M} is not known: submit once more?"
+        return (
+            f"whether job {sent.name} was submitted at {sent.at:%H:%M} is not known: submit "
+            f"once more?"
+        )
 
     def _without(self, draft: Draft, name: str) -> list[_Sent]:
         return [one for one in self._sent if one.draft != draft and one.name != name]

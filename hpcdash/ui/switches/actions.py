@@ -1,4 +1,6 @@
-"""What keys do to the switches of trainings: the kill switch and the save switch of the job one points at."""
+"""What keys do to the switches of trainings: the kill switch and the save switch of the job one
+points at.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ class SwitchActions:
         if len(units) > 1:
             words = f"a {kind.words} is asked for one job or array at a time"
             if marked := self.screen.view.marks():
-                words = f"{marked} are marked; {words}: {self.screen.key_sign_of('unmark')} clears the marks"
+                words = (
+                    f"{marked} are marked; {words}: {self.screen.key_sign_of('unmark')} "
+                    f"clears the marks"
+                )
             self.screen.notify(words, severity="warning", timeout=6, markup=False)
             return
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]

@@ -1,4 +1,6 @@
-"""The dialog of a job's kill or save switch: which file, who sees it, whether to set it, and then what comes of it."""
+"""The dialog of a job's kill or save switch: which file, who sees it, whether to set it, and then
+what comes of it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ Line = tuple[str, str, str]
 class SwitchPicture(Struct, frozen=True):
     """All that is known of a switch. `living` are rows of the jobs that name it and run or wait.
 
-    `log` is whether the log grows, `does` what would be done in words, `command` how, '' where it is not wanted.
+    `log` is whether the log grows, `does` what would be done in words, `command` how, '' where it
+    is not wanted.
     """
 
     switch: Switch
@@ -101,7 +104,9 @@ def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
 
 
 def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """Whom it stops, or has save; of one that is there those that are left; nobody where all have ended."""
+    """Whom it stops, or has save; of one that is there those that are left; nobody where all have
+    ended.
+    """
     is_told = picture.look.is_dropped or (picture.deeds.is_any and not picture.does)
     label = "left" if is_told else "stops" if picture.kind is SwitchKind.KILL else "seen by"
     if not is_told and refusal(picture.look):
@@ -119,14 +124,21 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
         yield label, f"{total} jobs", "bold"
         label = ""
     for unit, rows in list(by_unit.items())[:_MOST_LISTED]:
-        states = ", ".join(f"{count} {state_word(state)}" for state, count in state_counts(rows).items())
+        states = ", ".join(
+            f"{count} {state_word(state)}" for state, count in state_counts(rows).items()
+        )
         whose = " and ".join(visible(name) for name in owners(rows) if name)
-        named = f"{visible(unit)} {visible(str(rows[0]['name'] or ''))}{f' of {whose}' if whose else ''}"
+        named = (
+            f"{visible(unit)} "
+            f"{visible(str(rows[0]['name'] or ''))}{f' of {whose}' if whose else ''}"
+        )
         yield label, f"{named}: {states}", ""
         label = ""
     if len(by_unit) > _MOST_LISTED:
         yield "", f"and {len(by_unit) - _MOST_LISTED} more", ""
-    if shared := format_shared(picture.kind, count_jobs(row for row in picture.living if row["state"] in ACTIVE)):
+    if shared := format_shared(
+        picture.kind, count_jobs(row for row in picture.living if row["state"] in ACTIVE)
+    ):
         yield "", f"! {shared}", "bold"
     if picture.note and total:
         yield "", picture.note, ""
@@ -135,7 +147,9 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
 
 
 def _identity(look: SwitchLook | None) -> tuple[object, ...]:
-    """What tells what is there from something else of its name; a FIFO's time is when it was written to last."""
+    """What tells what is there from something else of its name; a FIFO's time is when it was
+    written to last.
+    """
     if look is None:
         return ()
     file = look.file
@@ -144,7 +158,9 @@ def _identity(look: SwitchLook | None) -> tuple[object, ...]:
 
 
 class SwitchDialog(Dialog[None]):
-    """One switch of one job or array: what its tracker knows of it, and what a person may do about it."""
+    """One switch of one job or array: what its tracker knows of it, and what a person may do about
+    it.
+    """
 
     DEFAULT_CSS = "SwitchDialog Input { width: 1fr; background: $panel; margin-top: 1; }"
     fixed_lines = 9
@@ -159,10 +175,17 @@ class SwitchDialog(Dialog[None]):
     ]
 
     def __init__(
-        self, session: ClusterSession, switches: JobSwitches, job_id: str, kind: SwitchKind, against: str = ""
+        self,
+        session: ClusterSession,
+        switches: JobSwitches,
+        job_id: str,
+        kind: SwitchKind,
+        against: str = "",
     ) -> None:
         """`against` says why it had better not be set, '' where nothing speaks against it."""
-        super().__init__(f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}")
+        super().__init__(
+            f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
+        )
         self.tracker = SwitchTracker(session, switches, job_id, kind, self._show)
         self.session = session
         self.job_id = job_id
@@ -262,13 +285,21 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def can_clear(self) -> bool:
-        return self._may_act and self.tracker.look is not None and not clear_refusal(self.tracker.look)
+        return (
+            self._may_act and self.tracker.look is not None and not clear_refusal(self.tracker.look)
+        )
 
     @property
     def _asks_clear(self) -> bool:
-        """Whether it is asked for the second time: of the same thing as before, and still in doubt."""
+        """Whether it is asked for the second time: of the same thing as before, and still in
+        doubt.
+        """
         tracker = self.tracker
-        return self._clear_asked_of == _identity(tracker.look) and self.can_clear and bool(tracker.doubt)
+        return (
+            self._clear_asked_of == _identity(tracker.look)
+            and self.can_clear
+            and bool(tracker.doubt)
+        )
 
     def _show(self) -> None:
         """All that is known now, the buttons that make sense, and the keys."""
@@ -289,13 +320,19 @@ class SwitchDialog(Dialog[None]):
         self.query_one("#body", Static).update(rows)
         can_drop = self.can_drop
         self.query_one("#yes").display = can_drop
-        self.query_one("#yes", AnswerButton).rename(f"Yes, create it{' again' if self._asks_again else ''} (y)")
+        self.query_one("#yes", AnswerButton).rename(
+            f"Yes, create it{' again' if self._asks_again else ''} (y)"
+        )
         self.query_one("#clear").display = self.can_clear
-        self.query_one("#clear", AnswerButton).rename("Yes, remove it (c)" if self._asks_clear else "Clear it (c)")
+        self.query_one("#clear", AnswerButton).rename(
+            "Yes, remove it (c)" if self._asks_clear else "Clear it (c)"
+        )
         self.query_one("#again").display = self.can_ask_again
         # Where a path is typed q is one of its letters.
         close = "Close (esc)" if self.query_one("#path").display else "Close (q)"
-        self.query_one("#no", AnswerButton).rename("No (n)" if can_drop or self._asks_clear else close)
+        self.query_one("#no", AnswerButton).rename(
+            "No (n)" if can_drop or self._asks_clear else close
+        )
         self.query_one("#keys", Static).update(self._keys())
         if self.focused is None or not self.focused.display:
             self.query_one("#no", Button).focus()
@@ -316,8 +353,12 @@ class SwitchDialog(Dialog[None]):
         return " · ".join([*keys, "ctrl+r refresh"])
 
     def _command(self) -> str:
-        """What y runs, else what c does, as a shell would take it; '' where neither does anything."""
-        plan = self.tracker.plan if self.can_drop else self._clear_plan() if self.can_clear else None
+        """What y runs, else what c does, as a shell would take it; '' where neither does
+        anything.
+        """
+        plan = (
+            self.tracker.plan if self.can_drop else self._clear_plan() if self.can_clear else None
+        )
         return shlex.join(plan.commands[0].argv) if plan is not None else ""
 
     def _clear_plan(self) -> Plan | None:
@@ -328,7 +369,11 @@ class SwitchDialog(Dialog[None]):
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """(label, words, style) of each line."""
         switch, look = self.tracker.switch, self.tracker.look
-        doubt = f"{self.tracker.doubt}. c once more removes it all the same, n keeps it." if self._asks_clear else ""
+        doubt = (
+            f"{self.tracker.doubt}. c once more removes it all the same, n keeps it."
+            if self._asks_clear
+            else ""
+        )
         against = visible(self.against) if self.can_drop else ""
         for words in filter(None, (self.tracker.act_said, self.tracker.problem, doubt, against)):
             yield "", f"! {words}", "bold"
@@ -357,7 +402,9 @@ class SwitchDialog(Dialog[None]):
                 self.tracker.progress,
                 self.tracker.deeds,
                 self.tracker.log_said,
-                self.tracker.plan.commands[0].words if self.can_drop and self.tracker.plan is not None else "",
+                self.tracker.plan.commands[0].words
+                if self.can_drop and self.tracker.plan is not None
+                else "",
                 self._command() if self._shows_command else "",
             )
         )
@@ -378,7 +425,11 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def can_name_another(self) -> bool:
-        return self.tracker.switch is not None and bool(self.tracker.switch.path) and not self.tracker.is_acting
+        return (
+            self.tracker.switch is not None
+            and bool(self.tracker.switch.path)
+            and not self.tracker.is_acting
+        )
 
     def action_path(self) -> None:
         """Ask for another file in the place of this one."""
@@ -446,7 +497,9 @@ class SwitchDialog(Dialog[None]):
         self._show()
 
     def action_again(self) -> None:
-        """Ask whether to drop it once more: only where somebody is left to see it, as is asked for now."""
+        """Ask whether to drop it once more: only where somebody is left to see it, as is asked for
+        now.
+        """
         if self.can_ask_again:
             start_worker(self, self._ask_again, group="switch-look", exclusive=True)
 

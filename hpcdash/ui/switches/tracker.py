@@ -1,4 +1,6 @@
-"""A switch as its dialog follows it: its file, the jobs that name it, what its log says, and what became of a drop."""
+"""A switch as its dialog follows it: its file, the jobs that name it, what its log says, and what
+became of a drop.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,16 @@ from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.names import progress_of
-from hpcdash.services.switches.switches import JobSwitches, Namesakes, Switch, SwitchLog, SwitchRefused
+from hpcdash.services.switches.switches import (
+    JobSwitches,
+    Namesakes,
+    Switch,
+    SwitchLog,
+    SwitchRefused,
+)
 
-# Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
+# Between two looks at what was dropped, which do not wait for polls: those give way to what a
+# person asks for.
 LOOK_SECONDS = 10.0
 _GONE_ALREADY = "nothing was done: no running or pending job is known to use it any more"
 
@@ -42,7 +51,8 @@ _GONE_ALREADY = "nothing was done: no running or pending job is known to use it 
 class SwitchTracker:
     """One switch of one job or array, found, set, cleared and followed.
 
-    `switch` and `look` are None until they are known; `changed` is called whenever something new is known.
+    `switch` and `look` are None until they are known; `changed` is called whenever something new is
+    known.
     """
 
     def __init__(
@@ -71,7 +81,8 @@ class SwitchTracker:
         self._log: SwitchLog | None = None
         self._job_ids: tuple[str, ...] = (job_id,)
         self.living: tuple[Mapping[str, Any], ...] = ()
-        # When it was dropped by the login node's clock, in epoch seconds, and whose rows lived then.
+        # When it was dropped by the login node's clock, in epoch seconds, and whose rows lived
+        # then.
         self._dropped_at: float | None = None
         self._lived_then: frozenset[str] = frozenset()
         # When it was dropped from here, by this process's own clock.
@@ -133,18 +144,26 @@ class SwitchTracker:
             await self.refresh(is_asked=True)
         self._changed()
 
-    async def refresh(self, *, dropped_seconds_ago: float | None = None, is_asked: bool = False) -> None:
-        """One look at the file, at its jobs where the lists tell of other ones or the file is gone, and at the log.
+    async def refresh(
+        self, *, dropped_seconds_ago: float | None = None, is_asked: bool = False
+    ) -> None:
+        """One look at the file, at its jobs where the lists tell of other ones or the file is gone,
+        and at the log.
 
-        `dropped_seconds_ago` is when it was dropped from here; `is_asked`: the jobs are asked for in any case.
+        `dropped_seconds_ago` is when it was dropped from here; `is_asked`: the jobs are asked for
+        in any case.
         """
         # What was asked before an act must not be told after it.
         async with self._looking:
             if self.switch is not None and self.switch.path:
                 await self._refresh_once(self.switch, dropped_seconds_ago, is_asked=is_asked)
 
-    async def _refresh_once(self, switch: Switch, dropped_seconds_ago: float | None, *, is_asked: bool) -> None:
-        """Thrown away where another file was named meanwhile: `switch` is no longer `self.switch`."""
+    async def _refresh_once(
+        self, switch: Switch, dropped_seconds_ago: float | None, *, is_asked: bool
+    ) -> None:
+        """Thrown away where another file was named meanwhile: `switch` is no longer
+        `self.switch`.
+        """
         before = self.look
         self._looked_at = monotonic()
         try:
@@ -155,7 +174,9 @@ class SwitchTracker:
             since = dropped_at(look, here if look.is_dropped else dropped_seconds_ago)
             self._dropped_at = self._dropped_at if since is None else since
             was_taken = bool(self.deeds.dropped) and not look.is_dropped and not self.deeds.cleared
-            is_ending = self.kind is SwitchKind.KILL and (was_taken or (look.is_dropped and self._is_list_old))
+            is_ending = self.kind is SwitchKind.KILL and (
+                was_taken or (look.is_dropped and self._is_list_old)
+            )
             await self._fetch_jobs(switch, is_asked=is_asked or (is_ending and bool(self.living)))
             if self.switch is not switch:
                 return
@@ -169,7 +190,9 @@ class SwitchTracker:
         was_there = before is not None and before.is_dropped
         if (was_there or dropped_seconds_ago is not None) and is_gone and not self.deeds.cleared:
             # Programs that look often are quicker than the next look.
-            self.deeds = replace(self.deeds, gone=self._time_of_day() if before is not None else "since then")
+            self.deeds = replace(
+                self.deeds, gone=self._time_of_day() if before is not None else "since then"
+            )
         self.look = look
         try:
             self.plan = self.switches.plan_drop(switch, look)
@@ -181,13 +204,17 @@ class SwitchTracker:
 
     @property
     def _is_list_old(self) -> bool:
-        """Whether polls wait, as they do for what a person asks: then the jobs are asked for here."""
+        """Whether polls wait, as they do for what a person asks: then the jobs are asked for
+        here.
+        """
         store = self.session.store
         snapshot = store.snapshots.get(Kind.MINE)
         return snapshot is None or store.clock.now() - snapshot.taken_at > 2 * LOOK_SECONDS
 
     async def _fetch_jobs(self, switch: Switch, *, is_asked: bool) -> None:
-        """Find out which jobs are alive and how the others ended; queries only if the lists do not show it."""
+        """Find out which jobs are alive and how the others ended; queries only if the lists do not
+        show it.
+        """
         known = count_jobs(self.living)
         is_same = not self._lists_differ and self.progress.total >= self._most_jobs
         is_told = self._dropped_at is None or self.progress.total > 0
@@ -217,11 +244,16 @@ class SwitchTracker:
 
     def _time_of_day(self, seconds_ago: float = 0.0) -> str:
         now = self.session.store.clock.now()
-        then, today = (datetime.fromtimestamp(at, UTC).astimezone(self.session.zone) for at in (now - seconds_ago, now))
+        then, today = (
+            datetime.fromtimestamp(at, UTC).astimezone(self.session.zone)
+            for at in (now - seconds_ago, now)
+        )
         return f"{then:%H:%M:%S}" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M}"
 
     def is_news(self, changed: Changed) -> bool:
-        """Whether to refresh after a poll: after that of one's own jobs, after both where the lists differ."""
+        """Whether to refresh after a poll: after that of one's own jobs, after both where the lists
+        differ.
+        """
         if self.look is None or self.is_acting:
             return False
         return changed.kind is Kind.MINE or (changed.kind is Kind.EVERYONE and self._lists_differ)
@@ -233,8 +265,12 @@ class SwitchTracker:
 
     @property
     def is_due(self) -> bool:
-        """Whether to refresh without a poll: what was set is followed until it is cleared, or taken by its last job."""
-        is_followed = self.look is not None and (self.look.is_dropped or (bool(self.deeds.dropped) and self.living))
+        """Whether to refresh without a poll: what was set is followed until it is cleared, or taken
+        by its last job.
+        """
+        is_followed = self.look is not None and (
+            self.look.is_dropped or (bool(self.deeds.dropped) and self.living)
+        )
         is_time = monotonic() - self._looked_at >= LOOK_SECONDS - 2 and not self._looking.locked()
         return bool(is_followed) and is_time and not self.is_acting and not self.deeds.cleared
 
@@ -271,9 +307,14 @@ class SwitchTracker:
         if outcome.done and is_drop:
             said.append(self.switches.remember(switch))
             said.append("" if self._log is None else self.switches.mark(switch, self._log))
-        await self.refresh(dropped_seconds_ago=monotonic() - begun if is_drop and outcome.done else None)
+        await self.refresh(
+            dropped_seconds_ago=monotonic() - begun if is_drop and outcome.done else None
+        )
         if outcome.done is not True:
-            said.append(f"{'not done' if outcome.done is False else 'not known whether it was done'}: {outcome.words}")
+            said.append(
+                f"{'not done' if outcome.done is False else 'not known whether it was done'}: "
+                f"{outcome.words}"
+            )
         elif "; " in outcome.words:
             said.append(outcome.words)
         self.act_said = visible("; ".join(filter(None, said)))
@@ -281,7 +322,9 @@ class SwitchTracker:
         return True
 
     async def _is_anyone_left(self) -> bool:
-        """Whether somebody is there to see it, as the queue has it now; True where it cannot be asked."""
+        """Whether somebody is there to see it, as the queue has it now; True where it cannot be
+        asked.
+        """
         try:
             rows = await self.switches.jobs_now(self._job_ids, most=0)
         except HpcdashError:

@@ -46,7 +46,10 @@ def free_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     if value is None or not isinstance(words, str):
         return words
     used = min(1.0, (row["used"] or 0) / row["maximum"]) if row["maximum"] else 1.0
-    return [(f"{words:>7} ", cells.WARNING if not value else ""), *cells.usage_bar(used, _BAR_CELLS)]
+    return [
+        (f"{words:>7} ", cells.WARNING if not value else ""),
+        *cells.usage_bar(used, _BAR_CELLS),
+    ]
 
 
 def only(key: str, value: str) -> str:
@@ -74,7 +77,9 @@ class LimitsView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         return {
             "scope": Column("scope", "LIMIT OF", 11, "left", 2, scope_cell),
-            "name": Column("name", "NAME", 10, "left", 0, cells.text_cell, flexible=True, longest=32),
+            "name": Column(
+                "name", "NAME", 10, "left", 0, cells.text_cell, flexible=True, longest=32
+            ),
             "per": Column("per", "FOR", 16, "left", 1, per_cell),
             "resource": Column("resource", "RESOURCE", 26, "left", 0, resource_cell),
             "used": Column("used", "USED", 7, "right", 0, amount_cell),
@@ -95,7 +100,10 @@ class LimitsView(TableView):
         everyone = store.snapshots.get(Kind.EVERYONE)
         is_fresh = everyone is not None and not everyone.cached
         return with_counted_use(
-            table, store.table(Kind.MINE), everyone.table if everyone and is_fresh else None, store.user
+            table,
+            store.table(Kind.MINE),
+            everyone.table if everyone and is_fresh else None,
+            store.user,
         )
 
     def store_changed(self, changed: Changed) -> None:
@@ -117,8 +125,16 @@ class LimitsView(TableView):
         wanted = filters.get(row["scope"], "")
         if row["scope"] == "qos" and row["queues"]:
             wanted = " or ".join(only("queue", queue) for queue in row["queues"])
-        self.post_message(self.Wanted("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted))
+        self.post_message(
+            self.Wanted("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted)
+        )
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        queues = f"all jobs in {', '.join(row['queues'])}" if row["queues"] and row["scope"] == "qos" else ""
-        return "  ·  ".join(filter(None, (format_limit(row), queues, row["native"], "enter shows the jobs")))
+        queues = (
+            f"all jobs in {', '.join(row['queues'])}"
+            if row["queues"] and row["scope"] == "qos"
+            else ""
+        )
+        return "  ·  ".join(
+            filter(None, (format_limit(row), queues, row["native"], "enter shows the jobs"))
+        )

@@ -28,7 +28,10 @@ _GROUP = "use"
 
 
 class LiveUseView(View):
-    """Follows one job. One step samples its nodes while this is on the screen, and ends when it is not."""
+    """Follows one job.
+
+    One step samples its nodes while this is on the screen, and ends when it is not.
+    """
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session)
@@ -96,7 +99,10 @@ class LiveUseView(View):
         if self._live is not None and self._live.nodes:
             width = max(20, self.page.size.width - 1)
             lines = use_lines(self._live, width, is_ascii=signs() is ASCII_SIGNS)
-            self.page.show([ScriptLine(text, kind=_KINDS.get(kind, LineKind.PLAIN)) for text, kind in lines], stay=True)
+            self.page.show(
+                [ScriptLine(text, kind=_KINDS.get(kind, LineKind.PLAIN)) for text, kind in lines],
+                stay=True,
+            )
         self.post_message(self.CrumbsChanged())
 
     def do_ask_now(self) -> None:

@@ -34,7 +34,17 @@ class ReservationsView(TableView):
     """All that one may see, the earliest first."""
 
     NAME = "reservations"
-    DEFAULT_COLUMNS = ("name", "state", "allowed", "starts", "ends", "nodes", "node_list", "who", "flags")
+    DEFAULT_COLUMNS = (
+        "name",
+        "state",
+        "allowed",
+        "starts",
+        "ends",
+        "nodes",
+        "node_list",
+        "who",
+        "flags",
+    )
 
     @property
     def kind(self) -> Kind:
@@ -44,14 +54,18 @@ class ReservationsView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         instant = cells.instant_cell(self.now, self.session.zone)
         return {
-            "name": Column("name", "RESERVATION", 11, "left", 0, cells.text_cell, flexible=True, longest=30),
+            "name": Column(
+                "name", "RESERVATION", 11, "left", 0, cells.text_cell, flexible=True, longest=30
+            ),
             "state": Column("state", "STATE", 11, "left", 0, state_cell),
             "allowed": Column("allowed", "FOR YOU", 7, "left", 0, allowed_cell),
             "starts": Column("starts_at", "BEGINS", 10, "right", 1, instant),
             "ends": Column("ends_at", "ENDS", 10, "right", 1, instant),
             "lasts": Column("duration_seconds", "LASTS", 8, "right", 5, cells.duration_cell),
             "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
-            "node_list": Column("node_list", "NODE LIST", 10, "left", 4, cells.text_cell, longest=24),
+            "node_list": Column(
+                "node_list", "NODE LIST", 10, "left", 4, cells.text_cell, longest=24
+            ),
             "queue": Column("queue", "QUEUE", 8, "left", 6, cells.text_cell, longest=16),
             "who": Column("users", "WHO", 26, "left", 2, who_cell),
             "flags": Column("flags", "FLAGS", 10, "left", 7, cells.muted_cell, flexible=True),
@@ -72,5 +86,9 @@ class ReservationsView(TableView):
         return "No reservations. ctrl+r asks again"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        may = {True: f"you may use it: {row['_option']}", False: "not for you", None: ""}[row["allowed"]]
-        return "  ·  ".join(filter(None, (row["name"], format_when(row, self.now()), may, row["_note"])))
+        may = {True: f"you may use it: {row['_option']}", False: "not for you", None: ""}[
+            row["allowed"]
+        ]
+        return "  ·  ".join(
+            filter(None, (row["name"], format_when(row, self.now()), may, row["_note"]))
+        )

@@ -59,7 +59,15 @@ class SharesView(TableView):
 
     NAME = "shares"
     IDENTITY = "_id"
-    DEFAULT_COLUMNS = ("account", "shares", "of_parent", "usage", "raw_usage", "fair_share", "level")
+    DEFAULT_COLUMNS = (
+        "account",
+        "shares",
+        "of_parent",
+        "usage",
+        "raw_usage",
+        "fair_share",
+        "level",
+    )
     NOT_ALWAYS_TOLD = frozenset({"level_fair_share"})
 
     def __init__(self, *arguments: Any, everyone: bool = False, **rest: Any) -> None:
@@ -78,7 +86,9 @@ class SharesView(TableView):
             "of_parent": Column("normalized_shares", "SHARE", 8, "right", 2, percent_cell),
             "usage": Column("effective_usage", "USED", 8, "right", 1, percent_cell),
             "raw_usage": Column("raw_usage", "RAW USAGE", 9, "right", 4, cells.count_cell),
-            "fair_share": Column("fair_share", "FAIR SHARE", 6 + _BAR_CELLS, "left", 0, factor_cell),
+            "fair_share": Column(
+                "fair_share", "FAIR SHARE", 6 + _BAR_CELLS, "left", 0, factor_cell
+            ),
             "level": Column("level_fair_share", "LEVEL FS", 8, "right", 2, level_cell),
             "norm_usage": Column("normalized_usage", "OF ALL", 8, "right", 5, percent_cell),
         }
@@ -113,15 +123,25 @@ def share_words(row: Mapping[str, Any]) -> list[str]:
     """What the figures of a row say."""
     who = f"{row['user']} in {row['account']}" if row["user"] else f"account {row['account']}"
     words = [who]
-    if row["raw_shares"] is not None and row["normalized_shares"] is not None and row["effective_usage"] is not None:
+    if (
+        row["raw_shares"] is not None
+        and row["normalized_shares"] is not None
+        and row["effective_usage"] is not None
+    ):
         words.append(
-            f"{format_count(row['raw_shares'])} shares: {100 * row['normalized_shares']:.1f} % of its level, "
+            f"{format_count(row['raw_shares'])} shares: {100 * row['normalized_shares']:.1f} % of "
+            f"its level, "
             f"used {100 * row['effective_usage']:.1f} %"
         )
     level = row["level_fair_share"]
     if level is not None:
         has_more = "has used nothing lately" if isinf(level) else ""
-        words.append(has_more or ("has used less than its share" if level >= 1 else "has used more than its share"))
+        words.append(
+            has_more
+            or ("has used less than its share" if level >= 1 else "has used more than its share")
+        )
     if row["fair_share"] is not None:
-        words.append(f"fair share {row['fair_share']:.3f} of 1: the higher, the sooner its jobs start")
+        words.append(
+            f"fair share {row['fair_share']:.3f} of 1: the higher, the sooner its jobs start"
+        )
     return words

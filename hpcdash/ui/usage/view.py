@@ -38,7 +38,19 @@ _GROUPINGS = ("queue", "user", "account", "name", "day", "week")
 _SPANS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 _OTHER = "other"
 _BAR_CELLS = 24
-_ROLES = ("title", "dim", "value", "bad", "warn", "bar", "bad-bar", "heat-1", "heat-2", "heat-3", "heat-4")
+_ROLES = (
+    "title",
+    "dim",
+    "value",
+    "bad",
+    "warn",
+    "bar",
+    "bad-bar",
+    "heat-1",
+    "heat-2",
+    "heat-3",
+    "heat-4",
+)
 
 
 class UsageView(View):
@@ -69,7 +81,12 @@ class UsageView(View):
     ]
 
     def __init__(
-        self, session: ClusterSession, *, everyone: bool = False, since: str = "30d", grouping: str = "queue"
+        self,
+        session: ClusterSession,
+        *,
+        everyone: bool = False,
+        since: str = "30d",
+        grouping: str = "queue",
     ) -> None:
         super().__init__(session)
         self.everyone = everyone
@@ -140,7 +157,9 @@ class UsageView(View):
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
         choices.append(Choice(_OTHER, label="other …", words="since and until a time"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
-        self.app.push_screen(ChoiceDialog("Usage of how long?", choices, self._take_choice, present))
+        self.app.push_screen(
+            ChoiceDialog("Usage of how long?", choices, self._take_choice, present)
+        )
 
     def _take_choice(self, value: str) -> None:
         if value == _OTHER:
@@ -160,14 +179,18 @@ class UsageView(View):
             return
         from hpcdash.services.usage.html_page import report_page
 
-        cluster = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in self.session.name)
+        cluster = "".join(
+            letter if letter.isalnum() or letter in "-_" else "_" for letter in self.session.name
+        )
         file = Path(f"usage-{cluster}-{datetime.now():%Y%m%d-%H%M%S}.html")
         title = f"Usage of {self.session.store.title}"
         written_at = datetime.fromtimestamp(self.session.store.clock.now(), UTC)
         try:
             # A file that is there already is somebody's.
             with file.open("x", encoding="utf-8") as out:
-                out.write(report_page(self.report, title, " · ".join(self.report.notes), written_at))
+                out.write(
+                    report_page(self.report, title, " · ".join(self.report.notes), written_at)
+                )
         except OSError as error:
             self.notify(f"{file}: {error.strerror}", severity="error", markup=False)
         else:
@@ -190,7 +213,9 @@ class UsageView(View):
         self._stop.set()
         self._stop = asyncio.Event()
         self.post_message(self.CrumbsChanged())
-        start_worker(self, self._fetch, self._parse(*self._span), self._stop, group="span", exclusive=True)
+        start_worker(
+            self, self._fetch, self._parse(*self._span), self._stop, group="span", exclusive=True
+        )
 
     async def _fetch(self, span: Span, stop: asyncio.Event) -> None:
         from hpcdash.services.usage.archive import ArchiveProgress, RunSelection
@@ -215,7 +240,10 @@ class UsageView(View):
             self._fetched, self.report, self._problem = fetched, report, fetched.problem
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
-                self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)
+                self.notify(
+                    f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest",
+                    timeout=6,
+                )
         finally:
             if self._stop is stop:
                 self._show_progress(None)
@@ -261,7 +289,9 @@ class UsageView(View):
             return
         lines = await asyncio.to_thread(self._lines, report, width - 2, height, self._by)
         of_roles = {role: self.get_component_rich_style(f"usage--{role}") for role in _ROLES}
-        styles = {role: Style(color=style.color, bold=style.bold) for role, style in of_roles.items()}
+        styles = {
+            role: Style(color=style.color, bold=style.bold) for role, style in of_roles.items()
+        }
         text = Text(no_wrap=True, end="")
         for line in lines:
             for words, role in line:

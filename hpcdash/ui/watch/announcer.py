@@ -1,4 +1,6 @@
-"""What the screen does about alerts: has what changed judged, says what is new once, rings where one asked for it."""
+"""What the screen does about alerts: has what changed judged, says what is new once, rings where
+one asked for it.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,19 @@ class AlertAnnouncer:
         self.screen = screen
 
     def judge(self, session: ClusterSession, changed: Changed) -> None:
-        """Have the rules look at a table that is new; where nothing is to be watched only the view does so."""
+        """Have the rules look at a table that is new; where nothing is to be watched only the view
+        does so.
+        """
         if session.watching is not None and changed.kind is not None:
             group = f"alerts of {session.name}: {changed.kind}"
             start_worker(
-                self.screen, self._judged, session, session.watching, changed.kind, exclusive=True, group=group
+                self.screen,
+                self._judged,
+                session,
+                session.watching,
+                changed.kind,
+                exclusive=True,
+                group=group,
             )
 
     async def _judged(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
@@ -51,16 +61,25 @@ class AlertAnnouncer:
         if not events or session.watching is None:
             return
         where = f" on {session.store.title}" if len(self.screen.sessions) > 1 else ""
-        # What is wrong now stands in the view of alerts; what is over does not stand there any more.
-        told = [event for event in events if event.kind.is_end] if self.screen.shows_alerts(session) else events
+        # What is wrong now stands in the view of alerts; what is over does not stand there any
+        # more.
+        told = (
+            [event for event in events if event.kind.is_end]
+            if self.screen.shows_alerts(session)
+            else events
+        )
         shown = told[: _AT_ONCE - 1] if len(told) > _AT_ONCE else told
         for event in shown:
             over = event.kind.is_end
             mark = {"recovered": "over: ", "unwatched": "no longer watched: "}.get(event.kind, "")
             words = f"{mark}{clip(visible(event.words), _WORDS_CELLS)}{where}"
-            self.screen.notify(words, severity="information" if over else "warning", timeout=_SECONDS, markup=False)
+            self.screen.notify(
+                words, severity="information" if over else "warning", timeout=_SECONDS, markup=False
+            )
         if len(shown) < len(told):
-            self.screen.notify(f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
+            self.screen.notify(
+                f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS
+            )
         if session.watching.settings.terminal is not None:
             start_worker(self.screen, self._ring, session, events, group="ringing")
 

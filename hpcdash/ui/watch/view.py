@@ -1,4 +1,6 @@
-"""Alerts: what the watchdogs find wrong with a cluster now, how grave, since when, and what to do about it."""
+"""Alerts: what the watchdogs find wrong with a cluster now, how grave, since when, and what to do
+about it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from hpcdash.services.watch.board import WatchBoard
 
 _NO_ALERTS = "No alerts. ctrl+r checks again"
-_NO_WATCHDOGS = "No watchdogs: only jobs that never start are checked. `hpcdash config example` has more"
+_NO_WATCHDOGS = (
+    "No watchdogs: only jobs that never start are checked. `hpcdash config example` has more"
+)
 
 
 # Words without a key are looked for in `name`, `id` and `user`.
@@ -64,7 +68,10 @@ def severity_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class AlertsView(TableView):
-    """The alerts of a cluster, the gravest first. While it is shown the watchdogs look at all they are to watch."""
+    """The alerts of a cluster, the gravest first.
+
+    While it is shown the watchdogs look at all they are to watch.
+    """
 
     NAME = "alerts"
     IDENTITY = "_key"
@@ -88,9 +95,13 @@ class AlertsView(TableView):
             "severity": Column("severity", "SEVERITY", 11, "left", 0, severity_cell),
             "since": Column("since", "SINCE", 10, "right", 1, instant),
             "rule": Column("rule", "RULE", 12, "left", 4, cells.text_cell, longest=20),
-            "subject": Column("id", "WHAT", 10, "left", 4, cells.text_cell, flexible=True, longest=40),
+            "subject": Column(
+                "id", "WHAT", 10, "left", 4, cells.text_cell, flexible=True, longest=40
+            ),
             "words": Column("words", "ALERT", 30, "left", 0, cells.text_cell, flexible=True),
-            "next": Column("next_step", "WHAT TO DO", 20, "left", 3, cells.muted_cell, flexible=True),
+            "next": Column(
+                "next_step", "WHAT TO DO", 20, "left", 3, cells.muted_cell, flexible=True
+            ),
             "snoozed": Column("snoozed_until", "SNOOZED TO", 10, "right", 2, instant),
         }
 
@@ -118,8 +129,14 @@ class AlertsView(TableView):
         self._check_if_due()
 
     def taken_at(self) -> float | None:
-        """None: of logs, saves and disks that is when they were looked at, which stands beside the counts."""
-        return None if self.board is not None and self.board.looked_at is not None else super().taken_at()
+        """None: of logs, saves and disks that is when they were looked at, which stands beside the
+        counts.
+        """
+        return (
+            None
+            if self.board is not None and self.board.looked_at is not None
+            else super().taken_at()
+        )
 
     def counts(self) -> tuple[str, str]:
         long, short = super().counts()
@@ -164,12 +181,21 @@ class AlertsView(TableView):
         """Whether there is something that was never looked at, or the last look began long ago."""
         if self.board is None:
             return False
-        return self.board.wants_look or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
+        return (
+            self.board.wants_look
+            or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
+        )
 
     def _check_if_due(self) -> None:
         """Look again, unless a look is under way; behind another view nothing is asked for it."""
         is_looking = self._looking is not None and not self._looking.is_finished
-        if self.is_live and self._is_due and not is_looking and self.display and self.screen.is_current:
+        if (
+            self.is_live
+            and self._is_due
+            and not is_looking
+            and self.display
+            and self.screen.is_current
+        ):
             self.check()
 
     def check(self) -> None:
@@ -234,7 +260,9 @@ class AlertsView(TableView):
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         age = format_age(max(0.0, self.now().timestamp() - row["since"].timestamp()))
-        return "  ·  ".join(part for part in (visible(row["next_step"] or ""), f"for {age}") if part)
+        return "  ·  ".join(
+            part for part in (visible(row["next_step"] or ""), f"for {age}") if part
+        )
 
     # -- the job that an alert is about
 

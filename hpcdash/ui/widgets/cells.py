@@ -1,7 +1,8 @@
 """What one value looks like in a table cell: its words, a sign beside every colour, a style name.
 
-A cell function takes a value (None: not known) and the row it stands in, and answers plain text, never markup: a `str`,
-a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style names are those of `CELL_STYLES`.
+A cell function takes a value (None: not known) and the row it stands in, and answers plain text,
+never markup: a `str`, a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style
+names are those of `CELL_STYLES`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Signs(Struct, frozen=True):
     ellipsis: str
 
 
-# In DejaVu Sans Mono, Menlo, Cascadia and JetBrains Mono; none has an emoji form, which terminals draw two cells wide.
+# In DejaVu Sans Mono, Menlo, Cascadia and JetBrains Mono; none has an emoji form, which terminals
+# draw two cells wide.
 UNICODE_SIGNS = Signs(
     states={
         JobState.PENDING: "◦",
@@ -175,7 +177,9 @@ def age_cell(clock: Clock) -> CellFunction:
 
 
 def instant_cell(clock: Clock, zone: tzinfo | None = None) -> CellFunction:
-    """An instant in `zone` (None: this machine's): `14:05` today, `Tue 14:05` within six days, else the date."""
+    """An instant in `zone` (None: this machine's): `14:05` today, `Tue 14:05` within six days, else
+    the date.
+    """
 
     def instant(value: datetime | None, row: RowContext) -> Cell:
         return _missing() if value is None else short_instant(value, clock(), zone)
@@ -184,7 +188,10 @@ def instant_cell(clock: Clock, zone: tzinfo | None = None) -> CellFunction:
 
 
 def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) -> str:
-    """At most ten characters: `14:05`, `Tue 14:05`, `12 Mar`, `2024-03-12`. Both times carry a time zone."""
+    """At most ten characters: `14:05`, `Tue 14:05`, `12 Mar`, `2024-03-12`.
+
+    Both times carry a time zone.
+    """
     try:
         local, today = value.astimezone(zone), now.astimezone(zone)
     except (OverflowError, ValueError, OSError):
@@ -211,7 +218,9 @@ def short_deadline(value: datetime, now: datetime, zone: tzinfo | None = None) -
 
 
 def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:
-    """Used of the row's column `total`, as `5/8 ━━━──`: numbers in `digits` cells, a bar of `bar`; blank of 0."""
+    """Used of the row's column `total`, as `5/8 ━━━──`: numbers in `digits` cells, a bar of `bar`;
+    blank of 0.
+    """
 
     def usage(value: float | None, row: RowContext) -> Cell:
         whole = row.get(total)
@@ -240,7 +249,10 @@ def memory_usage_cell(total: str, *, digits: int = 10, bar: int = 5) -> CellFunc
 
 def usage_bar(fraction: float, cells: int) -> list[Piece]:
     """A bar of `cells` cells: empty only for nothing, full only for all."""
-    used = min(max(round(fraction * cells), 1 if fraction > 0 else 0), cells if fraction >= 1 else cells - 1)
+    used = min(
+        max(round(fraction * cells), 1 if fraction > 0 else 0),
+        cells if fraction >= 1 else cells - 1,
+    )
     return [(signs().bar_used * used, ACCENT), (signs().bar_free * (cells - used), MUTED)]
 
 

@@ -38,7 +38,9 @@ class _Completions(Suggester):
 
 
 class _Field(Input):
-    """The text; it ends the typing itself, in its turn among the keys, and gives back those that were for others."""
+    """The text; it ends the typing itself, in its turn among the keys, and gives back those that
+    were for others.
+    """
 
     async def on_key(self, event: Key) -> None:
         bar = self.parent
@@ -57,7 +59,9 @@ class _Field(Input):
 
 
 class CommandBar(Horizontal):
-    """Hidden until something is typed; `mode` is '/' or ':', or the name of a line that a view asks for."""
+    """Hidden until something is typed; `mode` is '/' or ':', or the name of a line that a view asks
+    for.
+    """
 
     DEFAULT_CSS = """
     CommandBar { height: 1; display: none; padding: 0 1; background: $surface; }
@@ -82,9 +86,16 @@ class CommandBar(Horizontal):
             self.value = value
 
     def __init__(
-        self, complete: Callable[[str, str], list[str]], enter: Enter, leave: Leave, *, id: str | None = None
+        self,
+        complete: Callable[[str, str], list[str]],
+        enter: Enter,
+        leave: Leave,
+        *,
+        id: str | None = None,
     ) -> None:
-        """`complete` gives what a mode and a text may become; `enter` and `leave` are awaited at those keys."""
+        """`complete` gives what a mode and a text may become; `enter` and `leave` are awaited at
+        those keys.
+        """
         super().__init__(id=id)
         self.mode = "/"
         self._complete = complete
@@ -96,7 +107,9 @@ class CommandBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static("/", id="sign", markup=False)
-        yield _Field(suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False)
+        yield _Field(
+            suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False
+        )
         yield Static("", id="complaint", markup=False)
 
     @property
@@ -104,12 +117,19 @@ class CommandBar(Horizontal):
         return bool(self.display)
 
     def ask(
-        self, mode: str, value: str = "", *, sign: str = "", take: Take | None = None, proposed: bool = False
+        self,
+        mode: str,
+        value: str = "",
+        *,
+        sign: str = "",
+        take: Take | None = None,
+        proposed: bool = False,
     ) -> None:
-        """Open the bar with something in it, after `sign` (by default the mode); typing replaces what is `proposed`.
+        """Open the bar with something in it, after `sign` (by default the mode); typing replaces
+        what is `proposed`.
 
-        `take` is called at enter instead of what the screen does with a mode of its own; the bar stays open while it
-        complains. What was typed before in this mode can be recalled.
+        `take` is called at enter instead of what the screen does with a mode of its own; the bar
+        stays open while it complains. What was typed before in this mode can be recalled.
         """
         self.mode = mode
         self._take = take
@@ -138,7 +158,9 @@ class CommandBar(Horizontal):
 
     def complain(self, words: str) -> None:
         """Say, beside what is typed, what is wrong with it."""
-        self.query_one("#complaint", Static).update(Text(visible(words), overflow="ellipsis", no_wrap=True))
+        self.query_one("#complaint", Static).update(
+            Text(visible(words), overflow="ellipsis", no_wrap=True)
+        )
 
     def remember(self, mode: str, value: str) -> None:
         past = self.past_of(mode)

@@ -49,7 +49,9 @@ class FilterTabs(Line):
             if line.cell_len:
                 line.append(_GAP)
             start = line.cell_len
-            line.append(clip(visible(label), _TAB_CELLS), "bold underline" if text == present else "")
+            line.append(
+                clip(visible(label), _TAB_CELLS), "bold underline" if text == present else ""
+            )
             self._places.append((start, line.cell_len, text))
         self.say(line)
 

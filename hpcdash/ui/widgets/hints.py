@@ -20,10 +20,11 @@ _SECONDS = 20.0
 
 
 class TourHint(Struct, frozen=True):
-    """What to try: phrases, each with its {action}, whose keys are put there; one without its action is left out.
+    """What to try: phrases, each with its {action}, whose keys are put there; one without its
+    action is left out.
 
-    Doing one of `done_by` goes on to the next hint. In `views` it holds what the phrases say; None: wherever the keys
-    are.
+    Doing one of `done_by` goes on to the next hint. In `views` it holds what the phrases say; None:
+    wherever the keys are.
     """
 
     phrases: tuple[str, ...]
@@ -43,7 +44,11 @@ HINTS = (
         frozenset({"log", "chart", "error_log"}),
         OF_A_JOB - LOG,
     ),
-    TourHint(("{triage} group an array's failures", "{fold} unfold arrays"), frozenset({"fold", "triage"}), JOB_TABLES),
+    TourHint(
+        ("{triage} group an array's failures", "{fold} unfold arrays"),
+        frozenset({"fold", "triage"}),
+        JOB_TABLES,
+    ),
     TourHint(
         ("{save_switch} save checkpoint", "{kill_switch} save and stop", "{cancel} cancel"),
         frozenset({"save_switch", "kill_switch", "cancel"}),
@@ -53,15 +58,20 @@ HINTS = (
         frozenset({"filter", "command"}),
         JOB_TABLES,
     ),
-    TourHint(("{help} all keys", "{palette} palette", "{theme} theme", "{back} quit"), frozenset({"help", "palette"})),
+    TourHint(
+        ("{help} all keys", "{palette} palette", "{theme} theme", "{back} quit"),
+        frozenset({"help", "palette"}),
+    ),
 )
 
 
 class Tour(Line):
-    """Shows the hints one after the other; `ended` is called after the last, or when a person has enough.
+    """Shows the hints one after the other; `ended` is called after the last, or when a person has
+    enough.
 
-    `sign_of` gives an action's keys as they are written, '' for one that no view of the cluster has; `place` the view
-    one is in and the actions it has. Of the hints that are left the first that fits there is shown, or none.
+    `sign_of` gives an action's keys as they are written, '' for one that no view of the cluster
+    has; `place` the view one is in and the actions it has. Of the hints that are left the first
+    that fits there is shown, or none.
     """
 
     DEFAULT_CSS = """
@@ -122,17 +132,24 @@ class Tour(Line):
     def update_hint(self) -> None:
         """Show what fits the view one is in; nothing where that is nothing."""
         view, actions = self._place()
-        here = (hint for hint in self._left if (hint.views is None or view in hint.views) and hint.done_by & actions)
+        here = (
+            hint
+            for hint in self._left
+            if (hint.views is None or view in hint.views) and hint.done_by & actions
+        )
         self._shown_hint = next(here, None)
         self.display = self._shown_hint is not None
         if self._shown_hint is not None:
             self._show(self._shown_hint, actions)
 
     def _show(self, hint: TourHint, actions: frozenset[str]) -> None:
-        # Which of the hints fits here is no matter of their order: what counts is how many are done with.
+        # Which of the hints fits here is no matter of their order: what counts is how many are done
+        # with.
         number = len(self._hints) - len(self._left) + 1
         text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
-        phrases = [phrase for one in hint.phrases if (phrase := self._phrase(one, actions)) is not None]
+        phrases = [
+            phrase for one in hint.phrases if (phrase := self._phrase(one, actions)) is not None
+        ]
         text.append_text(Text(" · ").join(phrases))
         how = Text.assemble(
             ("  ", ""),

@@ -1,4 +1,6 @@
-"""The single lines around a view: where one is, what is wrong, a hint, how the cluster is, which keys there are."""
+"""The single lines around a view: where one is, what is wrong, a hint, how the cluster is, which
+keys there are.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ class StatusPart(Struct, frozen=True):
 
 
 class Line(Static):
-    """One line of plain content; repaints only when its words changed. Nothing in it is ever read as markup."""
+    """One line of plain content; repaints only when its words changed.
+
+    Nothing in it is ever read as markup.
+    """
 
     DEFAULT_CSS = """
     Line { height: 1; width: 1fr; padding: 0 1; }
@@ -83,8 +88,16 @@ class Breadcrumb(ActionLine):
     Breadcrumb { background: $panel; color: $foreground; }
     """
 
-    def show(self, crumbs: Sequence[str], marked: int = 0, elsewhere: Sequence[Action] = (), here: str = "") -> None:
-        """`elsewhere` are the actions that show a view, `here` the name of the one that is shown."""
+    def show(
+        self,
+        crumbs: Sequence[str],
+        marked: int = 0,
+        elsewhere: Sequence[Action] = (),
+        here: str = "",
+    ) -> None:
+        """`elsewhere` are the actions that show a view, `here` the name of the one that is
+        shown.
+        """
         text = Text(no_wrap=True, overflow="ellipsis")
         for index, crumb in enumerate(crumbs):
             if index:
@@ -127,21 +140,31 @@ class Hint(Line):
         """The longest path in the words is cut in its middle where they do not fit."""
         words = visible(words)
         excess = width_of(words) - self.size.width
-        path = max(_PATH.findall(words), key=width_of, default="") if self.size.width and excess > 0 else ""
+        path = (
+            max(_PATH.findall(words), key=width_of, default="")
+            if self.size.width and excess > 0
+            else ""
+        )
         if path:
-            words = words.replace(path, clip_path(path, max(_SHORTEST_PATH, width_of(path) - excess)), 1)
+            words = words.replace(
+                path, clip_path(path, max(_SHORTEST_PATH, width_of(path) - excess)), 1
+            )
         self.say(Text(words, no_wrap=True, overflow="ellipsis"))
 
 
 class StatusLine(Line):
-    """Cluster and user, age, connection, commands a minute, the controller's answer time, counts by state."""
+    """Cluster and user, age, connection, commands a minute, the controller's answer time, counts by
+    state.
+    """
 
     DEFAULT_CSS = """
     StatusLine { background: $panel; color: $foreground; }
     """
 
     def show(self, parts: Sequence[StatusPart]) -> None:
-        """All parts, whole where they fit; else the short forms, from the end; what is still too long is cut there."""
+        """All parts, whole where they fit; else the short forms, from the end; what is still too
+        long is cut there.
+        """
         shown = [part for part in parts if part.words]
         forms = [visible(part.words) for part in shown]
         room = self.size.width
@@ -157,7 +180,9 @@ class StatusLine(Line):
 
 
 class KeyLine(ActionLine):
-    """The most useful keys in groups: for what is pointed at, of the view, and those that are everywhere."""
+    """The most useful keys in groups: for what is pointed at, of the view, and those that are
+    everywhere.
+    """
 
     DEFAULT_CSS = """
     KeyLine { color: $text-muted; }
@@ -187,7 +212,9 @@ class KeyLine(ActionLine):
 
 
 def _importance(action: Action) -> tuple[int, int]:
-    """What has its place first: help, a few keys of what is pointed at, the view's most useful ones, then the rest."""
+    """What has its place first: help, a few keys of what is pointed at, the view's most useful
+    ones, then the rest.
+    """
     rank = action.shown or 0
     if action.name in _FIRST:
         return 0, rank
@@ -201,7 +228,9 @@ def _key_words(action: Action) -> str:
 
 
 class Banner(Static):
-    """What is wrong, in up to four lines: what happened, its own words, what is shown meanwhile, the next step."""
+    """What is wrong, in up to four lines: what happened, its own words, what is shown meanwhile,
+    the next step.
+    """
 
     DEFAULT_CSS = """
     Banner {

@@ -1,4 +1,6 @@
-"""Shows the lines of a script or of a difference: numbers, colours, notes, and what is searched for."""
+"""Shows the lines of a script or of a difference: numbers, colours, notes, and what is searched
+for.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _SIDEWAYS_CELLS = 8
 Match = tuple[int, int, int]
 NOTE_SIGN = "└ "
 _GAP_CELLS = 3
-# Notes stand in one column beside the directives; one wider than this part of the page does not move it.
+# Notes stand in one column beside the directives; one wider than this part of the page does not
+# move it.
 _DIRECTIVES_SHARE = 0.6
 _ONE_LETTER_WIDE = re.compile(r"[\x20-\x7e]*")
 # Start and end in letters, and a name of PARTS.
@@ -52,7 +55,10 @@ class ScriptPage(ScrollView, can_focus=True):
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"script-page--{name}" for name in (*PARTS, *LineKind, "gutter", "note", "match", "current")),
+        *(
+            f"script-page--{name}"
+            for name in (*PARTS, *LineKind, "gutter", "note", "match", "current")
+        ),
     }
     DEFAULT_CSS = """
     ScriptPage {
@@ -144,7 +150,11 @@ class ScriptPage(ScrollView, can_focus=True):
         self.scroll_relative(y=lines, animate=False, immediate=True)
 
     def action_by_pages(self, pages: int) -> None:
-        self.scroll_relative(y=pages * max(1, self.scrollable_content_region.height - 1), animate=False, immediate=True)
+        self.scroll_relative(
+            y=pages * max(1, self.scrollable_content_region.height - 1),
+            animate=False,
+            immediate=True,
+        )
 
     def action_to_line(self, row: int) -> None:
         self.scroll_to(y=row if row >= 0 else self.max_scroll_y, animate=False)
@@ -155,7 +165,8 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- searching
 
     def search(self, wanted: str) -> int:
-        """Mark where `wanted` stands and go to the first place from the top of the page on; how many there are.
+        """Mark where `wanted` stands and go to the first place from the top of the page on; how
+        many there are.
 
         Upper and lower case differ only where `wanted` has an upper-case letter.
         """
@@ -222,7 +233,9 @@ class ScriptPage(ScrollView, can_focus=True):
         room = width - self._layout.gutter
         if not self.wrap and not placed.note and not placed.is_note and line.text.isascii():
             # Of a very long line only what is on the screen is put together.
-            placed = placed._replace(first=min(left, placed.last), last=min(left + room, placed.last))
+            placed = placed._replace(
+                first=min(left, placed.last), last=min(left + room, placed.last)
+            )
             left = 0
         body = Strip(self._body(line, placed, base))
         if not self.wrap:
@@ -248,7 +261,9 @@ class ScriptPage(ScrollView, can_focus=True):
         return segments
 
     def _coloured(self, line: ScriptLine, placed: PlacedScriptLine, base: Style) -> list[Segment]:
-        parts = [(start, end, self._style(name)) for start, end, name in self._parts(line, placed.line)]
+        parts = [
+            (start, end, self._style(name)) for start, end, name in self._parts(line, placed.line)
+        ]
         at = bisect_left(self.matches, (placed.line, 0, 0))
         while at < len(self.matches) and self.matches[at][0] == placed.line:
             _, start, end = self.matches[at]
@@ -268,7 +283,8 @@ class ScriptPage(ScrollView, can_focus=True):
 
 
 class PlacedScriptLine(NamedTuple):
-    """A line of the screen: letters `first` to `last` of a line's text, or of its note where `is_note`.
+    """A line of the screen: letters `first` to `last` of a line's text, or of its note where
+    `is_note`.
 
     `note` stands beside it, from the cell `note_column` on.
     """
@@ -308,26 +324,34 @@ def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayou
         at_column = max(text_cells + _GAP_CELLS, min(column, room - note_cells))
         beside = bool(note_cells) and at_column + note_cells <= room
         pieces = _pieces(line.text, room) if wrap and text_cells > room else ((0, len(line.text)),)
-        rows.extend(PlacedScriptLine(at, first, last, line.note if beside else "", at_column) for first, last in pieces)
+        rows.extend(
+            PlacedScriptLine(at, first, last, line.note if beside else "", at_column)
+            for first, last in pieces
+        )
         cells = max(cells, at_column + note_cells if beside else text_cells)
         if note_cells and not beside:
             sign_cells = width_of(NOTE_SIGN)
             rows.extend(
-                PlacedScriptLine(at, first, last, is_note=True) for first, last in _pieces(line.note, room - sign_cells)
+                PlacedScriptLine(at, first, last, is_note=True)
+                for first, last in _pieces(line.note, room - sign_cells)
             )
     return PageLayout(rows, gutter, min(cells, room) if wrap else cells)
 
 
 def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
     most = int(room * _DIRECTIVES_SHARE)
-    widest = max((cells for line in lines if line.note and (cells := width_of(line.text)) <= most), default=0)
+    widest = max(
+        (cells for line in lines if line.note and (cells := width_of(line.text)) <= most), default=0
+    )
     return widest + _GAP_CELLS
 
 
 def _pieces(text: str, room: int) -> list[tuple[int, int]]:
     """Where to cut a text, so that no piece is wider than `room` cells."""
     if _ONE_LETTER_WIDE.fullmatch(text):
-        return [(first, min(first + room, len(text))) for first in range(0, max(1, len(text)), room)]
+        return [
+            (first, min(first + room, len(text))) for first in range(0, max(1, len(text)), room)
+        ]
     pieces: list[tuple[int, int]] = []
     first = cells = 0
     for at, letter in enumerate(text):
@@ -361,7 +385,9 @@ _LANGUAGES = {
 
 
 def language_of(first_line: str) -> str:
-    """The language of a script, from its first line: `#!/usr/bin/env python3` is python, anything unknown bash."""
+    """The language of a script, from its first line: `#!/usr/bin/env python3` is python, anything
+    unknown bash.
+    """
     found = _SHEBANG.match(first_line)
     if found is None:
         return "bash"
@@ -370,7 +396,10 @@ def language_of(first_line: str) -> str:
 
 
 def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
-    """The parts of each line; lines beyond MOST_LETTERS have none. Takes up to a second: not for the event loop."""
+    """The parts of each line; lines beyond MOST_LETTERS have none.
+
+    Takes up to a second: not for the event loop.
+    """
     kept: list[str] = []
     letters = 0
     for line in lines:

@@ -1,4 +1,6 @@
-"""A table of any number of Arrow rows that holds what one points at by id: cursor, marks, scroll, keys and mouse."""
+"""A table of any number of Arrow rows that holds what one points at by id: cursor, marks, scroll,
+keys and mouse.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ HORIZONTAL_STEP = 8
 
 
 class RowsTable(DrawnRows, can_focus=True):
-    """Shows an Arrow table; cursor, marks and scroll belong to rows by id and survive every new table."""
+    """Shows an Arrow table; cursor, marks and scroll belong to rows by id and survive every new
+    table.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "Up", show=False),
@@ -79,7 +83,9 @@ class RowsTable(DrawnRows, can_focus=True):
         def control(self) -> RowsTable:
             return self.table
 
-    def __init__(self, placeholder: str = "", *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self, placeholder: str = "", *, id: str | None = None, classes: str | None = None
+    ) -> None:
         super().__init__(placeholder, id=id, classes=classes)
         self._cursor: int | None = None
         self._cursor_in_view = True
@@ -96,9 +102,10 @@ class RowsTable(DrawnRows, can_focus=True):
     def show(self, table: pa.Table, columns: Sequence[Column], identity: str = "_row_id") -> None:
         """Takes a new table of any size. `identity` names a column of strings, one id a row.
 
-        The cursor stays with its row, at the same line where that is possible. Where the row is gone it goes to the one
-        now at its place. A view scrolled away from the cursor keeps its top row instead. A row that `hold_cursor` was
-        called at has the cursor again as soon as it is there. `follows_top` goes before the row that nobody chose.
+        The cursor stays with its row, at the same line where that is possible. Where the row is
+        gone it goes to the one now at its place. A view scrolled away from the cursor keeps its top
+        row instead. A row that `hold_cursor` was called at has the cursor again as soon as it is
+        there. `follows_top` goes before the row that nobody chose.
         """
         height = self._view_rows
         top = self.scroll_offset.y
@@ -148,9 +155,13 @@ class RowsTable(DrawnRows, can_focus=True):
         return None if self._cursor is None else row_values(self._rows.row_table(self._cursor))
 
     def hold_cursor(self) -> None:
-        """From now on the cursor returns to the row it is at whenever that is shown, until it is moved or let go."""
+        """From now on the cursor returns to the row it is at whenever that is shown, until it is
+        moved or let go.
+        """
         self._held = (
-            None if self._cursor is None else (self._rows.id_at(self._cursor), self._cursor - self.scroll_offset.y)
+            None
+            if self._cursor is None
+            else (self._rows.id_at(self._cursor), self._cursor - self.scroll_offset.y)
         )
 
     def let_cursor_go(self) -> None:
@@ -199,7 +210,9 @@ class RowsTable(DrawnRows, can_focus=True):
         self._set_marks(self._marks - shown if shown <= self._marks else self._marks | shown)
 
     def invert_marks(self) -> None:
-        """Marks the rows of the table that are not marked, and only those; what is not in the table stays."""
+        """Marks the rows of the table that are not marked, and only those; what is not in the table
+        stays.
+        """
         self._set_marks(self._marks ^ set(self._rows.ids().to_pylist()))
 
     def _set_marks(self, marks: set[str]) -> None:
@@ -252,7 +265,9 @@ class RowsTable(DrawnRows, can_focus=True):
         self._extend_range(1)
 
     def _extend_range(self, rows: int) -> None:
-        """Moves the cursor, and marks the rows from where such moves began to it; going back takes marks away again."""
+        """Moves the cursor, and marks the rows from where such moves began to it; going back takes
+        marks away again.
+        """
         if self._cursor is None:
             return
         start, before = self._range or (self._rows.id_at(self._cursor), self._marks)
@@ -338,7 +353,11 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def _line_styles(self, row: int) -> tuple[str, ...]:
         names = []
-        if "_dim" in self._rows.column_names and row != self._cursor and self._rows.row(row)["_dim"]:
+        if (
+            "_dim" in self._rows.column_names
+            and row != self._cursor
+            and self._rows.row(row)["_dim"]
+        ):
             names.append("dim")
         if self._marks and self._rows.row(row)[self._rows.identity] in self._marks:
             names.append("marked")

@@ -1,4 +1,6 @@
-"""The rows of a virtual table: columns and where they fit, rows read from Arrow when needed, painted a line each."""
+"""The rows of a virtual table: columns and where they fit, rows read from Arrow when needed,
+painted a line each.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,12 @@ POINTED = frozenset({"cursor", "cursor-blurred"})
 
 
 class Column(Struct, frozen=True):
-    """How one column of the table is drawn; `width` in cells, and the least width of a flexible one.
+    """How one column of the table is drawn; `width` in cells, and the least width of a flexible
+    one.
 
-    A column with `longest` grows from its width to that of the longest of its values, at most to `longest`; a flexible
-    one so only takes of what is left what its values need.
-    Columns of the highest `priority` are dropped first where the terminal is narrow, those of priority 0 never.
+    A column with `longest` grows from its width to that of the longest of its values, at most to
+    `longest`; a flexible one so only takes of what is left what its values need. Columns of the
+    highest `priority` are dropped first where the terminal is narrow, those of priority 0 never.
     """
 
     key: str
@@ -61,13 +64,19 @@ class PlacedColumn(Struct, frozen=True):
     width: int
 
 
-def place_columns(columns: Sequence[Column], available: int, sorted_key: str = "") -> tuple[PlacedColumn, ...]:
-    """The columns that fit into `available` cells, in order; flexible ones share what is left, to their `longest`.
+def place_columns(
+    columns: Sequence[Column], available: int, sorted_key: str = ""
+) -> tuple[PlacedColumn, ...]:
+    """The columns that fit into `available` cells, in order; flexible ones share what is left, to
+    their `longest`.
 
-    The one with `sorted_key` has room for an arrow behind its title, where that leaves no other out.
+    The one with `sorted_key` has room for an arrow behind its title, where that leaves no other
+    out.
     """
     placed = _placed(columns, available)
-    kept = [_with_room(one.column) if one.column.key == sorted_key else one.column for one in placed]
+    kept = [
+        _with_room(one.column) if one.column.key == sorted_key else one.column for one in placed
+    ]
     return placed if _cells(kept) > available else _placed(kept, available)
 
 
@@ -84,12 +93,18 @@ def _cells(columns: Sequence[Column]) -> int:
 def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
     kept = list(columns)
     while (spare := available - _cells(kept)) < 0:
-        index, least = max(enumerate(kept), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None))
+        index, least = max(
+            enumerate(kept), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None)
+        )
         if least is None or least.priority <= 0:
             break
         del kept[index]
     grown = _shares(
-        [max(0, column.longest - column.width) if column.longest else spare for column in kept if column.flexible],
+        [
+            max(0, column.longest - column.width) if column.longest else spare
+            for column in kept
+            if column.flexible
+        ],
         spare,
     )
     placed, x = [], GUTTER
@@ -101,7 +116,9 @@ def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ..
 
 
 def _shares(wanted: Sequence[int], spare: int) -> list[int]:
-    """How `spare` is split among those who want some: who wants least first, the rest in equal parts."""
+    """How `spare` is split among those who want some: who wants least first, the rest in equal
+    parts.
+    """
     shares = [0] * len(wanted)
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for done, index in enumerate(order):
@@ -111,7 +128,9 @@ def _shares(wanted: Sequence[int], spare: int) -> list[int]:
 
 
 def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
-    """The column, as wide as the values it shows want it (and `extra` cells), within its `width` and `longest`."""
+    """The column, as wide as the values it shows want it (and `extra` cells), within its `width`
+    and `longest`.
+    """
     if not column.longest or column.key not in table.column_names or not table.num_rows:
         return column
     values = table[column.key]
@@ -125,7 +144,11 @@ def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
         return column
     letters = (pc.max(pc.utf8_length(values)).as_py() or 0) + extra
     wanted = min(max(column.width, letters), column.longest)
-    return replace(column, longest=wanted) if column.flexible else replace(column, width=wanted, longest=0)
+    return (
+        replace(column, longest=wanted)
+        if column.flexible
+        else replace(column, width=wanted, longest=0)
+    )
 
 
 class RowBlock:
@@ -169,7 +192,8 @@ class Row(Mapping[str, Any]):
 class PaintedLine:
     """One line being put together, from the left; neighbours of one style become one segment.
 
-    Blanks join what stands before them, for fewer segments: a segment begins with a blank only at the line's start.
+    Blanks join what stands before them, for fewer segments: a segment begins with a blank only at
+    the line's start.
     """
 
     __slots__ = ("_base", "_run", "_run_style", "_segments", "_width")
@@ -195,7 +219,9 @@ class PaintedLine:
         """Blanks; of the base style where those of the last text would show."""
         if cells > 0:
             last, base = self._run_style, self._base
-            if last is not base and (last.bgcolor != base.bgcolor or last.underline or last.strike or last.reverse):
+            if last is not base and (
+                last.bgcolor != base.bgcolor or last.underline or last.strike or last.reverse
+            ):
                 self._end_run(base)
             self._run.append(" " * cells)
             self._width += cells
@@ -229,7 +255,11 @@ class PaintedLine:
 def shortened(text: str, width: int) -> str:
     """`clip_path` with the sign for what was cut off that this terminal can show."""
     short = clip_path(text, width)
-    return short if short == text or signs().ellipsis == ELLIPSIS else short.replace(ELLIPSIS, signs().ellipsis)
+    return (
+        short
+        if short == text or signs().ellipsis == ELLIPSIS
+        else short.replace(ELLIPSIS, signs().ellipsis)
+    )
 
 
 def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
@@ -247,7 +277,9 @@ def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Sty
 
 
 class IdentifiedRows:
-    """A `table` of any size whose column `identity` has strings, one id a row; indices count from 0."""
+    """A `table` of any size whose column `identity` has strings, one id a row; indices count from
+    0.
+    """
 
     def __init__(self, table: pa.Table, identity: str) -> None:
         self.table = table
@@ -293,7 +325,8 @@ class IdentifiedRows:
         return None if index < 0 else index
 
     def place_of(self, row_id: str | None, index: int | None) -> int | None:
-        """Where a row that was at `index` is now, or what stands in its place; the first row where there was none.
+        """Where a row that was at `index` is now, or what stands in its place; the first row where
+        there was none.
 
         None in an empty table.
         """
@@ -305,7 +338,9 @@ class IdentifiedRows:
         return min(index, self.count - 1) if found is None else found
 
     def top_that_keeps(self, top_ids: Sequence[str], top: int) -> int:
-        """The row to show first for the first of `top_ids` that is still there to keep its line, else `top`."""
+        """The row to show first for the first of `top_ids` that is still there to keep its line,
+        else `top`.
+        """
         if not top_ids:
             return top
         if (index := self.find(top_ids[0], top)) is not None:
@@ -336,7 +371,8 @@ def row_values(row_table: pa.Table) -> dict[str, Any]:
 class RowPainter:
     """Lines as long as their columns are; nothing in a cell can move the terminal's cursor.
 
-    `style` combines the styles of some names, later ones on top; `console` reads the styles of rich texts.
+    `style` combines the styles of some names, later ones on top; `console` reads the styles of rich
+    texts.
     """
 
     def __init__(self, style: Callable[..., Style], console: Callable[[], Console]) -> None:
@@ -360,7 +396,9 @@ class RowPainter:
         return line.strip()
 
     def with_hidden_count(self, titles: Strip, hidden: int, end: int) -> Strip:
-        """The titles with `+3` before the cell `end`, where there is room, for three columns that did not fit."""
+        """The titles with `+3` before the cell `end`, where there is room, for three columns that
+        did not fit.
+        """
         mark = f" +{hidden}"
         start = end - len(mark)
         if hidden == 0 or start < 0 or titles.text[start:end].strip():
@@ -373,24 +411,32 @@ class RowPainter:
         text = shortened(visible(words), width)
         left = (width - width_of(text)) // 2
         style = self._style("placeholder")
-        return Strip([Segment(" " * left, style), Segment(text, style)], left + width_of(text)).extend_cell_length(
-            width, style
-        )
+        return Strip(
+            [Segment(" " * left, style), Segment(text, style)], left + width_of(text)
+        ).extend_cell_length(width, style)
 
     def row(self, row: Row, columns: Sequence[PlacedColumn], names: tuple[str, ...]) -> Strip:
-        """A row, in its line's styles `names`: 'dim', 'marked', and one of POINTED, each where that is so."""
+        """A row, in its line's styles `names`: 'dim', 'marked', and one of POINTED, each where that
+        is so.
+        """
         line = PaintedLine(self._style(*names))
         pointed = signs().cursor if POINTED.intersection(names) else " "
-        line.add(f"{pointed}{signs().mark if 'marked' in names else ' '} ", self._style(*names, "sign"))
+        line.add(
+            f"{pointed}{signs().mark if 'marked' in names else ' '} ", self._style(*names, "sign")
+        )
         for placed in columns:
             column = placed.column
             line.put(placed, self._pieces(column.cell(row.get(column.key), row), names))
         return line.strip()
 
     def _pieces(self, cell: Cell, names: tuple[str, ...]) -> list[tuple[str, Style]]:
-        """A cell's text, with nothing in it that could move the cursor, and styles on top of its line's."""
+        """A cell's text, with nothing in it that could move the cursor, and styles on top of its
+        line's.
+        """
         if isinstance(cell, Text):
-            text = cell if visible(cell.plain) == cell.plain else Text(visible(cell.plain), cell.style)
+            text = (
+                cell if visible(cell.plain) == cell.plain else Text(visible(cell.plain), cell.style)
+            )
             base = self._style(*names)
             drawn = text.render(self._console())
             return [(part, base + style if style is not None else base) for part, style, _ in drawn]
@@ -399,9 +445,16 @@ class RowPainter:
         pieces = cell if isinstance(cell, list) else [cell]
         base = self._style(*names)
         # A dimmed line is dim throughout; the muted colour is made for the plain background.
-        plain = _ALL_CELL_STYLES if "dim" in names else _MUTED_CELL_STYLES if "cursor" in names else ()
+        plain = (
+            _ALL_CELL_STYLES if "dim" in names else _MUTED_CELL_STYLES if "cursor" in names else ()
+        )
         return [
-            (visible(text), base if name in plain or name not in _ALL_CELL_STYLES else self._style(*names, name))
+            (
+                visible(text),
+                base
+                if name in plain or name not in _ALL_CELL_STYLES
+                else self._style(*names, name),
+            )
             for text, name in pieces
         ]
 
@@ -449,7 +502,9 @@ class DrawnRows(ScrollView):
     )
     placeholder: reactive[str] = reactive("")
 
-    def __init__(self, placeholder: str = "", *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self, placeholder: str = "", *, id: str | None = None, classes: str | None = None
+    ) -> None:
         super().__init__(id=id, classes=classes)
         self._rows = IdentifiedRows(pa.table({"_row_id": pa.array([], pa.string())}), "_row_id")
         self._columns: tuple[Column, ...] = ()
@@ -488,7 +543,9 @@ class DrawnRows(ScrollView):
         self._strips.clear()
 
     def repaint(self) -> None:
-        """Draws again the rows whose cells depend on more than the table, such as a clock; unchanged lines stay."""
+        """Draws again the rows whose cells depend on more than the table, such as a clock;
+        unchanged lines stay.
+        """
         self._strips.clear()
         self._refresh_changed_lines()
 
@@ -532,7 +589,9 @@ class DrawnRows(ScrollView):
         return strip
 
     def _refresh_changed_lines(self) -> None:
-        """Marks for painting the lines that look different from what was painted last: little goes over a slow line."""
+        """Marks for painting the lines that look different from what was painted last: little goes
+        over a slow line.
+        """
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh_line(y + self.scroll_offset.y)
@@ -544,7 +603,9 @@ class DrawnRows(ScrollView):
             titles = self._painter.titles(self._placed, self._sort)
             shown = titles.crop_extend(left, left + width, self._style("header"))
             hidden = len(self._columns) - len(self._placed)
-            return self._painter.with_hidden_count(shown, hidden, min(width, self.scrollable_size.width))
+            return self._painter.with_hidden_count(
+                shown, hidden, min(width, self.scrollable_size.width)
+            )
         if self.row_count == 0 and y == 2:
             return self._painter.placeholder(self.placeholder, width)
         if row >= self.row_count:

@@ -42,7 +42,9 @@ _USABLE = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What went wrong, as the command line says it: what was run, how it ended, its own words, what to do next."""
+    """What went wrong, as the command line says it: what was run, how it ended, its own words, what
+    to do next.
+    """
 
     message: str
     next_step: str | None = None
@@ -87,7 +89,9 @@ class LaunchSummary(msgspec.Struct, kw_only=True):
 
 
 class LaunchAnswer(Envelope, kw_only=True):
-    """One launch, with the rows of its jobs as `hpcdash jobs` has them, as long as they are in the queue."""
+    """One launch, with the rows of its jobs as `hpcdash jobs` has them, as long as they are in the
+    queue.
+    """
 
     launch: LaunchSummary
     jobs: list[dict[str, Any]]
@@ -98,7 +102,10 @@ class LaunchesAnswer(Envelope, kw_only=True):
 
 
 class TerminationAnswer(Envelope, kw_only=True):
-    """`done`: whether its job was cancelled; null where the scheduler's answer was lost. `words` are its own."""
+    """`done`: whether its job was cancelled; null where the scheduler's answer was lost.
+
+    `words` are its own.
+    """
 
     id: str
     done: bool | None
@@ -106,7 +113,10 @@ class TerminationAnswer(Envelope, kw_only=True):
 
 
 class SlotUsage(msgspec.Struct, kw_only=True):
-    """Slots of one type. `unavailable` are on nodes that are down, drained or reserved; null is not known."""
+    """Slots of one type.
+
+    `unavailable` are on nodes that are down, drained or reserved; null is not known.
+    """
 
     slot_type: str
     gpu_type: str | None
@@ -132,7 +142,9 @@ class JobsAnswer(Envelope, kw_only=True):
 
 
 class LogPage(msgspec.Struct, kw_only=True):
-    """Part of a log: the text of the bytes from `offset` to `next_offset`; what is no UTF-8 is U+FFFD."""
+    """Part of a log: the text of the bytes from `offset` to `next_offset`; what is no UTF-8 is
+    U+FFFD.
+    """
 
     schema: int = 1
     stream: str
@@ -152,7 +164,9 @@ class CallFailure(msgspec.Struct, kw_only=True):
 
 
 class ResultAnswer(msgspec.Struct, kw_only=True):
-    """What the function of a launch, or of a task of its array, returned; `failure` where it raised in place of it."""
+    """What the function of a launch, or of a task of its array, returned; `failure` where it raised
+    in place of it.
+    """
 
     schema: int = 1
     id: str
@@ -189,7 +203,11 @@ def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[
     """The fields of an Envelope."""
     store = session.store
     taken_at = store.clock.now() if taken_at is None else taken_at
-    return {"cluster": session.name, "backend": store.backend.name, "taken_at": format_utc(taken_at)}
+    return {
+        "cluster": session.name,
+        "backend": store.backend.name,
+        "taken_at": format_utc(taken_at),
+    }
 
 
 def launch_of(state: LaunchState) -> LaunchSummary:
@@ -231,11 +249,15 @@ def slots_of(nodes: pa.Table) -> list[SlotUsage]:
     found = [_slots(rows, "cpus", "cpu", None)]
     gpu_types = {row["gpu_type"] for row in rows if row["gpus"]}
     for gpu_type in sorted(gpu_types, key=lambda name: name or ""):
-        found.append(_slots([row for row in rows if row["gpu_type"] == gpu_type], "gpus", "gpu", gpu_type))
+        found.append(
+            _slots([row for row in rows if row["gpu_type"] == gpu_type], "gpus", "gpu", gpu_type)
+        )
     return found
 
 
-def _slots(rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None) -> SlotUsage:
+def _slots(
+    rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None
+) -> SlotUsage:
     total = sum(row[column] or 0 for row in rows)
     usable = [row for row in rows if row["state"] in _USABLE]
     in_use = [row for row in rows if row[column]]
@@ -274,8 +296,9 @@ def error_of(error: HpcdashError) -> Error:
 
 
 def http_status_of(error: HpcdashError) -> int:
-    """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be asked, 429 too often, 503
-    no answer."""
+    """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be
+    asked, 429 too often, 503 no answer.
+    """
     match error:
         case NoSuchLaunch() | NoSuchJob() | NoLog() | NoResult():
             return 404
@@ -297,23 +320,40 @@ def http_status_of(error: HpcdashError) -> int:
 
 
 def format_metrics(
-    session: ClusterSession, states: Iterable[LaunchState] | None, requests: Mapping[tuple[str, str, int], int]
+    session: ClusterSession,
+    states: Iterable[LaunchState] | None,
+    requests: Mapping[tuple[str, str, int], int],
 ) -> str:
-    """The text that Prometheus reads; `states` None: the cluster did not answer. `requests` are by method, route and
-    status."""
+    """The text that Prometheus reads; `states` None: the cluster did not answer.
+
+    `requests` are by method, route and status.
+    """
     store = session.store
     is_up = store.connection_error is None and states is not None
-    lines = _metric("hpcdash_cluster_up", "gauge", "1 where the cluster answered last.", {"": int(is_up)})
-    lines += _metric("hpcdash_commands_total", "counter", "Commands sent to the cluster.", {"": store.budget.sent})
+    lines = _metric(
+        "hpcdash_cluster_up", "gauge", "1 where the cluster answered last.", {"": int(is_up)}
+    )
+    lines += _metric(
+        "hpcdash_commands_total",
+        "counter",
+        "Commands sent to the cluster.",
+        {"": store.budget.sent},
+    )
     of_last_minute = {"": store.budget.per_minute}
-    lines += _metric("hpcdash_commands_last_minute", "gauge", "Commands sent in the last minute.", of_last_minute)
+    lines += _metric(
+        "hpcdash_commands_last_minute", "gauge", "Commands sent in the last minute.", of_last_minute
+    )
     if store.budget.last_seconds is not None:
         seconds = {"": round(store.budget.last_seconds, 6)}
-        lines += _metric("hpcdash_command_seconds", "gauge", "How long the last command took to answer.", seconds)
+        lines += _metric(
+            "hpcdash_command_seconds", "gauge", "How long the last command took to answer.", seconds
+        )
     if states is not None:
         counted = Counter(state.status for state in states)
         by_status = {f'{{status="{status}"}}': counted[status] for status in LaunchStatus}
-        lines += _metric("hpcdash_launches", "gauge", "Launches of this token's accounts, by status.", by_status)
+        lines += _metric(
+            "hpcdash_launches", "gauge", "Launches of this token's accounts, by status.", by_status
+        )
     by_route = {
         f'{{method="{method}",route="{route}",status="{status}"}}': count
         for (method, route, status), count in sorted(requests.items())

@@ -53,7 +53,9 @@ class LogReader(Struct, frozen=True):
     def page(self, chunk: Chunk, *, is_whole: bool = False) -> LogPage:
         """A chunk up to its last whole letter, all of it where it `is_whole`. Raises NoLog."""
         if not chunk.look.is_there:
-            raise NoLog(f"{self.file.place}: {chunk.look.problem}", "It is written once the job runs.")
+            raise NoLog(
+                f"{self.file.place}: {chunk.look.problem}", "It is written once the job runs."
+            )
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(chunk.content, final=is_whole)
         pending, _ = decoder.getstate()
@@ -78,10 +80,14 @@ def _start_of_lines(content: bytes, lines: int) -> int:
 
 
 async def follow(
-    reader: LogReader, first: LogPage | None, budget: CommandBudget, state: Callable[[], Awaitable[LaunchState]]
+    reader: LogReader,
+    first: LogPage | None,
+    budget: CommandBudget,
+    state: Callable[[], Awaitable[LaunchState]],
 ) -> AsyncIterator[bytes]:
-    """Events: `log` with a LogPage and its end as the id, `restart` where the file begins anew, `problem` where the
-    cluster does not answer for now, and `end` once the launch has ended and all of it was sent.
+    """Events: `log` with a LogPage and its end as the id, `restart` where the file begins anew,
+    `problem` where the cluster does not answer for now, and `end` once the launch has ended and all
+    of it was sent.
 
     `first` is what was read already; None: the file is not there yet.
     """
@@ -92,7 +98,11 @@ async def follow(
     has_ended = is_lost = False
     while True:
         quiet_seconds = time.monotonic() - quiet_since
-        wait = max(next_look_seconds(quiet_seconds), reader.file.pause_seconds, budget.reserve_read_seconds())
+        wait = max(
+            next_look_seconds(quiet_seconds),
+            reader.file.pause_seconds,
+            budget.reserve_read_seconds(),
+        )
         await asyncio.sleep(0.0 if has_ended else wait)
         try:
             # Before the look: what is written last comes before the end.

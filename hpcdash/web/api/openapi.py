@@ -51,10 +51,19 @@ _EVENT: Json = {
     "properties": {
         "event": {"type": "string", "enum": ["log", "restart", "problem", "end"]},
         "id": {"type": "string", "description": "Of a log event, the offset where it ends."},
-        "data": {"type": "string", "contentMediaType": "application/json", "description": "Of a log event, a LogPage."},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": "Of a log event, a LogPage.",
+        },
     },
 }
-_ID: Json = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
+_ID: Json = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+}
 _KEY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -81,7 +90,8 @@ def openapi_document() -> Json:
         "info": {
             "title": "hpcdash",
             "version": __version__,
-            "description": "Launches, logs and jobs of one cluster. Each token sees what belongs to its accounts; "
+            "description": "Launches, logs and jobs of one cluster. Each token sees what belongs "
+            "to its accounts; "
             "anything else answers 404. Errors have the fields that the command line shows.",
         },
         "servers": [{"url": "/"}],
@@ -98,9 +108,12 @@ def _paths() -> Json:
     launch, logs = "/launches/{id}", "/launches/{id}/logs"
     return {
         "/launches": {
-            "get": _operation("List the launches of the token's accounts, newest first.", "LaunchesAnswer"),
+            "get": _operation(
+                "List the launches of the token's accounts, newest first.", "LaunchesAnswer"
+            ),
             "post": _operation(
-                "Launch a request, whose keys are those of REQUEST.toml. 202: whether it was submitted is not known "
+                "Launch a request, whose keys are those of REQUEST.toml. 202: whether it was "
+                "submitted is not known "
                 "yet; the server looks for it, and never submits it again.",
                 "LaunchAnswer",
                 statuses=("201", "202"),
@@ -111,7 +124,8 @@ def _paths() -> Json:
         launch: {
             "get": _operation("Show a launch and its jobs.", "LaunchAnswer", parameters=[_ID]),
             "delete": _operation(
-                "Remove the folder of a launch that has ended, with all that is in it, and forget the launch.",
+                "Remove the folder of a launch that has ended, with all that is in it, and forget "
+                "the launch.",
                 "",
                 statuses=("204",),
                 parameters=[_ID],
@@ -120,12 +134,16 @@ def _paths() -> Json:
         logs: {
             "get": {
                 **_operation(
-                    "Read a log: its last lines, or what comes from a byte on. With follow, server-sent events: log, "
+                    "Read a log: its last lines, or what comes from a byte on. With follow, "
+                    "server-sent events: log, "
                     "restart, problem, end.",
                     "LogPage",
                     parameters=[
                         _ID,
-                        _parameter("stream", {"type": "string", "enum": ["stdout", "stderr"], "default": "stdout"}),
+                        _parameter(
+                            "stream",
+                            {"type": "string", "enum": ["stdout", "stderr"], "default": "stdout"},
+                        ),
                         _parameter(
                             "lines",
                             {
@@ -136,20 +154,30 @@ def _paths() -> Json:
                             },
                             "The last lines; -20 and 20 are the same.",
                         ),
-                        _parameter("offset", {"type": "integer", "minimum": 0}, "In bytes, in place of lines."),
+                        _parameter(
+                            "offset",
+                            {"type": "integer", "minimum": 0},
+                            "In bytes, in place of lines.",
+                        ),
                         _parameter("follow", {"type": "boolean", "default": False}),
-                        _parameter("task", {"type": "integer", "minimum": 0}, "The task of an array."),
+                        _parameter(
+                            "task", {"type": "integer", "minimum": 0}, "The task of an array."
+                        ),
                     ],
                 )
             }
         },
         f"{launch}/result": {
             "get": _operation(
-                "Give what the launch's function returned, where its result_format is json, or how it failed. 404: it "
+                "Give what the launch's function returned, where its result_format is json, or how "
+                "it failed. 404: it "
                 "has left nothing yet. 409: it is a pickle, which is not read. 413: larger than "
                 f"{MOST_RESULT_BYTES >> 20} MiB.",
                 "ResultAnswer",
-                parameters=[_ID, _parameter("task", {"type": "integer", "minimum": 0}, "The task of an array.")],
+                parameters=[
+                    _ID,
+                    _parameter("task", {"type": "integer", "minimum": 0}, "The task of an array."),
+                ],
             )
         },
         f"{launch}/terminate": {
@@ -162,13 +190,18 @@ def _paths() -> Json:
         },
         "/jobs": {
             "get": _operation(
-                "List the jobs of the token's accounts, however they were submitted; without state those that wait or "
+                "List the jobs of the token's accounts, however they were submitted; without state "
+                "those that wait or "
                 "run.",
                 "JobsAnswer",
                 parameters=[_parameter("state", {"type": "string", "enum": [*STATES]})],
             )
         },
-        "/resources": {"get": _operation("Show nodes, and slots by type; at most a minute old.", "ResourcesAnswer")},
+        "/resources": {
+            "get": _operation(
+                "Show nodes, and slots by type; at most a minute old.", "ResourcesAnswer"
+            )
+        },
         "/metrics": {
             "get": {
                 "summary": "Show commands sent and launches by status, for Prometheus.",
@@ -179,7 +212,10 @@ def _paths() -> Json:
             }
         },
         "/health": {
-            "get": {**_operation("Tell whether the server runs; needs no token.", "ServerHealth"), "security": []}
+            "get": {
+                **_operation("Tell whether the server runs; needs no token.", "ServerHealth"),
+                "security": [],
+            }
         },
     }
 
@@ -217,7 +253,12 @@ def _content(name: str) -> Json:
 
 
 def _parameter(name: str, schema: Json, description: str = "") -> Json:
-    return {"name": name, "in": "query", "schema": schema, **({"description": description} if description else {})}
+    return {
+        "name": name,
+        "in": "query",
+        "schema": schema,
+        **({"description": description} if description else {}),
+    }
 
 
 def _row_schema(schema: pa.Schema) -> Json:
@@ -244,12 +285,16 @@ def _request_schema() -> Json:
     for name, record in (("container", Container), ("site", Site), ("call", Call)):
         inner = _properties(record, TABLES[name])
         properties[name] = {"type": "object", "properties": inner, "additionalProperties": False}
-    properties["environment"] = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}
+    properties["environment"] = {
+        "type": "object",
+        "additionalProperties": {"type": ["string", "integer"]},
+    }
     properties["node_probe"] = {}
     properties["files"] = {
         "type": "object",
         "additionalProperties": {"type": "string", "contentEncoding": "base64"},
-        "description": "By name; they are staged with the launch, where a relative script is among them.",
+        "description": "By name; they are staged with the launch, where a relative script is among "
+        "them.",
     }
     return {
         "type": "object",
@@ -273,20 +318,26 @@ def openapi_page(document: Json) -> str:
     rows = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            names = [parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] != "path"]
+            names = [
+                parameter["name"]
+                for parameter in operation.get("parameters", [])
+                if parameter["in"] != "path"
+            ]
             taken = f"<br><small>{escape(', '.join(names))}</small>" if names else ""
             rows.append(
                 f"<tr><td><code>{method.upper()} {escape(path)}</code>{taken}</td>"
                 f"<td>{escape(operation['summary'])}</td></tr>"
             )
     keys = ", ".join(
-        f"<code>{escape(key)}</code>" for key in document["components"]["schemas"]["Request"]["properties"]
+        f"<code>{escape(key)}</code>"
+        for key in document["components"]["schemas"]["Request"]["properties"]
     )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>hpcdash API</title>'
         "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
         "td{vertical-align:top;padding:.3rem 1rem .3rem 0}</style>"
-        f"<h1>hpcdash {escape(document['info']['version'])}</h1><p>{escape(document['info']['description'])}</p>"
+        f"<h1>hpcdash "
+        f"{escape(document['info']['version'])}</h1><p>{escape(document['info']['description'])}</p>"
         f"<table>{''.join(rows)}</table><h2>Keys of a request</h2><p>{keys}</p>"
         '<p>The whole contract: <a href="/openapi.json">openapi.json</a>. '
         "Send each request with <code>Authorization: Bearer TOKEN</code>.</p></html>\n"

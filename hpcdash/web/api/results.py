@@ -22,7 +22,8 @@ class PickledResult(HpcdashError):
 async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailure:
     """What the function returned, or how it failed.
 
-    Raises NoResult where it has left nothing, PickledResult, ResultTooLarge, and UnreadableOutput for what is no JSON.
+    Raises NoResult where it has left nothing, PickledResult, ResultTooLarge, and UnreadableOutput
+    for what is no JSON.
     """
     if files.is_pickle:
         is_there = (look := await files.result.look()).is_there
@@ -36,12 +37,16 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
     if is_there:
         raise PickledResult(
             f"the result is a Python pickle, which is not read here: {files.result.place}",
-            f'Read it from Python as its account: hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
+            f"Read it from Python as its account: "
+            f'hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
             'Launched with call.result_format = "json" it would be given here.',
         )
     failure = await _read(files.failure, _MOST_FAILURE_BYTES)
     if failure is None:
-        step = f"GET /launches/{files.launch_id} tells whether it has ended, and its log why it left none."
+        step = (
+            f"GET /launches/{files.launch_id} tells whether it has ended, and its log why it "
+            f"left none."
+        )
         raise NoResult("the function has left no result", step)
     try:
         # What a pickle there holds is left alone.
@@ -72,6 +77,7 @@ def _checked(content: bytes, place: str) -> msgspec.Raw:
         msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableOutput(
-            f"{place} is not JSON: {error}", "NaN and Infinity are not: have the function return None or text for them."
+            f"{place} is not JSON: {error}",
+            "NaN and Infinity are not: have the function return None or text for them.",
         ) from None
     return msgspec.Raw(content)

@@ -1,4 +1,5 @@
-"""Answers programs over HTTP: launches, their logs, jobs and resources, for whoever comes with a token.
+"""Answers programs over HTTP: launches, their logs, jobs and resources, for whoever comes with a
+token.
 
 Requests and answers are JSON alone; nothing that a job wrote is run, imported or unpickled.
 """
@@ -24,7 +25,14 @@ from hpcdash.config.request import request_of_document
 from hpcdash.domain.request import Request
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, ConfigError, HpcdashError, UsageError
+from hpcdash.errors import (
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    ConfigError,
+    HpcdashError,
+    UsageError,
+)
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.jobs.account_jobs import STATES, AccountJobs
 from hpcdash.services.session import ClusterSession
@@ -43,7 +51,8 @@ MOST_CONNECTIONS = 512
 CONNECTION_SECONDS = 30.0
 # Files that a request brings are base64, a third longer than they are.
 MOST_BODY_BYTES = 8 << 20
-# Of one client, so that none is in the way of another: bodies held at once, results read at once, logs followed.
+# Of one client, so that none is in the way of another: bodies held at once, results read at once,
+# logs followed.
 _MOST_BODIES = 2
 _MOST_RESULTS = 2
 MOST_FOLLOWERS = 64
@@ -54,7 +63,8 @@ _KEY_LETTERS = 200
 _LARGEST_OFFSET = 2**63 - 1
 _JSON = "application/json"
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors "
+    "'none'",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -71,8 +81,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ApiServer:
     """Serves one cluster to the clients of `tokens`.
 
-    `is_read_only`: nothing is launched, ended or deleted. `report` is given what went wrong in hpcdash itself, and
-    why the tokens cannot be read.
+    `is_read_only`: nothing is launched, ended or deleted. `report` is given what went wrong in
+    hpcdash itself, and why the tokens cannot be read.
     """
 
     def __init__(
@@ -91,7 +101,9 @@ class ApiServer:
         self._jobs = AccountJobs(session)
         self._nodes: SharedAnswers[str, Snapshot] = SharedAnswers(_RESOURCES_SECONDS)
         self._bodies = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_BODIES))
-        self._results = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_RESULTS))
+        self._results = defaultdict[str, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(_MOST_RESULTS)
+        )
         self._followers = defaultdict[str, set[asyncio.Task[Any]]](set)
         self._answered: Counter[tuple[str, str, int]] = Counter()
         self._tokens_problem = ""
@@ -171,7 +183,8 @@ class ApiServer:
         try:
             client = self._client(request)
         except ConfigError as error:
-            # Whoever asks is nobody yet: where the file is and what is wrong with it is told here alone.
+            # Whoever asks is nobody yet: where the file is and what is wrong with it is told here
+            # alone.
             if error.message != self._tokens_problem:
                 self._report(error)
             self._tokens_problem = error.message
@@ -179,10 +192,13 @@ class ApiServer:
         self._tokens_problem = ""
         if client is None:
             step = "Send the header: Authorization: Bearer TOKEN"
-            return _plain_error(401, "no token that is known", step, headers={"WWW-Authenticate": "Bearer"})
+            return _plain_error(
+                401, "no token that is known", step, headers={"WWW-Authenticate": "Bearer"}
+            )
         request[_CLIENT] = client
         if request.method == "POST":
-            # Read before it counts as busy: a slow one is closed in time. A few at once are kept in memory.
+            # Read before it counts as busy: a slow one is closed in time. A few at once are kept in
+            # memory.
             async with self._bodies[client.name]:
                 await request.read()
         with self._server.busy(request):
@@ -195,7 +211,10 @@ class ApiServer:
 
     def _refuse_changes(self) -> None:
         if self._is_read_only:
-            raise NotAllowed("nothing is changed here (read-only)", "Start hpcdash serve --api without --read-only.")
+            raise NotAllowed(
+                "nothing is changed here (read-only)",
+                "Start hpcdash serve --api without --read-only.",
+            )
 
     async def _launch(self, request: web.Request) -> ServedLaunch:
         return await self._launches.find(request.match_info["id"], request[_CLIENT].accounts)
@@ -226,7 +245,9 @@ class ApiServer:
         launch = await self._launches.submit(client.name, client.accounts, asked, files, key)
         state = LaunchState(launch)
         status = 202 if launch.stage is Stage.SUBMITTING else 201
-        return self._launch_answer(state, status, headers={"Location": f"/launches/{launch.launch_id}"})
+        return self._launch_answer(
+            state, status, headers={"Location": f"/launches/{launch.launch_id}"}
+        )
 
     def _read_request(self, body: bytes) -> tuple[Request, Mapping[str, bytes]]:
         try:
@@ -241,21 +262,34 @@ class ApiServer:
         assert launches is not None
         request = request_of_document(document, "the request", site=launches.settings.site)
         name = request.script.rpartition("/")[2]
-        if request.script and not request.script.startswith("/") and (name != request.script or name not in files):
-            step = "Send its content as files: {NAME: base64}, or name a file of the cluster by its whole path."
+        if (
+            request.script
+            and not request.script.startswith("/")
+            and (name != request.script or name not in files)
+        ):
+            step = (
+                "Send its content as files: {NAME: base64}, or name a file of the cluster by "
+                "its whole path."
+            )
             raise UsageError(f"script: no file {request.script!r} came with the request", step)
         if name in files and not files[name].startswith(b"#!") and not has_interpreter(request):
-            raise UsageError("script: its first line does not begin with #!", "Start it with #!/bin/bash.")
+            raise UsageError(
+                "script: its first line does not begin with #!", "Start it with #!/bin/bash."
+            )
         return request, files
 
     async def _get_launches(self, request: web.Request) -> web.StreamResponse:
         _query(request)
         states = await self._states(request)
         launches = [answers.launch_of(state) for state in states]
-        return _json(answers.LaunchesAnswer(**answers.envelope_of(self._session), launches=launches))
+        return _json(
+            answers.LaunchesAnswer(**answers.envelope_of(self._session), launches=launches)
+        )
 
     async def _states(self, request: web.Request) -> list[LaunchState]:
-        return await self._launches.states(await self._launches.of_accounts(request[_CLIENT].accounts))
+        return await self._launches.states(
+            await self._launches.of_accounts(request[_CLIENT].accounts)
+        )
 
     async def _get_launch(self, request: web.Request) -> web.StreamResponse:
         _query(request)
@@ -277,7 +311,9 @@ class ApiServer:
         launch = await self._launch(request)
         outcome = await self._launches.terminate(launch)
         common = answers.envelope_of(self._session)
-        answer = answers.TerminationAnswer(**common, id=launch.launch_id, done=outcome.done, words=outcome.words)
+        answer = answers.TerminationAnswer(
+            **common, id=launch.launch_id, done=outcome.done, words=outcome.words
+        )
         return _json(answer, 409 if outcome.done is False else 202 if outcome.done is None else 200)
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
@@ -305,7 +341,13 @@ class ApiServer:
     # -- logs
 
     async def _get_logs(self, request: web.Request) -> web.StreamResponse:
-        readers = {"stream": _stream, "lines": _lines, "offset": _offset, "follow": _flag, "task": _offset}
+        readers = {
+            "stream": _stream,
+            "lines": _lines,
+            "offset": _offset,
+            "follow": _flag,
+            "task": _offset,
+        }
         asked = _query(request, **readers)
         launch = await self._launch(request)
         offset = asked.get("offset")
@@ -316,11 +358,17 @@ class ApiServer:
         if offset is not None and "lines" in asked:
             raise UsageError("both lines and offset are given", "Leave one of them out.")
         stream = asked.get("stream", "stdout")
-        file = await self._launches.log_file(launch, is_stderr=stream == "stderr", task=asked.get("task"))
+        file = await self._launches.log_file(
+            launch, is_stderr=stream == "stderr", task=asked.get("task")
+        )
         reader = LogReader(file, stream)
         if follows:
             return await self._follow(request, reader, asked.get("lines", DEFAULT_LINES), offset)
-        page = await (reader.read_last(asked.get("lines", DEFAULT_LINES)) if offset is None else reader.read(offset))
+        page = await (
+            reader.read_last(asked.get("lines", DEFAULT_LINES))
+            if offset is None
+            else reader.read(offset)
+        )
         return _json(page)
 
     async def _follow(
@@ -395,14 +443,18 @@ class ApiServer:
         except HpcdashError:
             states = None
         text = answers.format_metrics(self._session, states, self._answered)
-        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(
+            text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
 
 
 # -- what is asked for
 
 
 def _query(request: web.Request, **readers: Callable[[str], Any]) -> dict[str, Any]:
-    """The parameters of a request's URL; raises UsageError for one that is unknown, repeated or unfit."""
+    """The parameters of a request's URL; raises UsageError for one that is unknown, repeated or
+    unfit.
+    """
     found: dict[str, Any] = {}
     for name, value in request.query.items():
         if name not in readers:
@@ -443,7 +495,12 @@ def _offset(text: str) -> int:
 def _lines(text: str) -> int:
     """`-20` and `20` are the last 20."""
     count = text.removeprefix("-")
-    if not count.isascii() or not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_LINES:
+    if (
+        not count.isascii()
+        or not count.isdecimal()
+        or len(count) > 6
+        or not 1 <= int(count) <= MOST_LINES
+    ):
         raise ValueError(f"expected the number of last lines, 1 to {MOST_LINES}")
     return int(count)
 
@@ -452,8 +509,14 @@ def _idempotency_key(request: web.Request) -> str | None:
     given = request.headers.getall("Idempotency-Key", [])
     if not given:
         return None
-    if len(given) > 1 or not 1 <= len(given[0]) <= _KEY_LETTERS or not (given[0].isascii() and given[0].isprintable()):
-        raise UsageError(f"Idempotency-Key: expected one, of 1 to {_KEY_LETTERS} ASCII characters that print")
+    if (
+        len(given) > 1
+        or not 1 <= len(given[0]) <= _KEY_LETTERS
+        or not (given[0].isascii() and given[0].isprintable())
+    ):
+        raise UsageError(
+            f"Idempotency-Key: expected one, of 1 to {_KEY_LETTERS} ASCII characters that print"
+        )
     return given[0]
 
 
@@ -463,7 +526,9 @@ def _read_files(given: object) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name, content in given.items():
         try:
-            files[name] = base64.b64decode(content if isinstance(content, str) else "?", validate=True)
+            files[name] = base64.b64decode(
+                content if isinstance(content, str) else "?", validate=True
+            )
         except (binascii.Error, ValueError):
             raise UsageError(f"files: the content of {name[:80]!r} is not base64") from None
     return files
@@ -475,16 +540,27 @@ _RETRY = {"Retry-After": _RETRY_SECONDS}
 _EXIT_OF_STATUS = {429: EXIT_UNREACHABLE, 503: EXIT_UNREACHABLE}
 
 
-def _json(answer: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), status=status, content_type=_JSON, headers=headers)
+def _json(
+    answer: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(answer), status=status, content_type=_JSON, headers=headers
+    )
 
 
-def _error(status: int, error: answers.Error, headers: Mapping[str, str] | None = None) -> web.Response:
-    return _json(error, status, {**(headers or {}), **(_RETRY if status in _EXIT_OF_STATUS else {})})
+def _error(
+    status: int, error: answers.Error, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return _json(
+        error, status, {**(headers or {}), **(_RETRY if status in _EXIT_OF_STATUS else {})}
+    )
 
 
 def _plain_error(
-    status: int, message: str, next_step: str | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    next_step: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> web.Response:
     """An error that no part of hpcdash raised."""
     exit_status = _EXIT_OF_STATUS.get(status, EXIT_REFUSED if status >= 500 else EXIT_USAGE)

@@ -1,4 +1,6 @@
-"""The tokens that programs come with, each with the accounts that it may run as and see; a TOML file of mode 0600."""
+"""The tokens that programs come with, each with the accounts that it may run as and see; a TOML
+file of mode 0600.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from hpcdash.errors import ConfigError
 # As `openssl rand -hex 32` or Python's secrets.token_urlsafe(32) print them.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_NEXT_STEP = 'Each table is a token: [ci], token = "…" (of `openssl rand -hex 32`), accounts = ["alice"].'
+_NEXT_STEP = (
+    'Each table is a token: [ci], token = "…" (of `openssl rand -hex 32`), accounts = ["alice"].'
+)
 
 
 class Client(Struct, frozen=True):
@@ -34,7 +38,9 @@ class Client(Struct, frozen=True):
 
 
 class Tokens:
-    """The tokens of a file, which is read again once it has changed: one that is taken out lets nobody in any more."""
+    """The tokens of a file, which is read again once it has changed: one that is taken out lets
+    nobody in any more.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -43,7 +49,10 @@ class Tokens:
         self._clients: Mapping[bytes, Client] = {}
 
     def find(self, token: str) -> Client | None:
-        """The client that comes with a token, None for nobody. Raises ConfigError where the file is not to be used."""
+        """The client that comes with a token, None for nobody.
+
+        Raises ConfigError where the file is not to be used.
+        """
         self.read()
         given = _digest(token)
         found = None
@@ -60,19 +69,31 @@ class Tokens:
         except OSError as error:
             self._forget()
             step = f"{_NEXT_STEP} Then: chmod 600 {named}"
-            raise ConfigError(f"the tokens cannot be read: {error.strerror}", step, file=named) from error
+            raise ConfigError(
+                f"the tokens cannot be read: {error.strerror}", step, file=named
+            ) from error
         try:
             status = os.fstat(descriptor)
-            stamp = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+            stamp = (
+                status.st_dev,
+                status.st_ino,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_size,
+            )
             if stamp == self._stamp:
                 return
             self._forget()
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError("this is no file", _NEXT_STEP, file=named)
             if status.st_uid != os.geteuid():
-                raise ConfigError("the file with the tokens is not yours", f"Run: ls -l {named}", file=named)
+                raise ConfigError(
+                    "the file with the tokens is not yours", f"Run: ls -l {named}", file=named
+                )
             if status.st_mode & 0o077:
-                raise ConfigError("other users can read the tokens", f"Run: chmod 600 {named}", file=named)
+                raise ConfigError(
+                    "other users can read the tokens", f"Run: chmod 600 {named}", file=named
+                )
             content = os.read(descriptor, MAX_FILE_BYTES + 1)
         finally:
             os.close(descriptor)
@@ -92,7 +113,9 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
     found: dict[bytes, Client] = {}
     for name in document:
         if not _NAME.fullmatch(name):
-            reader.problem((name,), "a token's name is letters, digits, '.', '_' and '-', at most 64")
+            reader.problem(
+                (name,), "a token's name is letters, digits, '.', '_' and '-', at most 64"
+            )
         table = document[name]
         if not isinstance(table, dict):
             # It may be the token itself, which is not repeated.
@@ -108,7 +131,9 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
         reader.problem((), "the file holds no token")
     if reader.problems:
         lines = key_lines(text)
-        problems = [Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems]
+        problems = [
+            Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems
+        ]
         error = ConfigProblems(named, problems)
         error.next_step = _NEXT_STEP
         raise error
@@ -117,7 +142,9 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
 
 def _token(value: object) -> str:
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ValidationError("expected 32 to 512 letters, digits and ._~+/=-, such as `openssl rand -hex 32` prints")
+        raise ValidationError(
+            "expected 32 to 512 letters, digits and ._~+/=-, such as `openssl rand -hex 32` prints"
+        )
     return value
 
 

@@ -52,20 +52,30 @@ def test_a_throttle_is_no_task_s(queue: QueueLab) -> None:
     array = queue.submit("true", "--array=1-3%1", "--hold")
     with pytest.raises(UsageError, match="throttle: 1_2 is a task\nName its array: 1"):
         act(queue, ActionRequest(Verb.ALTER, (f"{array}_2",), changes={"throttle": "3"}))
-    assert act(queue, ActionRequest(Verb.ALTER, (array,), changes={"throttle": "3"})) == (Outcome(array, True),)
+    assert act(queue, ActionRequest(Verb.ALTER, (array,), changes={"throttle": "3"})) == (
+        Outcome(array, True),
+    )
 
 
 @pytest.mark.system
 def test_every_verb_does_what_it_says(queue: QueueLab) -> None:
-    number = queue.submit("trap 'echo got it' USR1; echo ready; while :; do sleep 0.02; done", "--hold")
+    number = queue.submit(
+        "trap 'echo got it' USR1; echo ready; while :; do sleep 0.02; done", "--hold"
+    )
     changes = {"time": "+5"}
     assert not act(queue, ActionRequest(Verb.ALTER, (number,), changes=changes))[0].done
-    assert act(queue, ActionRequest(Verb.ALTER, (number,), changes={"time": "5"})) == (Outcome(number, True),)
+    assert act(queue, ActionRequest(Verb.ALTER, (number,), changes={"time": "5"})) == (
+        Outcome(number, True),
+    )
     assert queue.job(number).limit_seconds == 300
     assert act(queue, ActionRequest(Verb.RELEASE, (number,)))[0].done
     queue.wait_for_output(number, "ready")
-    assert act(queue, ActionRequest(Verb.HOLD, (number,))) == (Outcome(number, False, "it is already running"),)
-    assert act(queue, ActionRequest(Verb.SIGNAL, (number,), signal="USR1", recipient="batch"))[0].done
+    assert act(queue, ActionRequest(Verb.HOLD, (number,))) == (
+        Outcome(number, False, "it is already running"),
+    )
+    assert act(queue, ActionRequest(Verb.SIGNAL, (number,), signal="USR1", recipient="batch"))[
+        0
+    ].done
     queue.wait_for_output(number, "got it")
     assert act(queue, ActionRequest(Verb.SUSPEND, (number,)))[0].done
     assert queue.job(number).state == "suspended"
@@ -81,9 +91,15 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
     for request, words in (
         (ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="3"), "no numbered steps"),
         (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is not a signal"),
-        (ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}), "qos: jobs of this queue have none"),
+        (
+            ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}),
+            "qos: jobs of this queue have none",
+        ),
         (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is not a duration"),
-        (ActionRequest(Verb.ALTER, ("1",), changes={"throttle": "x"}), "'x' is not a number of tasks"),
+        (
+            ActionRequest(Verb.ALTER, ("1",), changes={"throttle": "x"}),
+            "'x' is not a number of tasks",
+        ),
         (ActionRequest(Verb.SUBMIT, ("1",)), "not an action on a job"),
     ):
         with pytest.raises(UsageError, match=words):
@@ -107,7 +123,9 @@ def test_many_jobs_go_into_as_many_commands_as_fit() -> None:
 
 
 def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
-    answer = Answered(("q",), 1, b'{"job_id":"1","done":true,"words":""}\nnonsense\n', b"the disk is full\n")
+    answer = Answered(
+        ("q",), 1, b'{"job_id":"1","done":true,"words":""}\nnonsense\n', b"the disk is full\n"
+    )
     assert read_outcomes(answer, job_ids=("1", "2")) == (
         Outcome("1", True, ""),
         Outcome("2", False, "the disk is full"),
@@ -129,4 +147,6 @@ def test_a_submission_that_was_cut_off_may_have_been_made(
     status: int, stderr: bytes, done: bool | None, words: str
 ) -> None:
     command = submission(("queue",), Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1")).command
-    assert command.read(Answered(command.argv, status, b"", stderr)) == (Outcome("one", done, words),)
+    assert command.read(Answered(command.argv, status, b"", stderr)) == (
+        Outcome("one", done, words),
+    )

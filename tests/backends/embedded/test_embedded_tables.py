@@ -18,7 +18,14 @@ from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
-from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, UsageError
+from hpcdash.errors import (
+    CommandMissing,
+    ControllerDown,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    UsageError,
+)
 from tests.embedded.queue_lab import QueueLab
 
 pytestmark = pytest.mark.system
@@ -35,7 +42,9 @@ class Answered:
 
 
 def run(argv: tuple[str, ...], queue: QueueLab) -> Answered:
-    done = subprocess.run(argv, capture_output=True, env=queue.environment, cwd=queue.work, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, env=queue.environment, cwd=queue.work, check=False
+    )
     return Answered(argv, done.returncode, done.stdout, done.stderr)
 
 
@@ -136,10 +145,14 @@ def test_a_waiting_job_s_row_holds_all_that_was_asked_for(asked: Asked) -> None:
 def test_an_array_s_tasks_are_rows_in_order(asked: Asked) -> None:
     number = asked.queue.submit("true", "--array=8-12:2", "--hold")
     rows = asked.rows(JobScope(job_ids=(number,)))
-    assert [(row["id"], row["array_id"], row["array_task"], row["_number"], row["_task"]) for row in rows] == [
-        (f"{number}_{task}", number, str(task), 1, task) for task in (8, 10, 12)
+    assert [
+        (row["id"], row["array_id"], row["array_task"], row["_number"], row["_task"])
+        for row in rows
+    ] == [(f"{number}_{task}", number, str(task), 1, task) for task in (8, 10, 12)]
+    assert [row["id"] for row in asked.rows(JobScope(job_ids=(f"{number}_[10-12]",)))] == [
+        "1_10",
+        "1_12",
     ]
-    assert [row["id"] for row in asked.rows(JobScope(job_ids=(f"{number}_[10-12]",)))] == ["1_10", "1_12"]
 
 
 def test_running_and_ended_jobs_tell_their_times_and_exit(asked: Asked) -> None:
@@ -173,12 +186,19 @@ def test_nodes_and_queues_have_their_schemas(asked: Asked) -> None:
     queues = asked.ask(asked.backend.queue.queues()).table
     assert queues.schema.equals(QUEUES)
     (line,) = queues.to_pylist()
-    assert (line["name"], line["cpus"], line["jobs_pending"], line["default"]) == ("local", 4, 0, True)
+    assert (line["name"], line["cpus"], line["jobs_pending"], line["default"]) == (
+        "local",
+        4,
+        0,
+        True,
+    )
 
 
 def test_one_job_s_words_script_usage_and_logs_are_there(asked: Asked) -> None:
     queue, backend = asked.queue, asked.backend
-    number = queue.submit("echo caf\u00e9", "--error=%j.err", "--signal=B:USR1@30", "--time=5", "--partition=x")
+    number = queue.submit(
+        "echo caf\u00e9", "--error=%j.err", "--signal=B:USR1@30", "--time=5", "--partition=x"
+    )
     queue.ended(number)
     native = asked.ask(backend.detail.native(number))
     assert native["JobState"] == "COMPLETED"
@@ -186,7 +206,10 @@ def test_one_job_s_words_script_usage_and_logs_are_there(asked: Asked) -> None:
     assert native["Ignored"] == "--partition=x"
     row = asked.ask(backend.queue.jobs(JobScope(job_ids=(number,)))).table
     files = backend.logs.files(JobDetail(row, native), None)
-    assert (files.stdout, files.stderr) == (f"{queue.work}/slurm-{number}.out", f"{queue.work}/{number}.err")
+    assert (files.stdout, files.stderr) == (
+        f"{queue.work}/slurm-{number}.out",
+        f"{queue.work}/{number}.err",
+    )
     assert asked.ask(backend.scripts.query(number)).text == "#!/bin/sh\necho caf\u00e9\n"
     query = backend.detail.usage(row.to_pylist()[0])
     assert query is not None

@@ -1,4 +1,6 @@
-"""Commands that act on PBS jobs, and what the answers mean for each job; the bytes are OpenPBS 23.06's."""
+"""Commands that act on PBS jobs, and what the answers mean for each job; the bytes are OpenPBS
+23.06's.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
 from tests.support.records import for_each
 
-OPENPBS, OLD, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
+OPENPBS, OLD, TORQUE, WRAPPERS = (
+    Dialect.OPENPBS,
+    Dialect.PBS_TEXT,
+    Dialect.TORQUE,
+    Dialect.SLURM_WRAPPERS,
+)
 
 
 def commands(
@@ -31,14 +38,18 @@ def commands(
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
 ) -> tuple[ActionCommand, ...]:
-    return action_commands(dialect, ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {}))
+    return action_commands(
+        dialect, ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {})
+    )
 
 
 def lines(made: tuple[ActionCommand, ...]) -> list[str]:
     return [" ".join(without_env(command.argv)) for command in made]
 
 
-def answered(command: ActionCommand, stderr: bytes, status: int, stdout: bytes = b"") -> dict[str, Any]:
+def answered(
+    command: ActionCommand, stderr: bytes, status: int, stdout: bytes = b""
+) -> dict[str, Any]:
     outcomes = command.read(CommandResult(command.argv, status, stdout, stderr, 0.01))
     assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
     return {outcome.job_id: (outcome.done, outcome.words) for outcome in outcomes}
@@ -48,13 +59,17 @@ def answered(command: ActionCommand, stderr: bytes, status: int, stdout: bytes =
 
 
 def test_jobs_tasks_and_arrays_are_cancelled_in_one_command() -> None:
-    (command,) = commands("cancel", "12", "0.pbs01", "13[].pbs01", "14[3].pbs01", "15[6-10].pbs01", "12")
+    (command,) = commands(
+        "cancel", "12", "0.pbs01", "13[].pbs01", "14[3].pbs01", "15[6-10].pbs01", "12"
+    )
     assert lines((command,)) == ["qdel 12 0.pbs01 13[].pbs01 14[3].pbs01 15[6-10].pbs01"]
     assert command.argv[:3] == ("env", "LC_ALL=C", "TZ=UTC")
 
 
 def test_tasks_with_commas_between_them_are_an_argument_each_as_pbs_takes_no_comma() -> None:
-    assert lines(commands("cancel", "12[1,3,5-7].pbs01")) == ["qdel 12[1].pbs01 12[3].pbs01 12[5-7].pbs01"]
+    assert lines(commands("cancel", "12[1,3,5-7].pbs01")) == [
+        "qdel 12[1].pbs01 12[3].pbs01 12[5-7].pbs01"
+    ]
     assert lines(commands("cancel", "12[1-9:2]")) == ["qdel 12[1-9:2]"]
 
 
@@ -79,11 +94,15 @@ def test_each_verb_has_its_command(verb: str, line: str) -> None:
 
 
 def test_a_signal_is_named_as_people_name_it_and_sent_to_tasks_too() -> None:
-    assert lines(commands("signal", "2", "12[1].pbs01", signal="sigusr1")) == ["qsig -s USR1 2 12[1].pbs01"]
+    assert lines(commands("signal", "2", "12[1].pbs01", signal="sigusr1")) == [
+        "qsig -s USR1 2 12[1].pbs01"
+    ]
     assert lines(commands("signal", "2", signal="10")) == ["qsig -s 10 2"]
 
 
-@for_each("signal", ["suspend", "resume", "admin-suspend", "FOO", "", "0", "65", "-9", "9 9", "USR1 4"])
+@for_each(
+    "signal", ["suspend", "resume", "admin-suspend", "FOO", "", "0", "65", "-9", "9 9", "USR1 4"]
+)
 def test_what_is_no_signal_is_refused_with_those_there_are(signal: str) -> None:
     with pytest.raises(UsageError, match="USR1"):
         commands("signal", "2", signal=signal)
@@ -119,7 +138,9 @@ def test_what_was_named_is_asked_for_and_pbs_refuses_tasks_itself(
 
 def test_a_whole_array_that_is_refused_is_not_told_to_be_named() -> None:
     (command,) = commands("alter", "12[].pbs01", changes={"queue": "gpu"})
-    assert answered(command, b"qmove: Invalid request 12[].pbs01\n", 156) == {"12[].pbs01": (False, "Invalid request")}
+    assert answered(command, b"qmove: Invalid request 12[].pbs01\n", 156) == {
+        "12[].pbs01": (False, "Invalid request")
+    }
 
 
 def test_several_tasks_are_signalled_one_by_one_as_pbs_may_not_answer_for_a_range() -> None:
@@ -140,9 +161,13 @@ def test_several_tasks_are_signalled_one_by_one_as_pbs_may_not_answer_for_a_rang
 
 def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
     (command,) = commands("cancel", "7.pbs01")
-    (outcome,) = command.read(CommandResult((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1))
+    (outcome,) = command.read(
+        CommandResult((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1)
+    )
     assert (outcome.done, outcome.can_force) == (False, True)
-    assert outcome.words.startswith("Server could not connect to MOM (its node does not respond; cancel --force")
+    assert outcome.words.startswith(
+        "Server could not connect to MOM (its node does not respond; cancel --force"
+    )
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
     assert lines(action_commands(OPENPBS, request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
     assert lines(action_commands(TORQUE, request)) == ["qdel -p 7.pbs01 8[2].pbs01"]
@@ -199,7 +224,9 @@ def test_a_throttle_is_an_arrays() -> None:
         ({}, "nothing to change"),
     ],
 )
-def test_what_cannot_be_changed_is_said_before_anything_runs(changes: dict[str, str], words: str) -> None:
+def test_what_cannot_be_changed_is_said_before_anything_runs(
+    changes: dict[str, str], words: str
+) -> None:
     with pytest.raises(UsageError) as told:
         commands("alter", "4", changes=changes)
     assert words in str(told.value)
@@ -218,9 +245,14 @@ def test_each_kind_of_pbs_says_what_can_be_changed() -> None:
 
 def test_torque_takes_some_tasks_of_an_array_by_an_option() -> None:
     ids = ("12[6-10,12].srv", "13.srv", "14[3].srv")
-    assert lines(commands("cancel", *ids, dialect=TORQUE)) == ["qdel -t 6-10,12 12[].srv", "qdel 13.srv 14[3].srv"]
+    assert lines(commands("cancel", *ids, dialect=TORQUE)) == [
+        "qdel -t 6-10,12 12[].srv",
+        "qdel 13.srv 14[3].srv",
+    ]
     assert lines(commands("hold", ids[0], dialect=TORQUE)) == ["qhold -t 6-10,12 12[].srv"]
-    assert lines(commands("alter", "12[].srv", dialect=TORQUE, changes={"throttle": "5"})) == ["qalter -t %5 12[].srv"]
+    assert lines(commands("alter", "12[].srv", dialect=TORQUE, changes={"throttle": "5"})) == [
+        "qalter -t %5 12[].srv"
+    ]
 
 
 def test_torque_signals_tasks_one_by_one() -> None:
@@ -245,7 +277,9 @@ def test_torques_words_are_read() -> None:
 
 
 @for_each("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
-def test_slurms_wrappers_never_see_a_task_which_they_would_read_as_its_whole_array(job_id: str) -> None:
+def test_slurms_wrappers_never_see_a_task_which_they_would_read_as_its_whole_array(
+    job_id: str,
+) -> None:
     with pytest.raises(UsageError, match="only whole jobs"):
         commands("cancel", job_id, dialect=WRAPPERS)
 
@@ -261,7 +295,10 @@ def test_slurms_wrappers_hold_with_an_option_and_requeue_one_at_a_time() -> None
     assert lines(commands("requeue", "12", "13", dialect=WRAPPERS)) == ["qrerun 12", "qrerun 13"]
     (command,) = commands("hold", "12", "13", dialect=WRAPPERS)
     said = b"qhold: Error on job id 13: Invalid job id specified\n"
-    assert answered(command, b"", 1, said) == {"12": (True, ""), "13": (False, "Invalid job id specified")}
+    assert answered(command, b"", 1, said) == {
+        "12": (True, ""),
+        "13": (False, "Invalid job id specified"),
+    }
     (command, _) = commands("requeue", "12", "13", dialect=WRAPPERS)
     said = b"Job id 12 rerun error: Job is pending execution\nUsage:\n    qrerun <job_id>\n"
     assert answered(command, said, 2) == {"12": (False, "Job is pending execution")}
@@ -323,7 +360,14 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
         ("cancel", "0.pbs01", b"", 0, True, ""),
         ("cancel", "12[5-7].pbs01", b"", 0, True, ""),
         ("cancel", "17.pbs01", b"qdel: Job has finished 17.pbs01\n", 35, False, "Job has finished"),
-        ("cancel", "2.pbs01", b"qdel: Unauthorized Request  2.pbs01\n", 159, False, "Unauthorized Request"),
+        (
+            "cancel",
+            "2.pbs01",
+            b"qdel: Unauthorized Request  2.pbs01\n",
+            159,
+            False,
+            "Unauthorized Request",
+        ),
         (
             "cancel",
             "12[1].pbs01",
@@ -333,7 +377,14 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             "Request invalid for finished array subjob",
         ),
         ("cancel", "99999", b"qdel: Unknown Job Id 99999\n", 153, False, "Unknown Job Id"),
-        ("cancel", "99999.pbs01", b"qdel: Unknown Job Id 99999.pbs01\n", 153, False, "Unknown Job Id"),
+        (
+            "cancel",
+            "99999.pbs01",
+            b"qdel: Unknown Job Id 99999.pbs01\n",
+            153,
+            False,
+            "Unknown Job Id",
+        ),
         ("cancel", "20217", b"qdel: Unknown Job Id 20217\n", 153, False, "Unknown Job Id"),
         (
             "cancel",
@@ -344,9 +395,23 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             "illegally formed job identifier",
         ),
         ("cancel", "99999[]", b"qdel: Unknown Job Id 99999[]\n", 153, False, "Unknown Job Id"),
-        ("cancel", "12[999]", b"qdel: Invalid request 12[999].pbs01\n", 156, False, "Invalid request"),
+        (
+            "cancel",
+            "12[999]",
+            b"qdel: Invalid request 12[999].pbs01\n",
+            156,
+            False,
+            "Invalid request",
+        ),
         ("hold", "4", b"", 0, True, ""),
-        ("hold", "4", b"qhold: Unauthorized Request  4.pbs01\n", 159, False, "Unauthorized Request"),
+        (
+            "hold",
+            "4",
+            b"qhold: Unauthorized Request  4.pbs01\n",
+            159,
+            False,
+            "Unauthorized Request",
+        ),
         (
             "release",
             "6",
@@ -390,8 +455,22 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             "Unauthorized Request (only operators can resume jobs)",
         ),
         ("signal", "1.pbs01", b"", 0, True, ""),
-        ("signal", "2", b"qsig: Unauthorized Request  2.pbs01\n", 159, False, "Unauthorized Request"),
-        ("signal", "2", b"qsig: Unknown/illegal signal name 2.pbs01\n", 165, False, "Unknown/illegal signal name"),
+        (
+            "signal",
+            "2",
+            b"qsig: Unauthorized Request  2.pbs01\n",
+            159,
+            False,
+            "Unauthorized Request",
+        ),
+        (
+            "signal",
+            "2",
+            b"qsig: Unknown/illegal signal name 2.pbs01\n",
+            165,
+            False,
+            "Unknown/illegal signal name",
+        ),
         (
             "signal",
             "20217[5].pbs01",
@@ -415,7 +494,8 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             b"qalter: Unauthorized Request  34.pbs01\n",
             159,
             False,
-            "Unauthorized Request (only operators can raise a running job's limit or change other users' jobs)",
+            "Unauthorized Request (only operators can raise a running job's limit or change other "
+            "users' jobs)",
         ),
         (
             "cancel",
@@ -429,7 +509,9 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             (
                 verb,
                 "2",
-                f"Connection refused\n{program}: cannot connect to server pbs01 (errno=15010)\n".encode(),
+                (
+                    f"Connection refused\n{program}: cannot connect to server pbs01 (errno=15010)\n"
+                ).encode(),
                 162,
                 False,
                 "cannot connect to server pbs01 (errno=15010)",
@@ -463,13 +545,18 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
 def test_what_was_said_of_one_job(
     verb: str, job_id: str, stderr: bytes, status: int, done: bool | None, words: str
 ) -> None:
-    (command,) = commands(verb, job_id, signal="USR1", changes={"time": "1h"} if verb == "alter" else {})
+    (command,) = commands(
+        verb, job_id, signal="USR1", changes={"time": "1h"} if verb == "alter" else {}
+    )
     assert answered(command, stderr, status) == {job_id: (done, words)}
 
 
 def test_several_ids_have_one_status_and_a_line_for_each_that_failed() -> None:
     (command,) = commands("cancel", "99999", "3", "17", "12[8]")
-    said = b"qdel: Unknown Job Id 99999\nqdel: Unauthorized Request  3.pbs01\nqdel: Job has finished 17.pbs01\n"
+    said = (
+        b"qdel: Unknown Job Id 99999\nqdel: Unauthorized Request  3.pbs01\nqdel: Job has "
+        b"finished 17.pbs01\n"
+    )
     assert answered(command, said, 35) == {
         "99999": (False, "Unknown Job Id"),
         "3": (False, "Unauthorized Request"),
@@ -481,7 +568,10 @@ def test_several_ids_have_one_status_and_a_line_for_each_that_failed() -> None:
 def test_a_queue_that_takes_no_jobs_refuses_each() -> None:
     (command,) = commands("alter", "4", "33.pbs01", changes={"queue": "maint"})
     said = b"qmove: Queue is not enabled 4.pbs01\nqmove: Unknown queue 33.pbs01\n"
-    assert answered(command, said, 170) == {"4": (False, "Queue is not enabled"), "33.pbs01": (False, "Unknown queue")}
+    assert answered(command, said, 170) == {
+        "4": (False, "Queue is not enabled"),
+        "33.pbs01": (False, "Unknown queue"),
+    }
     assert answered(command, b"qmove: Queue type not set for queue 'maint'\n", 0)["4"][0] is False
 
 
@@ -489,7 +579,10 @@ def test_an_array_that_has_begun_stays_in_its_queue() -> None:
     (command,) = commands("alter", "20217[].pbs01", changes={"queue": "debug"})
     said = b"qmove: Request invalid for state of job 20217[].pbs01\n"
     assert answered(command, said, 168) == {
-        "20217[].pbs01": (False, "Request invalid for state of job (it has started and cannot change queue)")
+        "20217[].pbs01": (
+            False,
+            "Request invalid for state of job (it has started and cannot change queue)",
+        )
     }
 
 
@@ -513,7 +606,10 @@ def test_where_ports_run_out_midway_it_is_not_known_which_jobs_were_held() -> No
 
 def test_a_value_that_qalter_refuses_at_once_changed_nothing() -> None:
     (command,) = commands("alter", "1.pbs01", "2.pbs01", changes={"nice": "5"})
-    said = b"qalter: illegal -p value\nusage: qalter [-a date_time]\n\t[-P project_name] job_identifier...\n"
+    said = (
+        b"qalter: illegal -p value\nusage: qalter [-a date_time]\n\t[-P project_name] "
+        b"job_identifier...\n"
+    )
     assert answered(command, said, 2) == {
         "1.pbs01": (False, "illegal -p value"),
         "2.pbs01": (False, "illegal -p value"),
@@ -523,7 +619,10 @@ def test_a_value_that_qalter_refuses_at_once_changed_nothing() -> None:
 def test_a_server_named_with_its_domain_is_the_same() -> None:
     (command,) = commands("cancel", "12.pbs01", "13.pbs01")
     said = b"qdel: Unknown Job Id 12.pbs01.example.org\n"
-    assert answered(command, said, 153) == {"12.pbs01": (False, "Unknown Job Id"), "13.pbs01": (True, "")}
+    assert answered(command, said, 153) == {
+        "12.pbs01": (False, "Unknown Job Id"),
+        "13.pbs01": (True, ""),
+    }
 
 
 # -- any request, any answer
@@ -537,7 +636,9 @@ IDS = st.one_of(
         st.sampled_from(["", ".pbs01", ".pbs01.example.org"]),
     ),
     st.text(max_size=12),
-    st.sampled_from(["--version", "-h", "12 -x", "12;ls", "$(x)", "12.-a", "all", "12\n13", "@srv", "12@srv"]),
+    st.sampled_from(
+        ["--version", "-h", "12 -x", "12;ls", "$(x)", "12.-a", "all", "12\n13", "@srv", "12@srv"]
+    ),
 )
 REQUESTS = st.builds(
     ActionRequest,
@@ -545,7 +646,15 @@ REQUESTS = st.builds(
     st.lists(IDS, min_size=1, max_size=6).map(tuple),
     st.sampled_from(["USR1", "9"]),
     st.just(""),
-    st.sampled_from([{"time": "1h"}, {"nice": "5"}, {"queue": "q"}, {"throttle": "3"}, {"time": "2h", "queue": "q"}]),
+    st.sampled_from(
+        [
+            {"time": "1h"},
+            {"nice": "5"},
+            {"queue": "q"},
+            {"throttle": "3"},
+            {"time": "2h", "queue": "q"},
+        ]
+    ),
 )
 SAID = st.sampled_from(
     [
@@ -560,14 +669,21 @@ SAID = st.sampled_from(
 
 # What a request of these is made of, but for its ids; 9 is both.
 OPTIONS = (
-    "qdel qhold qrls qrerun qsig qalter qmove -s USR1 suspend resume -l walltime=01:00:00 walltime=02:00:00 -p -5 q"
+    "qdel qhold qrls qrerun qsig qalter qmove -s USR1 suspend resume -l walltime=01:00:00 "
+    "walltime=02:00:00 -p -5 q"
     " -Wmax_run_subjobs=3 -t %3 -h u"
 )
 OPTION_WORDS = frozenset(OPTIONS.split())
 ID_WORD = re.compile(r"[0-9]+(\[[0-9]*(-[0-9]+(:[0-9]+)?)?\])?(\.[A-Za-z0-9][A-Za-z0-9._-]*)?")
 
 
-@given(st.sampled_from(Dialect), REQUESTS, st.binary(max_size=60), st.lists(SAID, max_size=4), st.integers(0, 255))
+@given(
+    st.sampled_from(Dialect),
+    REQUESTS,
+    st.binary(max_size=60),
+    st.lists(SAID, max_size=4),
+    st.integers(0, 255),
+)
 def test_every_request_gives_each_job_one_outcome_and_no_id_becomes_an_option(
     dialect: Dialect, request: ActionRequest, noise: bytes, said: list[bytes], status: int
 ) -> None:
@@ -579,7 +695,9 @@ def test_every_request_gives_each_job_one_outcome_and_no_id_becomes_an_option(
     for command in made:
         assert remote_command(command.argv, limit_seconds=command.limit_seconds)
         words = without_env(command.argv)
-        after_options = words[3:] if words[0] == "sh" else [word for word in words if word not in OPTION_WORDS]
+        after_options = (
+            words[3:] if words[0] == "sh" else [word for word in words if word not in OPTION_WORDS]
+        )
         after_t = words[words.index("-t") + 1] if "-t" in words else ""
         for word in after_options:
             assert word == "qdel" or word == after_t or ID_WORD.fullmatch(word)
@@ -632,5 +750,7 @@ def test_a_bare_number_is_the_job_or_the_array_that_the_queue_has() -> None:
 
 
 def test_slurms_ids_stay_as_they_are_typed() -> None:
-    slurm = rows(("65+0", None, "running", 1), ("65+1", None, "running", 1), ("12_3", "12", "running", 1))
+    slurm = rows(
+        ("65+0", None, "running", 1), ("65+1", None, "running", 1), ("12_3", "12", "running", 1)
+    )
     assert ids_in_full(["65", "12", "12_3", "12_[3-5]"], slurm) == ("65", "12", "12_3", "12_[3-5]")

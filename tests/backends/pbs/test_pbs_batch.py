@@ -1,4 +1,6 @@
-"""PBS's scripts: whole ones as files to be read, or run with stand-ins; each field of a request where it is to be."""
+"""PBS's scripts: whole ones as files to be read, or run with stand-ins; each field of a request
+where it is to be.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,24 @@ from hypothesis import strategies as st
 from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, folder_name, secrets_file
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    Call,
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 from hpcdash.errors import HpcdashError, UsageError
 from tests.backends.script.golden_text import PLACE, REQUESTS, assert_golden
 from tests.support.process_lists import seen_command_lines
 from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
-# Field → what of it a script shows: a setting of a directive, a line of bash, or words of a warning (W:).
+# Field → what of it a script shows: a setting of a directive, a line of bash, or words of a warning
+# (W:).
 SHOWN: dict[str, tuple[Any, str]] = {
     "name": ("my run!", "N=myrun"),
     "kind": ("cmd", "N=hpcdash_cmd-1a2b"),
@@ -45,14 +57,20 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "array": (parse_tasks("1-9:2%3"), "J=1-9:2%3"),
     "after": (("1", "2"), "W.depend=afterany:1:2"),
     "hold": (True, "h="),
-    "signal": (EarlySignal("USR1", 600), '\n  sleep "$((6600 > SECONDS ? 6600 - SECONDS : 0))" &\n'),
+    "signal": (
+        EarlySignal("USR1", 600),
+        '\n  sleep "$((6600 > SECONDS ? 6600 - SECONDS : 0))" &\n',
+    ),
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
     "share": ("HIGH", "W:PBS has no shared pools yet"),
     "pool": ("lab", "W:PBS has no shared pools yet"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
-    "rank_variables": ("nodes", '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n'),
+    "rank_variables": (
+        "nodes",
+        '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n',
+    ),
     "rank_logs": (True, "W:rank_logs: PBS has none"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
@@ -90,7 +108,9 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 # What the request's file said besides; it is not of the job.
 NOT_SHOWN = {"said"}
-PRINTED = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(st.sampled_from("a \\\"'#$`%\t,-"))
+PRINTED = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
+    st.sampled_from("a \\\"'#$`%\t,-")
+)
 
 
 def made(place: Place = PLACE, /, **fields: Any) -> BatchScript:
@@ -131,7 +151,9 @@ def test_what_a_request_says_of_python_s_path_comes_after_the_library_s() -> Non
     assert "END_TIME" not in made(job_library=False, limit_seconds=60).text
 
 
-@pytest.mark.parametrize("option", ["-l walltime=24:00:00", "-lselect=1:gpu_model=a100,walltime=86400"])
+@pytest.mark.parametrize(
+    "option", ["-l walltime=24:00:00", "-lselect=1:gpu_model=a100,walltime=86400"]
+)
 def test_a_limit_among_a_person_s_own_options_is_known_to_the_script_too(option: str) -> None:
     script = made(extra_args=(option,), signal=EarlySignal("USR1", 600))
     assert "\nexport HPCDASH_END_TIME=$(($(date +%s) + 86400)) " in script.text
@@ -144,8 +166,13 @@ def test_the_first_line_says_what_is_asked_for() -> None:
     def said(**fields: Any) -> str:
         return made(**fields).text.split("\n")[1]
 
-    assert said() == "# 8 GPUs, on as few or many nodes as PBS finds them; the command once on each node"
-    assert said(slot_type=SlotType.CPU).startswith("# 8 CPUs, on as few or many nodes as PBS finds them;")
+    assert (
+        said()
+        == "# 8 GPUs, on as few or many nodes as PBS finds them; the command once on each node"
+    )
+    assert said(slot_type=SlotType.CPU).startswith(
+        "# 8 CPUs, on as few or many nodes as PBS finds them;"
+    )
     assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
 
 
@@ -172,7 +199,9 @@ def test_every_script_says_that_it_is_not_run_again_and_who_may_read_its_logs() 
     assert settings(made(array=parse_tasks("1-3")))["o"] == f"{PLACE.folder}/job.^array_index^.out"
 
 
-def test_logs_are_written_into_the_launch_s_folder_while_the_job_runs_where_nothing_else_is_asked_for() -> None:
+def test_logs_are_written_into_the_launch_s_folder_while_the_job_runs_where_nothing_else_is_asked_for() -> (
+    None
+):
     assert settings(made())["k"] == "oed"
     assert settings(made(keep_files="n"))["k"] == "n"
     assert "k" not in settings(made(Place("u")))
@@ -210,7 +239,9 @@ def test_attributes_that_are_not_the_request_s_own_are_set(asked: dict[str, Any]
         ("nothing", "umask=027"),
     ],
 )
-def test_attributes_that_are_the_request_s_own_are_refused_with_their_field(attribute: str, step: str) -> None:
+def test_attributes_that_are_the_request_s_own_are_refused_with_their_field(
+    attribute: str, step: str
+) -> None:
     for asked, field in (
         ({"attributes": (attribute,)}, "attributes"),
         ({"extra_args": (f"-W {attribute}",)}, "extra_args"),
@@ -224,7 +255,9 @@ def test_a_private_sandbox_is_where_the_command_starts() -> None:
     """PBS makes it for the job."""
     assert '\ncd -- "$PBS_JOBDIR" || exit 1\n' in made(attributes=("sandbox=PRIVATE",)).text
     assert "\ncd -- /w || exit 1\n" in made(attributes=("sandbox=PRIVATE",), work_dir="/w").text
-    assert '\ncd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1\n' in made(attributes=("sandbox=HOME",)).text
+    assert (
+        '\ncd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1\n' in made(attributes=("sandbox=HOME",)).text
+    )
 
 
 @for_each(
@@ -243,7 +276,9 @@ def test_a_private_sandbox_is_where_the_command_starts() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
-def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(field: dict[str, Any], option: str) -> None:
+def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(
+    field: dict[str, Any], option: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         made(**field, extra_args=(option,))
     name = next(iter(field))
@@ -280,7 +315,9 @@ def test_a_value_is_read_back_as_it_was_or_refused_by_its_field(value: str) -> N
 
 
 @given(PRINTED, PRINTED, PRINTED)
-def test_no_name_project_nor_folder_makes_another_directive(name: str, project: str, folder: str) -> None:
+def test_no_name_project_nor_folder_makes_another_directive(
+    name: str, project: str, folder: str
+) -> None:
     try:
         script = made(name=name, project=project, work_dir=folder)
     except HpcdashError:
@@ -331,7 +368,9 @@ exec "$@"
 
 
 class Job:
-    """A job of three hosts whose node file names n1 twice; `run` runs a whole script and waits for all of it."""
+    """A job of three hosts whose node file names n1 twice; `run` runs a whole script and waits for
+    all of it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -345,9 +384,13 @@ class Job:
         (self.work / "train.py").write_text(_TRAIN)
         self.job_id = f"{uuid.uuid4().int % 10**12}.server"
 
-    def run(self, hosts: str = "n1\nn2\nn1\nn3\n", task: str = "", **fields: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, hosts: str = "n1\nn2\nn1\nn3\n", task: str = "", **fields: Any
+    ) -> subprocess.CompletedProcess[str]:
         script = self.folder / "batch.sh"
-        script.write_text(made(Place("u", str(self.folder)), work_dir=str(self.work), **fields).text)
+        script.write_text(
+            made(Place("u", str(self.folder)), work_dir=str(self.work), **fields).text
+        )
         (self.folder / "nodes").write_text(hosts)
         environment = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
@@ -380,22 +423,32 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.system
-def test_a_script_runs_its_command_once_on_each_host_in_its_folder_with_its_variables(job: Job) -> None:
+def test_a_script_runs_its_command_once_on_each_host_in_its_folder_with_its_variables(
+    job: Job,
+) -> None:
     command = 'echo "$HOST $NODE_RANK/$NUM_NODES $NODE_SLOTS/$NUM_SLOTS $MASTER_ADDR $V|$PWD"'
     ended = job.run(command=command, slots_per_node=2, environment={"V": "$(id) 'x'"})
     assert (ended.returncode, ended.stderr) == (0, "")
     rest = f"n1 $(id) 'x'|{job.work}"
-    assert sorted(ended.stdout.splitlines()) == [f"n1 0/3 4/8 {rest}", f"n2 1/3 2/8 {rest}", f"n3 2/3 2/8 {rest}"]
+    assert sorted(ended.stdout.splitlines()) == [
+        f"n1 0/3 4/8 {rest}",
+        f"n2 1/3 2/8 {rest}",
+        f"n3 2/3 2/8 {rest}",
+    ]
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("container", [None, Container(Runtime.APPTAINER, "img:1")], ids=["plain", "container"])
+@pytest.mark.parametrize(
+    "container", [None, Container(Runtime.APPTAINER, "img:1")], ids=["plain", "container"]
+)
 def test_a_secret_reaches_the_command_on_each_host_and_no_list_of_processes(
     job: Job, container: Container | None
 ) -> None:
     secret = "hunter2 'quoted'"
     environment = {"API_TOKEN": secret, "V": "plain"}
-    (job.folder / "secrets.sh").write_bytes(secrets_file(Request(command="a", environment=environment)))
+    (job.folder / "secrets.sh").write_bytes(
+        secrets_file(Request(command="a", environment=environment))
+    )
     with seen_command_lines("hunter2", "sleep 0.75") as seen:
         ended = job.run(
             command='echo "${#API_TOKEN} $V"; sleep 0.75',
@@ -406,7 +459,9 @@ def test_a_secret_reaches_the_command_on_each_host_and_no_list_of_processes(
     assert ended.stdout.splitlines().count(f"{len(secret)} plain") == 3, ended.stderr
     assert [line for line in seen if "sleep 0.75" in line]
     assert not [line for line in seen if "hunter2" in line]
-    assert not [name for name in ("record", "batch.sh") if "hunter2" in (job.folder / name).read_text()]
+    assert not [
+        name for name in ("record", "batch.sh") if "hunter2" in (job.folder / name).read_text()
+    ]
 
 
 @pytest.mark.system
@@ -419,15 +474,23 @@ def test_each_task_of_an_array_knows_which_it_is(job: Job) -> None:
 
 @pytest.mark.system
 def test_the_host_of_the_script_is_the_first_and_has_the_file_of_all_hosts(job: Job) -> None:
-    ended = job.run("n2\nn1\nn2\n", command='echo "$NODE_RANK $HOST $NODE_SLOTS $MASTER_ADDR $PBS_NODEFILE"')
+    ended = job.run(
+        "n2\nn1\nn2\n", command='echo "$NODE_RANK $HOST $NODE_SLOTS $MASTER_ADDR $PBS_NODEFILE"'
+    )
     first, second = sorted(ended.stdout.splitlines())
     assert first == f"0 n2 2 n2 {job.folder / 'nodes'}", ended.stderr
     assert second == "1 n1 1 n2 /nodes of this host"
 
 
-@pytest.mark.parametrize("command", ["mpirun -hostfile $PBS_NODEFILE ./a", "cd x &&  exec mpiexec.hydra ./a"])
+@pytest.mark.parametrize(
+    "command", ["mpirun -hostfile $PBS_NODEFILE ./a", "cd x &&  exec mpiexec.hydra ./a"]
+)
 def test_an_mpirun_that_each_node_would_start_is_told_of(command: str) -> None:
-    assert [w for w in made(command=command, slots_per_node=4).warnings if "each node starts an mpi" in w]
+    assert [
+        w
+        for w in made(command=command, slots_per_node=4).warnings
+        if "each node starts an mpi" in w
+    ]
     for fields in (
         {"slots_per_node": 8},
         {"slots_per_node": 4, "command": f'[ "$NODE_RANK" = 0 ] || exit 0\n{command}'},
@@ -438,10 +501,17 @@ def test_an_mpirun_that_each_node_would_start_is_told_of(command: str) -> None:
 @pytest.mark.system
 def test_the_command_has_what_its_login_shell_sets_and_the_path_of_the_script(job: Job) -> None:
     """As the script itself has it from PBS: modules, conda, a variable of one's own."""
-    profile = 'export LOADED="by $USER"\nmodule() { echo "module $*"; }\nexport -f module\nPATH=/elsewhere:$PATH\n'
+    profile = (
+        'export LOADED="by $USER"\nmodule() { echo "module $*"; }\nexport -f '
+        "module\nPATH=/elsewhere:$PATH\n"
+    )
     (job.folder / ".bash_profile").write_text(profile)
     ended = job.run("n1\n", command='module load cuda; echo "$LOADED"; type -P torchrun', slots=1)
-    assert ended.stdout.splitlines() == ["module load cuda", "by ann", f"{job.folder}/bin/torchrun"], ended.stderr
+    assert ended.stdout.splitlines() == [
+        "module load cuda",
+        "by ann",
+        f"{job.folder}/bin/torchrun",
+    ], ended.stderr
     assert ended.returncode == 0
 
 
@@ -470,7 +540,9 @@ def test_the_timer_warns_the_workers_of_torchrun_on_every_host(job: Job) -> None
 @pytest.mark.system
 def test_a_command_of_several_lines_goes_on_after_its_warning(job: Job) -> None:
     command = f"echo begun\nLOCAL_RANK=0 {shlex.quote(sys.executable)} train.py\necho went on"
-    ended = job.run("n1\n", command=command, signal=EarlySignal("USR1", 58), limit_seconds=60, slots=1)
+    ended = job.run(
+        "n1\n", command=command, signal=EarlySignal("USR1", 58), limit_seconds=60, slots=1
+    )
     assert ended.stdout.splitlines() == ["begun", "n1 0 warned", "went on"]
     assert ended.returncode == 0
 

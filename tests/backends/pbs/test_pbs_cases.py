@@ -26,7 +26,11 @@ from tests.support.records import for_each
 
 VERSIONS = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
 # A case that extends another has no lists of its own.
-CASES = sorted(file.parent for file in VERSIONS.glob("*/*/case.toml") if "\nextends =" not in file.read_text("utf-8"))
+CASES = sorted(
+    file.parent
+    for file in VERSIONS.glob("*/*/case.toml")
+    if "\nextends =" not in file.read_text("utf-8")
+)
 EXPECTED = {case: json.loads((case / "expected.json").read_text("utf-8")) for case in CASES}
 SETTLED = pbs_backend(Dialect.OPENPBS)
 by_case = for_each("case", CASES, ids=lambda case: case.name)
@@ -73,11 +77,15 @@ def test_a_job_that_never_ran_has_no_start_and_one_that_runs_no_exit(case: Path)
 
 
 def said_of_jobs(case: Path) -> dict[str, dict[str, str]]:
-    """id → what the recorded list says of each job, read plainly: no value of these cases holds the delimiter."""
+    """id → what the recorded list says of each job, read plainly: no value of these cases holds the
+    delimiter.
+    """
     found = {}
     for name in ("jobs", "ended"):
         file = case.parent / "scenes" / case.name / f"{name}.dsv"
-        for line in file.read_bytes().decode("utf-8", "replace").split("\n")[:-1] if file.is_file() else ():
+        for line in (
+            file.read_bytes().decode("utf-8", "replace").split("\n")[:-1] if file.is_file() else ()
+        ):
             head, *fields = line.split("@@")
             found[head.removeprefix("Job Id: ")] = dict(field.split("=", 1) for field in fields)
     return found
@@ -94,7 +102,9 @@ def instant_of(text: str | None) -> str | None:
     return text and datetime.strptime(text, "%a %b %d %H:%M:%S %Y").strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@for_each("name", ["everyday", "odd", "finished", "node-failed", "preempted", "private", "history-off"])
+@for_each(
+    "name", ["everyday", "odd", "finished", "node-failed", "preempted", "private", "history-off"]
+)
 def test_rows_say_what_qstat_said(name: str) -> None:
     case = VERSIONS / "23.06" / name
     said = said_of_jobs(case)
@@ -114,12 +124,16 @@ def test_rows_say_what_qstat_said(name: str) -> None:
             int(job.get("Resource_List.ngpus", "0")),
         )
         assert row["submitted_at"] == instant_of(job["ctime"])
-        assert row["started_at"] == (instant_of(job.get("stime")) if row["state"] not in ("pending", "held") else None)
+        assert row["started_at"] == (
+            instant_of(job.get("stime")) if row["state"] not in ("pending", "held") else None
+        )
         if job["job_state"] == "F":
             assert row["ends_at"] is not None
             status = int(job.get("Exit_status", "-1"))
             by_signal = status > 256
-            expected = (0, status - 256) if by_signal else (status, 0) if status >= 0 else (None, None)
+            expected = (
+                (0, status - 256) if by_signal else (status, 0) if status >= 0 else (None, None)
+            )
             assert (row["exit_code"], row["exit_signal"]) == expected
 
 
@@ -130,12 +144,20 @@ def test_a_pbs_without_f_is_read_as_one_that_has_it(key: str) -> None:
 
 
 def shown_jobs() -> list[Any]:
-    """(case, row) of each job or task whose own answers are kept; an array's are those of its tasks."""
+    """(case, row) of each job or task whose own answers are kept; an array's are those of its
+    tasks.
+    """
     found = []
     for case in CASES:
         argvs = {word for argv in load_case(case).answers for word in argv}
-        rows = {row["id"]: row for key in ("history", "jobs_and_ended") for row in EXPECTED[case].get(key, ())}
-        shown = [row for job_id, row in rows.items() if job_id in argvs and job_id != row["array_id"]]
+        rows = {
+            row["id"]: row
+            for key in ("history", "jobs_and_ended")
+            for row in EXPECTED[case].get(key, ())
+        }
+        shown = [
+            row for job_id, row in rows.items() if job_id in argvs and job_id != row["array_id"]
+        ]
         found += [pytest.param(case, row, id=f"{case.name}-{row['id']}") for row in shown]
     return found
 
@@ -146,14 +168,22 @@ def test_the_page_of_a_job_says_what_its_row_says(case: Path, row: dict[str, Any
     backend = backend_of(transport)
     has_past = Capability.HISTORY in backend.capabilities
     rows = (
-        backend.history.jobs(None, 0, (row["id"],)) if has_past else backend.queue.jobs(JobScope(job_ids=(row["id"],)))
+        backend.history.jobs(None, 0, (row["id"],))
+        if has_past
+        else backend.queue.jobs(JobScope(job_ids=(row["id"],)))
     )
     found = play(transport, rows).table
     index = found["id"].to_pylist().index(row["id"])
-    native = play(transport, (backend.history.native if has_past else backend.detail.native)(row["id"]))
+    native = play(
+        transport, (backend.history.native if has_past else backend.detail.native)(row["id"])
+    )
     detail = backend.detail.join(found.slice(index, 1), native)
     (shown,) = detail.job.to_pylist()
-    assert (shown["name"], shown["user"], shown["queue"]) == (row["name"], row["user"], row["queue"])
+    assert (shown["name"], shown["user"], shown["queue"]) == (
+        row["name"],
+        row["user"],
+        row["queue"],
+    )
     assert detail.native["Job_Name"] == row["name"]
     assert detail.native["job_state"] == row["native_state"]
 
@@ -168,7 +198,11 @@ def actions() -> Iterator[tuple[str, ActionRequest]]:
 
 @pytest.mark.parametrize(("name", "request_"), list(actions()), ids=[name for name, _ in actions()])
 @settings(suppress_health_check=list(HealthCheck))
-@given(said=st.lists(st.sampled_from((b"qdel: ", b"Unknown Job Id ", b"12[3].pbs01", b"\n", b"\xff", b" "))))
+@given(
+    said=st.lists(
+        st.sampled_from((b"qdel: ", b"Unknown Job Id ", b"12[3].pbs01", b"\n", b"\xff", b" "))
+    )
+)
 def test_an_action_has_one_outcome_for_each_job_whatever_it_said(
     name: str, request_: ActionRequest, said: list[bytes]
 ) -> None:

@@ -19,7 +19,10 @@ from hpcdash.transport.base import CommandResult
 from tests.support.pbs.job_text import ARRAY, JOB, answered, dsv, parsed, question
 from tests.support.records import for_each
 
-PATHS = {"Output_Path": "login1:/home/alice/work/train.o12", "Error_Path": "login1:/home/alice/work/train.e12"}
+PATHS = {
+    "Output_Path": "login1:/home/alice/work/train.o12",
+    "Error_Path": "login1:/home/alice/work/train.e12",
+}
 
 
 def files(
@@ -72,11 +75,16 @@ def test_what_waits_of_an_array_keeps_the_place_of_its_number() -> None:
 
 
 def test_a_job_that_is_no_array_has_the_words_in_its_file_s_name() -> None:
-    assert files(Output_Path="login1:/home/alice/^array_index^.log")[0] == "/home/alice/^array_index^.log"
+    assert (
+        files(Output_Path="login1:/home/alice/^array_index^.log")[0]
+        == "/home/alice/^array_index^.log"
+    )
 
 
 def test_output_that_is_kept_is_in_the_home_folder_whatever_path_was_asked_for() -> None:
-    found = files(Keep_Files="oe", Output_Path="login1:/data/x.out", Variable_List="PBS_O_HOME=/home/alice")
+    found = files(
+        Keep_Files="oe", Output_Path="login1:/data/x.out", Variable_List="PBS_O_HOME=/home/alice"
+    )
     assert found[:2] == ("/home/alice/train.o12", "/home/alice/train.e12")
 
 
@@ -98,13 +106,19 @@ def test_the_folder_is_the_one_it_was_submitted_from() -> None:
 
 
 def native(*lines: bytes, job_id: str = "12", **answer: Any) -> Mapping[str, str]:
-    return parse_native(answered(*lines, **answer), question=question(Want.WHOLE, Dialect.OPENPBS, job_id))
+    return parse_native(
+        answered(*lines, **answer), question=question(Want.WHOLE, Dialect.OPENPBS, job_id)
+    )
 
 
 def test_everything_is_there_in_its_order() -> None:
     found = native(dsv("12.pbs01", JOB | {"Variable_List": "A=1,B=2", "project": "p"}))
     assert list(found)[:3] == ["Job Id", "Job_Name", "Job_Owner"]
-    assert (found["Variable_List"], found["Resource_List.ncpus"], found["project"]) == ("A=1,B=2", "4", "p")
+    assert (found["Variable_List"], found["Resource_List.ncpus"], found["project"]) == (
+        "A=1,B=2",
+        "4",
+        "p",
+    )
 
 
 @for_each("job_id", ["14[6-10].pbs01", "14[]", "14"])
@@ -127,7 +141,10 @@ def test_an_unknown_job_is_no_such_job() -> None:
 
 def test_a_server_that_is_down_is_no_missing_job() -> None:
     with pytest.raises(ControllerDown):
-        native(status=255, stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n")
+        native(
+            status=255,
+            stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n",
+        )
 
 
 def test_what_is_no_list_is_unreadable() -> None:

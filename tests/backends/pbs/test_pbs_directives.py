@@ -15,7 +15,8 @@ from tests.support.records import for_each
     ("asked", "said"),
     [
         ("-l select=2:ncpus=4:ngpus=1:mem=8gb", "2 chunks of 4 CPUs, 1 GPU, 8 GB of memory"),
-        ("-l select=1:ncpus=1+2:ngpus=2:host=cn02", "1 chunk of 1 CPU and 2 chunks of 2 GPUs, host cn02"),
+        ("-l select=1:ncpus=1+2:ngpus=2:host=cn02", "1 chunk of 1 CPU and 2 chunks of 2 GPUs, host "
+                                                    "cn02"),
         ("-l select=ncpus=4", "1 chunk of 4 CPUs"),
         ("-l select=3", "3 chunks"),
         ("-l place=scatter:excl", "each chunk on its own node, nodes shared with no other job"),
@@ -39,15 +40,18 @@ from tests.support.records import for_each
         ("-t 1,3,7", "array of 3 tasks"),
         ("-J x", "array x"),
         ("-k od", "writes stdout directly to its destination: readable while the job runs"),
-        ("-W depend=afterok:1:2.pbs01,umask=022", "starts after jobs 1, 2.pbs01 succeeded; files made with umask 022"),
-        ("-W depend=afterany:2[].pbs01,beforeok:4", "starts after job 2[].pbs01 ended; job 4 waits for its good end"),
+        ("-W depend=afterok:1:2.pbs01,umask=022", "starts after jobs 1, 2.pbs01 succeeded; files "
+                                                  "made with umask 022"),
+        ("-W depend=afterany:2[].pbs01,beforeok:4", "starts after job 2[].pbs01 ended; job 4 waits "
+                                                    "for its good end"),
         ("-W depend=afteranyarray:12[]", "starts after job 12[] ended"),
         ("-W depend=on:2", "starts after 2 jobs said so"),
         ("-W sandbox=PRIVATE", "runs in a folder of its own"),
         ("-W strange=1", "strange 1"),
         ("-W depend", "-W depend is not NAME=VALUE"),
         ("-r n", "never run again"),
-        ("-m abe -M bob@example.org", "mail when it is aborted or it begins or it ends; mail to bob@example.org"),
+        ("-m abe -M bob@example.org", "mail when it is aborted or it begins or it ends; mail to "
+                                      "bob@example.org"),
         ("-m n", "no mail"),
         ("-v A=1,B,PATH=/x", "sets A, B, PATH"),
         ("-h", "submitted held"),

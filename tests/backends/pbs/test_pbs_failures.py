@@ -28,7 +28,13 @@ _USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n       q
 HEARD = [
     ("qstat", 153, "qstat: Unknown Job Id 99999.pbs01", NoSuchJob, "no longer knows"),
     ("qdel", 153, "qdel: Unknown Job Id 99999[]", NoSuchJob, "no longer knows"),
-    ("qstat", 1, "qstat: illegally formed job identifier: 1.nosuchserver", NoSuchJob, "no longer knows"),
+    (
+        "qstat",
+        1,
+        "qstat: illegally formed job identifier: 1.nosuchserver",
+        NoSuchJob,
+        "no longer knows",
+    ),
     (
         "qstat",
         35,
@@ -37,10 +43,22 @@ HEARD = [
         "has ended",
     ),
     ("qdel", 35, "qdel: Job has finished 17.pbs01", NoSuchJob, "has ended"),
-    ("qdel", 55, "qdel: Request invalid for finished array subjob 12[1].pbs01", NoSuchJob, "has ended"),
+    (
+        "qdel",
+        55,
+        "qdel: Request invalid for finished array subjob 12[1].pbs01",
+        NoSuchJob,
+        "has ended",
+    ),
     ("qdel", 159, "qdel: Unauthorized Request  2.pbs01", SchedulerRefused, "denied permission"),
     ("qsub", 159, "qsub: Unauthorized Request ", SchedulerRefused, "denied permission"),
-    ("qsig", 168, "qsig: Request invalid for state of job 4.pbs01", SchedulerRefused, "current state"),
+    (
+        "qsig",
+        168,
+        "qsig: Request invalid for state of job 4.pbs01",
+        SchedulerRefused,
+        "current state",
+    ),
     (
         "qalter",
         167,
@@ -58,8 +76,20 @@ HEARD = [
         SchedulerRefused,
         "exceeds the limits of the queue",
     ),
-    ("qsub", 38, "qsub: would exceed queue generic's per-user limit", SchedulerRefused, "your limit in this queue"),
-    ("qsub", 3, "qsub: Array job exceeds server or queue size limit", SchedulerRefused, "exceeds the limits"),
+    (
+        "qsub",
+        38,
+        "qsub: would exceed queue generic's per-user limit",
+        SchedulerRefused,
+        "your limit in this queue",
+    ),
+    (
+        "qsub",
+        3,
+        "qsub: Array job exceeds server or queue size limit",
+        SchedulerRefused,
+        "exceeds the limits",
+    ),
     ("qsub", 187, "qsub: Unknown resource: foo", SchedulerRefused, "no such resource"),
     (
         "qsub",
@@ -78,7 +108,13 @@ HEARD = [
     ),
     ("qsub", 2, f"qsub: illegal -J value\n{_USAGE}", SchedulerRefused, "rejected an option"),
     ("qsub", 2, f"qsub: invalid option -- '-'\n{_USAGE}", SchedulerRefused, "rejected an option"),
-    ("qstat", 2, "qstat: conflicting options.\nusage: \nqstat [-f] [-J]", SchedulerRefused, "rejected an option"),
+    (
+        "qstat",
+        2,
+        "qstat: conflicting options.\nusage: \nqstat [-f] [-J]",
+        SchedulerRefused,
+        "rejected an option",
+    ),
     ("qsub", 1, "qsub: script contains cr, lf", SchedulerRefused, "Windows"),
     ("qsig", 165, "qsig: Unknown/illegal signal name 2.pbs01", SchedulerRefused, "no such signal"),
     ("pbsnodes", 1, "Node: nosuch,  Error: Unknown node ", SchedulerRefused, "no such node"),
@@ -89,7 +125,13 @@ HEARD = [
         ControllerDown,
         "does not respond",
     ),
-    ("qdel", 162, "Connection refused\nCouldn't connect to cluster: pbs01", ControllerDown, "does not respond"),
+    (
+        "qdel",
+        162,
+        "Connection refused\nCouldn't connect to cluster: pbs01",
+        ControllerDown,
+        "does not respond",
+    ),
     (
         "pbsnodes",
         1,
@@ -100,8 +142,10 @@ HEARD = [
     (
         "qstat",
         255,
-        "pbs_iff: cannot connect to host\npbs_iff: cannot connect to host\nauth: error returned: -1\n"
-        "auth: Unable to authenticate connection (pbs01:15001)\nqstat: cannot connect to server pbs01 (errno=-1)",
+        "pbs_iff: cannot connect to host\npbs_iff: cannot connect to host\nauth: error returned: "
+        "-1\n"
+        "auth: Unable to authenticate connection (pbs01:15001)\nqstat: cannot connect to server "
+        "pbs01 (errno=-1)",
         ControllerDown,
         "cannot authenticate",
     ),
@@ -115,15 +159,23 @@ HEARD = [
     (
         "qstat",
         1,
-        "pbsconf error: pbs conf variables not found:  PBS_HOME PBS_EXEC \nqstat: cannot connect to server  (errno=0)",
+        "pbsconf error: pbs conf variables not found:  PBS_HOME PBS_EXEC \nqstat: cannot connect "
+        "to server  (errno=0)",
         NoConfiguration,
         "no PBS configuration",
     ),
-    ("qstat", 36, "qstat: PBS is not configured to maintain job history 17.pbs01", AccountingUnavailable, "no history"),
+    (
+        "qstat",
+        36,
+        "qstat: PBS is not configured to maintain job history 17.pbs01",
+        AccountingUnavailable,
+        "no history",
+    ),
     (
         "qstat",
         153,
-        "qstat: PBS is not configured to maintain job history 17.pbs01\nqstat: Unknown Job Id 17.pbs01",
+        "qstat: PBS is not configured to maintain job history 17.pbs01\nqstat: Unknown Job Id "
+        "17.pbs01",
         NoSuchJob,
         "no longer knows",
     ),
@@ -157,12 +209,25 @@ HEARD = [
     (
         "qstat",
         1,
-        "perl: error: fetch_config: DNS SRV lookup failed\nperl: fatal: Could not establish a configuration source",
+        "perl: error: fetch_config: DNS SRV lookup failed\nperl: fatal: Could not establish a "
+        "configuration source",
         NoConfiguration,
         "found no Slurm configuration",
     ),
-    ("qalter", 2, "Job id 1 requeue error: Job has already finished\nUsage:\n    qalter", NoSuchJob, "has ended"),
-    ("qalter", 2, "Job id 4 requeue error: Invalid user id\nUsage:\n    qalter", SchedulerRefused, "denied permission"),
+    (
+        "qalter",
+        2,
+        "Job id 1 requeue error: Job has already finished\nUsage:\n    qalter",
+        NoSuchJob,
+        "has ended",
+    ),
+    (
+        "qalter",
+        2,
+        "Job id 4 requeue error: Invalid user id\nUsage:\n    qalter",
+        SchedulerRefused,
+        "denied permission",
+    ),
     (
         "qrerun",
         2,
@@ -212,21 +277,32 @@ def test_what_pbs_was_heard_to_say(
         (1, SchedulerRefused),
     ],
 )
-def test_where_there_are_no_words_the_exit_status_tells(status: int, kind: type[CommandError]) -> None:
+def test_where_there_are_no_words_the_exit_status_tells(
+    status: int, kind: type[CommandError]
+) -> None:
     assert type(failure(said("qstat", status, ""))) is kind
 
 
 def test_words_tell_more_than_the_exit_status() -> None:
     # Torque's 15018 is a bad state, and 15020 an unknown queue.
-    assert "current state" in failure(said("qsig", 170, "qsig: Request invalid for state of job 4.trq")).message
+    assert (
+        "current state"
+        in failure(said("qsig", 170, "qsig: Request invalid for state of job 4.trq")).message
+    )
     assert type(failure(said("qstat", 255, "Undefined subroutine called"))) is SchedulerRefused
 
 
 def test_what_a_job_says_of_itself_is_no_message_of_pbs() -> None:
     stdout = b"Job Id: 1.pbs01\n    comment = Unknown Job Id 2.pbs01, Connection refused\n"
     assert type(failure(CommandResult(pbs("qstat"), 1, stdout, b"", 0.0))) is SchedulerRefused
-    assert type(failure(CommandResult(pbs("qstat"), 1, stdout, b"Connection refused\n", 0.0))) is ControllerDown
-    assert type(failure(CommandResult(pbs("qstat"), 1, b"qstat: Unknown Job Id 2.pbs01\n", b"", 0.0))) is NoSuchJob
+    assert (
+        type(failure(CommandResult(pbs("qstat"), 1, stdout, b"Connection refused\n", 0.0)))
+        is ControllerDown
+    )
+    assert (
+        type(failure(CommandResult(pbs("qstat"), 1, b"qstat: Unknown Job Id 2.pbs01\n", b"", 0.0)))
+        is NoSuchJob
+    )
 
 
 def test_a_server_that_hangs_is_no_refusal() -> None:
@@ -236,7 +312,9 @@ def test_a_server_that_hangs_is_no_refusal() -> None:
 
 
 def test_history_that_is_off_is_told_though_qstat_ends_well() -> None:
-    off = CommandResult(pbs("qstat", "-x"), 0, b"", b"qstat: PBS is not configured to maintain job history \n", 0.0)
+    off = CommandResult(
+        pbs("qstat", "-x"), 0, b"", b"qstat: PBS is not configured to maintain job history \n", 0.0
+    )
     require_success(off)
     assert says_no_history(off)
     assert type(failure(off)) is AccountingUnavailable
@@ -244,7 +322,9 @@ def test_history_that_is_off_is_told_though_qstat_ends_well() -> None:
 
 
 def test_where_a_script_ran_the_command_is_the_one_a_person_knows() -> None:
-    answer = CommandResult(pbs("sh", "-c", "qstat -f | sed …", "sh"), 127, b"", b"sh: 1: qstat: not found", 0.0)
+    answer = CommandResult(
+        pbs("sh", "-c", "qstat -f | sed …", "sh"), 127, b"", b"sh: 1: qstat: not found", 0.0
+    )
     error = failure(answer, ("qstat", "-f"))
     assert error.message == "qstat is not on the PATH here"
     assert "command: qstat -f" in error.evidence
@@ -252,13 +332,19 @@ def test_where_a_script_ran_the_command_is_the_one_a_person_knows() -> None:
 
 
 def test_what_was_cut_at_our_cap_is_no_failure() -> None:
-    require_success(CommandResult(pbs("qstat"), 141, b"Job Id: 1.pbs01\n", b"", 0.0, truncated=True))
+    require_success(
+        CommandResult(pbs("qstat"), 141, b"Job Id: 1.pbs01\n", b"", 0.0, truncated=True)
+    )
     with pytest.raises(CommandError):
         require_success(CommandResult(pbs("qstat"), 141, b"", b"", 0.0))
 
 
 def test_what_is_no_list_says_what_it_printed() -> None:
-    error = unreadable(CommandResult(pbs("sh", "-c", "…"), 0, b"Welcome to juno!\n", b"", 0.0), "jobs", ("qstat", "-f"))
+    error = unreadable(
+        CommandResult(pbs("sh", "-c", "…"), 0, b"Welcome to juno!\n", b"", 0.0),
+        "jobs",
+        ("qstat", "-f"),
+    )
     assert error.message == "qstat printed something that is not a list of jobs"
     assert "Welcome to juno!" in str(error)
 

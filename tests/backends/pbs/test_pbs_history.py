@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.history import history_native_query, parse_history, parse_history_native, scope_query
+from hpcdash.backends.pbs.history import (
+    history_native_query,
+    parse_history,
+    parse_history_native,
+    scope_query,
+)
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain import schema
@@ -38,7 +43,9 @@ NO_HISTORY = b"qstat: PBS is not configured to maintain job history \n"
 
 def past(*lines: bytes, since_seconds: int = DAY, job_ids: tuple[str, ...] = ()) -> ParsedTable:
     asked = question(Want.NAMED if job_ids else Want.ENDED, Dialect.OPENPBS, *job_ids)
-    return parse_history(answered(*lines), question=asked, dialect=Dialect.OPENPBS, since_seconds=since_seconds)
+    return parse_history(
+        answered(*lines), question=asked, dialect=Dialect.OPENPBS, since_seconds=since_seconds
+    )
 
 
 def ids(table: ParsedTable) -> list[Any]:
@@ -72,7 +79,9 @@ def test_jobs_asked_for_by_id_come_whenever_they_ended_and_even_if_they_live() -
 def test_the_tasks_that_ended_of_an_array_that_lives_on_are_history() -> None:
     subjob = ENDED_JOB | {"job_state": "X", "array_id": "14[].s"}
     read = past(
-        dsv("14[].s", ARRAY), dsv("14[1].s", subjob), dsv("14[2].s", subjob | {"substate": "93", "Exit_status": "7"})
+        dsv("14[].s", ARRAY),
+        dsv("14[1].s", subjob),
+        dsv("14[2].s", subjob | {"substate": "93", "Exit_status": "7"}),
     )
     assert [(row["id"], row["state"], row["exit_code"]) for row in rows_of(read)] == [
         ("14[1].s", "completed", 0),
@@ -90,7 +99,9 @@ def test_an_ended_array_is_one_row_where_its_tasks_were_not_listed() -> None:
 def test_a_server_without_a_history_says_so(job_ids: tuple[str, ...]) -> None:
     asked = question(Want.NAMED if job_ids else Want.ENDED, Dialect.OPENPBS, *job_ids)
     with pytest.raises(AccountingUnavailable) as caught:
-        parse_history(answered(stderr=NO_HISTORY), question=asked, dialect=Dialect.OPENPBS, since_seconds=DAY)
+        parse_history(
+            answered(stderr=NO_HISTORY), question=asked, dialect=Dialect.OPENPBS, since_seconds=DAY
+        )
     assert "job_history_enable" in caught.value.message
 
 
@@ -105,7 +116,14 @@ def test_torque_s_history_is_what_it_still_lists() -> None:
     answer = CommandResult((), 0, b"Clock: 1772616600\nOwner: maya\n" + raw, b"", 0.1)
     asked = question(Want.ENDED, Dialect.TORQUE)
     read = parse_history(answer, question=asked, dialect=Dialect.TORQUE, since_seconds=200)
-    assert [job_id.partition(".")[0] for job_id in ids(read)] == ["1037", "1036", "1035", "1034", "1033", "1032"]
+    assert [job_id.partition(".")[0] for job_id in ids(read)] == [
+        "1037",
+        "1036",
+        "1035",
+        "1034",
+        "1033",
+        "1032",
+    ]
 
 
 def test_the_recorded_history_ends_in_order() -> None:
@@ -118,7 +136,9 @@ def test_the_recorded_history_ends_in_order() -> None:
 
 def test_everything_that_is_said_of_a_job_is_in_its_order() -> None:
     asked = question(Want.WHOLE, Dialect.OPENPBS, "1")
-    native = parse_history_native(answered(dsv("1.s", ENDED_JOB)), question=asked, dialect=Dialect.OPENPBS)
+    native = parse_history_native(
+        answered(dsv("1.s", ENDED_JOB)), question=asked, dialect=Dialect.OPENPBS
+    )
     assert list(native.items()) == [("Job Id", "1.s"), *ENDED_JOB.items()]
 
 
@@ -133,7 +153,11 @@ def test_a_job_no_history_knows_is_no_such_job() -> None:
 @given(st.data())
 def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     ended = ARRAY | {"job_state": "F", "substate": "92"}
-    raw = bytearray(dsv("1.s", ENDED_JOB) + dsv("14[].s", ended) + dsv("15[2].s", ENDED_JOB | {"job_state": "X"}))
+    raw = bytearray(
+        dsv("1.s", ENDED_JOB)
+        + dsv("14[].s", ended)
+        + dsv("15[2].s", ENDED_JOB | {"job_state": "X"})
+    )
     for _ in range(data.draw(st.integers(0, 6))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
@@ -158,7 +182,10 @@ def test_a_long_history_is_read_without_a_copy_of_what_was_printed() -> None:
 
 
 # As OpenPBS 23.06.06 printed it.
-SERVER = "Server: pbs01{0}server_state=Active{0}managers=root@*,adm@pbs01{0}operators=root@*{0}query_other_jobs={1}\n"
+SERVER = (
+    "Server: "
+    "pbs01{0}server_state=Active{0}managers=root@*,adm@pbs01{0}operators=root@*{0}query_other_jobs={1}\n"
+)
 
 
 @for_each(
@@ -172,7 +199,9 @@ SERVER = "Server: pbs01{0}server_state=Active{0}managers=root@*,adm@pbs01{0}oper
         ("alice", "", None),
     ],
 )
-def test_the_server_says_whether_others_jobs_are_hidden(user: str, said: str, expected: bool | None) -> None:
+def test_the_server_says_whether_others_jobs_are_hidden(
+    user: str, said: str, expected: bool | None
+) -> None:
     query = scope_query(Dialect.OPENPBS, user)
     assert query is not None
     printed = SERVER.format(query.argv[-1], said).encode()
@@ -180,7 +209,9 @@ def test_the_server_says_whether_others_jobs_are_hidden(user: str, said: str, ex
     of_torque = scope_query(Dialect.TORQUE, user)
     assert of_torque is not None
     text = printed.replace(query.argv[-1].encode(), b"\n    ").replace(b"=", b" = ")
-    assert of_torque.parse(CommandResult(of_torque.argv, 0, text, b"", 0.1)).hides_others is expected
+    assert (
+        of_torque.parse(CommandResult(of_torque.argv, 0, text, b"", 0.1)).hides_others is expected
+    )
     assert scope_query(Dialect.SLURM_WRAPPERS, user) is None
 
 

@@ -58,10 +58,13 @@ def test_each_limit_of_a_real_server_is_there_and_own_jobs_tell_what_is_used() -
 
 def test_limits_of_old_and_of_several_entities_in_text_are_read() -> None:
     lines = limits_of(
-        "Queue: a\n    queue_type = Execution\n    max_user_run = 4\n    max_running = 30\n    max_user_res.mem = 4gb\n"
+        "Queue: a\n    queue_type = Execution\n    max_user_run = 4\n    max_running = 30\n    "
+        "max_user_res.mem = 4gb\n"
         "    state_count = Transit:0 Queued:0 Held:0 Waiting:0 Running:7 Exiting:0 \n\n"
-        'Queue: b\n    queue_type = Execution\n    max_run = [u:PBS_GENERIC=3]\n    max_run = [g:"my lab"=9]\n'
-        "    max_run = [g:lab=5]\n    max_run = [u:eve=99]\n    max_run = broken\n    max_run = [u:ada]\n\n"
+        "Queue: b\n    queue_type = Execution\n    max_run = [u:PBS_GENERIC=3]\n    max_run = "
+        '[g:"my lab"=9]\n'
+        "    max_run = [g:lab=5]\n    max_run = [u:eve=99]\n    max_run = broken\n    max_run = "
+        "[u:ada]\n\n"
         "Server: s\n    server_state = Active\n    max_run = [o:PBS_ALL=100]\n"
     )
     assert lines == [
@@ -76,7 +79,9 @@ def test_limits_of_old_and_of_several_entities_in_text_are_read() -> None:
 
 def test_a_server_that_is_away_and_other_text_are_said_to_be() -> None:
     down = answered(
-        b"", status=255, stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n"
+        b"",
+        status=255,
+        stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n",
     )
     with pytest.raises(ControllerDown):
         parse_limits(down, form=Form.TEXT)
@@ -87,9 +92,17 @@ def test_a_server_that_is_away_and_other_text_are_said_to_be() -> None:
 def test_a_reservation_is_for_those_whom_pbs_lets_in() -> None:
     # The server took alice's jobs in R5 and R7, and refused them in the others.
     rows = {
-        row["queue"]: row for row in play(ReplayTransport(CASE), OPENPBS.policy.reservations("alice")).table.to_pylist()
+        row["queue"]: row
+        for row in play(
+            ReplayTransport(CASE), OPENPBS.policy.reservations("alice")
+        ).table.to_pylist()
     }
-    assert {queue: row["allowed"] for queue, row in rows.items()} == {"R5": True, "R6": False, "R7": True, "R14": False}
+    assert {queue: row["allowed"] for queue, row in rows.items()} == {
+        "R5": True,
+        "R6": False,
+        "R7": True,
+        "R14": False,
+    }
     assert rows["R7"]["users"] == ["alice", "bob"]
     assert rows["R7"]["groups"] == ["alice"]
     assert rows["R5"]["starts_at"] == datetime(2026, 11, 24, 15, 16, tzinfo=UTC)
@@ -100,7 +113,8 @@ def test_a_reservation_is_for_those_whom_pbs_lets_in() -> None:
 def test_a_reservation_that_another_one_forges_is_not_believed() -> None:
     listed = (
         "Resv ID: R1.s\nReserve_Name = a\nAuthorized_Users = eve\nqueue = R1\nVariable_List = A=b\n"
-        "Authorized_Users = ada\n\nResv ID: R2.s\nReserve_Name = forged\n\nResv ID: R9.s\nReserve_Name = made up\n\n"
+        "Authorized_Users = ada\n\nResv ID: R2.s\nReserve_Name = forged\n\nResv ID: "
+        "R9.s\nReserve_Name = made up\n\n"
         "Resv ID: R2.s\nReserve_Name = true\nAuthorized_Users = ada\n"
     )
     printed = f"ada\nlab\n{TOKEN}Resv ID: R1.s\nResv ID: R2.s\n{TOKEN}{listed}"

@@ -1,4 +1,6 @@
-"""The script that asks qstat, run by a real sh with commands that answer what was recorded, or what a test tells."""
+"""The script that asks qstat, run by a real sh with commands that answer what was recorded, or what
+a test tells.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
     return StandIns.install(tmp_path_factory.mktemp("pbs") / "here", "everyday")
 
 
-def asked(stand_ins: StandIns, scene: str, query: Query[ParsedTable]) -> tuple[list[str], list[list[str]]]:
+def asked(
+    stand_ins: StandIns, scene: str, query: Query[ParsedTable]
+) -> tuple[list[str], list[list[str]]]:
     """(the ids read, the calls of PBS's commands without their format) in a scene."""
     stand_ins.play(scene)
     before = len(stand_ins.calls("qstat", "qselect"))
@@ -51,7 +55,9 @@ def asked(stand_ins: StandIns, scene: str, query: Query[ParsedTable]) -> tuple[l
 
 
 def _without_format(words: list[str]) -> list[str]:
-    return [word for word in words if word not in ("-F", "dsv", "-D") and not word.startswith("\x1e")]
+    return [
+        word for word in words if word not in ("-F", "dsv", "-D") and not word.startswith("\x1e")
+    ]
 
 
 def test_everyone_s_jobs_are_one_call_without_subjobs(stand_ins: StandIns) -> None:
@@ -67,7 +73,9 @@ def test_one_s_own_jobs_and_the_subjobs_that_run_are_one_question(stand_ins: Sta
     assert "14[3].pbs01" in calls[2]
     assert "14[6].pbs01" not in calls[2]
     assert not {"3.pbs01", "27.pbs01"} & set(ids)
-    assert {"12[4].pbs01", "13[0].pbs01", "14[3].pbs01", "15[3].pbs01", "14[6-10].pbs01"} <= set(ids)
+    assert {"12[4].pbs01", "13[0].pbs01", "14[3].pbs01", "15[3].pbs01", "14[6-10].pbs01"} <= set(
+        ids
+    )
     assert not [job_id for job_id in ids if "[]" in job_id]
 
 
@@ -93,15 +101,24 @@ def test_of_the_history_what_ended_recently_is_asked_for_alone(stand_ins: StandI
 
 
 def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope("", ended=True)))
+    ids, calls = asked(
+        stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope("", ended=True))
+    )
     assert [words[0] for words in calls] == ["qselect", "qselect", "qselect", "qstat"]
     assert "-x" not in calls[-1]
     assert "2.pbs01" in ids
-    everyone, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(ended=True)))
+    everyone, calls = asked(
+        stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(ended=True))
+    )
     assert [words[:3] for words in calls] == [["qstat", "-f"], ["qselect", "-x", "-s"]]
     assert "3.pbs01" in everyone
-    named, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("3",))))
-    assert calls == [["qstat", "-f", "-E", "-x", "-t", "3[]", "3"], ["qstat", "-f", "-E", "-t", "3[]", "3"]]
+    named, calls = asked(
+        stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("3",)))
+    )
+    assert calls == [
+        ["qstat", "-f", "-E", "-x", "-t", "3[]", "3"],
+        ["qstat", "-f", "-E", "-t", "3[]", "3"],
+    ]
     assert named == ["3.pbs01"]
 
 
@@ -118,8 +135,12 @@ def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> 
         ("14[4-7]", ["14[]"], ["14[4].pbs01", "14[5].pbs01", "14[6-10].pbs01"]),
     ],
 )
-def test_one_job_is_asked_by_its_id(stand_ins: StandIns, typed: str, asked_for: list[str], read: list[str]) -> None:
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=(typed,))))
+def test_one_job_is_asked_by_its_id(
+    stand_ins: StandIns, typed: str, asked_for: list[str], read: list[str]
+) -> None:
+    ids, calls = asked(
+        stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=(typed,)))
+    )
     assert calls == [["qstat", "-f", "-E", "-x", "-t", *asked_for]]
     assert ids == read
 
@@ -160,12 +181,20 @@ def test_a_server_that_is_down_fails_the_script(stand_ins: StandIns, scope: JobS
 def test_older_pbs_gives_the_same_rows_as_text(stand_ins: StandIns) -> None:
     for scope in (JobScope(""), JobScope(job_ids=("14",))):
         older, _ = asked(stand_ins, "older", jobs_query(Dialect.PBS_TEXT, scope))
-        assert (older, len(older) > 0) == (asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, scope))[0], True)
+        assert (older, len(older) > 0) == (
+            asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, scope))[0],
+            True,
+        )
 
 
-def test_one_s_own_history_is_what_ended_with_the_tasks_of_one_s_arrays(stand_ins: StandIns) -> None:
+def test_one_s_own_history_is_what_ended_with_the_tasks_of_one_s_arrays(
+    stand_ins: StandIns,
+) -> None:
     ids, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, "", 86400))
-    assert [words[:4] for words in calls] == [["qselect", "-x", "-T", "-s"], ["qstat", "-f", "-E", "-x"]]
+    assert [words[:4] for words in calls] == [
+        ["qselect", "-x", "-T", "-s"],
+        ["qstat", "-f", "-E", "-x"],
+    ]
     assert {"17.pbs01", "12[1].pbs01", "14[2].pbs01"} <= set(ids)
     assert not {"2.pbs01", "18.pbs01", "14[3].pbs01"} & set(ids)
 
@@ -179,7 +208,9 @@ def test_everyone_s_history_names_what_ended_since_then(stand_ins: StandIns) -> 
 
 
 def test_for_hours_each_task_of_everyone_s_arrays_is_asked_for(stand_ins: StandIns) -> None:
-    runs, calls = asked(stand_ins, "everyday", runs_query(Dialect.OPENPBS, None, CLOCK - 86_400, CLOCK, CLOCK))
+    runs, calls = asked(
+        stand_ins, "everyday", runs_query(Dialect.OPENPBS, None, CLOCK - 86_400, CLOCK, CLOCK)
+    )
     assert calls[0][:5] == ["qselect", "-x", "-T", "-s", "FX"]
     assert {"12[1].pbs01", "14[2].pbs01"} <= set(runs)
     _, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(each_task=True)))
@@ -191,7 +222,9 @@ def test_for_hours_each_task_of_everyone_s_arrays_is_asked_for(stand_ins: StandI
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """A folder with a qstat that prints a file, a qselect that prints some ids, and what else the script needs."""
+    """A folder with a qstat that prints a file, a qselect that prints some ids, and what else the
+    script needs.
+    """
 
     folder: Path
 
@@ -223,7 +256,10 @@ exit {status}
         _program(bin_folder / "date", f"echo {CLOCK}\n")
         for name in ("cat", "sed", "grep", "sort", "head", "sh", "id"):
             (bin_folder / name).symlink_to(shutil.which(name) or name)
-        _program(bin_folder / "awk", f'exec {shutil.which(awk)} {"awk" if awk == "busybox" else ""} "$@"\n')
+        _program(
+            bin_folder / "awk",
+            f'exec {shutil.which(awk)} {"awk" if awk == "busybox" else ""} "$@"\n',
+        )
         return cls(folder)
 
     def run(self, argv: tuple[str, ...], shell: str = "sh") -> CommandResult:
@@ -251,7 +287,9 @@ def submitted(**variables: str) -> str:
     return ",".join(f"{name}={value}" for name, value in listed.items())
 
 
-def narrowed(commands: Commands, user: str | None = None, want: Want = Want.NOW, **options: str) -> bytes:
+def narrowed(
+    commands: Commands, user: str | None = None, want: Want = Want.NOW, **options: str
+) -> bytes:
     """What the script leaves of the list after its clock, with `|` for the token."""
     question = listing(Dialect.OPENPBS, want, user)
     answer = commands.run(question.argv, **options)
@@ -277,13 +315,23 @@ def test_the_environment_of_a_job_is_left_out_but_for_the_mark_and_the_folder(
     tmp_path: Path, shell: str, awk: str
 ) -> None:
     variables = submitted(
-        PBS_O_WORKDIR=r"/home/alice/a\,b", A=r"x\,HPCDASH_MARK=hpcdash:no", HPCDASH_MARK="hpcdash:3f2a9c"
+        PBS_O_WORKDIR=r"/home/alice/a\,b",
+        A=r"x\,HPCDASH_MARK=hpcdash:no",
+        HPCDASH_MARK="hpcdash:3f2a9c",
     )
-    job = JOB | {"Variable_List": variables, "Submit_arguments": "-l x=|=Job_Owner=bob@", "project": "p"}
+    job = JOB | {
+        "Variable_List": variables,
+        "Submit_arguments": "-l x=|=Job_Owner=bob@",
+        "project": "p",
+    }
     commands = Commands.make(tmp_path, dsv("1.pbs01", job), awk=awk)
     kept = "|".join(f"{key}={value}" for key, value in JOB.items() if key != "server")
     assert narrowed(commands, shell=shell) == (
-        rf"Job Id: 1.pbs01|{kept}|PBS_O_WORKDIR=/home/alice/a\,b|HPCDASH_MARK=hpcdash:3f2a9c".encode() + b"\n"
+        (
+            rf"Job Id: "
+            rf"1.pbs01|{kept}|PBS_O_WORKDIR=/home/alice/a\,b|HPCDASH_MARK=hpcdash:3f2a9c"
+        ).encode()
+        + b"\n"
     )
 
 
@@ -293,10 +341,17 @@ def test_the_environment_of_a_job_is_left_out_but_for_the_mark_and_the_folder(
     ["PBS_O_WORKDIR=" + r"\," * 500_000, r"A=\,HPCDASH_MARK=" + r"\,HPCDASH_MARK=" * 130_000],
     ids=["a folder of commas", "names that are none"],
 )
-def test_nobody_s_variables_keep_the_login_node_busy(tmp_path: Path, awk: str, variables: str) -> None:
-    commands = Commands.make(tmp_path, dsv("1.s", JOB | {"Variable_List": variables}) + dsv("2.s", JOB), awk=awk)
+def test_nobody_s_variables_keep_the_login_node_busy(
+    tmp_path: Path, awk: str, variables: str
+) -> None:
+    commands = Commands.make(
+        tmp_path, dsv("1.s", JOB | {"Variable_List": variables}) + dsv("2.s", JOB), awk=awk
+    )
     read = narrowed(commands)
-    assert [line.partition(b"|")[0] for line in read.splitlines()] == [b"Job Id: 1.s", b"Job Id: 2.s"]
+    assert [line.partition(b"|")[0] for line in read.splitlines()] == [
+        b"Job Id: 1.s",
+        b"Job Id: 2.s",
+    ]
     assert len(read) < 10_000
 
 
@@ -309,18 +364,27 @@ def test_a_folder_s_name_may_be_as_long_as_any(tmp_path: Path, awk: str) -> None
 
 
 def test_a_server_with_a_port_in_its_name_is_asked_for_the_subjobs(tmp_path: Path) -> None:
-    commands = Commands.make(tmp_path, dsv("12[].srv:15101", ARRAY), selected="'12[].srv:15101' '12[3].srv:15101'")
+    commands = Commands.make(
+        tmp_path, dsv("12[].srv:15101", ARRAY), selected="'12[].srv:15101' '12[3].srv:15101'"
+    )
     narrowed(commands, user="alice")
-    # Once as one of the jobs and once as one that runs: this qselect says the same whatever it is asked.
-    assert commands.calls[-1].endswith(" -E 12[].srv:15101 12[3].srv:15101 12[].srv:15101 12[3].srv:15101")
+    # Once as one of the jobs and once as one that runs: this qselect says the same whatever it is
+    # asked.
+    assert commands.calls[-1].endswith(
+        " -E 12[].srv:15101 12[3].srv:15101 12[].srv:15101 12[3].srv:15101"
+    )
 
 
 @pytest.mark.parametrize("many", [1000, 2001])
 def test_a_thousand_ids_are_asked_for_at_once(tmp_path: Path, many: int) -> None:
-    commands = Commands.make(tmp_path, dsv("1.s", JOB), selected=" ".join(f"{number}.s" for number in range(many)))
+    commands = Commands.make(
+        tmp_path, dsv("1.s", JOB), selected=" ".join(f"{number}.s" for number in range(many))
+    )
     narrowed(commands, user="alice")
     asked_for = [call.partition(" -E ")[2].split() for call in commands.calls if " -E " in call]
-    assert [len(ids) for ids in asked_for] == [1000] * (many // 1000) + [many % 1000] * bool(many % 1000)
+    assert [len(ids) for ids in asked_for] == [1000] * (many // 1000) + [many % 1000] * bool(
+        many % 1000
+    )
 
 
 def test_where_qstat_knows_no_express_option_a_few_ids_are_asked_one_by_one_and_more_read_from_the_list(
@@ -343,7 +407,9 @@ def test_only_a_whole_owner_s_name_is_the_owner(tmp_path: Path, awk: str) -> Non
     lines = [dsv(f"{number}.s", JOB | {"Job_Owner": owner}) for number, owner in enumerate(owners)]
     forged = dsv("9.s", JOB | {"Job_Owner": "bob@h", "comment": "Job_Owner=alice@h"})
     many = " ".join(map(str, range(60)))
-    commands = Commands.make(tmp_path, b"".join((*lines, forged)), awk=awk, is_old=True, selected=many)
+    commands = Commands.make(
+        tmp_path, b"".join((*lines, forged)), awk=awk, is_old=True, selected=many
+    )
     read = narrowed(commands, user="alice").splitlines()
     assert [line.partition(b"|")[0] for line in read[1:]] == [b"Job Id: 1.s"]
     assert read[0] == b"Owner: alice"
@@ -390,10 +456,14 @@ def test_a_missing_awk_is_no_empty_queue_of_one_s_own(tmp_path: Path) -> None:
     assert commands.run(listing(Dialect.OPENPBS, Want.NOW, "alice").argv).status == 127
 
 
-def test_a_login_node_that_cannot_resolve_the_server_of_an_id_is_asked_for_the_list(tmp_path: Path) -> None:
+def test_a_login_node_that_cannot_resolve_the_server_of_an_id_is_asked_for_the_list(
+    tmp_path: Path,
+) -> None:
     commands = Commands.make(tmp_path, dsv("1.s", JOB) + dsv("2.s", JOB), selected="2.s")
     qstat = tmp_path / "bin" / "qstat"
-    refusal = 'case $* in *" 2.s") echo "qstat: illegally formed job identifier: 2.s" >&2; exit 1;; esac'
+    refusal = (
+        'case $* in *" 2.s") echo "qstat: illegally formed job identifier: 2.s" >&2; exit 1;; esac'
+    )
     _program(qstat, f"{refusal}\n{qstat.read_text('utf-8')}")
     for query in (
         jobs_query(Dialect.OPENPBS, JobScope("alice")),
@@ -408,7 +478,9 @@ def test_an_array_s_id_is_no_pattern_of_files(tmp_path: Path) -> None:
     (tmp_path / "1234.s").touch()
     commands = Commands.make(tmp_path, dsv("1.s", JOB), selected="'123[4].s'")
     question = listing(Dialect.OPENPBS, Want.NOW, "alice")
-    done = subprocess.run(question.argv, env={"PATH": f"{tmp_path}/bin:/usr/bin"}, cwd=tmp_path, capture_output=True)
+    done = subprocess.run(
+        question.argv, env={"PATH": f"{tmp_path}/bin:/usr/bin"}, cwd=tmp_path, capture_output=True
+    )
     assert done.returncode == 0
     assert commands.calls[-1].endswith(" 123[4].s")
 
@@ -417,13 +489,20 @@ def test_an_array_s_id_is_no_pattern_of_files(tmp_path: Path) -> None:
 def test_what_ended_long_ago_does_not_cross_the_line(tmp_path: Path, awk: str) -> None:
     long_ago = ENDED_JOB | {"history_timestamp": str(CLOCK - 7200)}
     untold = {key: value for key, value in ENDED_JOB.items() if key != "history_timestamp"}
-    lines = (dsv("1.s", ENDED_JOB), dsv("2.s", long_ago), dsv("3.s", WAITING_JOB), dsv("4.s", untold))
+    lines = (
+        dsv("1.s", ENDED_JOB),
+        dsv("2.s", long_ago),
+        dsv("3.s", WAITING_JOB),
+        dsv("4.s", untold),
+    )
     commands = Commands.make(tmp_path, b"".join(lines), awk=awk)
     for want, ids in ((Want.ENDED, ["1", "4"]), (Want.RECENT, ["1", "3", "4"])):
         question = listing(Dialect.OPENPBS, want, None, 3600)
         read = commands.run(question.argv).stdout.splitlines()[1:]
         # What lives and what ended are two questions, to which this qstat gives one answer.
-        assert {line.decode().removeprefix("Job Id: ").partition(".")[0] for line in read} == set(ids)
+        assert {line.decode().removeprefix("Job Id: ").partition(".")[0] for line in read} == set(
+            ids
+        )
 
 
 def test_words_that_are_no_job_come_through(tmp_path: Path) -> None:

@@ -27,9 +27,16 @@ ON_CN01 = "PBS keeps it on cn01 until the job ends; submit with -k oed to read i
 BROUGHT = "PBS brings it there when the job ends, with -k oed as it runs"
 
 
-def detail(native: Mapping[str, str], *, state: str = RUNNING, job_id: str = "153.pbs01", **row: Any) -> JobDetail:
+def detail(
+    native: Mapping[str, str], *, state: str = RUNNING, job_id: str = "153.pbs01", **row: Any
+) -> JobDetail:
     """A job as `qstat -f` tells of it; it ran or runs on cn01 unless it waits."""
-    told = {"Variable_List": VARIABLES, "Submit_Host": "login1", "Join_Path": "n", "Keep_Files": "n"}
+    told = {
+        "Variable_List": VARIABLES,
+        "Submit_Host": "login1",
+        "Join_Path": "n",
+        "Keep_Files": "n",
+    }
     if state != WAITING:
         told["exec_host"] = "cn01/15"
     return JobDetail(table_of(job_row(job_id, state, **row)), {**told, **native})
@@ -80,7 +87,10 @@ def test_the_first_node_writes_the_log_of_all(exec_host: str, host: str) -> None
     assert found({**paths("def"), "exec_host": exec_host}).host == host
 
 
-@for_each("exec_host", ["-oProxyCommand=id/0", "$(id)/0", "a b/0", "", "/0", "+", "root@cn01/0", "\n-x/0", "ü/0"])
+@for_each(
+    "exec_host",
+    ["-oProxyCommand=id/0", "$(id)/0", "a b/0", "", "/0", "+", "root@cn01/0", "\n-x/0", "ü/0"],
+)
 def test_what_is_no_name_of_a_machine_is_no_host(exec_host: str) -> None:
     files = found({**paths("def"), "exec_host": exec_host})
     assert (files.stdout, files.host) == (f"{WORK}/def.o153", "")
@@ -114,28 +124,47 @@ def test_joined_streams_are_one_file() -> None:
         "Join_Path": "oe",
     }
     assert found(native, job_id="160.pbs01") == LogFiles(f"{WORK}/joed.log", None)
-    assert found({**native, "Join_Path": "eo"}, job_id="160.pbs01") == LogFiles(f"{WORK}/joed.e160", None)
+    assert found({**native, "Join_Path": "eo"}, job_id="160.pbs01") == LogFiles(
+        f"{WORK}/joed.e160", None
+    )
     assert found({**native, "Join_Path": "eo", "Keep_Files": "n"}).stdout == f"{SPOOL}/153.pbs01.ER"
 
 
 @pytest.mark.parametrize(("state", "keep"), [(RUNNING, "oed"), (ENDED, "n")])
 def test_in_a_folder_it_is_named_after_the_job_s_id(state: str, keep: str) -> None:
-    native = {"Output_Path": f"login1:{WORK}/d1/", "Error_Path": f"login1:{WORK}/d1/", "Keep_Files": keep}
+    native = {
+        "Output_Path": f"login1:{WORK}/d1/",
+        "Error_Path": f"login1:{WORK}/d1/",
+        "Keep_Files": keep,
+    }
     files = found(native, job_id="158.pbs01", state=state)
     assert (files.stdout, files.stderr) == (f"{WORK}/d1/158.pbs01.OU", f"{WORK}/d1/158.pbs01.ER")
     task = found(native, job_id="167[2].pbs01", state=state, array_id="167[].pbs01", array_task="2")
     assert task.stdout == f"{WORK}/d1/167[2].pbs01.OU"
 
 
-@for_each("path", ["job.$PBS_JOBID.log", "d1/^array_index^.log", "%j.log", 'run a/out "x".txt', "e,rr", "a:b"])
+@for_each(
+    "path",
+    ["job.$PBS_JOBID.log", "d1/^array_index^.log", "%j.log", 'run a/out "x".txt', "e,rr", "a:b"],
+)
 def test_nothing_in_a_path_is_filled_in(path: str) -> None:
-    native = {"Output_Path": f"login1:{WORK}/{path}", "Error_Path": f"login1:{WORK}/x", "Keep_Files": "oed"}
+    native = {
+        "Output_Path": f"login1:{WORK}/{path}",
+        "Error_Path": f"login1:{WORK}/x",
+        "Keep_Files": "oed",
+    }
     assert found(native).stdout == f"{WORK}/{path}"
 
 
 def test_a_path_may_come_without_its_machine() -> None:
-    assert found({"Output_Path": "/scratch/a:b", "Keep_Files": "oed", "Join_Path": "oe"}).stdout == "/scratch/a:b"
-    assert found({"Output_Path": ":/scratch/x", "Keep_Files": "oed", "Join_Path": "oe"}).stdout == "/scratch/x"
+    assert (
+        found({"Output_Path": "/scratch/a:b", "Keep_Files": "oed", "Join_Path": "oe"}).stdout
+        == "/scratch/a:b"
+    )
+    assert (
+        found({"Output_Path": ":/scratch/x", "Keep_Files": "oed", "Join_Path": "oe"}).stdout
+        == "/scratch/x"
+    )
 
 
 def test_a_private_sandbox_has_the_files_in_a_folder_of_the_job() -> None:
@@ -157,14 +186,18 @@ def test_an_interactive_job_has_no_file() -> None:
 
 
 def test_what_goes_to_dev_null_is_in_no_spool() -> None:
-    assert found({"Output_Path": "login1:/dev/null", "Join_Path": "oe"}) == LogFiles("/dev/null", None)
+    assert found({"Output_Path": "login1:/dev/null", "Join_Path": "oe"}) == LogFiles(
+        "/dev/null", None
+    )
 
 
 # -- before and after
 
 
 def test_a_waiting_job_s_file_will_be_brought_when_it_has_ended() -> None:
-    assert found(paths("def"), state=WAITING) == LogFiles(f"{WORK}/def.o153", f"{WORK}/def.e153", BROUGHT)
+    assert found(paths("def"), state=WAITING) == LogFiles(
+        f"{WORK}/def.o153", f"{WORK}/def.e153", BROUGHT
+    )
 
 
 def test_an_ended_job_s_files_are_where_it_wanted_them() -> None:
@@ -174,7 +207,9 @@ def test_an_ended_job_s_files_are_where_it_wanted_them() -> None:
 
 def test_files_that_went_to_another_machine_are_said_to_be_there() -> None:
     native = {**paths("def"), "Output_Path": "store7:/data/x.log"}
-    assert found(native, state=ENDED) == LogFiles("/data/x.log", f"{WORK}/def.e153", "PBS copied it to store7")
+    assert found(native, state=ENDED) == LogFiles(
+        "/data/x.log", f"{WORK}/def.e153", "PBS copied it to store7"
+    )
 
 
 @pytest.mark.parametrize("state", [RUNNING, ENDED])
@@ -187,7 +222,11 @@ def test_files_that_pbs_removes_are_said_to_be(state: str) -> None:
 
 
 def test_a_job_whose_folder_cannot_be_written_is_held_and_keeps_its_path() -> None:
-    native = {"Output_Path": f"login1:{WORK}/sub dir/x.log", "Error_Path": f"login1:{WORK}/e.log", "Keep_Files": "oed"}
+    native = {
+        "Output_Path": f"login1:{WORK}/sub dir/x.log",
+        "Error_Path": f"login1:{WORK}/e.log",
+        "Keep_Files": "oed",
+    }
     files = found({**native, "Exit_status": "-3"}, job_id="157.pbs01", state=JobState.HELD)
     assert files == LogFiles(f"{WORK}/sub dir/x.log", f"{WORK}/e.log")
 
@@ -196,9 +235,17 @@ def test_a_job_s_last_files_are_known_while_it_runs() -> None:
     row = {"id": "153.pbs01", "state": RUNNING, "array_id": None, "array_task": None, "name": "def"}
     native = {**paths("def"), "Variable_List": VARIABLES, "exec_host": "cn01/0"}
     assert last_files(row, native, Dialect.OPENPBS) == (f"{WORK}/def.o153", f"{WORK}/def.e153")
-    assert last_files(row, {**native, "Join_Path": "oe"}, Dialect.OPENPBS) == (f"{WORK}/def.o153", f"{WORK}/def.o153")
-    assert last_files(row, {**native, "Keep_Files": "oe"}, Dialect.OPENPBS) == (f"{HOME}/def.o153", f"{HOME}/def.e153")
-    assert last_files(row, {"interactive": "True", "Output_Path": "/dev/pts/1"}, Dialect.OPENPBS) == (None, None)
+    assert last_files(row, {**native, "Join_Path": "oe"}, Dialect.OPENPBS) == (
+        f"{WORK}/def.o153",
+        f"{WORK}/def.o153",
+    )
+    assert last_files(row, {**native, "Keep_Files": "oe"}, Dialect.OPENPBS) == (
+        f"{HOME}/def.o153",
+        f"{HOME}/def.e153",
+    )
+    assert last_files(
+        row, {"interactive": "True", "Output_Path": "/dev/pts/1"}, Dialect.OPENPBS
+    ) == (None, None)
 
 
 # -- arrays
@@ -208,25 +255,40 @@ TASK = {"job_id": "165[2].pbs01", "array_id": "165[].pbs01", "array_task": "2"}
 
 
 def test_a_task_s_paths_have_its_number() -> None:
-    native = {"Output_Path": f"login1:{WORK}/log.2.txt", "Error_Path": f"login1:{WORK}/arrlog.e165.2"}
+    native = {
+        "Output_Path": f"login1:{WORK}/log.2.txt",
+        "Error_Path": f"login1:{WORK}/arrlog.e165.2",
+    }
     assert found({**native, "Keep_Files": "oed"}, **TASK).stdout == f"{WORK}/log.2.txt"
     assert found(native, **TASK).stdout == f"{SPOOL}/165[2].pbs01.OU"
 
 
 def test_a_task_that_waits_in_its_array_gets_its_own_path() -> None:
-    native = {"Output_Path": f"login1:{WORK}/log.^array_index^.txt", "Join_Path": "oe", "array": "True"}
+    native = {
+        "Output_Path": f"login1:{WORK}/log.^array_index^.txt",
+        "Join_Path": "oe",
+        "array": "True",
+    }
     assert found(native, state=WAITING, **TASK).stdout == f"{WORK}/log.2.txt"
 
 
 def test_of_tasks_that_wait_together_each_has_a_file_of_its_own() -> None:
-    native = {"Output_Path": f"login1:{WORK}/log.^array_index^.txt", "Join_Path": "oe", "array": "True"}
+    native = {
+        "Output_Path": f"login1:{WORK}/log.^array_index^.txt",
+        "Join_Path": "oe",
+        "array": "True",
+    }
     together = {"job_id": "165[2-3].pbs01", "array_id": "165[].pbs01", "array_task": "2-3"}
     files = found(native, state=WAITING, **together)
-    assert files == LogFiles(f"{WORK}/log.^array_index^.txt", None, f"each task writes to another file; {BROUGHT}")
+    assert files == LogFiles(
+        f"{WORK}/log.^array_index^.txt", None, f"each task writes to another file; {BROUGHT}"
+    )
     running = {"job_id": "165[].pbs01", "array_id": "165[].pbs01", "array_task": "1-3"}
     assert found(native, **running).host == ""
     ended = found(native, state=ENDED, **running)
-    assert ended == LogFiles(f"{WORK}/log.^array_index^.txt", None, "each task writes to another file")
+    assert ended == LogFiles(
+        f"{WORK}/log.^array_index^.txt", None, "each task writes to another file"
+    )
 
 
 def test_a_kept_task_s_file_ends_with_its_number() -> None:
@@ -238,11 +300,18 @@ def test_a_kept_task_s_file_ends_with_its_number() -> None:
 
 
 def test_torque_has_a_spool_of_its_own_and_no_direct_write() -> None:
-    native = {"Output_Path": f"head:{WORK}/STDIN.o12", "Error_Path": f"head:{WORK}/STDIN.e12", "exec_host": "n1/0+n1/1"}
+    native = {
+        "Output_Path": f"head:{WORK}/STDIN.o12",
+        "Error_Path": f"head:{WORK}/STDIN.e12",
+        "exec_host": "n1/0+n1/1",
+    }
     files = log_files(Dialect.TORQUE, detail(native, job_id="12.head.example.org"))
     assert (files.stdout, files.host) == ("/var/spool/torque/spool/12.head.example.org.OU", "n1")
     assert files.note == "Torque keeps it on n1 until the job ends"
-    assert log_files(Dialect.TORQUE, detail(native, state=WAITING)).note == "Torque brings it there when the job ends"
+    assert (
+        log_files(Dialect.TORQUE, detail(native, state=WAITING)).note
+        == "Torque brings it there when the job ends"
+    )
 
 
 def test_torque_fills_in_variables_itself() -> None:
@@ -268,14 +337,26 @@ def test_a_job_that_tells_no_path_has_none() -> None:
     assert found({"Variable_List": "", "Keep_Files": "oe"}).stdout is None
 
 
-ATTRIBUTES = ["Output_Path", "Error_Path", "Keep_Files", "Join_Path", "exec_host", "Variable_List", "jobdir", "sandbox"]
+ATTRIBUTES = [
+    "Output_Path",
+    "Error_Path",
+    "Keep_Files",
+    "Join_Path",
+    "exec_host",
+    "Variable_List",
+    "jobdir",
+    "sandbox",
+]
 ATTRIBUTES += ["Submit_arguments", "Remove_Files", "interactive", "Job_Name", "Submit_Host"]
 
 
 @given(
     st.dictionaries(
         st.sampled_from(ATTRIBUTES),
-        st.text() | st.sampled_from(["oed", "oe", "PRIVATE", "h:/x/", VARIABLES, "cn01/0", "-k o", "/dev/null"]),
+        st.text()
+        | st.sampled_from(
+            ["oed", "oe", "PRIVATE", "h:/x/", VARIABLES, "cn01/0", "-k o", "/dev/null"]
+        ),
     ),
     st.sampled_from(list(JobState)),
     st.sampled_from(list(Dialect)),
@@ -298,7 +379,10 @@ def test_no_answer_breaks_it(native: dict[str, str], state: JobState, dialect: D
         ("-N arr -J 1-10 arr.sh", f"{WORK}/arr.sh"),
         ("-h 123.sh", f"{WORK}/123.sh"),
         ("-hN x -Vz -koed /srv/run.sh", "/srv/run.sh"),
-        ("-N grandchild -W depend=afterany:9.pbs01:10.pbs01,umask=022 sleep.sh", f"{WORK}/sleep.sh"),
+        (
+            "-N grandchild -W depend=afterany:9.pbs01:10.pbs01,umask=022 sleep.sh",
+            f"{WORK}/sleep.sh",
+        ),
         ('-h -N env_comma -v A="x,y" sleep.sh', f"{WORK}/sleep.sh"),
         ("run.sh", f"{WORK}/run.sh"),
         ("-N execform -l walltime=1:00:00 -- /bin/sleep 3000", None),
@@ -321,7 +405,10 @@ def test_the_file_that_was_submitted_is_the_last_word(arguments: str, file: str 
 
 
 def test_without_the_folder_it_was_submitted_from_a_relative_name_is_none() -> None:
-    assert submitted_file(detail({"Submit_arguments": "run.sh", "Variable_List": "PBS_O_HOME=/h"})) is None
+    assert (
+        submitted_file(detail({"Submit_arguments": "run.sh", "Variable_List": "PBS_O_HOME=/h"}))
+        is None
+    )
 
 
 @for_each(

@@ -1,4 +1,6 @@
-"""What pbsnodes says of nodes and vnodes, in DSV, in text, as Torque and as Slurm's wrappers print it."""
+"""What pbsnodes says of nodes and vnodes, in DSV, in text, as Torque and as Slurm's wrappers print
+it.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,18 @@ def rows_of(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, dict[st
 
 
 def printed(name: str = "n1", **said: str | None) -> bytes:
-    """A vnode as pbsnodes prints it, with attributes changed or (None) left out; `__` stands for a dot."""
-    fields = {**NODE, **{key.replace("__", "."): value for key, value in said.items()}, "sharing": "default_shared"}
-    parts = [f"Name={name}", *(f"{key}={value}" for key, value in fields.items() if value is not None)]
+    """A vnode as pbsnodes prints it, with attributes changed or (None) left out; `__` stands for a
+    dot.
+    """
+    fields = {
+        **NODE,
+        **{key.replace("__", "."): value for key, value in said.items()},
+        "sharing": "default_shared",
+    }
+    parts = [
+        f"Name={name}",
+        *(f"{key}={value}" for key, value in fields.items() if value is not None),
+    ]
     return TOKEN.join(parts).encode() + b"\n"
 
 
@@ -137,7 +148,9 @@ def test_a_node_that_failed_keeps_its_job_and_says_since_when() -> None:
 def test_a_node_that_never_came_up_has_unknown_resources() -> None:
     never = rows_of(scene("everyday"))["cn04"]
     assert (never["native_state"], never["flags"]) == ("state-unknown,down", ["state_unknown"])
-    assert [never[key] for key in ("cpus", "gpus", "gpus_used", "gpu_type", "memory_bytes")] == [None] * 5
+    assert [never[key] for key in ("cpus", "gpus", "gpus_used", "gpu_type", "memory_bytes")] == [
+        None
+    ] * 5
     assert never["jobs"] == 0
 
 
@@ -231,14 +244,24 @@ def test_torque_s_nodes() -> None:
     assert {row["cpus"] for row in nodes.values()} == {8}
     first = nodes["g01"]
     assert (first["gpus"], first["gpus_used"], first["gpu_type"]) == (2, 1, "Tesla V100-SXM2-32GB")
-    assert (first["load"], first["memory_bytes"], first["features"]) == (3.91, 64 * GIB, ["gpu", "v100"])
+    assert (first["load"], first["memory_bytes"], first["features"]) == (
+        3.91,
+        64 * GIB,
+        ["gpu", "v100"],
+    )
     assert nodes["n05"]["reason"] == "no power: see <ticket> 4711 & ask"
     assert nodes["n04"]["memory_bytes"] is None
 
 
-def test_a_torque_node_with_more_jobs_than_can_be_counted_is_rejected_and_the_others_stand() -> None:
-    raw = b"n1\n     state = free\n     np = 8\n     jobs = 0-9223372036854775806/12.s, 0-9/13.s\n\n"
-    read = parsed(raw + b"n2\n     state = free\n     np = 8\n     jobs = 0-3/12.s\n\n", Dialect.TORQUE)
+def test_a_torque_node_with_more_jobs_than_can_be_counted_is_rejected_and_the_others_stand() -> (
+    None
+):
+    raw = (
+        b"n1\n     state = free\n     np = 8\n     jobs = 0-9223372036854775806/12.s, 0-9/13.s\n\n"
+    )
+    read = parsed(
+        raw + b"n2\n     state = free\n     np = 8\n     jobs = 0-3/12.s\n\n", Dialect.TORQUE
+    )
     assert read.table["name"].to_pylist() == ["n2"]
     assert read.rejected == ("a node with more jobs than can be counted: n1",)
 
@@ -250,7 +273,11 @@ def test_the_wrappers_nodes_say_nothing_of_jobs() -> None:
     assert states[3:] == [("n2", "mixed"), ("n3", "draining"), ("x1", "down")]
     second = nodes["g2"]
     assert (second["gpus"], second["gpus_used"], second["gpu_type"]) == (4, None, "a100")
-    assert (second["jobs"], second["cpus_used"], second["memory_bytes"]) == (None, None, 16000 << 20)
+    assert (second["jobs"], second["cpus_used"], second["memory_bytes"]) == (
+        None,
+        None,
+        16000 << 20,
+    )
     assert second["reason"] == "GPU 3 fell off the bus: Xid 79"
     assert second["features"] == ["gpu", "a100"]
 
@@ -258,7 +285,9 @@ def test_the_wrappers_nodes_say_nothing_of_jobs() -> None:
 def test_each_dialect_asks_in_its_own_way() -> None:
     asked = {dialect: nodes_query(dialect).argv[3:] for dialect in Dialect}
     assert asked[Dialect.OPENPBS][:-1] == ("pbsnodes", "-av", "-F", "dsv", "-D")
-    assert token_of(nodes_query(Dialect.OPENPBS).argv) != token_of(nodes_query(Dialect.OPENPBS).argv)
+    assert token_of(nodes_query(Dialect.OPENPBS).argv) != token_of(
+        nodes_query(Dialect.OPENPBS).argv
+    )
     assert asked[Dialect.PBS_TEXT] == ("pbsnodes", "-av")
     assert asked[Dialect.TORQUE] == asked[Dialect.SLURM_WRAPPERS] == ("pbsnodes", "-a")
 

@@ -1,4 +1,6 @@
-"""Which PBS is there, told apart by running the probe's own script where somebody's qstat is on the PATH."""
+"""Which PBS is there, told apart by running the probe's own script where somebody's qstat is on the
+PATH.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ _TEXT = """Server: pbs01
     job_history_enable = True
 
 """
-_DSV = "Server: pbs01|server_state=Active|default_queue=workq|pbs_version=23.06.06|job_history_enable=True"
+_DSV = (
+    "Server: "
+    "pbs01|server_state=Active|default_queue=workq|pbs_version=23.06.06|job_history_enable=True"
+)
 _OPENPBS = f"""case "$*" in
   --version) echo "pbs_version = 23.06.06" ;;
   "-Bf -F dsv -D |") echo '{_DSV}' ;;
@@ -83,12 +88,29 @@ _HUNG = """case "$*" in
   *) exec sleep 600 ;;
 esac
 """
-_SHELLS = [shell for shell in ("sh", "bash", "dash", "ksh", "mksh", "zsh", "busybox") if shutil.which(shell)]
+_SHELLS = [
+    shell
+    for shell in ("sh", "bash", "dash", "ksh", "mksh", "zsh", "busybox")
+    if shutil.which(shell)
+]
 
 
 def put(folder: Path, *programs: tuple[str, str]) -> None:
     """Programs of this text, run by sh, on a PATH of their own beside what any machine has."""
-    for name in ("id", "date", "head", "tr", "sed", "dd", "grep", "cat", "sleep", "env", "sh", *_SHELLS):
+    for name in (
+        "id",
+        "date",
+        "head",
+        "tr",
+        "sed",
+        "dd",
+        "grep",
+        "cat",
+        "sleep",
+        "env",
+        "sh",
+        *_SHELLS,
+    ):
         found = shutil.which(name)
         if found and not (folder / name).exists():
             (folder / name).symlink_to(found)
@@ -101,7 +123,9 @@ def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> Com
     argv = argv or probe_query().argv
     at = argv.index("sh")
     run = [shell, *(["sh"] if shell == "busybox" else []), *argv[at + 1 :]]
-    done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, check=False)
+    done = subprocess.run(
+        run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, check=False
+    )
     return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.0)
 
 
@@ -135,7 +159,9 @@ def test_torque_tells_its_version_on_stderr_and_keeps_no_history(tmp_path: Path)
 
 
 def test_history_is_off_where_the_server_does_not_name_it(tmp_path: Path) -> None:
-    assert probed(tmp_path, _OPENPBS.replace("|job_history_enable=True", "")).has_accounting is False
+    assert (
+        probed(tmp_path, _OPENPBS.replace("|job_history_enable=True", "")).has_accounting is False
+    )
     assert probed(tmp_path, _OPENPBS.replace("enable=True", "enable=False")).has_accounting is False
 
 
@@ -149,7 +175,11 @@ def test_a_server_that_hangs_is_given_up_on(tmp_path: Path) -> None:
     # timeout as it is, with a shorter patience.
     put(tmp_path, ("timeout", f'shift; exec {shutil.which("timeout")} 0.2 "$@"\n'))
     probe = probed(tmp_path, _HUNG)
-    assert (probe.dialect, probe.has_accounting, probe.controller_answers) == ("openpbs", None, False)
+    assert (probe.dialect, probe.has_accounting, probe.controller_answers) == (
+        "openpbs",
+        None,
+        False,
+    )
 
 
 def test_slurms_programs_by_torques_names_are_told_by_their_own_words(tmp_path: Path) -> None:
@@ -161,13 +191,18 @@ def test_slurms_programs_by_torques_names_are_told_by_their_own_words(tmp_path: 
 
 
 def test_slurms_programs_are_told_by_their_usage_where_their_file_cannot_be_read() -> None:
-    usage = (_SCENES / "slurm-wrappers-22.05/printed/empty/version.err").read_text().replace("\n", " ")
+    usage = (
+        (_SCENES / "slurm-wrappers-22.05/printed/empty/version.err").read_text().replace("\n", " ")
+    )
     stdout = f"user=alice\ncommand=qstat=/usr/bin/qstat\nversion={usage}\n".encode()
     assert parse_probe(CommandResult(("sh",), 0, stdout, b"", 0.0)).dialect == "slurm-wrappers"
 
 
 def test_slurms_programs_whose_controller_is_down(tmp_path: Path) -> None:
-    probe = probed(tmp_path, "# Slurm's\necho 'perl: fatal: Could not establish a configuration source' >&2\nexit 1\n")
+    probe = probed(
+        tmp_path,
+        "# Slurm's\necho 'perl: fatal: Could not establish a configuration source' >&2\nexit 1\n",
+    )
     assert (probe.dialect, probe.controller_answers) == ("slurm-wrappers", False)
 
 
@@ -177,7 +212,9 @@ def test_slurms_programs_without_their_perl_module_are_no_pbs(tmp_path: Path) ->
     assert "Can't locate Slurm.pm" in raised.value.words
 
 
-def test_a_script_of_the_site_around_the_real_qstat_is_pbs_though_it_names_slurm(tmp_path: Path) -> None:
+def test_a_script_of_the_site_around_the_real_qstat_is_pbs_though_it_names_slurm(
+    tmp_path: Path,
+) -> None:
     assert probed(tmp_path, f"# we may move to Slurm some day\n{_OPENPBS}").dialect == "openpbs"
 
 
@@ -236,8 +273,13 @@ def test_what_is_no_version_of_pbs(said: str) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
-def test_what_was_cut_or_garbled_is_a_probe_or_an_error(noise: bytes, cut: int, status: int) -> None:
-    whole = b"user=alice\nclock=17\ncommand=qstat=/opt/pbs/bin/qstat\nversion=pbs_version = 23.06.06 \nServer=pbs01\n"
+def test_what_was_cut_or_garbled_is_a_probe_or_an_error(
+    noise: bytes, cut: int, status: int
+) -> None:
+    whole = (
+        b"user=alice\nclock=17\ncommand=qstat=/opt/pbs/bin/qstat\nversion=pbs_version = "
+        b"23.06.06 \nServer=pbs01\n"
+    )
     for stdout in (whole[:cut] + noise, noise + whole):
         try:
             probe = parse_probe(CommandResult(("sh",), status, stdout, noise, 0.0))

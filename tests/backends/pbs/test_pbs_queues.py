@@ -1,4 +1,6 @@
-"""What qstat says of queues and the server's default, in DSV, in text, and as Slurm's wrappers print it."""
+"""What qstat says of queues and the server's default, in DSV, in text, and as Slurm's wrappers
+print it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_the_recorded_queues() -> None:
         "available": True,
         "default": True,
         "limit_seconds": 168 * HOUR,
-        **dict.fromkeys(("nodes", "nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used")),
+        **dict.fromkeys(
+            ("nodes", "nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used")
+        ),
         "jobs_running": 20,
         "jobs_pending": 5,
         **dict.fromkeys(("_cpus_down", "_gpus_down")),
@@ -74,7 +78,9 @@ def test_a_queue_takes_jobs_only_where_it_is_enabled_and_started() -> None:
     assert rows_of(bare)["new"]["available"] is False
 
 
-def standings(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, tuple[str | None, str | None]]:
+def standings(
+    raw: bytes, dialect: Dialect = Dialect.OPENPBS
+) -> dict[str, tuple[str | None, str | None]]:
     return {name: (row["_standing"], row["_note"]) for name, row in rows_of(raw, dialect).items()}
 
 
@@ -91,12 +97,21 @@ def test_disabled_stopped_closed_and_routing_queues_are_told_apart() -> None:
         "route": ("routing", "routes jobs to workq"),
     }
     queues = rows_of(ALICE + EVERYDAY)
-    assert [name for name, row in queues.items() if not row["available"]] == ["maint", "stopped", "bobonly"]
-    assert standings(ALICE.replace(b"User: alice", b"User: bob") + EVERYDAY)["bobonly"] == (None, None)
+    assert [name for name, row in queues.items() if not row["available"]] == [
+        "maint",
+        "stopped",
+        "bobonly",
+    ]
+    assert standings(ALICE.replace(b"User: alice", b"User: bob") + EVERYDAY)["bobonly"] == (
+        None,
+        None,
+    )
 
 
 def test_a_queue_that_is_disabled_though_it_starts_jobs_refuses_them() -> None:
-    raw = f"Queue: closed{TOKEN}queue_type=Execution{TOKEN}enabled=False{TOKEN}started=True\n".encode()
+    raw = (
+        f"Queue: closed{TOKEN}queue_type=Execution{TOKEN}enabled=False{TOKEN}started=True\n"
+    ).encode()
     assert standings(ALICE + raw)["closed"] == ("disabled", "disabled: PBS rejects new jobs")
 
 
@@ -113,12 +128,20 @@ def test_a_queue_that_is_disabled_though_it_starts_jobs_refuses_them() -> None:
         ("from_route_only=True", "closed"),
     ],
 )
-def test_whose_jobs_a_queue_takes_is_read_from_its_lists(settings: str, standing: str | None) -> None:
-    raw = "|".join(("Queue: q", "queue_type=Execution", "enabled=True", "started=True", settings)).replace("|", TOKEN)
+def test_whose_jobs_a_queue_takes_is_read_from_its_lists(
+    settings: str, standing: str | None
+) -> None:
+    raw = "|".join(
+        ("Queue: q", "queue_type=Execution", "enabled=True", "started=True", settings)
+    ).replace("|", TOKEN)
     row = rows_of(ALICE + raw.encode() + b"\n")["q"]
     assert (row["_standing"], row["available"]) == (standing, standing is None)
     # Where nobody said who asks nothing is said either.
-    assert standing != "closed" or "route" in settings or standings(raw.encode() + b"\n")["q"][0] is None
+    assert (
+        standing != "closed"
+        or "route" in settings
+        or standings(raw.encode() + b"\n")["q"][0] is None
+    )
 
 
 def test_a_scheduler_that_is_off_is_said_of_every_queue_that_takes_jobs() -> None:
@@ -136,10 +159,12 @@ def test_a_scheduler_that_is_off_is_said_of_every_queue_that_takes_jobs() -> Non
 
 def test_a_reservation_s_queue_tells_when_it_starts() -> None:
     reserved = (
-        b"Start: Sun Nov 22 17:48:00 2026\nReservation: R11118\nStart: Mon Nov 23 06:00:00 2026\nReservation: S7\n"
+        b"Start: Sun Nov 22 17:48:00 2026\nReservation: R11118\nStart: Mon Nov 23 06:00:00 "
+        b"2026\nReservation: S7\n"
     )
     lines = "".join(
-        TOKEN.join((f"Queue: {name}", "queue_type=Execution", "enabled=True", "started=False")) + "\n"
+        TOKEN.join((f"Queue: {name}", "queue_type=Execution", "enabled=True", "started=False"))
+        + "\n"
         for name in ("R11118", "S7", "M9")
     )
     queues = rows_of(ALICE + reserved + lines.encode())
@@ -161,12 +186,16 @@ def test_a_routing_queue_is_shown_for_people_submit_to_it() -> None:
 
 def test_without_the_server_s_answer_no_queue_is_said_to_be_the_default_or_not() -> None:
     assert {row["default"] for row in rows_of(scene("everyday", "queues.dsv")).values()} == {None}
-    nowhere = scene("everyday", "queues.dsv") + f"Server: pbs01{TOKEN}server_state=Active\n".encode()
+    nowhere = (
+        scene("everyday", "queues.dsv") + f"Server: pbs01{TOKEN}server_state=Active\n".encode()
+    )
     assert {row["default"] for row in rows_of(nowhere).values()} == {False}
 
 
 def test_a_queue_named_as_its_server_is_a_queue() -> None:
-    raw = f"Queue: pbs01{TOKEN}queue_type=Execution{TOKEN}enabled=True{TOKEN}started=True\n".encode()
+    raw = (
+        f"Queue: pbs01{TOKEN}queue_type=Execution{TOKEN}enabled=True{TOKEN}started=True\n".encode()
+    )
     raw += f"Server: pbs01{TOKEN}server_state=Active{TOKEN}default_queue=pbs01\n".encode()
     assert [(name, row["default"]) for name, row in rows_of(raw).items()] == [("pbs01", True)]
 
@@ -194,7 +223,9 @@ def test_torque_s_queues() -> None:
 def test_the_wrappers_queues_have_nodes_and_no_counts_of_jobs() -> None:
     queues = rows_of((WRAPPERS / "everyday" / "qstat-Q-f.out").read_bytes(), Dialect.SLURM_WRAPPERS)
     assert queues["main"]["nodes"] == 4
-    assert {(row["available"], row["default"], row["jobs_running"]) for row in queues.values()} == {(None, None, None)}
+    assert {(row["available"], row["default"], row["jobs_running"]) for row in queues.values()} == {
+        (None, None, None)
+    }
 
 
 def test_a_server_without_queues_has_none() -> None:
@@ -204,7 +235,11 @@ def test_a_server_without_queues_has_none() -> None:
 
 def test_a_server_that_is_down_is_no_empty_list() -> None:
     with pytest.raises(ControllerDown) as raised:
-        parsed(b"", status=255, stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n")
+        parsed(
+            b"",
+            status=255,
+            stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n",
+        )
     assert "qstat" in str(raised.value)
 
 
@@ -220,7 +255,12 @@ def test_something_else_is_unreadable() -> None:
     [(0, 0, 0, ["-Qf", "-Bf"]), (0, 1, 0, ["-Qf", "-Bf"]), (162, 0, 162, ["-Qf"])],
 )
 def test_the_status_of_the_queues_is_the_command_s_own(
-    tmp_path: Path, dialect: Dialect, queues_status: int, server_status: int, status: int, asked: list[str]
+    tmp_path: Path,
+    dialect: Dialect,
+    queues_status: int,
+    server_status: int,
+    status: int,
+    asked: list[str],
 ) -> None:
     qstat = tmp_path / "qstat"
     qstat.write_text(

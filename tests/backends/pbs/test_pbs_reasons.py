@@ -8,7 +8,13 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_hint, reason_of, resource_amount
+from hpcdash.backends.pbs.reasons import (
+    DEPENDENCY_NOT_MET,
+    exit_reason,
+    reason_hint,
+    reason_of,
+    resource_amount,
+)
 from hpcdash.domain.job_text import format_exit
 from hpcdash.domain.states import JobState
 from tests.support.records import for_each
@@ -19,24 +25,66 @@ _RUN = "Job run at Sat Nov 21 at 04:19 on (cn01:ncpus=1:mem=1024kb)+(gpu01[0]:nc
 WAITING = [
     ("Queue not started.", "does not start them"),
     ("Queue not an execution queue.", "only routes jobs"),
-    ("Queue gpu job limit has been reached.", "all users together reached the limit on running jobs in queue gpu"),
-    ("Server job limit has been reached.", "all users together reached the limit on running jobs on this server"),
-    ("User has reached server running job limit.", "its owner reached the limit on running jobs on this server"),
-    ("User has reached queue gpu running job limit.", "its owner reached the limit on running jobs in queue gpu"),
-    ("Group has reached server running limit.", "its owner's group reached the limit on running jobs on this server"),
-    ("Group has reached queue gpu running limit.", "its owner's group reached the limit on running jobs in queue gpu"),
-    ("Project has reached queue gpu's running limit.", "its project reached the limit on running jobs in queue gpu"),
-    ("Queue gpu job limit reached for user alice", "its owner reached the limit on running jobs in queue gpu"),
-    ("Server job limit reached for group ml", "its owner's group reached the limit on running jobs on this server"),
+    (
+        "Queue gpu job limit has been reached.",
+        "all users together reached the limit on running jobs in queue gpu",
+    ),
+    (
+        "Server job limit has been reached.",
+        "all users together reached the limit on running jobs on this server",
+    ),
+    (
+        "User has reached server running job limit.",
+        "its owner reached the limit on running jobs on this server",
+    ),
+    (
+        "User has reached queue gpu running job limit.",
+        "its owner reached the limit on running jobs in queue gpu",
+    ),
+    (
+        "Group has reached server running limit.",
+        "its owner's group reached the limit on running jobs on this server",
+    ),
+    (
+        "Group has reached queue gpu running limit.",
+        "its owner's group reached the limit on running jobs in queue gpu",
+    ),
+    (
+        "Project has reached queue gpu's running limit.",
+        "its project reached the limit on running jobs in queue gpu",
+    ),
+    (
+        "Queue gpu job limit reached for user alice",
+        "its owner reached the limit on running jobs in queue gpu",
+    ),
+    (
+        "Server job limit reached for group ml",
+        "its owner's group reached the limit on running jobs on this server",
+    ),
     (
         "Queue gpu per-user limit reached on resource ncpus",
         "as many CPUs are in use as its owner may have in queue gpu",
     ),
-    ("Server per-project limit reached on resource mem", "as much memory is in use as its project may have"),
-    ("would exceed user alice's limit on resource ngpus in queue gpu", "GPUs are in use as its owner may have in"),
-    ("would exceed group ml's limit on resource ncpus in complex", "its owner's group may have on this server"),
-    ("would exceed overall limit on resource mem in queue gpu", "all users together may have in queue gpu"),
-    ("would exceed queue gpu's per-user limit", "its owner reached the limit on running jobs in queue gpu"),
+    (
+        "Server per-project limit reached on resource mem",
+        "as much memory is in use as its project may have",
+    ),
+    (
+        "would exceed user alice's limit on resource ngpus in queue gpu",
+        "GPUs are in use as its owner may have in",
+    ),
+    (
+        "would exceed group ml's limit on resource ncpus in complex",
+        "its owner's group may have on this server",
+    ),
+    (
+        "would exceed overall limit on resource mem in queue gpu",
+        "all users together may have in queue gpu",
+    ),
+    (
+        "would exceed queue gpu's per-user limit",
+        "its owner reached the limit on running jobs in queue gpu",
+    ),
     ("Dedicated time conflict", "time for other work"),
     ("Job would cross dedicated time boundary", "request less time"),
     ("Not enough of the right type of nodes are available", "of the requested type"),
@@ -58,11 +106,17 @@ WAITING = [
     ("Node has reached user run limit", "their job limit"),
     ("Node can't satisfy a multi-node job", "multi-node jobs"),
     ("Node has no PBS license", "licence"),
-    ("Node ineligible because job requested pack placement and won't fit on node", "fit on one node"),
+    (
+        "Node ineligible because job requested pack placement and won't fit on node",
+        "fit on one node",
+    ),
     ("Job would break strict sorted order", "strictly in order"),
     ("Cannot provision, provisioning disabled on server", "cannot be provisioned"),
     ("Provision conflict with existing job/reservation", "cannot be provisioned"),
-    ("PBS Error: Execution server rejected request", "will retry: Execution server rejected request"),
+    (
+        "PBS Error: Execution server rejected request",
+        "will retry: Execution server rejected request",
+    ),
     ("rack set r1 has too few free resources", "node group r1"),
     ("can't fit in the largest placement set, and can't span psets", "large enough"),
     ("Invalid Job/Resv invalid chunk in select", "cannot parse its request"),
@@ -90,9 +144,18 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
         ("resource: ncpus (R: 32 A: 25 T: 48)", "needs 32 CPUs, 25 are free of 48 in all"),
         ("resource: ngpus (R: 2 A: 1 T: 4)", "needs 2 GPUs, 1 is free of 4 in all"),
         ("resource: ncpus (R: 1 A: 0 T: 4)", "needs 1 CPU, 0 are free of 4 in all"),
-        ("resource: mem (R: 64gb A: 10485760kb T: 128gb)", "needs 64G of memory, 10G is free of 128G in all"),
-        ("queue resource: ncpus (R: 8 A: 2 T: 16)", "needs 8 CPUs, 2 are free of 16 in all in its queue"),
-        ("server resource: matlab (R: 2 A: 0 T: 2)", "needs 2 matlab, 0 is free of 2 in all on this server"),
+        (
+            "resource: mem (R: 64gb A: 10485760kb T: 128gb)",
+            "needs 64G of memory, 10G is free of 128G in all",
+        ),
+        (
+            "queue resource: ncpus (R: 8 A: 2 T: 16)",
+            "needs 8 CPUs, 2 are free of 16 in all in its queue",
+        ),
+        (
+            "server resource: matlab (R: 2 A: 0 T: 2)",
+            "needs 2 matlab, 0 is free of 2 in all on this server",
+        ),
         ("resource: ncpus ", "waiting for enough free CPUs"),
         ("resource: host ", "the node it requests is busy or does not exist"),
         ("resource: host (cn09 != cn01,cn02)", "the node it requests is busy or does not exist"),
@@ -110,9 +173,15 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     assert reason_hint("pending", comment) == (
         "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
     )
-    reason = reason_of("pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)")
-    assert (reason_hint("pending", reason) or "").startswith("it will never start: the node n9 does not exist: ")
-    assert reason_hint("pending", "Can Never Run: flux capacitor").startswith("it will never start: ")
+    reason = reason_of(
+        "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
+    )
+    assert (reason_hint("pending", reason) or "").startswith(
+        "it will never start: the node n9 does not exist: "
+    )
+    assert reason_hint("pending", "Can Never Run: flux capacitor").startswith(
+        "it will never start: "
+    )
 
 
 @for_each("comment", [_RUN, "Job was sent for execution at Sat Nov 21 at 04:19 on (cn01:ncpus=1)"])
@@ -133,11 +202,31 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
 @for_each(
     ("ending", "state", "reason", "hint"),
     [
-        ("terminated by alice@login1", "cancelled", "terminated by alice@login1", "deleted by alice, from login1"),
+        (
+            "terminated by alice@login1",
+            "cancelled",
+            "terminated by alice@login1",
+            "deleted by alice, from login1",
+        ),
         ("terminated", "cancelled", "terminated", "deleted"),
-        ("exceeded resource walltime", "timeout", "exceeded resource walltime", "ran into its time limit"),
-        ("exceeded resource mem", "out_of_memory", "exceeded resource mem", "used more memory than it requested"),
-        ("exceeded resource cput", "failed", "exceeded resource cput", "used more CPU time than requested"),
+        (
+            "exceeded resource walltime",
+            "timeout",
+            "exceeded resource walltime",
+            "ran into its time limit",
+        ),
+        (
+            "exceeded resource mem",
+            "out_of_memory",
+            "exceeded resource mem",
+            "used more memory than it requested",
+        ),
+        (
+            "exceeded resource cput",
+            "failed",
+            "exceeded resource cput",
+            "used more CPU time than requested",
+        ),
         (
             "exceeded resource ncpus (burst)",
             "failed",
@@ -158,14 +247,17 @@ def test_what_the_state_says_as_well_is_said_in_the_same_words() -> None:
 
 
 def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
-    comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48) and terminated"
+    comment = (
+        "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48) and terminated"
+    )
     assert reason_of("cancelled", comment) == comment
     assert reason_hint("cancelled", comment) == (
         "deleted before it started, and never could have: needs 500 CPUs, of 48 in all"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
     assert reason_hint("cancelled", reason_of("cancelled", waited)) == (
-        "deleted by alice, from login1 before it started: its queue accepts jobs but does not start them"
+        "deleted by alice, from login1 before it started: its queue accepts jobs but does not "
+        "start them"
     )
 
 
@@ -207,7 +299,9 @@ def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
         ("suspended", "45", "preempted by a job with higher priority"),
     ],
 )
-def test_where_there_is_no_comment_the_substate_tells(state: str, substate: str, words: str) -> None:
+def test_where_there_is_no_comment_the_substate_tells(
+    state: str, substate: str, words: str
+) -> None:
     reason = reason_of(state, None, substate=substate)
     assert reason
     assert words in reason_hint(state, reason)
@@ -215,10 +309,13 @@ def test_where_there_is_no_comment_the_substate_tells(state: str, substate: str,
 
 
 def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
-    reason = reason_of("suspended", "Not Running: Insufficient amount of resource: ncpus ", substate="45")
+    reason = reason_of(
+        "suspended", "Not Running: Insufficient amount of resource: ncpus ", substate="45"
+    )
     assert reason == "suspended by the scheduler: Insufficient amount of resource: ncpus"
     assert reason_hint("suspended", reason) == (
-        "preempted by a job with higher priority; it continues afterwards; now waiting for enough free CPUs"
+        "preempted by a job with higher priority; it continues afterwards; now waiting for enough "
+        "free CPUs"
     )
 
 
@@ -244,7 +341,10 @@ def test_what_pbs_itself_ended_is_told_by_its_exit_status(status: int, words: st
 
 
 def test_torques_exit_statuses_are_others() -> None:
-    assert exit_reason(-11, is_torque=True) == "exceeded resource walltime (JOB_EXEC_OVERLIMIT_WT, -11)"
+    assert (
+        exit_reason(-11, is_torque=True)
+        == "exceeded resource walltime (JOB_EXEC_OVERLIMIT_WT, -11)"
+    )
     assert exit_reason(-3, is_torque=True) == exit_reason(-3)
     for status in (0, 1, 143, 271):
         assert exit_reason(status) is None
@@ -297,7 +397,9 @@ def test_every_comment_that_was_recorded_is_understood() -> None:
     st.integers(0, 80),
     st.sampled_from([None, "10", "20", "22", "43", "45", "92", "x"]),
 )
-def test_no_comment_is_beyond_it(state: JobState, comment: str, cut: int, substate: str | None) -> None:
+def test_no_comment_is_beyond_it(
+    state: JobState, comment: str, cut: int, substate: str | None
+) -> None:
     reason = reason_of(state, comment[:cut], substate=substate)
     assert reason != ""
     assert isinstance(reason_hint(state, reason), str)

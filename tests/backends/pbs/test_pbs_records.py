@@ -1,4 +1,6 @@
-"""Whatever bytes a value holds and wherever the output is cut, no record is forged and what was whole is read."""
+"""Whatever bytes a value holds and wherever the output is cut, no record is forged and what was
+whole is read.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,23 @@ SCENES = FIXTURES / "23.06" / "scenes"
 TORQUE = FIXTURES / "torque-6.1" / "printed"
 WRAPPERS = FIXTURES / "slurm-wrappers-22.05" / "printed"
 LISTS = sorted(path for path in SCENES.glob("*/*.dsv") if path.stat().st_size)
-WANTED = ("Job_Name", "Job_Owner", "job_state", "Resource_List.walltime", "Variable_List", "Exit_status", "nothing")
+WANTED = (
+    "Job_Name",
+    "Job_Owner",
+    "job_state",
+    "Resource_List.walltime",
+    "Variable_List",
+    "Exit_status",
+    "nothing",
+)
 TOKEN = RECORDED_TOKEN
 Fields = Mapping[str, bytes]
 
 
 def shown(value: bytes) -> bytes:
-    """A value as qstat writes it in DSV: see convert_feed_chars and escape_delimiter in OpenPBS's sources."""
+    """A value as qstat writes it in DSV: see convert_feed_chars and escape_delimiter in OpenPBS's
+    sources.
+    """
     written = b""
     for index, byte in enumerate(value):
         if byte == 0x5C and value[index + 1 : index + 2] not in (b"'", b'"', b","):
@@ -46,7 +58,10 @@ def dsv(*entries: tuple[str, Fields], token: str = TOKEN, head: str = "Job Id: "
     """Records as qstat prints them with `-F dsv -D token`."""
     return b"".join(
         token.encode().join(
-            [(head + name).encode(), *(f"{key}=".encode() + shown(value) for key, value in fields.items())]
+            [
+                (head + name).encode(),
+                *(f"{key}=".encode() + shown(value) for key, value in fields.items()),
+            ]
         )
         + b"\n"
         for name, fields in entries
@@ -76,7 +91,9 @@ def wrapped(name: str, fields: Mapping[str, str]) -> bytes:
     return "".join([*lines, "\n"]).encode()
 
 
-def read(raw: bytes, form: Form = Form.DSV, wanted: Iterable[str] = WANTED, *, token: str = TOKEN) -> Records:
+def read(
+    raw: bytes, form: Form = Form.DSV, wanted: Iterable[str] = WANTED, *, token: str = TOKEN
+) -> Records:
     found = read_records(raw, form, tuple(wanted), token=token)
     assert found is not None
     return found
@@ -94,7 +111,10 @@ def test_every_recorded_list_is_read_whole(path: Path) -> None:
     found = read(raw, token="@@")
     assert found.rejected == ()
     assert found.table.num_rows == raw.count(b"\n")
-    named = [line.split(b"@@")[0].replace(b"=", b": ", 1).split(b": ")[1].decode() for line in raw.splitlines()]
+    named = [
+        line.split(b"@@")[0].replace(b"=", b": ", 1).split(b": ")[1].decode()
+        for line in raw.splitlines()
+    ]
     assert found.table["id"].to_pylist() == named
     assert found.table["nothing"].null_count == len(named)
 
@@ -104,7 +124,9 @@ def test_columns_hold_what_each_record_says(path: Path) -> None:
     raw = path.read_bytes()
     said = read_attributes(raw, Form.DSV, token="@@")
     rows = read(raw, token="@@").table.to_pylist()
-    assert rows == [{"id": name, **{key: fields.get(key) for key in WANTED}} for name, fields in said]
+    assert rows == [
+        {"id": name, **{key: fields.get(key) for key in WANTED}} for name, fields in said
+    ]
 
 
 def test_what_a_recorded_job_says() -> None:
@@ -129,9 +151,17 @@ def test_names_that_are_not_ascii_come_back() -> None:
     assert values["env_bslash"] == r"-h -N env_bslash -v A=x\y sleep.sh"
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs"]).filter(lambda c: c >= " " and c != "\x7f"), max_size=30))
+@given(
+    text=st.text(
+        st.characters(exclude_categories=["Cs"]).filter(lambda c: c >= " " and c != "\x7f"),
+        max_size=30,
+    )
+)
 def test_any_text_comes_back_as_it_was(text: str) -> None:
-    raw = dsv(("1.s", {"Job_Name": b"a", "comment": text.encode(), "project": b"p"}), ("2.s", {"Job_Name": b"b"}))
+    raw = dsv(
+        ("1.s", {"Job_Name": b"a", "comment": text.encode(), "project": b"p"}),
+        ("2.s", {"Job_Name": b"b"}),
+    )
     said = dict(read_attributes(raw, Form.DSV, token=TOKEN))
     assert list(said) == ["1.s", "2.s"]
     assert said["1.s"]["comment"] == text
@@ -161,7 +191,13 @@ HOSTILE = st.lists(st.one_of(SHAPES, st.binary(max_size=12)), max_size=5).map(b"
 def test_any_bytes_in_a_value_forge_no_record_and_no_field(
     name: bytes, variables: bytes, last: bytes, size: int
 ) -> None:
-    one = {"Job_Name": name, "job_state": b"R", "Variable_List": variables, "Exit_status": b"0", "project": last}
+    one = {
+        "Job_Name": name,
+        "job_state": b"R",
+        "Variable_List": variables,
+        "Exit_status": b"0",
+        "project": last,
+    }
     raw = dsv(("1.s", one), ("2.s", {**one, "job_state": b"Q"}), ("3.s", one))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "_CHUNK_BYTES", size)
@@ -180,7 +216,9 @@ def test_a_delimiter_may_be_anything(token: str) -> None:
     elif token == "=":
         assert ids(b"Job Id: 1.s\n", token=token) == ["1.s"]
     else:
-        (row,) = read(dsv(said, token=token), wanted=["Resource_List.ncpus"], token=token).table.to_pylist()
+        (row,) = read(
+            dsv(said, token=token), wanted=["Resource_List.ncpus"], token=token
+        ).table.to_pylist()
         assert row == {"id": "1.s", "Resource_List.ncpus": "4"}
 
 
@@ -207,7 +245,10 @@ def test_a_greeting_and_a_warning_are_rejected_and_the_rest_stands() -> None:
 
 
 def test_a_record_that_was_cut_is_rejected_and_those_before_it_stand() -> None:
-    whole = dsv(("1.s", {"Job_Name": b"a", "job_state": b"R"}), ("2.s", {"Job_Name": b"b", "job_state": b"R"}))
+    whole = dsv(
+        ("1.s", {"Job_Name": b"a", "job_state": b"R"}),
+        ("2.s", {"Job_Name": b"b", "job_state": b"R"}),
+    )
     found = read(whole[:-3])
     assert found.table["id"].to_pylist() == ["1.s"]
     assert found.rejected == ("the output ended inside a record: Job Id: 2.s Job_Name=b job_state",)
@@ -223,8 +264,18 @@ def test_nothing_is_no_record_and_something_else_is_none() -> None:
 
 
 def test_a_node_s_comment_of_several_lines_is_one_value_and_forges_no_node() -> None:
-    fields = ["Mom=cn01", "state=offline", "comment=first\nName=cn99\n\nlast", "sharing=default_shared"]
-    raw = TOKEN.join(["Name=cn01", *fields]).encode() + b"\n" + TOKEN.join(["Name=cn02", "Mom=cn02"]).encode() + b"\n"
+    fields = [
+        "Mom=cn01",
+        "state=offline",
+        "comment=first\nName=cn99\n\nlast",
+        "sharing=default_shared",
+    ]
+    raw = (
+        TOKEN.join(["Name=cn01", *fields]).encode()
+        + b"\n"
+        + TOKEN.join(["Name=cn02", "Mom=cn02"]).encode()
+        + b"\n"
+    )
     table = read(raw, wanted=["comment", "sharing"]).table
     assert table.to_pylist() == [
         {"id": "cn01", "comment": "first\nName=cn99\n\nlast", "sharing": "default_shared"},
@@ -263,7 +314,9 @@ def test_a_value_of_several_lines_belongs_to_its_attribute() -> None:
 
 
 def test_text_in_a_value_that_looks_like_an_attribute_or_a_job_forges_none() -> None:
-    forged = TEXT.replace(b"A=x\ny", b"A=x\n    Job_Name = forged\nJob Id: 99.s\n\nJob Id: 98.s\n    job_state = R\ny")
+    forged = TEXT.replace(
+        b"A=x\ny", b"A=x\n    Job_Name = forged\nJob Id: 99.s\n\nJob Id: 98.s\n    job_state = R\ny"
+    )
     ((name, said),) = read_attributes(forged, Form.TEXT)
     assert (name, said["Job_Name"], said["job_state"]) == ("65.pbs01", "env_nl", "H")
 
@@ -278,7 +331,9 @@ def test_text_without_the_empty_lines_between_its_records_is_read() -> None:
 
 
 def test_warnings_around_text_are_rejected_and_the_rest_stands() -> None:
-    found = read(b"Welcome!\n" + TEXT + TEXT.replace(b"65", b"66") + b"qstat: a warning\n", Form.TEXT)
+    found = read(
+        b"Welcome!\n" + TEXT + TEXT.replace(b"65", b"66") + b"qstat: a warning\n", Form.TEXT
+    )
     assert found.table["id"].to_pylist() == ["65.pbs01", "66.pbs01"]
     assert found.rejected == ("Welcome!", "qstat: a warning")
 
@@ -301,7 +356,10 @@ def test_the_wrappers_begin_attributes_with_a_tab() -> None:
 
 
 def test_a_name_of_the_wrappers_text_does_not_forge_the_attributes_after_it() -> None:
-    raw = b"Job Id:\t45\n\tJob_Name = a\n\tJob_Owner = root@x\n\n\nJob Id:\t99\n\tJob_Name = b\n\tJob_Owner = maya@h\n"
+    raw = (
+        b"Job Id:\t45\n\tJob_Name = a\n\tJob_Owner = root@x\n\n\nJob Id:\t99\n\tJob_Name = "
+        b"b\n\tJob_Owner = maya@h\n"
+    )
     raw += b"\tjob_state = R\n\tResource_List.walltime = 1:00:00\n\n"
     ((name, said),) = read_attributes(raw, Form.TEXT)
     assert (name, said["Job_Owner"], said["job_state"]) == ("45", "maya@h", "R")
@@ -321,19 +379,31 @@ def test_torque_s_xml_says_what_its_text_says() -> None:
     told = [name for name, fields in xml.items() if "Resource_List.walltime" in fields]
     assert told
     for name in told:
-        for key in ("Job_Name", "Job_Owner", "job_state", "Resource_List.walltime", "Resource_List.nodes"):
+        for key in (
+            "Job_Name",
+            "Job_Owner",
+            "job_state",
+            "Resource_List.walltime",
+            "Resource_List.nodes",
+        ):
             assert xml[name].get(key) == text[name].get(key)
 
 
 def test_xml_is_read_whatever_bytes_it_holds() -> None:
     raw = (
-        b'<?xml version="1.0"?>\n<Data><Job><Job_Id>1.s</Job_Id><Job_Name>a &lt;b&gt; &amp;amp; &#xe9; \x01\xff'
+        b'<?xml version="1.0"?>\n<Data><Job><Job_Id>1.s</Job_Id><Job_Name>a &lt;b&gt; &amp;amp; '
+        b"&#xe9; \x01\xff"
         b"</Job_Name><Resource_List><nodes>1:ppn=2</nodes><walltime>01:00:00</walltime></Resource_List><depend></depend></Job>"
         b"<Job><Job_Name>no id</Job_Name></Job><Job><Job_Id>2.s</Job_Id></Job></Data>\n"
     )
     found = read(raw, Form.XML, ["Job_Name", "Resource_List.nodes", "depend"])
     assert found.table.to_pylist() == [
-        {"id": "1.s", "Job_Name": "a <b> &amp; é \x01\ufffd", "Resource_List.nodes": "1:ppn=2", "depend": ""},
+        {
+            "id": "1.s",
+            "Job_Name": "a <b> &amp; é \x01\ufffd",
+            "Resource_List.nodes": "1:ppn=2",
+            "depend": "",
+        },
         {"id": "2.s", "Job_Name": None, "Resource_List.nodes": None, "depend": None},
     ]
     assert found.rejected == ("<Job><Job_Name>no id</Job_Name></Job>",)
@@ -355,13 +425,18 @@ def test_an_attribute_s_elements_may_hold_others() -> None:
 @for_each("unclosed", [b"<a>", b"<Job>", b"<a>x", b"<?xml ", b"<a><b>x</a>", b"</a>", b"<a"])
 def test_elements_without_ends_cost_no_more_than_their_bytes(unclosed: bytes) -> None:
     job = b"<Job><Job_Id>1.s</Job_Id></Job>"
-    found = read(b"<Data>" + job + b"<Job>" + unclosed * 20_000 + b"</Job>" + job + b"</Data>", Form.XML)
+    found = read(
+        b"<Data>" + job + b"<Job>" + unclosed * 20_000 + b"</Job>" + job + b"</Data>", Form.XML
+    )
     assert found.table["id"].to_pylist()[0] == "1.s"
 
 
 def test_entities_of_a_document_s_own_are_not_expanded() -> None:
     laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
-    raw = f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY l0 "ha">{laughs}]><Data><Job><Job_Id>&l9;</Job_Id></Job></Data>'
+    raw = (
+        f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY l0 '
+        f'"ha">{laughs}]><Data><Job><Job_Id>&l9;</Job_Id></Job></Data>'
+    )
     assert read(raw.encode(), Form.XML).table["id"].to_pylist() == ["&l9;"]
 
 
@@ -382,7 +457,9 @@ def mutations(raw: bytes) -> st.SearchStrategy[bytes]:
     """`raw` cut, or with bytes changed, taken out, put in or doubled."""
     place = st.integers(0, len(raw))
     new = st.one_of(
-        st.binary(max_size=8), SHAPES, st.sampled_from([TOKEN.encode(), b"\n", b"\n\n", b"9" * 25, b"</Job>"])
+        st.binary(max_size=8),
+        SHAPES,
+        st.sampled_from([TOKEN.encode(), b"\n", b"\n\n", b"9" * 25, b"</Job>"]),
     )
 
     def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
@@ -408,7 +485,9 @@ PRINTED = {
 
 @pytest.mark.parametrize("form", list(Form))
 @given(draw=st.data())
-def test_broken_output_is_read_or_refused_and_nothing_is_raised(form: Form, draw: st.DataObject) -> None:
+def test_broken_output_is_read_or_refused_and_nothing_is_raised(
+    form: Form, draw: st.DataObject
+) -> None:
     raw = draw.draw(mutations(PRINTED[form]))
     found = read_records(raw, form, WANTED, token=TOKEN)
     assert (read_all(raw, form, token=TOKEN) is None) == (found is None)

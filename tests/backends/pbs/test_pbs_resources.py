@@ -19,9 +19,13 @@ GRES, NONE = Site(), Site(gres_supported=False)
 @for_each(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
-        pytest.param(CUDA, GRES, 8, 4, "-l select=2:ngpus=4 -l place=scatter", id="cuda gres S=8 P=4"),
+        pytest.param(
+            CUDA, GRES, 8, 4, "-l select=2:ngpus=4 -l place=scatter", id="cuda gres S=8 P=4"
+        ),
         pytest.param(CUDA, GRES, 4, 4, "-l select=1:ngpus=4", id="cuda gres S=4 P=4"),
-        pytest.param(ROCM, GRES, 100, 16, "-l select=7:ngpus=16 -l place=scatter", id="rocm gres S=100 P=16"),
+        pytest.param(
+            ROCM, GRES, 100, 16, "-l select=7:ngpus=16 -l place=scatter", id="rocm gres S=100 P=16"
+        ),
         pytest.param(CUDA, GRES, 3, None, "-l select=3:ngpus=1", id="cuda gres S=3"),
         pytest.param(CUDA, NONE, 8, 4, "-l select=2 -l place=scatter", id="cuda none S=8 P=4"),
         pytest.param(CPU, GRES, 8, 4, "-l select=2:ncpus=4 -l place=scatter", id="cpu S=8 P=4"),
@@ -30,7 +34,9 @@ GRES, NONE = Site(), Site(gres_supported=False)
         pytest.param(CPU, GRES, 0, 4, "-l select=1:ncpus=1", id="cpu S=0"),
     ],
 )
-def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str) -> None:
+def test_slots_become_a_select(
+    slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str
+) -> None:
     request = Request(slots=slots, slots_per_node=per_node, site=site)
     assert " ".join(pbs_resources(request, slot_type).options) == wanted
 
@@ -39,7 +45,9 @@ def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_
     ("slot_type", "memory_bytes", "wanted"),
     [
         pytest.param(CUDA, 64 << 30, "-l select=2:ngpus=4:mem=64gb", id="cuda gres S=8 P=4 64 GiB"),
-        pytest.param(CUDA, 1536 << 20, "-l select=2:ngpus=4:mem=1536mb", id="cuda gres S=8 P=4 1.5 GiB"),
+        pytest.param(
+            CUDA, 1536 << 20, "-l select=2:ngpus=4:mem=1536mb", id="cuda gres S=8 P=4 1.5 GiB"
+        ),
         pytest.param(CPU, 1000, "-l select=2:ncpus=4:mem=1kb", id="cpu S=8 P=4 1000 B"),
     ],
 )
@@ -57,7 +65,11 @@ def test_what_pbs_takes_in_a_select_alone_is_refused_beside_it(resource: str) ->
 def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
     extra = ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared,walltime=1:00:00")
     asked = pbs_resources(Request(slots=8, slots_per_node=4, extra_args=extra), CUDA)
-    assert asked.options == ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared", "-l walltime=1:00:00")
+    assert asked.options == (
+        "-l select=2:ngpus=4:mem=4gb",
+        "-l place=scatter:shared",
+        "-l walltime=1:00:00",
+    )
     assert not [words for words in asked.warnings if "select" in words]
 
 
@@ -74,9 +86,15 @@ def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
         ("free:shared:group=rack", None, "free:shared:group=rack"),
     ],
 )
-def test_a_place_that_a_person_gave_stays_whole(given: str, per_node: int | None, wanted: str) -> None:
+def test_a_place_that_a_person_gave_stays_whole(
+    given: str, per_node: int | None, wanted: str
+) -> None:
     """Each option and its value may be two items, as they are two words of a command line."""
-    for more in ({"extra_args": (f"-l place={given}",)}, {"extra_args": ("-l", f"place={given}")}, {"place": given}):
+    for more in (
+        {"extra_args": (f"-l place={given}",)},
+        {"extra_args": ("-l", f"place={given}")},
+        {"place": given},
+    ):
         asked = pbs_resources(Request(slots=8, slots_per_node=per_node, **more), CUDA)  # type: ignore[arg-type]
         assert asked.options[1:] == (f"-l place={wanted}",)
 
@@ -84,7 +102,9 @@ def test_a_place_that_a_person_gave_stays_whole(given: str, per_node: int | None
 @for_each("word", ["pack", "free", "vscatter", "spread"])
 def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: str) -> None:
     with pytest.raises(UsageError, match=rf"place={word}:excl in extra_args: .*{word}"):
-        pbs_resources(Request(slots=8, slots_per_node=4, extra_args=(f"-l place={word}:excl",)), CUDA)
+        pbs_resources(
+            Request(slots=8, slots_per_node=4, extra_args=(f"-l place={word}:excl",)), CUDA
+        )
     with pytest.raises(UsageError, match=rf"place: .*{word}"):
         pbs_resources(Request(slots=8, slots_per_node=4, place=f"{word}:excl"), CUDA)
 
@@ -101,10 +121,19 @@ NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the que
         ({"memory_bytes": 1 << 30}, NODES_SHARE, "2:ngpus=4:ncpus=32:mem=1gb", ["a node's share"]),
         ({}, QUEUES_OWN, "2:ngpus=4", ["the queue's"]),
         ({"extra_args": ("-l select=1:ncpus=3",)}, NODES_SHARE, "2:ngpus=4:ncpus=3", []),
-        ({"launcher": Launcher.TORCHRUN}, NODES_SHARE, "2:ngpus=4:ncpus=32:ompthreads=8", ["a node's share"]),
+        (
+            {"launcher": Launcher.TORCHRUN},
+            NODES_SHARE,
+            "2:ngpus=4:ncpus=32:ompthreads=8",
+            ["a node's share"],
+        ),
         ({"launcher": Launcher.TORCHRUN}, None, "2:ngpus=4", ["no CPUs are asked for"]),
         (
-            {"launcher": Launcher.ACCELERATE, "cpus_per_gpu": 2, "extra_args": ("-l select=1:ompthreads=1",)},
+            {
+                "launcher": Launcher.ACCELERATE,
+                "cpus_per_gpu": 2,
+                "extra_args": ("-l select=1:ompthreads=1",),
+            },
             None,
             "2:ngpus=4:ncpus=8:ompthreads=1",
             [],
@@ -115,7 +144,9 @@ NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the que
     ],
     ids=lambda value: "" if isinstance(value, dict | list | CpuShare) else value,
 )
-def test_cpus_go_with_gpus(fields: dict[str, Any], share: CpuShare | None, wanted: str, told: list[str]) -> None:
+def test_cpus_go_with_gpus(
+    fields: dict[str, Any], share: CpuShare | None, wanted: str, told: list[str]
+) -> None:
     request = Request(slots=8, slots_per_node=4, **fields)
     asked = pbs_resources(request, request.slot_type or CUDA, share)
     assert asked.options[0] == f"-l select={wanted}"
@@ -135,7 +166,9 @@ def test_slots_that_are_not_counted_a_node_may_lie_together() -> None:
 
 @for_each("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
 def test_what_the_slots_say_in_the_place_of_a_person_s_own_select_is_told(select: str) -> None:
-    request = Request(slots=8, slots_per_node=2, cpus_per_gpu=1, extra_args=(f"-l select={select}",))
+    request = Request(
+        slots=8, slots_per_node=2, cpus_per_gpu=1, extra_args=(f"-l select={select}",)
+    )
     (told,) = pbs_resources(request, CUDA).warnings
     assert f"select={select}" in told
 
@@ -146,7 +179,9 @@ def test_a_value_with_a_blank_stays_one_word() -> None:
 
 
 def test_of_cpu_slots_a_person_s_gpus_stay_and_their_cpus_do_not() -> None:
-    asked = pbs_resources(Request(slots=4, slots_per_node=4, extra_args=("-lselect=1:ncpus=64:ngpus=1",)), CPU)
+    asked = pbs_resources(
+        Request(slots=4, slots_per_node=4, extra_args=("-lselect=1:ncpus=64:ngpus=1",)), CPU
+    )
     assert asked.options == ("-l select=1:ncpus=4:ngpus=1",)
 
 
@@ -162,7 +197,9 @@ def test_what_a_person_should_know_is_told() -> None:
     assert pbs_resources(Request(slots=100, slots_per_node=32, cpus_per_gpu=1), CUDA).warnings == (
         "4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",
     )
-    (typed,) = pbs_resources(Request(slots=8, slots_per_node=4, cpus_per_gpu=1, gpu_type="a100"), CUDA).warnings
+    (typed,) = pbs_resources(
+        Request(slots=8, slots_per_node=4, cpus_per_gpu=1, gpu_type="a100"), CUDA
+    ).warnings
     assert "a100" in typed
     extra = ("-l select=1:gpu_model=a100",)
     named = Request(slots=8, slots_per_node=4, cpus_per_gpu=1, gpu_type="a100", extra_args=extra)

@@ -39,7 +39,9 @@ def token_of(query: Query[Any]) -> str:
     return query.argv[query.argv.index("-D") + 1]
 
 
-def answered(query: Query[Mapping[str, str]], head: str, attributes: Mapping[str, str]) -> Mapping[str, str]:
+def answered(
+    query: Query[Mapping[str, str]], head: str, attributes: Mapping[str, str]
+) -> Mapping[str, str]:
     token = token_of(query)
     line = token.join((head, *(f"{name}={value}" for name, value in attributes.items())))
     return query.parse(CommandResult(query.argv, 0, f"{line}\n".encode(), b"", 0.0))
@@ -50,7 +52,9 @@ def rules(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
-    return answered(asked(priority_query(Dialect.OPENPBS, "12.pbs01")), "Job Id: 12.pbs01", attributes)
+    return answered(
+        asked(priority_query(Dialect.OPENPBS, "12.pbs01")), "Job Id: 12.pbs01", attributes
+    )
 
 
 @pytest.mark.parametrize("dialect", [Dialect.OPENPBS, Dialect.PBS_TEXT])
@@ -58,15 +62,24 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
     query = queue_limits_query(dialect)
     assert query is not None
     records = {
-        "Queue: gpu": {"queue_type": "Execution", "default_chunk.ncpus": "8", "resources_max.ncpus": "64"},
+        "Queue: gpu": {
+            "queue_type": "Execution",
+            "default_chunk.ncpus": "8",
+            "resources_max.ncpus": "64",
+        },
         "Queue: nogpu": {"queue_type": "Execution", "resources_max.ngpus": "0"},
         "Queue: route": {"queue_type": "Route", "route_destinations": "gpu,nogpu@pbs01"},
-        "Server: pbs01": {"server_state": "Active", "default_chunk.ncpus": "1", "resources_max.ncpus": "128"},
+        "Server: pbs01": {
+            "server_state": "Active",
+            "default_chunk.ncpus": "1",
+            "resources_max.ncpus": "128",
+        },
     }
     if dialect is Dialect.OPENPBS:
         token = query.argv[-1]
         lines = [
-            token.join((head, *(f"{name}={value}" for name, value in said.items()))) for head, said in records.items()
+            token.join((head, *(f"{name}={value}" for name, value in said.items())))
+            for head, said in records.items()
         ]
     else:
         lines = [
@@ -81,7 +94,11 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
         "": QueueLimits(chunk_cpus=1, most_cpus=128),
     }
     with pytest.raises(CommandError):
-        query.parse(CommandResult(query.argv, 255, b"", b"qstat: cannot connect to server pbs01 (errno=15010)\n", 0.0))
+        query.parse(
+            CommandResult(
+                query.argv, 255, b"", b"qstat: cannot connect to server pbs01 (errno=15010)\n", 0.0
+            )
+        )
 
 
 @pytest.mark.parametrize("dialect", [Dialect.TORQUE, Dialect.SLURM_WRAPPERS])
@@ -103,7 +120,8 @@ def test_a_queues_limits_are_told() -> None:
 def test_limits_are_told_by_whose_they_are() -> None:
     assert rules(
         {
-            "max_run": '[u:PBS_GENERIC=3],[u:alice=5],[g:"m l"=10],[p:PBS_GENERIC=7],[o:PBS_ALL=100]',
+            "max_run": '[u:PBS_GENERIC=3],[u:alice=5],[g:"m '
+            'l"=10],[p:PBS_GENERIC=7],[o:PBS_ALL=100]',
             "max_run_res.ngpus": "[u:PBS_GENERIC=4]",
             "max_run_res.mem": "[u:PBS_GENERIC=64gb]",
         }
@@ -118,11 +136,16 @@ def test_limits_are_told_by_whose_they_are() -> None:
 
 
 def test_a_queue_that_is_closed_or_for_some_says_so() -> None:
-    assert rules({"enabled": "False", "started": "False"}) == {"takes jobs": "none now", "starts jobs": "none now"}
+    assert rules({"enabled": "False", "started": "False"}) == {
+        "takes jobs": "none now",
+        "starts jobs": "none now",
+    }
     assert rules({"acl_user_enable": "True", "acl_users": "bob,carl", "acl_groups": "ml"}) == {
         "only for users": "bob, carl"
     }
-    assert rules({"queue_type": "Route", "route_destinations": "workq,gpu"}) == {"passes jobs on to": "workq, gpu"}
+    assert rules({"queue_type": "Route", "route_destinations": "workq,gpu"}) == {
+        "passes jobs on to": "workq, gpu"
+    }
     assert rules({"queue_type": "Execution", "enabled": "True", "started": "True"}) == {}
 
 
@@ -130,7 +153,8 @@ def test_torques_limits_are_its_own_and_in_text() -> None:
     query = asked(queue_rules_query(Dialect.TORQUE, "batch"))
     assert query.argv[-4:] == ("qstat", "-Q", "-f", "batch")
     text = (
-        b"Queue: batch\n    queue_type = Execution\n    max_user_run = 8\n    max_user_queuable = 20\n"
+        b"Queue: batch\n    queue_type = Execution\n    max_user_run = 8\n    max_user_queuable = "
+        b"20\n"
         b"    resources_max.walltime = 72:00:00\n    enabled = True\n    started = True\n\n"
     )
     assert query.parse(CommandResult(query.argv, 0, text, b"", 0.0)) == {
@@ -160,7 +184,9 @@ def test_why_a_waiting_job_is_where_it_is() -> None:
 
 def test_no_words_of_a_priority_look_like_points() -> None:
     # What begins with a number is shown with its share of a sum.
-    for words in priority({"Priority": "7", "eligible_time": "10:00:00", "run_count": "1"}).values():
+    for words in priority(
+        {"Priority": "7", "eligible_time": "10:00:00", "run_count": "1"}
+    ).values():
         assert not words[0].isdigit()
 
 
@@ -189,17 +215,27 @@ def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
         query.parse(CommandResult(query.argv, 0, b"Welcome!\n", b"", 0.0))
     rules = asked(queue_rules_query(Dialect.OPENPBS, "nosuch"))
     with pytest.raises(SchedulerRefused) as raised:
-        rules.parse(CommandResult(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0))
+        rules.parse(
+            CommandResult(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0)
+        )
     assert "command: qstat -Q -f nosuch" in str(raised.value)
 
 
-@given(st.sampled_from(list(Dialect)), st.binary(max_size=200), st.integers(0, 300), st.integers(0, 2))
-def test_what_was_cut_or_garbled_is_read_or_an_error(dialect: Dialect, noise: bytes, cut: int, status: int) -> None:
+@given(
+    st.sampled_from(list(Dialect)), st.binary(max_size=200), st.integers(0, 300), st.integers(0, 2)
+)
+def test_what_was_cut_or_garbled_is_read_or_an_error(
+    dialect: Dialect, noise: bytes, cut: int, status: int
+) -> None:
     query = queue_rules_query(dialect, "debug")
     if query is None:
         return
     token = token_of(query).encode() if dialect is Dialect.OPENPBS else b"\n    "
-    whole = b"Queue: debug" + b"".join(token + f"{name}={value}".encode() for name, value in _DEBUG.items()) + b"\n"
+    whole = (
+        b"Queue: debug"
+        + b"".join(token + f"{name}={value}".encode() for name, value in _DEBUG.items())
+        + b"\n"
+    )
     for stdout in (whole[:cut] + noise, whole[:cut] + b"\n", noise + whole):
         try:
             words = query.parse(CommandResult(query.argv, status, stdout, noise, 0.0))

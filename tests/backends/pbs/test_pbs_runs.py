@@ -32,7 +32,9 @@ def runs_of(stand_ins: StandIns, user: str | None) -> pa.Table:
     now = int(time.time())
     query = history.runs(user, 0, now, now)
     ended = subprocess.run(query.argv, capture_output=True, env=stand_ins.environment)
-    return query.parse(CommandResult(query.argv, ended.returncode, ended.stdout, ended.stderr, 0.1)).table
+    return query.parse(
+        CommandResult(query.argv, ended.returncode, ended.stdout, ended.stderr, 0.1)
+    ).table
 
 
 def test_one_s_own_runs_have_the_cpu_time_and_the_memory_of_resources_used(tmp_path: Path) -> None:
@@ -46,14 +48,22 @@ def test_one_s_own_runs_have_the_cpu_time_and_the_memory_of_resources_used(tmp_p
         8604 << 10,
         "accounting",
     )
-    assert (first["cpus"], first["elapsed_seconds"], first["run"], first["priority"]) == (4, 29, 1, 0)
+    assert (first["cpus"], first["elapsed_seconds"], first["run"], first["priority"]) == (
+        4,
+        29,
+        1,
+        0,
+    )
 
 
 def test_time_that_walltime_lacks_was_suspended() -> None:
     ran = {"Exit_status": "0", "resources_used.walltime": "00:00:02", "Resource_List.ncpus": "2"}
     ran |= {"stime": "Sat Nov 21 04:10:00 2026", "obittime": "Sat Nov 21 04:11:01 2026"}
     lost = ran | {"substate": "93", "Exit_status": "-20"}
-    lines = (dsv(job_id, ENDED_JOB | native) for job_id, native in (("1.s", ran), ("2.s", lost), ("3.s", {})))
+    lines = (
+        dsv(job_id, ENDED_JOB | native)
+        for job_id, native in (("1.s", ran), ("2.s", lost), ("3.s", {}))
+    )
     runs = parse_runs(answered(*lines), question=question(Want.ENDED), dialect=Dialect.OPENPBS)
     rows = {row["id"]: row["suspended_seconds"] for row in runs.table.to_pylist()}
     assert rows == {"1.s": 59, "2.s": None, "3.s": 0}

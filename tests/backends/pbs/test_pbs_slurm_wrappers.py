@@ -1,4 +1,6 @@
-"""What Slurm's commands by Torque's names printed on a real Slurm is read as squeue told it at the same moment."""
+"""What Slurm's commands by Torque's names printed on a real Slurm is read as squeue told it at the
+same moment.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ CLOCK = 1795264849
 
 def recorded(scene: str, name: str) -> CommandResult:
     """What one command left."""
-    said = {command["name"]: command for command in json.loads((PRINTED / scene / "commands.json").read_text("utf-8"))}
+    said = {
+        command["name"]: command
+        for command in json.loads((PRINTED / scene / "commands.json").read_text("utf-8"))
+    }
     out, err = (
         file.read_bytes() if file.is_file() else b""
         for file in (PRINTED / scene / f"{name}.out", PRINTED / scene / f"{name}.err")
@@ -38,7 +43,9 @@ def recorded(scene: str, name: str) -> CommandResult:
     return CommandResult(tuple(said[name]["argv"]), said[name]["exit"], out, err, 0.05)
 
 
-def listed(query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr: bytes = b"") -> Any:
+def listed(
+    query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr: bytes = b""
+) -> Any:
     """What is read from both lists, as the script on the login node prints them."""
     token = token_of(query.argv)
     assert token is not None
@@ -50,7 +57,9 @@ def listed(query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr
 def jobs_of(scene: str) -> dict[str, dict[str, Any]]:
     parsed = listed(WRAPPERS.queue.jobs(JobScope(ended=True)), *lists(scene))
     assert parsed.rejected == ()
-    return {row["id"]: row for row in table_to_json_rows(parsed.table, schema.public_names(schema.JOBS))}
+    return {
+        row["id"]: row for row in table_to_json_rows(parsed.table, schema.public_names(schema.JOBS))
+    }
 
 
 def squeue_rows(scene: str) -> dict[str, list[bytes]]:
@@ -94,7 +103,11 @@ def test_each_job_is_read_as_squeue_told_it(scene: str) -> None:
         if state in (b"PENDING", b"SPECIAL_EXIT"):
             is_held = reason.startswith(b"JobHeld") or reason == b"job requeued in held state"
             assert row["state"] == ("held" if is_held else "pending"), (job_id, reason)
-            assert (row["started_at"], row["node_list"], row["elapsed_seconds"]) == (None, None, None)
+            assert (row["started_at"], row["node_list"], row["elapsed_seconds"]) == (
+                None,
+                None,
+                None,
+            )
         else:
             assert row["started_at"] == moment(start)
             assert OURS[state] in (row["state"], "ended"), (job_id, state)
@@ -104,7 +117,13 @@ def test_how_a_job_ended_is_not_told_and_not_guessed() -> None:
     ended = [row for row in jobs_of("everyday").values() if row["native_state"] == "C"]
     assert len(ended) > 5
     assert {(row["exit_code"], row["exit_signal"]) for row in ended} == {(None, None)}
-    assert {row["state"] for row in ended} & {"completed", "failed", "cancelled", "running", "pending"} == set()
+    assert {row["state"] for row in ended} & {
+        "completed",
+        "failed",
+        "cancelled",
+        "running",
+        "pending",
+    } == set()
 
 
 def test_jobs_that_ended_are_not_in_the_queue() -> None:
@@ -161,7 +180,10 @@ def test_a_controller_that_is_down_is_slurm_s(name: str) -> None:
 
 def test_nodes_have_their_states_and_gpus() -> None:
     parsed = WRAPPERS.queue.nodes().parse(recorded("everyday", "pbsnodes-a"))
-    rows = {row["name"]: row for row in table_to_json_rows(parsed.table, schema.public_names(schema.NODES))}
+    rows = {
+        row["name"]: row
+        for row in table_to_json_rows(parsed.table, schema.public_names(schema.NODES))
+    }
     assert {name: row["state"] for name, row in rows.items()} == {
         "g1": "mixed",
         "g2": "drained",
@@ -228,7 +250,9 @@ def outcome_of(verb: Verb, name: str) -> tuple[bool | None, str]:
         (Verb.CANCEL, "qdel-ended", False, "already ended"),
     ],
 )
-def test_what_became_of_a_job_is_told_in_slurm_s_words(verb: Verb, name: str, done: bool, words: str) -> None:
+def test_what_became_of_a_job_is_told_in_slurm_s_words(
+    verb: Verb, name: str, done: bool, words: str
+) -> None:
     told, said = outcome_of(verb, name)
     assert told is done
     assert words in said
@@ -243,7 +267,9 @@ def test_a_qrerun_that_cannot_is_a_refusal_with_what_can() -> None:
 
 def test_commands_are_as_the_wrappers_take_them() -> None:
     def words(verb: Verb, *job_ids: str) -> list[tuple[str, ...]]:
-        return [command.argv[3:] for command in WRAPPERS.actions.commands(ActionRequest(verb, job_ids))]
+        return [
+            command.argv[3:] for command in WRAPPERS.actions.commands(ActionRequest(verb, job_ids))
+        ]
 
     assert words(Verb.HOLD, "12", "13") == [("qhold", "-h", "u", "12", "13")]
     assert words(Verb.RELEASE, "12", "13") == [("qrls", "12", "13")]
@@ -261,9 +287,16 @@ def test_a_task_which_qdel_would_take_for_its_array_is_refused(job_id: str) -> N
 
 @for_each(
     ("verb", "changes"),
-    [(Verb.SUSPEND, {}), (Verb.SIGNAL, {}), (Verb.ALTER, {"time": "2h"}), (Verb.ALTER, {"qos": "x"})],
+    [
+        (Verb.SUSPEND, {}),
+        (Verb.SIGNAL, {}),
+        (Verb.ALTER, {"time": "2h"}),
+        (Verb.ALTER, {"qos": "x"}),
+    ],
 )
-def test_what_there_is_no_command_for_is_refused_with_the_way_that_is_left(verb: Verb, changes: dict[str, str]) -> None:
+def test_what_there_is_no_command_for_is_refused_with_the_way_that_is_left(
+    verb: Verb, changes: dict[str, str]
+) -> None:
     with pytest.raises(UsageError) as refusal:
         WRAPPERS.actions.commands(ActionRequest(verb, ("12",), signal="USR1", changes=changes))
     assert "slurm" in refusal.value.next_step
@@ -272,7 +305,10 @@ def test_what_there_is_no_command_for_is_refused_with_the_way_that_is_left(verb:
 def test_what_the_backend_offers_is_what_there_is() -> None:
     assert WRAPPERS.actions.alterable == ()
     assert Capability.SUBMIT in WRAPPERS.capabilities
-    assert not {Capability.SIGNAL, Capability.SUSPEND, Capability.HISTORY, Capability.ALTER} & WRAPPERS.capabilities
+    assert (
+        not {Capability.SIGNAL, Capability.SUSPEND, Capability.HISTORY, Capability.ALTER}
+        & WRAPPERS.capabilities
+    )
 
 
 # -- submitting
@@ -313,9 +349,13 @@ def test_a_submission_has_no_mark_and_is_known_by_its_name() -> None:
 
 def test_what_qsub_s_shell_would_read_is_kept_from_it() -> None:
     submit = WRAPPERS.submit.submission(
-        Submission(b"#!/bin/sh\n", "train.sh", options=("-N", "$(id) x"), arguments=("a b", "$(id)"))
+        Submission(
+            b"#!/bin/sh\n", "train.sh", options=("-N", "$(id) x"), arguments=("a b", "$(id)")
+        )
     )
     assert "\\$\\(id\\)\\ x" in submit.command.argv
     assert submit.command.argv[-2:] == ("'a b'", "'$(id)'")
     with pytest.raises(UsageError):
-        WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh", options=("-W", "group_list=x';id;'")))
+        WRAPPERS.submit.submission(
+            Submission(b"#!/bin/sh\n", "train.sh", options=("-W", "group_list=x';id;'"))
+        )

@@ -42,13 +42,29 @@ QSUB_REFUSALS: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("-l", "select=1:foo=3"), 187, "qsub: Unknown resource: foo"),
     (("-l", "foo=3"), 187, "qsub: Unknown resource Resource_List.foo"),
     (("-l", "select=x:y"), 166, "qsub: Illegal attribute or resource value Resource_List.select"),
-    (("-l", "select=2:bigmem"), 166, "qsub: Illegal attribute or resource value Resource_List.select"),
+    (
+        ("-l", "select=2:bigmem"),
+        166,
+        "qsub: Illegal attribute or resource value Resource_List.select",
+    ),
     (("-l", "select=0"), 166, "qsub: Illegal attribute or resource value"),
     (("-l", "select=1:ncpus=abc"), 166, "qsub: Illegal attribute or resource value select.ncpus"),
-    (("-l", "walltime=abc"), 166, "qsub: Illegal attribute or resource value Resource_List.walltime"),
+    (
+        ("-l", "walltime=abc"),
+        166,
+        "qsub: Illegal attribute or resource value Resource_List.walltime",
+    ),
     (("-l", "place=foo"), 166, "qsub: Illegal attribute or resource value Resource_List.place"),
-    (("-l", "place=pack:scatter"), 166, "qsub: Illegal attribute or resource value Resource_List.place"),
-    (("-l", "place=scatter:excl:shared"), 166, "qsub: Illegal attribute or resource value Resource_List.place"),
+    (
+        ("-l", "place=pack:scatter"),
+        166,
+        "qsub: Illegal attribute or resource value Resource_List.place",
+    ),
+    (
+        ("-l", "place=scatter:excl:shared"),
+        166,
+        "qsub: Illegal attribute or resource value Resource_List.place",
+    ),
     (("-l", "place=group=nores"), 187, "qsub: Unknown resource Resource_List.place"),
     (("-W", "foo"), 2, "qsub: illegal -W value"),
     (("-W", "umask=x"), 2, "qsub: illegal -W value"),
@@ -67,8 +83,16 @@ OF_QUEUES: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("-q", "nosuch"), 170, "qsub: Unknown queue"),
     (("-q", "maint"), 173, "qsub: Queue is not enabled"),
     (("-q", "bobonly"), 159, "qsub: Unauthorized Request "),
-    (("-q", "debug", "-l", "walltime=10:00:00"), 188, "qsub: Job violates queue and/or server resource limits"),
-    (("-q", "debug", "-l", "select=1:ncpus=8"), 188, "qsub: Job violates queue and/or server resource limits"),
+    (
+        ("-q", "debug", "-l", "walltime=10:00:00"),
+        188,
+        "qsub: Job violates queue and/or server resource limits",
+    ),
+    (
+        ("-q", "debug", "-l", "select=1:ncpus=8"),
+        188,
+        "qsub: Job violates queue and/or server resource limits",
+    ),
 )
 
 
@@ -78,18 +102,28 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
 
 
 def run(stand_ins: StandIns, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(words, env=stand_ins.environment, stdin=subprocess.DEVNULL, capture_output=True)
+    return subprocess.run(
+        words, env=stand_ins.environment, stdin=subprocess.DEVNULL, capture_output=True
+    )
 
 
 def test_the_list_of_jobs_is_the_recorded_one_but_for_the_delimiter(stand_ins: StandIns) -> None:
     recorded = (SCENES / "everyday" / "jobs.dsv").read_bytes()
     assert run(stand_ins, "qstat", "-f", "-F", "dsv", "-D", "@@").stdout == recorded
-    assert run(stand_ins, "qstat", "-f", "-F", "dsv", "-D", "\x1eab").stdout == recorded.replace(b"@@", b"\x1eab")
+    assert run(stand_ins, "qstat", "-f", "-F", "dsv", "-D", "\x1eab").stdout == recorded.replace(
+        b"@@", b"\x1eab"
+    )
 
 
 @for_each(
     "words",
-    [("qstat",), ("qstat", "-a"), ("qstat", "-f", "-F", "json"), ("qstat", "-u", "alice", "-f"), ("pbsnodes", "-aSj")],
+    [
+        ("qstat",),
+        ("qstat", "-a"),
+        ("qstat", "-f", "-F", "json"),
+        ("qstat", "-u", "alice", "-f"),
+        ("pbsnodes", "-aSj"),
+    ],
     ids=" ".join,
 )
 def test_what_was_not_recorded_is_refused(stand_ins: StandIns, words: tuple[str, ...]) -> None:
@@ -105,18 +139,27 @@ def test_what_was_not_recorded_is_refused(stand_ins: StandIns, words: tuple[str,
         (
             ("qstat", "-f", "-F", "dsv", "17"),
             35,
-            b"qstat: 17.pbs01 Job has finished, use -x or -H to obtain historical job information\n",
+            b"qstat: 17.pbs01 Job has finished, use -x or -H to obtain historical job "
+            b"information\n",
         ),
         (("qdel", "99999"), 153, b"qdel: Unknown Job Id 99999\n"),
         (("qdel", "3"), 159, b"qdel: Unauthorized Request  3.pbs01\n"),
         (("qdel", "17.pbs01"), 35, b"qdel: Job has finished 17.pbs01\n"),
-        (("qdel", "12[1].pbs01"), 55, b"qdel: Request invalid for finished array subjob 12[1].pbs01\n"),
+        (
+            ("qdel", "12[1].pbs01"),
+            55,
+            b"qdel: Request invalid for finished array subjob 12[1].pbs01\n",
+        ),
         (("qdel", "12[999]"), 156, b"qdel: Invalid request 12[999].pbs01\n"),
         (("qdel", "12[5-7].pbs01"), 0, b""),
         (("qsig", "-s", "FOO", "2"), 165, b"qsig: Unknown/illegal signal name 2.pbs01\n"),
         (("qsig", "-s", "USR1", "4"), 168, b"qsig: Request invalid for state of job 4.pbs01\n"),
         (("qsig", "-s", "suspend", "23.pbs01"), 159, b"qsig: Unauthorized Request  23.pbs01\n"),
-        (("qsig", "-s", "USR1", "14[6]"), 168, b"qsig: Request invalid for state of job 14[6].pbs01\n"),
+        (
+            ("qsig", "-s", "USR1", "14[6]"),
+            168,
+            b"qsig: Request invalid for state of job 14[6].pbs01\n",
+        ),
         (("qsig", "-s", "USR1", "14[3-8]"), 0, b""),
         (("qsig", "-s", "USR1", "14[]"), 0, b""),
         (("qsig", "-s", "USR1", "14[99]"), 153, b"qsig: Unknown Job Id 14[99].pbs01\n"),
@@ -126,7 +169,11 @@ def test_what_was_not_recorded_is_refused(stand_ins: StandIns, words: tuple[str,
         (("qhold", "14[6-8]"), 156, b"qhold: Invalid request 14[6-8].pbs01\n"),
         (("qhold", "14[]"), 0, b""),
         (("qrls", "14[6]"), 156, b"qrls: Invalid request 14[6].pbs01\n"),
-        (("qalter", "-l", "walltime=1:0:0", "14[6]"), 156, b"qalter: Invalid request 14[6].pbs01\n"),
+        (
+            ("qalter", "-l", "walltime=1:0:0", "14[6]"),
+            156,
+            b"qalter: Invalid request 14[6].pbs01\n",
+        ),
         (("qalter", "-Wmax_run_subjobs=2", "14[6]"), 156, b"qalter: Invalid request 14[6].pbs01\n"),
         (("qmove", "debug", "14[6]"), 156, b"qmove: Invalid request 14[6].pbs01\n"),
         (("qdel", "12[1,3]"), 1, b"qdel: illegally formed job identifier: 12[1,3]\n"),
@@ -181,9 +228,21 @@ def test_qsub_refuses_a_name_that_is_too_long(stand_ins: StandIns, tmp_path: Pat
 @for_each(
     ("directives", "words", "said"),
     [
-        ("#PBS -r n", ("-J", "1-3"), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -r n \n"),
-        ("#PBS -J 1-3 -r n", (), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -J 1-3 -r n \n"),
-        ("#PBS -J 1-3", ("-r", "n"), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -J 1-3 \n"),
+        (
+            "#PBS -r n",
+            ("-J", "1-3"),
+            "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -r n \n",
+        ),
+        (
+            "#PBS -J 1-3 -r n",
+            (),
+            "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -J 1-3 -r n \n",
+        ),
+        (
+            "#PBS -J 1-3",
+            ("-r", "n"),
+            "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -J 1-3 \n",
+        ),
         ("#PBS -Z foo", (), "qsub: invalid option -- 'Z'\nqsub: directive error: -Z foo \n"),
         ("#PBS nonsense", (), "qsub: directive error: nonsense \n"),
         ('#PBS -N "a', (), "qsub: unmatched \n"),

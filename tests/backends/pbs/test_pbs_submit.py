@@ -1,4 +1,6 @@
-"""What qsub is given for a script, first or once more, and what its answers mean, as OpenPBS 23.06 printed them."""
+"""What qsub is given for a script, first or once more, and what its answers mean, as OpenPBS 23.06
+printed them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,19 @@ from hpcdash.transport.base import CommandResult
 from tests.support.job_rows import table_of
 from tests.support.records import for_each
 
-OPENPBS, TEXT, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
+OPENPBS, TEXT, TORQUE, WRAPPERS = (
+    Dialect.OPENPBS,
+    Dialect.PBS_TEXT,
+    Dialect.TORQUE,
+    Dialect.SLURM_WRAPPERS,
+)
 MARK = "hpcdash:0123456789"
 MARKED = f"HPCDASH_MARK={MARK}"
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "pbs"
-LIVE_LOG = "its output stays on the execution host until it ends; with -k oed it is read while the job runs"
+LIVE_LOG = (
+    "its output stays on the execution host until it ends; with -k oed it is read while "
+    "the job runs"
+)
 USAGE = b"""usage: qsub [-a date_time] [-A account_string] [-c interval]
 \t[-C directive_prefix] [-e path] [-f ] [-h ] [-I [-X]] [-j oe|eo] [-J X-Y[:Z]]
        qsub --version
@@ -39,7 +49,9 @@ def text(*directives: str) -> bytes:
     return "\n".join(("#!/bin/bash", *directives, "sleep 1", "")).encode()
 
 
-def handed(*options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any) -> SubmitCommand:
+def handed(
+    *options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any
+) -> SubmitCommand:
     wanted = {"name": "train.sh", "mark": MARK, "script": script or text(), **wanted}
     return submission(dialect, Submission(options=options, **wanted))
 
@@ -70,13 +82,21 @@ def test_a_script_comes_on_stdin_with_a_name_and_our_mark() -> None:
 
 
 def test_qsub_runs_without_a_time_zone_or_locale_of_ours() -> None:
-    """-a is a time in the zone of who runs it, PBS_O_TZ is sent with the job, and with -V LC_ALL would be."""
-    assert not any(word.startswith(("TZ=", "LC_ALL=")) for word in handed("-a", "1130").command.argv)
+    """-a is a time in the zone of who runs it, PBS_O_TZ is sent with the job, and with -V LC_ALL
+    would be.
+    """
+    assert not any(
+        word.startswith(("TZ=", "LC_ALL=")) for word in handed("-a", "1130").command.argv
+    )
 
 
 def test_only_openpbs_is_kept_from_leaving_a_process_behind() -> None:
     """Torque's -f is another option."""
-    assert [dialect for dialect in (OPENPBS, TEXT, TORQUE) if "-f" in handed(dialect=dialect).command.argv] == [OPENPBS]
+    assert [
+        dialect
+        for dialect in (OPENPBS, TEXT, TORQUE)
+        if "-f" in handed(dialect=dialect).command.argv
+    ] == [OPENPBS]
 
 
 def test_options_are_handed_on_as_they_were_given() -> None:
@@ -144,7 +164,10 @@ def test_variables_given_take_the_place_of_the_script_s_as_qsub_has_it() -> None
 
 
 def test_torque_adds_variables_up() -> None:
-    assert words(handed("-v", "C=3", script=text("#PBS -v A=1"), dialect=TORQUE)) == ["-v", f"{MARKED},A=1,C=3"]
+    assert words(handed("-v", "C=3", script=text("#PBS -v A=1"), dialect=TORQUE)) == [
+        "-v",
+        f"{MARKED},A=1,C=3",
+    ]
 
 
 def test_where_a_quote_is_open_there_is_no_mark_and_that_is_said() -> None:
@@ -176,7 +199,9 @@ def test_an_array_is_a_range_as_pbs_has_them(array: str, spoken: str) -> None:
 
 
 def test_tasks_that_are_no_range_are_refused_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match=r"1-3,7 is not\nSubmit these one after the other: 1-3, 7") as refused:
+    with pytest.raises(
+        UsageError, match=r"1-3,7 is not\nSubmit these one after the other: 1-3, 7"
+    ) as refused:
         handed(array="1-3,7")
     assert "a range of tasks at a time" in refused.value.message
 
@@ -210,7 +235,12 @@ def test_an_array_that_may_not_be_rerun_is_refused_before_pbs_refuses_it(
 
 
 def test_an_option_over_the_script_s_makes_its_array_rerunable() -> None:
-    assert words(handed("-r", "y", script=text("#PBS -r n"), array="1-3")) == ["-r", "y", "-J", "1-3"]
+    assert words(handed("-r", "y", script=text("#PBS -r n"), array="1-3")) == [
+        "-r",
+        "y",
+        "-J",
+        "1-3",
+    ]
     assert words(handed("-r", "n", array="1-3", dialect=TORQUE)) == ["-r", "n", "-t", "1-3"]
 
 
@@ -234,7 +264,10 @@ def test_what_it_waits_for_already_stays() -> None:
 
 
 def test_torque_waits_for_arrays_in_words_of_their_own() -> None:
-    assert words(handed(after=("12", "14[]"), dialect=TORQUE)) == ["-W", "depend=afterany:12,afteranyarray:14[]"]
+    assert words(handed(after=("12", "14[]"), dialect=TORQUE)) == [
+        "-W",
+        "depend=afterany:12,afteranyarray:14[]",
+    ]
 
 
 @for_each("after", ["12[3].pbs01", "12_3", "x", "12,umask=0", "12 -W x"])
@@ -267,7 +300,9 @@ def test_a_job_may_be_held_and_is_once() -> None:
         (("--", "/bin/sleep", "1"), ()),
     ],
 )
-def test_what_would_wait_or_talk_or_is_no_option_is_refused(options: tuple[str, ...], script: tuple[str, ...]) -> None:
+def test_what_would_wait_or_talk_or_is_no_option_is_refused(
+    options: tuple[str, ...], script: tuple[str, ...]
+) -> None:
     with pytest.raises(UsageError):
         handed(*options, script=text(*script))
 
@@ -292,7 +327,12 @@ def test_a_script_after_a_command_is_no_directive() -> None:
 
 @for_each(
     ("options", "script", "is_told"),
-    [((), (), True), (("-k", "oed"), (), False), ((), ("#PBS -k oed",), False), (("-koe",), ("#PBS -k oed",), True)],
+    [
+        ((), (), True),
+        (("-k", "oed"), (), False),
+        ((), ("#PBS -k oed",), False),
+        (("-koe",), ("#PBS -k oed",), True),
+    ],
 )
 def test_how_to_read_the_log_while_it_runs_is_told(
     options: tuple[str, ...], script: tuple[str, ...], is_told: bool
@@ -321,7 +361,8 @@ def test_the_new_job_s_id_is_all_that_qsub_prints(job_id: str) -> None:
 
 def test_a_site_s_words_before_the_id_are_no_id() -> None:
     printed = (
-        b"Project: 42.5 h left\nYour job will be charged to 7.x of y\n3\n\n5.pbs01 is soon\n  138.pbs01  \nThanks!\n"
+        b"Project: 42.5 h left\nYour job will be charged to 7.x of y\n3\n\n5.pbs01 is "
+        b"soon\n  138.pbs01  \nThanks!\n"
     )
     assert outcome(answered(printed)).words == "job 138.pbs01"
 
@@ -342,9 +383,11 @@ def test_without_an_id_it_is_not_known_and_looked_for() -> None:
     [
         (170, b"qsub: Unknown queue\n", "Unknown queue"),
         (188, b"qsub: Job violates queue\n", "Job violates queue"),
-        (38, b"qsub: would exceed queue generic's per-user limit\n", "would exceed queue generic's per-user limit"),
+        (38, b"qsub: would exceed queue generic's per-user limit\n", "would exceed queue generic's "
+                                                                     "per-user limit"),
         (2, b"qsub: illegal -J value\n" + USAGE, "illegal -J value"),
-        (1, b"qsub: invalid option -- 'Z'\nqsub: directive error: -Z\n", "invalid option -- 'Z'; directive error: -Z"),
+        (1, b"qsub: invalid option -- 'Z'\nqsub: directive error: -Z\n", "invalid option -- 'Z'; "
+                                                                         "directive error: -Z"),
         (162, b"Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)\n",
          "Connection refused; cannot connect to server pbs01 (errno=15010)"),
         (32, b"qsub: no budget left\nask your PI\n", "no budget left; ask your PI"),
@@ -382,8 +425,15 @@ def test_where_the_connection_broke_the_job_may_be_there(status: int, stderr: by
     assert outcome(answered(status=status, stderr=stderr)).done is None
 
 
-@given(st.integers(0, 255), st.binary(max_size=80), st.binary(max_size=80), st.sampled_from(list(Dialect)))
-def test_no_answer_breaks_the_reader(status: int, stdout: bytes, stderr: bytes, dialect: Dialect) -> None:
+@given(
+    st.integers(0, 255),
+    st.binary(max_size=80),
+    st.binary(max_size=80),
+    st.sampled_from(list(Dialect)),
+)
+def test_no_answer_breaks_the_reader(
+    status: int, stdout: bytes, stderr: bytes, dialect: Dialect
+) -> None:
     [found] = handed(dialect=dialect).command.read(answered(stdout, status=status, stderr=stderr))
     assert found.job_id == "train.sh"
     assert found.done is not True or found.words.startswith("job ")
@@ -393,9 +443,30 @@ def test_no_answer_breaks_the_reader(status: int, stdout: bytes, stderr: bytes, 
 
 
 def test_slurm_s_wrapper_gets_a_file_of_its_own_and_a_name_and_no_mark() -> None:
-    found = handed("-l", "nodes=1", array="1,3", after=("12",), held=True, dialect=WRAPPERS, arguments=("a b", "$(x)"))
+    found = handed(
+        "-l",
+        "nodes=1",
+        array="1,3",
+        after=("12",),
+        held=True,
+        dialect=WRAPPERS,
+        arguments=("a b", "$(x)"),
+    )
     assert found.command.argv == (
-        *("sh", "-c", 'cat | "$@"', "sh", "qsub", "-l", "nodes=1", "-t", "1,3", "-W", "depend=afterany:12", "-h"),
+        *(
+            "sh",
+            "-c",
+            'cat | "$@"',
+            "sh",
+            "qsub",
+            "-l",
+            "nodes=1",
+            "-t",
+            "1,3",
+            "-W",
+            "depend=afterany:12",
+            "-h",
+        ),
         *("-N", "train.sh", "/dev/stdin", "'a b'", "'$(x)'"),
     )
     assert (found.mark, found.job_name) == ("", "train.sh")
@@ -434,7 +505,9 @@ def test_slurm_s_wrapper_makes_no_job_again() -> None:
 # -- once more
 
 HOME, WORK = "/home/alice", "/home/alice/work"
-VARIABLES = f"PBS_O_HOME={HOME},PBS_O_LANG=C.UTF-8,PBS_O_WORKDIR={WORK},PBS_O_QUEUE=route,PBS_O_HOST=login1"
+VARIABLES = (
+    f"PBS_O_HOME={HOME},PBS_O_LANG=C.UTF-8,PBS_O_WORKDIR={WORK},PBS_O_QUEUE=route,PBS_O_HOST=login1"
+)
 RECORD = {
     "Job_Name": "sim",
     "queue": "workq",
@@ -456,10 +529,23 @@ RECORD = {
     "Variable_List": VARIABLES,
     "Submit_arguments": "-l select=2:ncpus=2:mem=1gb -l place=scatter sim.sh",
 }
-PLAIN = ["-N", "sim", "-q", "route", "-l", "place=scatter", "-l", "select=2:ncpus=2:mem=1gb", "-l", "walltime=01:00:00"]
+PLAIN = [
+    "-N",
+    "sim",
+    "-q",
+    "route",
+    "-l",
+    "place=scatter",
+    "-l",
+    "select=2:ncpus=2:mem=1gb",
+    "-l",
+    "walltime=01:00:00",
+]
 
 
-def detail(native: Mapping[str, str], job_id: str = "9.pbs01", base: Mapping[str, str] = RECORD) -> JobDetail:
+def detail(
+    native: Mapping[str, str], job_id: str = "9.pbs01", base: Mapping[str, str] = RECORD
+) -> JobDetail:
     task = task_of(job_id)
     row = {
         "id": job_id,
@@ -484,7 +570,9 @@ def again(
     dialect: Dialect = OPENPBS,
 ) -> SubmitCommand:
     wanted = None if tasks is None else parse_tasks(tasks)
-    return resubmission(dialect, detail(native or {}, job_id), {}, script(*directives), wanted, MARK)
+    return resubmission(
+        dialect, detail(native or {}, job_id), {}, script(*directives), wanted, MARK
+    )
 
 
 def options(found: SubmitCommand) -> list[str]:
@@ -510,14 +598,22 @@ def test_the_folder_is_one_word_whatever_is_in_its_name(tmp_path: Path) -> None:
     argv[argv.index("qsub") :] = ["pwd"]
     done = subprocess.run(argv, capture_output=True, check=True)
     assert done.stdout.decode().strip() == str(folder)
-    missing = subprocess.run([*argv[:4], str(tmp_path / "no"), "true"], capture_output=True, check=False)
+    missing = subprocess.run(
+        [*argv[:4], str(tmp_path / "no"), "true"], capture_output=True, check=False
+    )
     assert missing.returncode != 0
 
 
 def test_sums_over_chunks_are_not_said_beside_them_and_other_resources_are() -> None:
     """qsub refuses -l ncpus beside -l select."""
     found = options(
-        again({"Resource_List.matlab": "1", "Resource_List.filesystems": "home:eagle", "Resource_List.ngpus": "2"})
+        again(
+            {
+                "Resource_List.matlab": "1",
+                "Resource_List.filesystems": "home:eagle",
+                "Resource_List.ngpus": "2",
+            }
+        )
     )
     assert [word.partition("=")[0] for word in found if "=" in word] == [
         *("place", "select", "walltime", "matlab", "filesystems", "HPCDASH_MARK"),
@@ -530,7 +626,10 @@ def test_of_nodes_the_select_that_pbs_made_of_them_is_not_said() -> None:
         "Resource_List.select": "2:ncpus=4:mpiprocs=4",
         "Resource_List.mpiprocs": "8",
     }
-    assert [word for word in options(again(native)) if "=" in word][:2] == ["walltime=01:00:00", "nodes=2:ppn=4"]
+    assert [word for word in options(again(native)) if "=" in word][:2] == [
+        "walltime=01:00:00",
+        "nodes=2:ppn=4",
+    ]
 
 
 def test_what_was_chosen_is_chosen_again() -> None:
@@ -549,7 +648,9 @@ def test_what_was_chosen_is_chosen_again() -> None:
     }
     found = options(again(native))
     pairs = dict(zip(found[::2], found[1::2], strict=True))
-    assert {letter: pairs[letter] for letter in pairs if letter not in ("-N", "-q", "-l", "-v")} == {
+    assert {
+        letter: pairs[letter] for letter in pairs if letter not in ("-N", "-q", "-l", "-v")
+    } == {
         "-A": "proj42",
         "-P": "big project",
         "-p": "-5",
@@ -566,7 +667,10 @@ def test_what_was_chosen_is_chosen_again() -> None:
 
 def test_what_was_meant_for_then_is_left_out_and_that_is_said() -> None:
     found = again(
-        {"depend": "afterok:8.pbs01@pbs01,beforeany:11.pbs01@pbs01", "Execution_Time": "Sat Nov 21 04:01:41 2026"}
+        {
+            "depend": "afterok:8.pbs01@pbs01,beforeany:11.pbs01@pbs01",
+            "Execution_Time": "Sat Nov 21 04:01:41 2026",
+        }
     )
     assert options(found) == [*PLAIN, "-v", MARKED]
     assert "left out, since they no longer apply: its dependency, its start time" in found.notes
@@ -575,12 +679,22 @@ def test_what_was_meant_for_then_is_left_out_and_that_is_said() -> None:
 
 def test_variables_go_along_without_pbs_s_own_and_an_earlier_mark() -> None:
     variables = f"{VARIABLES},A=1,HPCDASH_MARK=hpcdash:old,B=x\\,y,EMPTY=,SPACE=a b"
-    assert options(again({"Variable_List": variables}))[-2:] == ["-v", f"{MARKED},A=1,B=x\\,y,EMPTY=,SPACE=a b"]
+    assert options(again({"Variable_List": variables}))[-2:] == [
+        "-v",
+        f"{MARKED},A=1,B=x\\,y,EMPTY=,SPACE=a b",
+    ]
 
 
 def test_variables_that_qsub_would_change_are_named() -> None:
-    """qsub takes quotes away and doubles backslashes; a newline is shown with one, an escape as ^[."""
-    found = again({"Variable_List": f'{VARIABLES},Q=say \\"hi\\",NL=x\\ny,BS=x\\\\y,ESC=^[[31m,BAD=\ufffd,OK=5^2é'})
+    """qsub takes quotes away and doubles backslashes; a newline is shown with one, an escape as
+    ^[.
+    """
+    found = again(
+        {
+            "Variable_List": f"{VARIABLES},Q=say "
+            f'\\"hi\\",NL=x\\ny,BS=x\\\\y,ESC=^[[31m,BAD=\ufffd,OK=5^2é'
+        }
+    )
     assert options(found)[-1] == f"{MARKED},OK=5^2é"
     assert any(note.endswith("left out: Q, NL, BS, ESC, BAD") for note in found.notes)
 
@@ -650,7 +764,9 @@ def test_an_array_is_made_again_with_its_limit_and_default_paths_are_no_choice()
     assert found.command.job_ids == ("9[].pbs01",)
 
 
-@for_each(("tasks", "spoken"), [("3", "3-4:2"), ("3,7", "3-7:4"), ("2-5", "2-5"), ("0-20:5", "0-20:5")])
+@for_each(
+    ("tasks", "spoken"), [("3", "3-4:2"), ("3,7", "3-7:4"), ("2-5", "2-5"), ("0-20:5", "0-20:5")]
+)
 def test_some_tasks_are_a_range_of_them(tasks: str, spoken: str) -> None:
     found = again({"Output_Path": f"login1:{WORK}/sim.o9.2"}, job_id="9[2].pbs01", tasks=tasks)
     assert options(found)[-4:] == ["-J", spoken, "-v", MARKED]
@@ -691,7 +807,10 @@ def test_torque_s_record_names_tasks_and_has_no_select() -> None:
 @for_each(
     ("native", "words"),
     [
-        ({"executable": "<jsdl-hpcpa:Executable>/bin/sleep</jsdl-hpcpa:Executable>"}, "runs a command"),
+        (
+            {"executable": "<jsdl-hpcpa:Executable>/bin/sleep</jsdl-hpcpa:Executable>"},
+            "runs a command",
+        ),
         ({"interactive": "45123"}, "interactive"),
         ({"interactive": "True"}, "interactive"),
     ],
@@ -714,7 +833,9 @@ def recorded_jobs() -> list[tuple[str, dict[str, str]]]:
             head, *fields = line.split("@@")
             if head.startswith("Job Id: "):
                 pairs = [field.partition("=") for field in fields]
-                found.append((head.removeprefix("Job Id: "), {name: value for name, _, value in pairs}))
+                found.append(
+                    (head.removeprefix("Job Id: "), {name: value for name, _, value in pairs})
+                )
     return found
 
 
@@ -734,7 +855,9 @@ def test_every_recorded_job_is_made_again_or_refused_in_words() -> None:
     assert made > 100
 
 
-ATTRIBUTES = sorted([*RECORD, "depend", "umask", "array_indices_submitted", "max_run_subjobs", "interactive"])
+ATTRIBUTES = sorted(
+    [*RECORD, "depend", "umask", "array_indices_submitted", "max_run_subjobs", "interactive"]
+)
 
 
 @given(st.dictionaries(st.sampled_from(ATTRIBUTES), st.text(max_size=20)))
@@ -752,7 +875,9 @@ def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
         ("--partition=gpu", "--partition=gpu is not an option of qsub", "one dash"),
     ],
 )
-def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(word: str, said: str, next_step: str) -> None:
+def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(
+    word: str, said: str, next_step: str
+) -> None:
     with pytest.raises(UsageError, match=said) as refused:
         submission(Dialect.OPENPBS, Submission(b"#!/bin/sh\ntrue\n", "job.sh", (word,)))
     assert next_step in refused.value.next_step
@@ -762,7 +887,9 @@ def test_a_job_that_is_made_again_may_have_more_time_and_memory() -> None:
     limits = NewLimits(time_seconds=30 * 3600, memory_bytes=3 << 30)
 
     def limited(native: Mapping[str, str] | None = None) -> list[str]:
-        return options(resubmission(OPENPBS, detail(native or {}), {}, script(), None, MARK, limits))
+        return options(
+            resubmission(OPENPBS, detail(native or {}), {}, script(), None, MARK, limits)
+        )
 
     assert "walltime=30:00:00" in limited()
     assert "select=2:ncpus=2:mem=1572864kb" in limited()

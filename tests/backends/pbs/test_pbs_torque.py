@@ -1,4 +1,6 @@
-"""A Torque 6.1 that is made up from its formats' definition is read, and acted on, as a person expects of it."""
+"""A Torque 6.1 that is made up from its formats' definition is read, and acted on, as a person
+expects of it.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,11 @@ def test_what_is_kept_is_what_the_definition_writes() -> None:
 def test_torque_is_known_by_the_version_it_tells_on_stderr(site: TorqueSite) -> None:
     probe = ask(site, BACKEND.probe.query())
     assert (probe.dialect, probe.version, probe.user) == ("torque", "Torque 6.1.3", "maya")
-    assert (probe.cluster, probe.controller_answers, probe.clock_epoch_seconds) == (SERVER_NAME, True, CLOCK)
+    assert (probe.cluster, probe.controller_answers, probe.clock_epoch_seconds) == (
+        SERVER_NAME,
+        True,
+        CLOCK,
+    )
     torque = BACKEND.for_probe(probe)
     assert torque.title == "Torque"
     assert Capability.SIGNAL in torque.capabilities
@@ -143,7 +149,12 @@ def test_an_exit_status_is_a_code_or_a_signal_or_not_the_job_s_own(
 def test_a_running_job_on_two_nodes_has_all_its_columns(jobs: dict[str, dict[str, Any]]) -> None:
     row = jobs["train-resnet"]
     assert (row["id"], row["array_id"], row["array_task"]) == (f"1042.{SERVER_NAME}", None, None)
-    assert (row["user"], row["account"], row["queue"], row["qos"]) == ("maya", "physics", "gpu", None)
+    assert (row["user"], row["account"], row["queue"], row["qos"]) == (
+        "maya",
+        "physics",
+        "gpu",
+        None,
+    )
     # nodes=g01:ppn=4:gpus=1+g02:ppn=1:gpus=1
     assert (row["nodes"], row["cpus"], row["gpus"]) == (2, 5, 2)
     assert row["memory_bytes"] == 64 * GIBIBYTE
@@ -212,8 +223,12 @@ def test_without_the_ended_there_is_none_that_ended(site: TorqueSite) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["1044", f"1044.{SERVER_NAME}"])
-def test_a_job_is_found_by_its_id_with_and_without_its_server(site: TorqueSite, job_id: str) -> None:
-    assert ask(site, TORQUE.queue.jobs(JobScope(job_ids=(job_id,)))).table["name"].to_pylist() == ["held-by-me"]
+def test_a_job_is_found_by_its_id_with_and_without_its_server(
+    site: TorqueSite, job_id: str
+) -> None:
+    assert ask(site, TORQUE.queue.jobs(JobScope(job_ids=(job_id,)))).table["name"].to_pylist() == [
+        "held-by-me"
+    ]
 
 
 def test_the_history_is_what_the_server_still_shows_as_complete(site: TorqueSite) -> None:
@@ -262,7 +277,9 @@ def test_the_page_of_a_job_has_everything_and_its_log_paths(site: TorqueSite) ->
 def test_a_job_whose_streams_are_joined_has_one_log(site: TorqueSite) -> None:
     job_id = f"1052.{SERVER_NAME}"
     row = ask(site, TORQUE.queue.jobs(JobScope(job_ids=(job_id,)))).table
-    files = TORQUE.logs.files(TORQUE.detail.join(row, ask(site, TORQUE.detail.native(job_id))), None)
+    files = TORQUE.logs.files(
+        TORQUE.detail.join(row, ask(site, TORQUE.detail.native(job_id))), None
+    )
     assert files.stderr is None
 
 
@@ -272,7 +289,9 @@ def test_a_job_nobody_knows_is_said_so(site: TorqueSite) -> None:
 
 
 def test_usage_is_what_torque_counted(site: TorqueSite) -> None:
-    row = ask(site, TORQUE.queue.jobs(JobScope(job_ids=(f"1043[2].{SERVER_NAME}",)))).table.to_pylist()[0]
+    row = ask(
+        site, TORQUE.queue.jobs(JobScope(job_ids=(f"1043[2].{SERVER_NAME}",)))
+    ).table.to_pylist()[0]
     query = TORQUE.detail.usage(row)
     assert query is not None
     usage = ask(site, query)
@@ -310,7 +329,9 @@ def test_a_node_has_its_processors_gpus_memory_and_load(nodes: dict[str, dict[st
     assert (row["load"], row["jobs"], row["features"]) == (3.91, 1, ["gpu", "v100"])
 
 
-def test_slots_are_counted_in_old_and_new_ways_of_writing_them(nodes: dict[str, dict[str, Any]]) -> None:
+def test_slots_are_counted_in_old_and_new_ways_of_writing_them(
+    nodes: dict[str, dict[str, Any]],
+) -> None:
     assert (nodes["n02"]["cpus_used"], nodes["n02"]["jobs"]) == (8, 3)
     assert (nodes["n07"]["cpus_used"], nodes["n07"]["jobs"]) == (2, 1)
 
@@ -321,7 +342,9 @@ def test_a_note_is_the_reason_with_its_commas_and_signs(nodes: dict[str, dict[st
     assert nodes["n04"]["reason"] is None
 
 
-def test_queues_tell_who_is_open_who_is_default_and_how_long(queues: dict[str, dict[str, Any]]) -> None:
+def test_queues_tell_who_is_open_who_is_default_and_how_long(
+    queues: dict[str, dict[str, Any]],
+) -> None:
     assert {name: row["available"] for name, row in queues.items()} == {
         "batch": True,
         "gpu": True,
@@ -338,11 +361,15 @@ def test_queues_tell_who_is_open_who_is_default_and_how_long(queues: dict[str, d
 # -- acting
 
 
-def acted(site: TorqueSite, request: ActionRequest) -> tuple[list[list[str]], dict[str, bool | None]]:
+def acted(
+    site: TorqueSite, request: ActionRequest
+) -> tuple[list[list[str]], dict[str, bool | None]]:
     """The calls that an action makes, and what it tells of each job."""
     outcomes: dict[str, bool | None] = {}
     for command in TORQUE.actions.commands(request):
-        outcomes.update((outcome.job_id, outcome.done) for outcome in command.read(site.act(command)))
+        outcomes.update(
+            (outcome.job_id, outcome.done) for outcome in command.read(site.act(command))
+        )
     return [words for words, _ in site.called], outcomes
 
 
@@ -399,7 +426,12 @@ def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: Torqu
     assert program == "qsub"
     assert more["stdin"] == "#!/bin/sh\n#PBS -l nodes=1:ppn=2\necho $1\n"
     given = dict(zip(words, [*words[1:], ""], strict=True))
-    assert (given["-q"], given["-t"], given["-F"], given["-N"]) == ("gpu", "1-4%2", "--lr 0.1", "train.sh")
+    assert (given["-q"], given["-t"], given["-F"], given["-N"]) == (
+        "gpu",
+        "1-4%2",
+        "--lr 0.1",
+        "train.sh",
+    )
     assert given["-W"] == f"depend=afterany:1042.{SERVER_NAME}"
     assert "-h" in words
     assert given["-v"] == "HPCDASH_MARK=hpcdash:77aa"

@@ -7,11 +7,26 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.job_detail import Usage
-from hpcdash.backends.pbs.detail import NOTHING_NOTE, RUNNING_NOTE, SPREAD_NOTE, parse_usage, usage_query
+from hpcdash.backends.pbs.detail import (
+    NOTHING_NOTE,
+    RUNNING_NOTE,
+    SPREAD_NOTE,
+    parse_usage,
+    usage_query,
+)
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.errors import NoSuchJob
-from tests.support.pbs.job_text import ARRAY, ENDED_JOB, JOB, WAITING_JOB, answered, dsv, parsed, question
+from tests.support.pbs.job_text import (
+    ARRAY,
+    ENDED_JOB,
+    JOB,
+    WAITING_JOB,
+    answered,
+    dsv,
+    parsed,
+    question,
+)
 
 USED = {
     "resources_used.cpupercent": "380",
@@ -30,7 +45,9 @@ def first_row(attributes: dict[str, str], job_id: str = "12.pbs01") -> dict[str,
 
 def used(attributes: dict[str, str]) -> Usage:
     asked = question(Want.WHOLE, Dialect.OPENPBS, "12")
-    return parse_usage(answered(dsv("12.pbs01", attributes)), question=asked, row=first_row(attributes))
+    return parse_usage(
+        answered(dsv("12.pbs01", attributes)), question=asked, row=first_row(attributes)
+    )
 
 
 def test_what_a_running_job_used_is_as_old_as_its_sample() -> None:
@@ -53,11 +70,17 @@ def test_what_an_ended_job_used_is_the_whole_of_it() -> None:
 
 def test_memory_is_that_of_a_node_where_a_job_has_several() -> None:
     found = used(ENDED_JOB | USED | {"exec_host": "cn01/0*2+cn02/0*2", "Resource_List.mem": "4gb"})
-    assert (found.memory_peak_bytes, found.memory_asked_bytes, found.note) == (1 << 30, 2 << 30, SPREAD_NOTE)
+    assert (found.memory_peak_bytes, found.memory_asked_bytes, found.note) == (
+        1 << 30,
+        2 << 30,
+        SPREAD_NOTE,
+    )
 
 
 def test_a_job_nothing_was_measured_of_has_used_nothing_known() -> None:
-    without = {key: value for key, value in ENDED_JOB.items() if not key.startswith("resources_used")}
+    without = {
+        key: value for key, value in ENDED_JOB.items() if not key.startswith("resources_used")
+    }
     found = used(without)
     assert (found.cpu_seconds, found.memory_peak_bytes, found.note) == (None, None, NOTHING_NOTE)
 

@@ -18,7 +18,9 @@ GIB = 1 << 30
 def column(*texts: str | None) -> pa.ChunkedArray:
     """The texts in two chunks, as a column of a table may be."""
     half = len(texts) // 2
-    return pa.chunked_array([pa.array(texts[:half], pa.string()), pa.array(texts[half:], pa.string())])
+    return pa.chunked_array(
+        [pa.array(texts[:half], pa.string()), pa.array(texts[half:], pa.string())]
+    )
 
 
 @for_each(
@@ -77,7 +79,16 @@ def test_sizes(text: str, size: int | None) -> None:
 
 
 def test_instants_are_ctime_s_or_epoch_seconds_and_in_utc() -> None:
-    texts = ("Sat Nov 21 04:01:41 2026", "Sun Nov  1 04:01:41 2026", "1795233958", None, "0", "-5", "soon", "")
+    texts = (
+        "Sat Nov 21 04:01:41 2026",
+        "Sun Nov  1 04:01:41 2026",
+        "1795233958",
+        None,
+        "0",
+        "-5",
+        "soon",
+        "",
+    )
     read = values.instants(column(*texts))
     assert read.type == schema.TIME
     assert read.to_pylist() == [
@@ -96,11 +107,22 @@ def test_whole_numbers_may_be_negative() -> None:
 
 
 def test_words_are_of_the_schema_s_type() -> None:
-    assert values.words(column("gpu", None, "gpu")).cast(schema.WORD).to_pylist() == ["gpu", None, "gpu"]
+    assert values.words(column("gpu", None, "gpu")).cast(schema.WORD).to_pylist() == [
+        "gpu",
+        None,
+        "gpu",
+    ]
 
 
 def test_hosts_are_named_once_and_written_short() -> None:
-    hosts = column("cn01/0*4", "cn01/0*4+cn02/1", "n1/0+n1/1+n2/0", "c0/0-43+c1/0-43", None, "a/0+b.site.org/1*2")
+    hosts = column(
+        "cn01/0*4",
+        "cn01/0*4+cn02/1",
+        "n1/0+n1/1+n2/0",
+        "c0/0-43+c1/0-43",
+        None,
+        "a/0+b.site.org/1*2",
+    )
     lists, counts = values.exec_hosts(hosts)
     assert lists.to_pylist() == ["cn01", "cn[01-02]", "n[1-2]", "c[0-1]", None, "a,b.site.org"]
     assert counts.to_pylist() == [1, 2, 2, 2, None, 2]
@@ -108,7 +130,9 @@ def test_hosts_are_named_once_and_written_short() -> None:
 
 def test_where_no_host_is_told_the_vnodes_tell_it() -> None:
     hosts = column("cn01/0", None, None, None)
-    vnodes = column("(cn09:ncpus=1)", "(gpu01[0]:ncpus=4:ngpus=1+gpu01[1]:ncpus=1)+(cn02:mem=2kb)", None, "")
+    vnodes = column(
+        "(cn09:ncpus=1)", "(gpu01[0]:ncpus=4:ngpus=1+gpu01[1]:ncpus=1)+(cn02:mem=2kb)", None, ""
+    )
     lists, counts = values.exec_hosts(hosts, vnodes)
     assert lists.to_pylist() == ["cn01", "cn02,gpu01", None, None]
     assert counts.to_pylist() == [1, 2, None, None]
@@ -125,10 +149,16 @@ def test_columns_of_nothing_stay_nothing() -> None:
     assert values.exec_hosts(column())[0].to_pylist() == []
 
 
-@given(texts=st.lists(st.one_of(st.none(), st.text(max_size=20), st.from_regex(r"[0-9:.+/*()\[\]kgbw -]{0,25}"))))
+@given(
+    texts=st.lists(
+        st.one_of(st.none(), st.text(max_size=20), st.from_regex(r"[0-9:.+/*()\[\]kgbw -]{0,25}"))
+    )
+)
 def test_no_text_raises_anything(texts: list[str | None]) -> None:
     texts = [None if text is None else text.encode("utf-8", "replace").decode() for text in texts]
     for read in (values.instants, values.durations, values.sizes, values.integers):
         assert len(read(column(*texts))) == len(texts)
     lists, counts = values.exec_hosts(column(*texts), column(*texts))
-    assert [bool(names) for names in lists.to_pylist()] == [bool(count) for count in counts.to_pylist()]
+    assert [bool(names) for names in lists.to_pylist()] == [
+        bool(count) for count in counts.to_pylist()
+    ]

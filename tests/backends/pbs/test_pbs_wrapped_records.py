@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from hpcdash.backends.pbs.wrappers import wrapped_records
 from tests.support.records import for_each
 
-PRINTED = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "slurm-wrappers-22.05" / "printed"
+PRINTED = (
+    Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "slurm-wrappers-22.05" / "printed"
+)
 TOKEN = b"\x1eTTTTTTTTTT"
 Fields = dict[bytes, bytes]
 
 
 def lists(scene: str) -> tuple[bytes, bytes]:
     """`qstat -f` and `qstat` of a scene."""
-    return (PRINTED / scene / "qstat-f.out").read_bytes(), (PRINTED / scene / "qstat.out").read_bytes()
+    return (PRINTED / scene / "qstat-f.out").read_bytes(), (
+        PRINTED / scene / "qstat.out"
+    ).read_bytes()
 
 
 def read(full: bytes, short: bytes) -> tuple[dict[bytes, Fields], list[str]]:
@@ -29,7 +33,9 @@ def read(full: bytes, short: bytes) -> tuple[dict[bytes, Fields], list[str]]:
 
 
 def told_by_squeue(scene: str) -> dict[bytes, list[bytes]]:
-    """The fields of each job as record_wrappers.TRUTH_FIELDS has them, as squeue said them at that moment."""
+    """The fields of each job as record_wrappers.TRUTH_FIELDS has them, as squeue said them at that
+    moment.
+    """
     raw = (PRINTED / scene / "squeue.out").read_bytes()
     found: dict[bytes, list[bytes]] = {}
     # Names hold line ends and separators; no other field does, and the name is the last.
@@ -43,15 +49,20 @@ def told_by_squeue(scene: str) -> dict[bytes, list[bytes]]:
     return found
 
 
-def record(number: int, name: bytes, user: bytes = b"maira", state: bytes = b"Q", queue: bytes = b"main") -> bytes:
+def record(
+    number: int, name: bytes, user: bytes = b"maira", state: bytes = b"Q", queue: bytes = b"main"
+) -> bytes:
     """A job as `qstat -f` prints it."""
     return (
         b"Job Id:\t%d\n\tJob_Name = %b\n\tJob_Owner = %b@n1\n\tjob_state = %b\n\tqueue = %b\n"
-        b"\tqtime = Sat Nov 21 12:42:34 2026\n\tPriority = 0\n\tResource_List.walltime = 12:00:00\n\n"
+        b"\tqtime = Sat Nov 21 12:42:34 2026\n\tPriority = 0\n\tResource_List.walltime = "
+        b"12:00:00\n\n"
     ) % (number, name, user, state, queue)
 
 
-def row(number: int, name: bytes, user: bytes = b"maira", state: bytes = b"Q", queue: bytes = b"main") -> bytes:
+def row(
+    number: int, name: bytes, user: bytes = b"maira", state: bytes = b"Q", queue: bytes = b"main"
+) -> bytes:
     """A job as `qstat` prints it."""
     return b"%-19.19b %-16.16b %-15.15b %-8.8b %-1.1b %-15.15b\n" % (
         b"%d" % number,
@@ -63,7 +74,14 @@ def row(number: int, name: bytes, user: bytes = b"maira", state: bytes = b"Q", q
     )
 
 
-HEADER = b"%-19b %-16b %-15b %-8b %-1b %-15b\n" % (b"Job id", b"Name", b"Username", b"Time Use", b"S", b"Queue")
+HEADER = b"%-19b %-16b %-15b %-8b %-1b %-15b\n" % (
+    b"Job id",
+    b"Name",
+    b"Username",
+    b"Time Use",
+    b"S",
+    b"Queue",
+)
 HEADER += b" ".join(b"-" * width for width in (19, 16, 15, 8, 1, 15)) + b"\n"
 
 
@@ -130,7 +148,10 @@ def test_a_job_that_came_or_went_between_the_two_lists_is_left_out_in_silence() 
     _, short = printed((1, b"a", b"maira"), (3, b"b", b"jon"), (4, b"new", b"maira"))
     found, rejected = read(full, short)
     assert rejected == []
-    assert {number: fields[b"Job_Name"] for number, fields in found.items()} == {b"1": b"a", b"3": b"b"}
+    assert {number: fields[b"Job_Name"] for number, fields in found.items()} == {
+        b"1": b"a",
+        b"3": b"b",
+    }
 
 
 def test_a_greeting_before_the_first_record_is_none_of_it() -> None:
@@ -153,8 +174,24 @@ def test_without_a_short_list_the_records_are_read_all_the_same() -> None:
 _NAMES = st.lists(
     st.sampled_from(
         (
-            *(b"a", b"\n", b"\n\n", b"\t", b"Job Id:\t1\n", b"Job Id:\t2\n", b"Job Id:\t9\n", b"\tJob_Name = x"),
-            *(b"\tJob_Owner = jon@n1\n", b"\tjob_state = C\n", b"\tqueue = main\n", b"\xff", b"-" * 80, b" "),
+            *(
+                b"a",
+                b"\n",
+                b"\n\n",
+                b"\t",
+                b"Job Id:\t1\n",
+                b"Job Id:\t2\n",
+                b"Job Id:\t9\n",
+                b"\tJob_Name = x",
+            ),
+            *(
+                b"\tJob_Owner = jon@n1\n",
+                b"\tjob_state = C\n",
+                b"\tqueue = main\n",
+                b"\xff",
+                b"-" * 80,
+                b" ",
+            ),
         )
     ),
     max_size=9,
@@ -163,7 +200,9 @@ _NAMES = st.lists(
 
 @given(st.lists(_NAMES, min_size=1, max_size=4))
 def test_no_name_makes_a_job_or_gives_one_another_owner(names: list[bytes]) -> None:
-    jobs = [(number, name, (b"maira", b"jon")[number % 2]) for number, name in enumerate(names, start=1)]
+    jobs = [
+        (number, name, (b"maira", b"jon")[number % 2]) for number, name in enumerate(names, start=1)
+    ]
     found, _ = read(*printed(*jobs))
     for number, fields in found.items():
         assert 1 <= int(number) <= len(names)
@@ -171,7 +210,9 @@ def test_no_name_makes_a_job_or_gives_one_another_owner(names: list[bytes]) -> N
 
 
 @given(st.integers(0, 6000), st.integers(0, 6000), st.binary(max_size=5))
-def test_lists_that_were_cut_or_changed_are_read_without_raising(first: int, last: int, noise: bytes) -> None:
+def test_lists_that_were_cut_or_changed_are_read_without_raising(
+    first: int, last: int, noise: bytes
+) -> None:
     full, short = lists("hostile")
     read(full[first:] + noise, short)
     read(full, short[:last] + noise)

@@ -14,9 +14,13 @@ from tests.support.records import for_each
 
 
 def through_a_shell(words: list[str]) -> list[str]:
-    """The words as they come out where a program joined them with blanks and had a shell read them."""
+    """The words as they come out where a program joined them with blanks and had a shell read
+    them.
+    """
     script = "for word in " + " ".join(words) + "; do printf '%s\\0' \"$word\"; done"
-    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=True, env={"PATH": "/nonexistent"})
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, check=True, env={"PATH": "/nonexistent"}
+    )
     return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
@@ -37,9 +41,17 @@ def test_ordinary_options_stay_as_they_are(words: list[str]) -> None:
 
 
 @pytest.mark.system
-@for_each("value", ["a b", "$(id)", "`id`", "a;b", "x'y", 'x"y', "~", "*", "a&b", "é日本", "\\", "#", "a\tb"])
+@for_each(
+    "value",
+    ["a b", "$(id)", "`id`", "a;b", "x'y", 'x"y', "~", "*", "a&b", "é日本", "\\", "#", "a\tb"],
+)
 def test_a_name_or_path_comes_out_of_the_shell_as_it_was_typed(value: str) -> None:
-    assert through_a_shell(shell_safe(["-N", value, "-o", f"dir/{value}"])) == ["-N", value, "-o", f"dir/{value}"]
+    assert through_a_shell(shell_safe(["-N", value, "-o", f"dir/{value}"])) == [
+        "-N",
+        value,
+        "-o",
+        f"dir/{value}",
+    ]
     assert through_a_shell(shell_safe([f"-N={value}"])) == [f"-N={value}"]
 
 
@@ -69,7 +81,9 @@ def test_what_cannot_be_kept_from_the_shell_is_refused_by_its_option(words: list
     assert words[0].partition("=")[0][:2] in refusal.value.message
 
 
-_OPTIONS = st.sampled_from(("-N", "-o", "-l", "-v", "-W", "-q", "-j", "-t", "-h", "-pe", "-a", "-x"))
+_OPTIONS = st.sampled_from(
+    ("-N", "-o", "-l", "-v", "-W", "-q", "-j", "-t", "-h", "-pe", "-a", "-x")
+)
 _TEXT = st.text(st.sampled_from("ab1=:,. $`\\'\"();&|<>*?~#\n!{}[]-"), max_size=8)
 
 

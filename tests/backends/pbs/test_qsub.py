@@ -26,14 +26,20 @@ def read(*words: str) -> list[tuple[str, str | None]]:
 
 
 def in_script(*lines: str) -> dict[str, str]:
-    return settings(read_directives("\n".join(("#!/bin/sh", *lines, "true\n"))).options, in_script=True)
+    return settings(
+        read_directives("\n".join(("#!/bin/sh", *lines, "true\n"))).options, in_script=True
+    )
 
 
 # -- the command line
 
 
 def test_a_value_may_stand_behind_its_letter_or_apart() -> None:
-    assert read("-joe", "-k", "oed", "-l", "ncpus=2") == [("j", "oe"), ("k", "oed"), ("l", "ncpus=2")]
+    assert read("-joe", "-k", "oed", "-l", "ncpus=2") == [
+        ("j", "oe"),
+        ("k", "oed"),
+        ("l", "ncpus=2"),
+    ]
 
 
 def test_options_without_a_value_may_stand_together_and_before_one_with_a_value() -> None:
@@ -60,7 +66,10 @@ def test_two_dashes_may_be_a_value() -> None:
     assert read_command_line(["-N", "--", "job.sh"]).script == ("job.sh",)
 
 
-@for_each(("words", "problem"), [(("-Z",), "unknown"), (("-N",), "without its value"), (("-hN",), "without")])
+@for_each(
+    ("words", "problem"),
+    [(("-Z",), "unknown"), (("-N",), "without its value"), (("-hN",), "without")],
+)
 def test_what_qsub_would_not_take_is_a_problem(words: tuple[str, ...], problem: str) -> None:
     assert problem in read_command_line(words).problems[0].problem
 
@@ -82,7 +91,10 @@ def lines(script: str, prefix: str = "#PBS") -> list[tuple[int, str]]:
 
 
 def test_directives_end_at_the_first_command_and_not_at_comments_or_blank_lines() -> None:
-    script = "#!/bin/sh\n#PBS -h\n\n# a word\n   \n  #PBS -z\n: a label is not a command\n#PBS -V\ncd x\n#PBS -N no\n"
+    script = (
+        "#!/bin/sh\n#PBS -h\n\n# a word\n   \n  #PBS -z\n: a label is not a command\n#PBS "
+        "-V\ncd x\n#PBS -N no\n"
+    )
     assert lines(script) == [(2, " -h"), (6, " -z"), (8, " -V")]
 
 
@@ -154,7 +166,9 @@ def test_a_comma_within_quotes_or_behind_a_backslash_belongs_to_its_item() -> No
     assert split_list("A=1,B='x,y',C=x\\,y,D") == ["A=1", "B='x,y'", "C=x\\,y", "D"]
 
 
-@for_each(("text", "closed"), [("A='x'", True), ('A="it\'s"', True), ('A=a"b', False), ("A=\\'", True)])
+@for_each(
+    ("text", "closed"), [("A='x'", True), ('A="it\'s"', True), ('A=a"b', False), ("A=\\'", True)]
+)
 def test_open_quotes_of_a_list_are_seen(text: str, closed: bool) -> None:
     assert is_closed(text) is closed
 
@@ -196,7 +210,10 @@ def test_resources_of_several_l_add_up() -> None:
 def test_said_twice_the_last_counts_but_of_a_script_s_resources_the_first() -> None:
     line = read_command_line(["-N", "a", "-N", "b", "-l", "walltime=1", "-l", "walltime=2"])
     assert settings(line.options, in_script=False) == {"N": "b", "l.walltime": "2"}
-    assert in_script("#PBS -N a -N b", "#PBS -l walltime=1", "#PBS -l walltime=2") == {"N": "b", "l.walltime": "1"}
+    assert in_script("#PBS -N a -N b", "#PBS -l walltime=1", "#PBS -l walltime=2") == {
+        "N": "b",
+        "l.walltime": "1",
+    }
 
 
 def test_a_problem_sets_nothing() -> None:
@@ -218,4 +235,7 @@ def test_no_text_breaks_the_readers(text: str) -> None:
 def test_each_word_of_a_command_line_is_an_option_s_or_another_s(words: list[str]) -> None:
     line = read_command_line(words)
     letters = sum(len(word) for word in words)
-    assert sum(len(word) for one in line.given for word in one.words) + sum(map(len, line.script)) >= letters
+    assert (
+        sum(len(word) for one in line.given for word in one.words) + sum(map(len, line.script))
+        >= letters
+    )

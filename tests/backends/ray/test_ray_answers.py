@@ -1,4 +1,6 @@
-"""What a Ray dashboard answers is read as the recordings say, and what it refuses is told in its words."""
+"""What a Ray dashboard answers is read as the recordings say, and what it refuses is told in its
+words.
+"""
 
 from __future__ import annotations
 
@@ -68,18 +70,25 @@ def test_the_recorded_cluster_is_read_as_its_expected_json_says(case: str) -> No
 
 
 @pytest.mark.parametrize("version", ["2.60", "2.9"])
-def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_the_newest_ray(version: str) -> None:
+def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_the_newest_ray(
+    version: str,
+) -> None:
     transport = ReplayTransport(FIXTURES / "ray" / version / "tasks")
     native = play(transport, BACKEND.detail.native("raysubmit_sweep"))
     detail = JobDetail(schema.JOBS.empty_table(), native)
-    activity, logs = BACKEND.detail.activity({}, native), BACKEND.logs.others(detail, LogFiles(None, None))
+    activity, logs = (
+        BACKEND.detail.activity({}, native),
+        BACKEND.logs.others(detail, LogFiles(None, None)),
+    )
     assert activity is not None
     assert logs is not None
     assert BACKEND.inside.use_nodes is not None
     ran = play(transport, activity)
     assert {one.name for one in ran.counts} >= {"load", "evaluate", "Scores.best", "Scores"}
     assert ("train-0.1", "ValueError: rate 0.1 diverges") in ran.failures
-    assert {"train-0.01", "train-0.02", "scores"} <= {name for log in play(transport, logs) for name in log.aliases}
+    assert {"train-0.01", "train-0.02", "scores"} <= {
+        name for log in play(transport, logs) for name in log.aliases
+    }
     nodes = play(transport, BACKEND.inside.use_nodes(native))
     [sample] = play(transport, BACKEND.inside.use(native, nodes))
     assert {"ray::train-0.01", "ray::train-0.02"} <= {one.command for one in sample.processes}
@@ -104,10 +113,13 @@ def test_each_state_of_ray_has_one_of_ours(native: str, state: str) -> None:
 
 
 def test_what_is_not_told_is_unknown_and_not_zero() -> None:
-    [row] = jobs({"submission_id": "a", "status": "RUNNING", "start_time": 0, "driver_exit_code": None})
-    assert [row[name] for name in ("started_at", "elapsed_seconds", "exit_code", "node_list", "user", "cpus")] == (
-        [None] * 6
+    [row] = jobs(
+        {"submission_id": "a", "status": "RUNNING", "start_time": 0, "driver_exit_code": None}
     )
+    assert [
+        row[name]
+        for name in ("started_at", "elapsed_seconds", "exit_code", "node_list", "user", "cpus")
+    ] == ([None] * 6)
 
 
 def test_a_running_job_has_run_by_the_server_s_clock() -> None:
@@ -116,18 +128,39 @@ def test_a_running_job_has_run_by_the_server_s_clock() -> None:
 
 
 def test_a_driver_that_connected_by_itself_goes_by_its_own_id_and_has_no_log_here() -> None:
-    driver = {"type": "DRIVER", "job_id": "02000000", "submission_id": None, "status": "RUNNING", "entrypoint": ""}
+    driver = {
+        "type": "DRIVER",
+        "job_id": "02000000",
+        "submission_id": None,
+        "status": "RUNNING",
+        "entrypoint": "",
+    }
     [row] = jobs(driver | {"driver_node_id": "abc"})
     assert (row["id"], row["name"], row["stdout_path"]) == ("02000000", "driver", None)
 
 
 def test_a_submission_is_found_by_ray_s_own_number_of_it_unless_that_is_another_s_id() -> None:
     listed = [
-        {"submission_id": "raysubmit_a", "job_id": "0a000000", "status": "RUNNING", "start_time": 1},
+        {
+            "submission_id": "raysubmit_a",
+            "job_id": "0a000000",
+            "status": "RUNNING",
+            "start_time": 1,
+        },
         {"submission_id": "raysubmit_b", "job_id": None, "status": "RUNNING", "start_time": 2},
         {"submission_id": "0c000000", "job_id": "0d000000", "status": "RUNNING", "start_time": 3},
-        {"submission_id": "raysubmit_c", "job_id": "0c000000", "status": "RUNNING", "start_time": 4},
-        {"submission_id": "raysubmit_d", "job_id": ["0a000000"], "status": "RUNNING", "start_time": 5},
+        {
+            "submission_id": "raysubmit_c",
+            "job_id": "0c000000",
+            "status": "RUNNING",
+            "start_time": 4,
+        },
+        {
+            "submission_id": "raysubmit_d",
+            "job_id": ["0a000000"],
+            "status": "RUNNING",
+            "start_time": 5,
+        },
     ]
     table = BACKEND.queue.jobs(JobScope(job_ids=("0a000000",))).parse(told(listed)).table
     assert table["id"].to_pylist() == ["raysubmit_a"]
@@ -137,7 +170,9 @@ def test_a_submission_is_found_by_ray_s_own_number_of_it_unless_that_is_another_
     assert ids_in_full(("0a000000", "0c000000"), rows) == ("raysubmit_a", "0c000000")
 
 
-def test_a_job_has_the_resources_of_its_entrypoint_as_its_supervisor_or_its_request_has_them() -> None:
+def test_a_job_has_the_resources_of_its_entrypoint_as_its_supervisor_or_its_request_has_them() -> (
+    None
+):
     noted = {"hpcdash_resources": '{"entrypoint_num_gpus": 2}'}
     listed = [
         {"submission_id": "a", "status": "RUNNING", "start_time": 1},
@@ -146,12 +181,24 @@ def test_a_job_has_the_resources_of_its_entrypoint_as_its_supervisor_or_its_requ
     ]
     space = {"ray_namespace": "SUPERVISOR_ACTOR_RAY_NAMESPACE"}
     actors = [
-        {**space, "name": "_ray_internal_job_actor_a", "required_resources": {"CPU": 1.5, "TPU": 4, "memory": 1e9}},
-        {"name": "_ray_internal_job_actor_b", "ray_namespace": "own", "required_resources": {"CPU": 64}},
+        {
+            **space,
+            "name": "_ray_internal_job_actor_a",
+            "required_resources": {"CPU": 1.5, "TPU": 4, "memory": 1e9},
+        },
+        {
+            "name": "_ray_internal_job_actor_b",
+            "ray_namespace": "own",
+            "required_resources": {"CPU": 64},
+        },
         {**space, "name": "other", "required_resources": {"CPU": 64}},
     ]
     query = BACKEND.queue.jobs(JobScope())
-    assert [path.partition("?")[0] for path in query.argv] == ["GET", "/api/jobs/", "/api/v0/actors"]
+    assert [path.partition("?")[0] for path in query.argv] == [
+        "GET",
+        "/api/jobs/",
+        "/api/v0/actors",
+    ]
     supervisors = told({"data": {"result": {"result": actors}}})
     rows = query.parse(Told(0, told(listed).stdout + supervisors.stdout)).table.to_pylist()
     assert [(row["id"], row["cpus"], row["gpus"], row["memory_bytes"]) for row in rows] == [
@@ -172,14 +219,33 @@ def test_one_bad_row_is_counted_and_the_rest_stands() -> None:
 
 
 def test_a_number_that_is_too_large_for_any_time_or_amount_is_none() -> None:
-    found = jobs({"submission_id": "raysubmit_a", "status": "SUCCEEDED", "start_time": 10**400, "end_time": -(10**400)})
-    assert [(row["id"], row["started_at"], row["ends_at"]) for row in found] == [("raysubmit_a", None, None)]
+    found = jobs(
+        {
+            "submission_id": "raysubmit_a",
+            "status": "SUCCEEDED",
+            "start_time": 10**400,
+            "end_time": -(10**400),
+        }
+    )
+    assert [(row["id"], row["started_at"], row["ends_at"]) for row in found] == [
+        ("raysubmit_a", None, None)
+    ]
 
 
 def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> None:
     listed = [
-        {"submission_id": "old", "status": "SUCCEEDED", "start_time": 1_600_000_000_000, "end_time": 1_600_000_001_000},
-        {"submission_id": "new", "status": "FAILED", "start_time": 1_700_000_000_000, "end_time": 1_700_000_050_000},
+        {
+            "submission_id": "old",
+            "status": "SUCCEEDED",
+            "start_time": 1_600_000_000_000,
+            "end_time": 1_600_000_001_000,
+        },
+        {
+            "submission_id": "new",
+            "status": "FAILED",
+            "start_time": 1_700_000_000_000,
+            "end_time": 1_700_000_050_000,
+        },
         {"submission_id": "now", "status": "RUNNING", "start_time": 1_700_000_000_000},
     ]
     assert BACKEND.queue.jobs(JobScope()).parse(told(listed)).table["id"].to_pylist() == ["now"]
@@ -191,9 +257,17 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
     [
         (told(b"Job x does not exist", 404), NoSuchJob, "does not know this job"),
         (told(b"<html>not found</html>", 404), UnreadableOutput, "no Ray dashboard"),
-        (told(b"Traceback (most recent call last):\n  x\nRuntimeError: GCS died\n", 500), ControllerDown, "GCS died"),
+        (
+            told(b"Traceback (most recent call last):\n  x\nRuntimeError: GCS died\n", 500),
+            ControllerDown,
+            "GCS died",
+        ),
         (told(b"bad field", 400), SchedulerRefused, "bad field"),
-        (told({"result": False, "msg": "Max number reached."}, 429), ControllerDown, "too many requests"),
+        (
+            told({"result": False, "msg": "Max number reached."}, 429),
+            ControllerDown,
+            "too many requests",
+        ),
         (told(b"<html>a login page</html>"), UnreadableOutput, "not what a Ray dashboard answers"),
         (told({"jobs": 1}), UnreadableOutput, "not a list of Ray jobs"),
         (Told(0, b"200 400 -\ncut"), UnreadableOutput, "cut short"),
@@ -231,17 +305,27 @@ def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
 def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
     assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
-    [outcome] = command.read(told(b"Traceback\nRuntimeError: Request failed with status code 404", 500))
+    [outcome] = command.read(
+        told(b"Traceback\nRuntimeError: Request failed with status code 404", 500)
+    )
     assert (outcome.done, outcome.words) == (False, "Ray cannot stop a job whose ID contains /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:
-    command = BACKEND.submit.submission(Submission(b"#!/bin/bash\ntrue\n", "a.sh", mark="hpcdash:0123abcd")).command
+    command = BACKEND.submit.submission(
+        Submission(b"#!/bin/bash\ntrue\n", "a.sh", mark="hpcdash:0123abcd")
+    ).command
     sent = json.loads(command.stdin or b"")
     assert sent["submission_id"] == "raysubmit_0123abcd"
-    twice = told(b"Traceback\nValueError: Job with submission_id raysubmit_0123abcd already exists. Please use", 500)
+    twice = told(
+        b"Traceback\nValueError: Job with submission_id raysubmit_0123abcd already exists. "
+        b"Please use",
+        500,
+    )
     assert [one.new_job for one in command.read(twice)] == ["raysubmit_0123abcd"]
-    assert [(one.done, one.words) for one in command.read(told(b"no room", 400))] == [(False, "no room")]
+    assert [(one.done, one.words) for one in command.read(told(b"no room", 400))] == [
+        (False, "no room")
+    ]
     assert [one.done for one in command.read(Told(0, b""))] == [None]
 
 
@@ -267,13 +351,29 @@ def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
         "data": {
             "result": {
                 "result": [
-                    {"node_id": "a", "node_ip": "10.0.0.1", "state": "ALIVE", "resources_total": {"CPU": 8, "GPU": 4}},
-                    {"node_id": "b", "node_ip": "10.0.0.2", "state": "DEAD", "resources_total": {"CPU": 8}},
+                    {
+                        "node_id": "a",
+                        "node_ip": "10.0.0.1",
+                        "state": "ALIVE",
+                        "resources_total": {"CPU": 8, "GPU": 4},
+                    },
+                    {
+                        "node_id": "b",
+                        "node_ip": "10.0.0.2",
+                        "state": "DEAD",
+                        "resources_total": {"CPU": 8},
+                    },
                 ]
             }
         }
     }
-    used = {"data": {"clusterStatus": {"loadMetricsReport": {"usageByNode": {"a": {"CPU": [8, 8], "GPU": [1, 4]}}}}}}
+    used = {
+        "data": {
+            "clusterStatus": {
+                "loadMetricsReport": {"usageByNode": {"a": {"CPU": [8, 8], "GPU": [1, 4]}}}
+            }
+        }
+    }
     answer = Told(0, told(nodes).stdout + told(used).stdout)
     rows = BACKEND.queue.nodes().parse(answer).table.to_pylist()
     assert [(row["name"], row["state"], row["cpus_used"], row["gpus_used"]) for row in rows] == [
@@ -289,12 +389,26 @@ def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
 
 def test_memory_and_load_of_a_node_are_what_its_agent_measures() -> None:
     def node(number: str, state: str) -> dict[str, Any]:
-        return {"node_id": number, "node_ip": number, "state": state, "resources_total": {"CPU": 8, "memory": 100}}
+        return {
+            "node_id": number,
+            "node_ip": number,
+            "state": state,
+            "resources_total": {"CPU": 8, "memory": 100},
+        }
 
     def measured(number: str, **values: Any) -> dict[str, Any]:
-        return {"raylet": {"nodeId": number}, "mem": [1000, 400, 60.0, 550], "loadAvg": [[2.5, 2, 1], [0.3]], **values}
+        return {
+            "raylet": {"nodeId": number},
+            "mem": [1000, 400, 60.0, 550],
+            "loadAvg": [[2.5, 2, 1], [0.3]],
+            **values,
+        }
 
-    nodes = {"data": {"result": {"result": [node(name, "ALIVE") for name in "abcd"] + [node("e", "DEAD")]}}}
+    nodes = {
+        "data": {
+            "result": {"result": [node(name, "ALIVE") for name in "abcd"] + [node("e", "DEAD")]}
+        }
+    }
     summaries = [
         measured("a"),
         measured("b", mem=[1000, 4000], loadAvg=[[float("inf")]]),
@@ -307,7 +421,9 @@ def test_memory_and_load_of_a_node_are_what_its_agent_measures() -> None:
     assert query.argv[-1] == "/nodes?view=summary"
     frames = b"".join(told(one).stdout for one in (nodes, used, {"data": {"summary": summaries}}))
     rows = query.parse(Told(0, frames)).table.to_pylist()
-    assert [(row["name"], row["memory_used_bytes"], row["memory_bytes"], row["load"]) for row in rows] == [
+    assert [
+        (row["name"], row["memory_used_bytes"], row["memory_bytes"], row["load"]) for row in rows
+    ] == [
         ("a", 600, 1000, 2.5),
         ("b", None, 100, None),
         ("c", None, 100, None),
@@ -318,13 +434,25 @@ def test_memory_and_load_of_a_node_are_what_its_agent_measures() -> None:
 
 def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     offered = BACKEND.capabilities
-    assert {Capability.SUBMIT, Capability.CANCEL, Capability.DELETE, Capability.LOGS, Capability.FORM} <= offered
+    assert {
+        Capability.SUBMIT,
+        Capability.CANCEL,
+        Capability.DELETE,
+        Capability.LOGS,
+        Capability.FORM,
+    } <= offered
     assert not offered & {Capability.CHAINS, Capability.ERROR_LOGS, Capability.INSIDE}
     for capability in (Capability.CHAINS, Capability.INSIDE, Capability.CONNECT, Capability.SHARES):
         with pytest.raises(UsageError, match="Ray has no way to "):
             BACKEND.require(capability)
     BACKEND.require(Capability.LIVE_USE)
-    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.OWNERS}
+    assert not offered & {
+        Capability.HOLD,
+        Capability.ALTER,
+        Capability.SIGNAL,
+        Capability.REQUEUE,
+        Capability.OWNERS,
+    }
     absent = absent_fields(BACKEND)
     assert {"queue", "time", "array", "chain", "place", "begin"} <= absent
     assert not absent & {"name", "command", "files", "slots", "memory", "slice", "environment"}
@@ -333,13 +461,22 @@ def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
 
 def summary(rows: dict[str, Any], warning: str = "") -> dict[str, Any]:
     clusters = {"node_id_to_summary": {"cluster": {"summary": rows}}}
-    return {"result": True, "data": {"result": {"result": clusters, "partial_failure_warning": warning}}}
+    return {
+        "result": True,
+        "data": {"result": {"result": clusters, "partial_failure_warning": warning}},
+    }
 
 
 def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_cause() -> None:
     tasks = {
-        "shard": {"func_or_class_name": "shard", "state_counts": {"RUNNING": 2, "FINISHED": 1, "FAILED": 1}},
-        "never": {"func_or_class_name": "never", "state_counts": {"PENDING_NODE_ASSIGNMENT": 1, "NEW_ONE": 1}},
+        "shard": {
+            "func_or_class_name": "shard",
+            "state_counts": {"RUNNING": 2, "FINISHED": 1, "FAILED": 1},
+        },
+        "never": {
+            "func_or_class_name": "never",
+            "state_counts": {"PENDING_NODE_ASSIGNMENT": 1, "NEW_ONE": 1},
+        },
         "odd": {"func_or_class_name": 7, "state_counts": None},
     }
     failed = [
@@ -348,8 +485,16 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
             "error_type": "TASK_EXECUTION_EXCEPTION",
             "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n',
         },
-        {"name": "shard-4", "error_type": "OUT_OF_MEMORY", "error_message": "A worker was killed.\n\nSee the docs."},
-        {"name": "shard-5", "error_type": "NODE_DIED", "error_message": "Task failed … Node IP: 10.0.0.9, node ID: 4"},
+        {
+            "name": "shard-4",
+            "error_type": "OUT_OF_MEMORY",
+            "error_message": "A worker was killed.\n\nSee the docs.",
+        },
+        {
+            "name": "shard-5",
+            "error_type": "NODE_DIED",
+            "error_message": "Task failed … Node IP: 10.0.0.9, node ID: 4",
+        },
         {"name": "quiet"},
     ]
     listed = {"data": {"result": {"result": failed}}}
@@ -368,7 +513,11 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
     assert [(one.name, one.restarts) for one in actors_of.counts] == [("Server", 3)]
     assert actors_of.notes == ("restarts of actors: Ray looked at 10 of 20",)
     assert [(one.kind, one.name, one.states) for one in activity.counts] == [
-        ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
+        (
+            "task",
+            "shard",
+            (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1)),
+        ),
         ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
     ]
     assert activity.failures == (
@@ -388,8 +537,13 @@ def test_the_tasks_and_actors_of_a_node_are_those_of_all_programs_there() -> Non
     def listed(*rows: dict[str, Any], **more: int) -> bytes:
         return told({"data": {"result": {"result": rows, **more}}}).stdout
 
-    nodes = listed({"node_id": "n1", "node_ip": "10.0.0.1"}, {"node_id": "n2", "node_ip": "10.0.0.2"})
-    running = [{"node_id": node, "name": name, "state": "RUNNING"} for node, name in (("n1", "a"), ("n2", "b"))]
+    nodes = listed(
+        {"node_id": "n1", "node_ip": "10.0.0.1"}, {"node_id": "n2", "node_ip": "10.0.0.2"}
+    )
+    running = [
+        {"node_id": node, "name": name, "state": "RUNNING"}
+        for node, name in (("n1", "a"), ("n2", "b"))
+    ]
     actors = [
         {"node_id": "n1", "class_name": "Server", "state": "ALIVE", "num_restarts": "2"},
         {"node_id": "n1", "class_name": "Server", "state": "RESTARTING", "num_restarts": "3"},
@@ -409,14 +563,21 @@ def test_the_tasks_and_actors_of_a_node_are_those_of_all_programs_there() -> Non
         query.parse(Told(500, nodes + told(b"gone", 500).stdout + listed()))
 
 
-def test_the_cause_of_a_failed_start_is_the_last_error_of_its_message_and_a_failed_command_s_is_in_its_log() -> None:
-    message = "Traceback (most recent call last):\n  x\nRuntimeError: Failed to set up runtime environment.\n"
+def test_the_cause_of_a_failed_start_is_the_last_error_of_its_message_and_a_failed_command_s_is_in_its_log() -> (
+    None
+):
+    message = (
+        "Traceback (most recent call last):\n  x\nRuntimeError: Failed to set up runtime "
+        "environment.\n"
+    )
     assert BACKEND.reasons.cause({"status": "FAILED", "message": message}) == (
         "RuntimeError: Failed to set up runtime environment."
     )
     logged = "Job entrypoint command failed with exit code 7, last available logs:\nstep 1\n"
     assert BACKEND.reasons.cause({"status": "FAILED", "message": logged}) == ""
-    assert BACKEND.reasons.cause({"status": "RUNNING", "message": "Job is currently running."}) == ""
+    assert (
+        BACKEND.reasons.cause({"status": "RUNNING", "message": "Job is currently running."}) == ""
+    )
 
 
 def test_driver_metadata_and_runtime_environment_are_groups_of_the_job_page() -> None:
@@ -431,13 +592,21 @@ def test_driver_metadata_and_runtime_environment_are_groups_of_the_job_page() ->
     }
 
 
-def test_an_ended_job_is_deleted_by_one_request_and_a_running_one_is_refused_in_ray_s_words() -> None:
+def test_an_ended_job_is_deleted_by_one_request_and_a_running_one_is_refused_in_ray_s_words() -> (
+    None
+):
     [command] = BACKEND.actions.commands(ActionRequest(Verb.DELETE, ("a/b",)))
     assert command.argv == ("DELETE", "/api/jobs/a%2Fb")
     refused = (
-        b"Traceback\nRuntimeError: failed with 500: Traceback\n  x\nRuntimeError: it is in a non-terminal state\n."
+        b"Traceback\nRuntimeError: failed with 500: Traceback\n  x\nRuntimeError: it is in "
+        b"a non-terminal state\n."
     )
-    answers = [told({"deleted": True}), told(refused, 500), told(b"Job a does not exist", 404), Told(0, b"cut")]
+    answers = [
+        told({"deleted": True}),
+        told(refused, 500),
+        told(b"Job a does not exist", 404),
+        Told(0, b"cut"),
+    ]
     assert [(one.done, one.words) for answer in answers for one in command.read(answer)] == [
         (True, ""),
         (False, "RuntimeError: it is in a non-terminal state"),
@@ -452,13 +621,26 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
     listed = [
         {**ran, "name": "shard-1", "state": "RUNNING", "creation_time_ms": 3},
         {**ran, "name": "shard-0", "state": "FINISHED", "creation_time_ms": 2},
-        {"name": "ps:Server.__init__", "actor_id": "a1", "type": "ACTOR_CREATION_TASK", "state": "FINISHED"},
-        {"node_id": "n2", "worker_id": other, "actor_id": "a1", "name": "Server.ping", "state": "FINISHED"}
+        {
+            "name": "ps:Server.__init__",
+            "actor_id": "a1",
+            "type": "ACTOR_CREATION_TASK",
+            "state": "FINISHED",
+        },
+        {
+            "node_id": "n2",
+            "worker_id": other,
+            "actor_id": "a1",
+            "name": "Server.ping",
+            "state": "FINISHED",
+        }
         | {"task_log_info": {"stdout_file": "/tmp/ray/logs/own.out", "stderr_file": "/etc/shadow"}},
         {"node_id": "n2", "worker_id": "../../x", "name": "evil", "state": "RUNNING"},
         {"name": "waits", "state": "PENDING_NODE_ASSIGNMENT"},
     ]
-    detail = JobDetail(schema.JOBS.empty_table(), {"job_id": "02", "driver_node_id": "n1", "runtime_env": "{}"})
+    detail = JobDetail(
+        schema.JOBS.empty_table(), {"job_id": "02", "driver_node_id": "n1", "runtime_env": "{}"}
+    )
     query = BACKEND.logs.others(detail, LogFiles(None, None))
     assert query is not None
     head, dead = "ab" * 28, "cd" * 28
@@ -482,7 +664,12 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
             f"/ray-logs/n1/worker-{worker}-02-7.out",
             f"/ray-logs/n1/worker-{worker}-02-7.err",
         ),
-        ("setup", "setup of its runtime environment", "/ray-logs/n1/runtime_env_setup-02.log", None),
+        (
+            "setup",
+            "setup of its runtime environment",
+            "/ray-logs/n1/runtime_env_setup-02.log",
+            None,
+        ),
         (
             "gcs",
             "Ray's control service on node 10.0.0.1",
@@ -491,23 +678,41 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
         ),
     ]
     assert find_other_log(logs, "ps").name == "cdcdcdcd"
-    with pytest.raises(UsageError, match="this job has no other log named evil: cdcdcdcd, abababab, setup"):
+    with pytest.raises(
+        UsageError, match="this job has no other log named evil: cdcdcdcd, abababab, setup"
+    ):
         find_other_log(logs, "evil")
     assert (
-        BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"}), LogFiles(None, None)) is None
+        BACKEND.logs.others(
+            JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"}), LogFiles(None, None)
+        )
+        is None
     )
 
 
 def test_a_list_of_tasks_that_ray_cuts_is_reported_with_the_logs_of_their_workers() -> None:
     task = {"node_id": "n1", "worker_id": "ab" * 28, "name": "shard", "state": "RUNNING"}
-    query = BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"job_id": "02"}), LogFiles(None, None))
+    query = BACKEND.logs.others(
+        JobDetail(schema.JOBS.empty_table(), {"job_id": "02"}), LogFiles(None, None)
+    )
     assert query is not None
-    [log] = query.parse(told({"data": {"result": {"result": [task], "total": 23_000, "num_after_truncation": 10_000}}}))
+    [log] = query.parse(
+        told(
+            {
+                "data": {
+                    "result": {"result": [task], "total": 23_000, "num_after_truncation": 10_000}
+                }
+            }
+        )
+    )
     assert log.title == "shard · 1 task: 1 running · node n1 · tasks: Ray looked at 10000 of 23000"
 
 
 def test_the_raylets_of_a_job_s_nodes_have_logs_also_before_its_program_connects() -> None:
-    nodes = [{"node_id": f"{number:056x}", "node_ip": f"10.0.0.{number}", "state": "ALIVE"} for number in range(3)]
+    nodes = [
+        {"node_id": f"{number:056x}", "node_ip": f"10.0.0.{number}", "state": "ALIVE"}
+        for number in range(3)
+    ]
     detail = JobDetail(schema.JOBS.empty_table(), {"driver_node_id": f"{2:056x}"})
     query = BACKEND.logs.others(detail, LogFiles(None, None))
     assert query is not None
@@ -557,9 +762,16 @@ def test_placement_groups_are_reservations_with_what_they_hold_and_where() -> No
 
 def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
     assert BACKEND.submit.request is not None
-    request = Request(name="train", command="python train.py", environment={"TOKEN": "s3cret"}, labels=("a", "b"))
-    files = {"train.py": SentFile(b"print(1)\n"), "bin/tool": SentFile(b"#!/bin/sh\n", is_program=True)}
-    first, second = (BACKEND.submit.request(request, b"PK", f"hpcdash:{mark}", files) for mark in "12")
+    request = Request(
+        name="train", command="python train.py", environment={"TOKEN": "s3cret"}, labels=("a", "b")
+    )
+    files = {
+        "train.py": SentFile(b"print(1)\n"),
+        "bin/tool": SentFile(b"#!/bin/sh\n", is_program=True),
+    }
+    first, second = (
+        BACKEND.submit.request(request, b"PK", f"hpcdash:{mark}", files) for mark in "12"
+    )
     [upload] = first.before
     assert upload.argv == second.before[0].argv
     with zipfile.ZipFile(io.BytesIO(upload.stdin or b"")) as package:
@@ -577,7 +789,11 @@ def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
     assert "s3cret" not in first.shown + upload.words + str(body)
     assert first.is_sent is not None
     assert first.is_sent.argv == ("GET", upload.argv[1])
-    assert [first.is_sent.parse(told(b"", status)) for status in (200, 404, 500)] == [True, False, False]
+    assert [first.is_sent.parse(told(b"", status)) for status in (200, 404, 500)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_there() -> None:
@@ -638,28 +854,60 @@ def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on(
     with pytest.raises(UsageError, match="connected"):
         BACKEND.inside.use_nodes({"submission_id": "a"})
     times = {"user": 3.0, "system": 1.0, "childrenUser": 0.5}
-    own = {"pid": 7, "jobId": "02", "cpuTimes": times, "memoryInfo": {"rss": 100.0}, "cmdline": ["ray::shard", "", ""]}
+    own = {
+        "pid": 7,
+        "jobId": "02",
+        "cpuTimes": times,
+        "memoryInfo": {"rss": 100.0},
+        "cmdline": ["ray::shard", "", ""],
+    }
     other = own | {"pid": 8, "jobId": "01"}
     gpus = [
-        {"index": 0, "utilizationGpu": 90, "memoryUsed": 10, "memoryTotal": 40, "processesPids": [{"pid": 7}]},
+        {
+            "index": 0,
+            "utilizationGpu": 90,
+            "memoryUsed": 10,
+            "memoryTotal": 40,
+            "processesPids": [{"pid": 7}],
+        },
         {"index": 1, "utilizationGpu": 20, "processesPids": [{"pid": 8}]},
         {"index": 2, "utilizationGpu": 0, "processesPids": None},
     ]
-    detail = {"ip": "10.0.0.1", "now": 5.5, "cpus": [8, 4], "workers": [own, other, {"jobId": "02"}], "gpus": gpus}
+    detail = {
+        "ip": "10.0.0.1",
+        "now": 5.5,
+        "cpus": [8, 4],
+        "workers": [own, other, {"jobId": "02"}],
+        "gpus": gpus,
+    }
     query = BACKEND.inside.use(native, ("n1", "n2"))
     gone = told(b"not found", 404)
     [sample] = query.parse(Told(404, told({"data": {"detail": detail}}).stdout + gone.stdout))
-    assert (sample.node, sample.up_seconds, sample.cpus, sample.memory_bytes) == ("10.0.0.1", 5.5, 8, 100)
-    assert [(one.pid, one.cpu_seconds, one.command) for one in sample.processes] == [(7, 4.5, "ray::shard")]
-    assert [(gpu.index, gpu.percent, gpu.memory_bytes) for gpu in sample.gpus] == [("0", 90.0, 10 << 20)]
+    assert (sample.node, sample.up_seconds, sample.cpus, sample.memory_bytes) == (
+        "10.0.0.1",
+        5.5,
+        8,
+        100,
+    )
+    assert [(one.pid, one.cpu_seconds, one.command) for one in sample.processes] == [
+        (7, 4.5, "ray::shard")
+    ]
+    assert [(gpu.index, gpu.percent, gpu.memory_bytes) for gpu in sample.gpus] == [
+        ("0", 90.0, 10 << 20)
+    ]
 
 
 def test_json_that_is_none_hides_no_other_job() -> None:
-    odd = b'{"submission_id": "b", "status": "RUNNING", "metadata": {"name": "\\ud800 nan"}, "runtime_env": {"x": NaN}}'
+    odd = (
+        b'{"submission_id": "b", "status": "RUNNING", "metadata": {"name": "\\ud800 nan"}, '
+        b'"runtime_env": {"x": NaN}}'
+    )
     jobs = b'[{"submission_id": "a", "status": "RUNNING", "start_time": 1}, ' + odd + b"]"
     rows = BACKEND.queue.jobs(JobScope()).parse(told(jobs)).table.to_pylist()
     assert [(row["id"], row["name"]) for row in rows] == [("a", "driver"), ("b", "? nan")]
-    job = BACKEND.history.native("b").parse(told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}'))
+    job = BACKEND.history.native("b").parse(
+        told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}')
+    )
     assert BACKEND.detail.facts(job)["Runtime environment"] == {"x": "NaN"}
 
 
@@ -674,7 +922,9 @@ def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() ->
     assert BACKEND.inside.use_nodes is not None
     assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
     answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
-    assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == ["n1"]
+    assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == [
+        "n1"
+    ]
 
 
 def test_a_dashboard_whose_version_never_ends_is_an_error_that_names_the_request() -> None:

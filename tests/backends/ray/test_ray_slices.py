@@ -132,12 +132,18 @@ OFFERED = Offers(
         (
             'slice = "v6e-8"',
             OFFERED,
-            ["slice: the cluster has no v6e-8 now: the job waits for one. There are: v4-16, v4-256"],
+            [
+                "slice: the cluster has no v6e-8 now: the job waits for one. There are: v4-16, "
+                "v4-256"
+            ],
         ),
         (
             'slice = "v4-8"',
             Offers((QueueOffer("CPU"),)),
-            ["slice: the cluster has no v4-8 now: the job waits for one. It has no other slice either"],
+            [
+                "slice: the cluster has no v4-8 now: the job waits for one. It has no other slice "
+                "either"
+            ],
         ),
         (
             'slice = "v4-16"\nnum_slices = [4, 2]',
@@ -147,7 +153,10 @@ OFFERED = Offers(
         (
             'slice = "v4-16"\ntpus_per_worker = 8',
             OFFERED,
-            ["tpus_per_worker: no node has 8 TPUs now, at most 4: the job waits for one. Write tpus_per_worker = 4"],
+            [
+                "tpus_per_worker: no node has 8 TPUs now, at most 4: the job waits for one. Write "
+                "tpus_per_worker = 4"
+            ],
         ),
         ('slice = "v4-8"', Offers(), []),
         ('slot_type = "cpu"\nslots = 64', OFFERED, []),
@@ -157,8 +166,16 @@ OFFERED = Offers(
             ["slots: no node has 65 CPUs now, at most 64: the job waits for one"],
         ),
         ("slots = 2", OFFERED, ["slots: no node has 2 GPUs now: the job waits for one"]),
-        ('slot_type = "cuda"\nslots = 1', OFFERED, ["slots: no node has 1 GPU now: the job waits for one"]),
-        ('memory = "300G"', OFFERED, ["memory: no node has 300G now, at most 256G: the job waits for one"]),
+        (
+            'slot_type = "cuda"\nslots = 1',
+            OFFERED,
+            ["slots: no node has 1 GPU now: the job waits for one"],
+        ),
+        (
+            'memory = "300G"',
+            OFFERED,
+            ["memory: no node has 300G now, at most 256G: the job waits for one"],
+        ),
     ],
 )
 def test_what_the_cluster_does_not_have_is_said_before_the_job_waits_for_it(
@@ -195,7 +212,8 @@ def test_a_request_with_slices_is_written_as_it_was_read() -> None:
 
 def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     files, body, shown = submitted(
-        'name = "llm"\ncommand = "python train.py"\nslice = "v4-16"\nnum_slices = [2, 4]\nwork_dir = "/data/a b"\n'
+        'name = "llm"\ncommand = "python train.py"\nslice = "v4-16"\nnum_slices = [2, 4]\nwork_dir '
+        '= "/data/a b"\n'
         'checkpoints = "/saved"\nkill_switch = "/switches/KILL"\nsave_switch = "/other/SAVE"\n'
         '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "docker://img:1"\n'
         'binds = ["/data", "/a:/b:ro"]\n'
@@ -203,7 +221,10 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     asked = json.loads(files["request.json"])
     assert asked["argv"][2].startswith("cd -- '/data/a b' || exit 1\n")
     assert asked["argv"][2].endswith("\npython train.py\n")
-    assert {key: asked[key] for key in ("workers", "tpus", "num_slices", "retries_preemption", "retries_failure")} == {
+    assert {
+        key: asked[key]
+        for key in ("workers", "tpus", "num_slices", "retries_preemption", "retries_failure")
+    } == {
         "workers": 2,
         "tpus": 4,
         "num_slices": [2, 4],
@@ -221,7 +242,11 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
         "made": ["/saved"],
         "name": "hpcdash-llm",
     }
-    assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
+    assert {
+        "slice_driver/__main__.py",
+        "slice_driver/command.py",
+        "hpcdash-job.zip",
+    } <= files.keys()
     assert body["entrypoint"].endswith(" python -m slice_driver")
     assert body["metadata"] == {
         "job_name": "llm",
@@ -236,7 +261,9 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
 
 
 def test_docker_may_be_named_as_the_runtime() -> None:
-    files, _, _ = submitted('command = "true"\nslice = "v4-16"\n[container]\nruntime = "docker"\nimage = "img:1"\n')
+    files, _, _ = submitted(
+        'command = "true"\nslice = "v4-16"\n[container]\nruntime = "docker"\nimage = "img:1"\n'
+    )
     assert json.loads(files["request.json"])["container"]["program"] == "docker"
 
 
@@ -250,7 +277,9 @@ def test_podman_runs_the_container_where_it_is_asked_for_and_pulls_the_image_ane
 
 
 def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
-    files, body, shown = submitted('command = "echo $A"\nslots = 2\n[environment]\nA = "$(touch x)"\n')
+    files, body, shown = submitted(
+        'command = "echo $A"\nslots = 2\n[environment]\nA = "$(touch x)"\n'
+    )
     assert body["entrypoint_num_gpus"] == 2
     assert body["entrypoint"] == "bash hpcdash-run.sh"
     assert b"export A='$(touch x)'\necho $A\n" in files["hpcdash-run.sh"]
@@ -259,7 +288,8 @@ def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
 
 def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() -> None:
     text = (
-        'slice = "v4-16"\nwork_dir = "/data/a b"\n[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n'
+        'slice = "v4-16"\nwork_dir = "/data/a b"\n[call]\nfunction = "train:main"\nargs = '
+        "[1]\nkwargs = { lr = 0.1 }\n"
     )
     files, _, _ = submitted(text)
     script = json.loads(files["request.json"])["argv"][2]
@@ -273,31 +303,43 @@ def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() ->
         "--job-dir='/data/a b'",
     ):
         assert words in script
-    files, _, _ = submitted(text.replace('work_dir = "/data/a b"\n', "").replace('slice = "v4-16"\n', ""))
+    files, _, _ = submitted(
+        text.replace('work_dir = "/data/a b"\n', "").replace('slice = "v4-16"\n', "")
+    )
     assert b'export HPCDASH_PACKAGE="$PWD"\n' in files["hpcdash-run.sh"]
     assert b'--job-dir="$HPCDASH_PACKAGE"' in files["hpcdash-run.sh"]
     assert b"--output-file" not in files["hpcdash-run.sh"]
 
 
 @pytest.mark.system
-def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_staged(tmp_path: Path) -> None:
+def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_staged(
+    tmp_path: Path,
+) -> None:
     asked = read_request('[call]\nfunction = "json:loads"\nresult_format = "json"\n')
     assert asked.call is not None
     staged = {"call-args.b64": packed(['{"loss": 0.5}']), "call-kwargs.b64": packed({})}
-    for staged_args, expected in ((staged, b'{"loss": 0.5}'), ({"call-args.b64": packed(["no JSON"])}, None)):
+    for staged_args, expected in (
+        (staged, b'{"loss": 0.5}'),
+        ({"call-args.b64": packed(["no JSON"])}, None),
+    ):
         call = replace(asked.call, staged=staged_args)
         made = submitted_request(replace(asked, call=call), job_zip(), "hpcdash:0123")
         folder = tmp_path / str(expected is None)
         with zipfile.ZipFile(io.BytesIO(made.before[0].stdin or b"")) as package:
             package.extractall(folder)
-        done = subprocess.run(["bash", "hpcdash-run.sh"], cwd=folder, capture_output=True, check=False)
+        done = subprocess.run(
+            ["bash", "hpcdash-run.sh"], cwd=folder, capture_output=True, check=False
+        )
         result, failure = logged_result(done.stdout)
         assert (done.returncode, result) == (0 if expected else 1, expected), done
-        assert failure is None if expected else json.loads(failure or b"")["type"] == "JSONDecodeError"
+        assert (
+            failure is None if expected else json.loads(failure or b"")["type"] == "JSONDecodeError"
+        )
 
 
 @for_each(
-    ("call", "words"), [('wheel = "/a.whl"', "call: "), ('source = "/a"', "call: "), ("items = [1, 2]", "array: ")]
+    ("call", "words"),
+    [('wheel = "/a.whl"', "call: "), ('source = "/a"', "call: "), ("items = [1, 2]", "array: ")],
 )
 def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -315,8 +357,14 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices: of which type"),
         ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
-        ('slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"', "no way to start a container by enroot"),
-        ('slice = "v4-8"\n[container]\nruntime = "apptainer"\nimage = "a"', "no way to start a container by apptainer"),
+        (
+            'slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"',
+            "no way to start a container by enroot",
+        ),
+        (
+            'slice = "v4-8"\n[container]\nruntime = "apptainer"\nimage = "a"',
+            "no way to start a container by apptainer",
+        ),
     ],
 )
 def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str) -> None:
@@ -338,30 +386,52 @@ def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str
         (["TaskCancelledError", "RayError"], "cancelled"),
     ],
 )
-def test_a_lost_node_is_a_preemption_and_all_that_is_not_known_a_failure(names: list[str], kind: str) -> None:
+def test_a_lost_node_is_a_preemption_and_all_that_is_not_known_a_failure(
+    names: list[str], kind: str
+) -> None:
     assert outcome_of_error("worker 0", names, "").kind == kind
 
 
 def test_what_ray_raised_is_told_in_a_line() -> None:
     memory = (
-        "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.9, ID: 1f) was "
-        "62.19GB used / 64.00GB limit (0.971719)\nOOM kill reason: threshold\nRefer to the documentation on ..."
+        "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: "
+        "10.0.0.9, ID: 1f) was "
+        "62.19GB used / 64.00GB limit (0.971719)\nOOM kill reason: threshold\nRefer to the "
+        "documentation on ..."
     )
     cases = {
-        "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": ("OutOfMemoryError", memory),
+        "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": (
+            "OutOfMemoryError",
+            memory,
+        ),
         "OutOfMemoryError: killed": ("OutOfMemoryError", "killed"),
-        "its node 10.0.0.9 died": ("NodeDiedError", "Task failed because … Node IP: 10.0.0.9, node ID: 40c0e5.\n\nUse"),
-        "its node died": ("ActorDiedError", "The actor died.\n\tclass_name: SliceHead\nIts node has died."),
-        "WorkerCrashedError: The worker died": ("WorkerCrashedError", "The worker died\nCheck logs"),
-        "RayTaskError: ValueError: no": ("RayTaskError", "ray::run() (pid=7)\n  File a.py\nValueError: no"),
+        "its node 10.0.0.9 died": (
+            "NodeDiedError",
+            "Task failed because … Node IP: 10.0.0.9, node ID: 40c0e5.\n\nUse",
+        ),
+        "its node died": (
+            "ActorDiedError",
+            "The actor died.\n\tclass_name: SliceHead\nIts node has died.",
+        ),
+        "WorkerCrashedError: The worker died": (
+            "WorkerCrashedError",
+            "The worker died\nCheck logs",
+        ),
+        "RayTaskError: ValueError: no": (
+            "RayTaskError",
+            "ray::run() (pid=7)\n  File a.py\nValueError: no",
+        ),
         "RayError: ": ("RayError", ""),
     }
-    assert [words_of_error([name, "RayError"], text) for name, text in cases.values()] == list(cases)
+    assert [words_of_error([name, "RayError"], text) for name, text in cases.values()] == list(
+        cases
+    )
 
 
 def test_an_exit_status_is_a_failure_but_on_a_machine_that_is_being_taken_away() -> None:
     assert [
-        outcome_of_exit("w", code, is_preempted=gone).kind for code, gone in ((0, False), (7, False), (7, True))
+        outcome_of_exit("w", code, is_preempted=gone).kind
+        for code, gone in ((0, False), (7, False), (7, True))
     ] == (["succeeded", "failed", "preempted"])
 
 
@@ -385,8 +455,14 @@ def test_preemptions_and_failures_are_counted_apart() -> None:
     assert not attempts.after(preempted, HOUR).is_over
     assert attempts.after(preempted, HOUR).after(preempted, HOUR).is_over
     assert attempts.after(failed, HOUR).is_over
-    assert (attempts.may_be_preempted, attempts.after(preempted, HOUR).may_be_preempted) == (True, False)
-    assert (attempts.after(preempted, 1).number, attempts.after(preempted, 1).counts) == (2, "preempted 1×, failed 0×")
+    assert (attempts.may_be_preempted, attempts.after(preempted, HOUR).may_be_preempted) == (
+        True,
+        False,
+    )
+    assert (attempts.after(preempted, 1).number, attempts.after(preempted, 1).counts) == (
+        2,
+        "preempted 1×, failed 0×",
+    )
 
 
 def test_the_next_attempt_waits_longer_after_each_that_ended_soon() -> None:
@@ -425,13 +501,27 @@ def test_several_slices_find_the_first_one() -> None:
 
 def ray_node(number: int, **resources: float) -> dict[str, Any]:
     address = f"10.0.0.{number}"
-    return {"NodeID": f"n{number}", "NodeManagerAddress": address, "NodeManagerPort": 7, "Resources": resources}
+    return {
+        "NodeID": f"n{number}",
+        "NodeManagerAddress": address,
+        "NodeManagerPort": 7,
+        "Resources": resources,
+    }
 
 
 def test_a_slice_is_its_workers_the_one_with_its_head_first() -> None:
     head = {"TPU-v4-16-head": 1.0}
-    found = slice_of([ray_node(1, a=1, TPU=4), ray_node(2, a=1, TPU=4, **head), ray_node(3, b=1, **head)], "a", "n2")
-    assert found == {"pod": "a", "places": [("10.0.0.2", 7, "n2"), ("10.0.0.1", 7, "n1")], "heads": 1, "tpus": 4}
+    found = slice_of(
+        [ray_node(1, a=1, TPU=4), ray_node(2, a=1, TPU=4, **head), ray_node(3, b=1, **head)],
+        "a",
+        "n2",
+    )
+    assert found == {
+        "pod": "a",
+        "places": [("10.0.0.2", 7, "n2"), ("10.0.0.1", 7, "n1")],
+        "heads": 1,
+        "tpus": 4,
+    }
 
 
 def test_a_slice_that_cannot_be_used_says_why() -> None:
@@ -443,32 +533,47 @@ def test_a_slice_that_cannot_be_used_says_why() -> None:
     assert slice_problem(found, 2, asked | {"tpus": 4}) == (
         "workers of a have 1 TPU, this run asks for 4: set tpus_per_worker = 1"
     )
-    words = slice_problem(slice_of([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked)
-    assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
+    words = slice_problem(
+        slice_of([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked
+    )
+    assert words.startswith(
+        "2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray"
+    )
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(tmp_path: Path, is_killed: bool) -> None:
+def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(
+    tmp_path: Path, is_killed: bool
+) -> None:
     def start(shell: str) -> subprocess.Popen[str]:
-        program = f"import sys; sys.path.insert(0, {command.__file__.rpartition('/')[0]!r}); import command; "
+        program = (
+            f"import sys; sys.path.insert(0, {command.__file__.rpartition('/')[0]!r}); "
+            f"import command; "
+        )
         program += f"sys.exit(command.run(['bash', '-c', {shell!r}], {{}}, node='n'))"
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
+        return subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     with start("trap 'sleep 1; echo saved; exit' TERM; echo begun; sleep 60 & wait") as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "begun\n"
         with start("echo next; exit 7") as second:
             assert second.stdout is not None
-            assert second.stdout.readline().startswith("hpcdash: waiting for the command of an earlier attempt")
+            assert second.stdout.readline().startswith(
+                "hpcdash: waiting for the command of an earlier attempt"
+            )
             (first.kill if is_killed else first.terminate)()
             assert second.stdout.readline() == "next\n"
             assert second.wait() == 7
         assert first.stdout.read() == "saved\n"
 
 
-def test_the_lock_of_a_node_is_where_nobody_else_can_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_node_is_where_nobody_else_can_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     lock = Path(command.lock_path("n"))
     assert lock.parent == tmp_path / ".cache" / "hpcdash"
@@ -497,18 +602,27 @@ def published(status: SliceRunStatus, state: str = "RUNNING") -> dict[str, Any]:
     """A job of the Jobs API, in whose metadata a driver wrote how its run stands."""
     job = {"status": "RUNNING", "metadata": {"job_name": "llm", "slice": "v4-16"}}
     kept = json.loads(with_record(json.dumps(job).encode(), status.record()) or b"")
-    return {**kept, "status": state, "submission_id": "raysubmit_1", "start_time": 1_700_000_000_000}
+    return {
+        **kept,
+        "status": state,
+        "submission_id": "raysubmit_1",
+        "start_time": 1_700_000_000_000,
+    }
 
 
 def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None:
-    status = SliceRunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
+    status = SliceRunStatus(
+        2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5
+    )
     status.nodes = [f"10.0.0.{number}" for number in range(1, 5)]
     status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
     status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
     status.ended[3] = ("preempted", "NodeDiedError: gone", None, "")
     row = job_row(published(status))
     assert row is not None
-    assert {name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")} == {
+    assert {
+        name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")
+    } == {
         "nodes": 4,
         "gpus": 16,
         "queue": "slice-a,slice-b,TPU-v4-16-head",
@@ -520,7 +634,8 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
     assert run is not None
     workers = worker_rows(run, JobState.RUNNING, 1_700_000_060.0)
     assert [
-        (one["id"], one["state"], one["exit_code"], one["node_list"], one["elapsed_seconds"]) for one in workers
+        (one["id"], one["state"], one["exit_code"], one["node_list"], one["elapsed_seconds"])
+        for one in workers
     ] == [
         ("0", "completed", 0, None, None),
         ("1", "running", None, None, 60),
@@ -540,7 +655,9 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
     query = BACKEND.detail.workers(JobDetail(row, {"metadata": json.dumps(job["metadata"])}))
     assert query is not None
     told = query.parse(answer).table.to_pylist()
-    assert [(one["array_task"], one["state"], one["exit_code"], one["node_list"]) for one in told] == [
+    assert [
+        (one["array_task"], one["state"], one["exit_code"], one["node_list"]) for one in told
+    ] == [
         ("0", "cancelled", None, "slice-a"),
         ("1", "failed", 7, "10.0.0.9"),
     ]
@@ -551,7 +668,10 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     near_kinds = near("v4-12", ["v5p-8", "v4-16"])
     words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
-    assert words == "waiting for 1 slice of v4-12: 0 found so far; the cluster has none, only v4-16, v5p-8"
+    assert (
+        words
+        == "waiting for 1 slice of v4-12: 0 found so far; the cluster has none, only v4-16, v5p-8"
+    )
     in_use = waiting_words(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
     assert in_use == "waiting for 1 slice of v4-16: 0 found so far; 0 of 2 free"
     too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
@@ -562,9 +682,17 @@ def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
 
 
 def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
-    for job in (b"", b"[1]", b"{", b'{"status": "STOPPED"}', b'{"status": "SUCCEEDED", "metadata": {}}'):
+    for job in (
+        b"",
+        b"[1]",
+        b"{",
+        b'{"status": "STOPPED"}',
+        b'{"status": "SUCCEEDED", "metadata": {}}',
+    ):
         assert with_record(job, "{}") is None
-    assert json.loads(with_record(b'{"status": "RUNNING", "metadata": null, "x": 1}', "{}") or b"") == {
+    assert json.loads(
+        with_record(b'{"status": "RUNNING", "metadata": null, "x": 1}', "{}") or b""
+    ) == {
         "status": "RUNNING",
         "metadata": {"hpcdash_run": "{}"},
         "x": 1,
@@ -574,7 +702,14 @@ def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
 @for_each(
     "record",
     [
-        *("", "null", "[]", "[" * 100_000, '{"attempt": 1}', '{"attempt": true, "preempted": 0, "failed": 0}'),
+        *(
+            "",
+            "null",
+            "[]",
+            "[" * 100_000,
+            '{"attempt": 1}',
+            '{"attempt": true, "preempted": 0, "failed": 0}',
+        ),
         '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":999999,"slices":["a"]}',
         '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":0,"slices":["a"]}',
         '{"attempt":NaN,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a"]}',
@@ -582,7 +717,9 @@ def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
 )
 def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
     assert run_of({"hpcdash_run": record}) is None
-    row = job_row({"submission_id": "raysubmit_1", "status": "RUNNING", "metadata": {"hpcdash_run": record}})
+    row = job_row(
+        {"submission_id": "raysubmit_1", "status": "RUNNING", "metadata": {"hpcdash_run": record}}
+    )
     assert row is not None
     assert row["comment"] is None
 
@@ -600,7 +737,9 @@ def test_odd_parts_of_a_record_are_left_out() -> None:
 
 
 def test_a_record_of_many_workers_stays_short() -> None:
-    status = SliceRunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9, nodes=["10.0.0.1"] * 4096)
+    status = SliceRunStatus(
+        256, 4, slices=("a",) * 16, past=["x" * 5000] * 9, nodes=["10.0.0.1"] * 4096
+    )
     status.ended = dict.fromkeys(range(4096), ("failed", "y" * 5000, 1, "10.0.0.1"))
     assert len(status.record()) < 32_000
     row = job_row(published(status))
@@ -612,13 +751,19 @@ def test_a_record_of_many_workers_stays_short() -> None:
 def test_a_line_says_which_worker_of_which_attempt_wrote_it() -> None:
     ray = f"({task_name(2, 13)} pid=77, ip=10.0.0.9) loss 3"
     assert (
-        labelled(ray) == labelled(f"\x1b[36m{ray.replace(')', ')' + chr(27) + '[0m')}") == "[attempt2.worker13]: loss 3"
+        labelled(ray)
+        == labelled(f"\x1b[36m{ray.replace(')', ')' + chr(27) + '[0m')}")
+        == "[attempt2.worker13]: loss 3"
     )
     assert labelled("(worker pid=7) x") == "(worker pid=7) x"
     cases: tuple[tuple[str, dict[str, str]], ...] = (
         (
             "[attempt2.worker13]: loss 3",
-            {"attempt2.worker13": "loss 3", "worker13": "loss 3", "attempt2": "[attempt2.worker13]: loss 3"},
+            {
+                "attempt2.worker13": "loss 3",
+                "worker13": "loss 3",
+                "attempt2": "[attempt2.worker13]: loss 3",
+            },
         ),
         ("hpcdash: attempt 2: preempted 1×", {"attempt2": "hpcdash: attempt 2: preempted 1×"}),
         ("[attempt22.worker1]: x", {"worker1": "x"}),
@@ -638,20 +783,37 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     for attempt, newest in ((1, None), (3, "attempt2.worker1")):
         waiting = run_of(published(SliceRunStatus(2, 4, attempt=attempt))["metadata"])
         assert waiting is not None
-        assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (newest is not None)
+        assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (
+            newest is not None
+        )
     assert log_request(parts[-1][2]).endswith(
         "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
     )
     # What is no part is a name, and no pattern of another's is used.
-    for name in ("x.log#", "x.log#worker", "x.log#attempt1.", "x.log#(a+)+b", "x.log#attempt1.worker1#", "a#worker1"):
-        assert log_request(f"/ray-logs/n/{name}").endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
+    for name in (
+        "x.log#",
+        "x.log#worker",
+        "x.log#attempt1.",
+        "x.log#(a+)+b",
+        "x.log#attempt1.worker1#",
+        "a#worker1",
+    ):
+        assert log_request(f"/ray-logs/n/{name}").endswith(
+            f"filename={quote(name, safe='')}&lines=-1&interval=1"
+        )
     assert log_request("/ray-logs/n/x.log#worker1.log#worker2").endswith(
         "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
     )
 
 
 def test_a_run_of_many_workers_and_numbers_is_read_at_once() -> None:
-    record = {"attempt": 1, "preempted": 0, "failed": 0, "workers_per_slice": 1000, "slices": ["a"] * 100}
+    record = {
+        "attempt": 1,
+        "preempted": 0,
+        "failed": 0,
+        "workers_per_slice": 1000,
+        "slices": ["a"] * 100,
+    }
     run = run_of({"hpcdash_run": json.dumps(record | {"succeeded": "0-99999," * 100_000})})
     assert run is not None
     assert {worker.state for worker in run.workers(JobState.RUNNING)} == {JobState.COMPLETED}

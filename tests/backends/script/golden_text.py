@@ -1,4 +1,6 @@
-"""Whole scripts kept as files to be read; `HPCDASH_WRITE_GOLDEN=1 pytest tests/backends` writes them anew."""
+"""Whole scripts kept as files to be read; `HPCDASH_WRITE_GOLDEN=1 pytest tests/backends` writes
+them anew.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from pathlib import Path
 
 from hpcdash.backends.script.body import Place
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    Call,
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 
 FOLDER = Path(__file__).parent / "golden"
 PLACE = Place("1a2b", "/home/ann/launches/hpcdash_exp-1a2b")
@@ -86,7 +97,11 @@ REQUESTS = {
         signal=EarlySignal("USR1", 600, batch_only=True),
     ),
     "horovodrun": Request(
-        command="python train.py", slots=8, slots_per_node=4, limit_seconds=3600, launcher=Launcher.HOROVODRUN
+        command="python train.py",
+        slots=8,
+        slots_per_node=4,
+        limit_seconds=3600,
+        launcher=Launcher.HOROVODRUN,
     ),
     "call": Request(
         call=Call(

@@ -1,4 +1,6 @@
-"""[call]: what the table may say, what it makes of a script and of files, and that a form and a rewriting keep it."""
+"""[call]: what the table may say, what it makes of a script and of files, and that a form and a
+rewriting keep it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def test_a_full_table_is_read_with_a_task_for_each_item() -> None:
     request = read_request(FULL)
     call = request.call
     assert call is not None
-    assert (call.module, call.function, call.package) == ("lab.train", "Trainer.fit", "/home/me/project")
+    assert (call.module, call.function, call.package) == (
+        "lab.train",
+        "Trainer.fit",
+        "/home/me/project",
+    )
     assert str(request.array) == "0-2"
     assert call.items == ({"lr": 0.1}, 7, [1, 2])
     assert "array" not in request.said
@@ -89,18 +95,35 @@ def test_what_is_no_function_is_told_with_what_to_write(function: str, said: str
     [
         ('command = "a"\n[call]\nfunction = "m:f"', 2, "call", "the command is given too"),
         ('script = "a"\n[call]\nfunction = "m:f"', 2, "call", "the script is given too"),
-        ('[call]\nfunction = "m:f"\nwheel = "/w"\nsource = "/s"', 4, "call.source", "the wheel is given too"),
-        ('array = "1-2"\n[call]\nfunction = "m:f"\nitems = [1, 2]', 1, "array", "1-2 is not within 0-1"),
+        (
+            '[call]\nfunction = "m:f"\nwheel = "/w"\nsource = "/s"',
+            4,
+            "call.source",
+            "the wheel is given too",
+        ),
+        (
+            'array = "1-2"\n[call]\nfunction = "m:f"\nitems = [1, 2]',
+            1,
+            "array",
+            "1-2 is not within 0-1",
+        ),
         ('[call]\nfunction = "m:f"\nitems = []', 3, "call.items", "not 0"),
         ('[call]\nfunction = "m:f"\nargs = "x"', 3, "call.args", "expected an array"),
         ('[call]\nfunction = "m:f"\nkwargs = [1]', 3, "call.kwargs", "expected a table"),
         ('[call]\nfunction = "m:f"\nwheel = "~/w.whl"', 3, "call.wheel", "write the whole path"),
         ('[call]\nfunctoin = "m:f"', 2, "call.functoin", 'did you mean "function"?'),
-        ('[call]\nfunction = "m:f"\n[environment]\nPY_EXEC = "p"', 4, "environment.PY_EXEC", "write python there"),
+        (
+            '[call]\nfunction = "m:f"\n[environment]\nPY_EXEC = "p"',
+            4,
+            "environment.PY_EXEC",
+            "write python there",
+        ),
         ('command = "a"\nkwargs = { }', 2, "kwargs", "it belongs in [call]"),
     ],
 )
-def test_what_does_not_go_together_is_told_with_line_and_key(text: str, line: int, key: str, said: str) -> None:
+def test_what_does_not_go_together_is_told_with_line_and_key(
+    text: str, line: int, key: str, said: str
+) -> None:
     told = {(at, of): words for at, of, words in problems(text)}
     assert said in told[line, key]
 
@@ -124,12 +147,20 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
     ("fields", "said"),
     [
         ({"job_library": False}, "job_library: "),
-        ({"call": Call("m", "f", wheel="/w"), "container": Container(Runtime.PODMAN, "i")}, "call: the venv"),
-        ({"call": Call("m", "f", items=(1, 2)), "array": parse_tasks("2")}, "array: 2 is not within 0-1"),
+        (
+            {"call": Call("m", "f", wheel="/w"), "container": Container(Runtime.PODMAN, "i")},
+            "call: the venv",
+        ),
+        (
+            {"call": Call("m", "f", items=(1, 2)), "array": parse_tasks("2")},
+            "array: 2 is not within 0-1",
+        ),
         ({"place": Place("1a2b")}, "call: the launch's folder is not known"),
     ],
 )
-def test_what_cannot_be_started_so_is_refused_by_its_field(fields: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_started_so_is_refused_by_its_field(
+    fields: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         command(**fields)
     assert raised.value.message.startswith(said)
@@ -140,9 +171,14 @@ def test_each_task_of_an_array_writes_a_result_of_its_own_without_items_too() ->
     array = parse_tasks("3-4")
     assert '--output-file=/jobs/x-1a2b/result-"$SLURM_ARRAY_TASK_ID".pkl' in command(array=array)
     assert "--array-index" not in command(array=array)
-    assert '--stdout-path="/jobs/x-1a2b/job.$PBS_ARRAY_INDEX.out"' in command(Scheduler.PBS, array=array)
+    assert '--stdout-path="/jobs/x-1a2b/job.$PBS_ARRAY_INDEX.out"' in command(
+        Scheduler.PBS, array=array
+    )
     said = format_result_path(Request(call=Call("m", "f"), array=array), "/jobs")
-    assert said == "the result of m:f will be in /jobs/result-N.pkl of task N, or the traceback in result-N.pkl.error"
+    assert said == (
+        "the result of m:f will be in /jobs/result-N.pkl of task N, or the traceback in "
+        "result-N.pkl.error"
+    )
 
 
 def test_in_a_container_its_python_is_that_of_the_image_and_its_folders_are_there() -> None:
@@ -161,12 +197,18 @@ def test_in_a_container_its_python_is_that_of_the_image_and_its_folders_are_ther
 def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
-    (tmp_path / "mine.py").write_text("import os\ndef f(n):\n    return n, os.environ['NODE_RANK']\n")
-    (tmp_path / "pbs_tmrsh").write_text('#!/bin/sh\nshift\nexec env -i PATH="$PATH" HOME="$HOME" "$@"\n')
+    (tmp_path / "mine.py").write_text(
+        "import os\ndef f(n):\n    return n, os.environ['NODE_RANK']\n"
+    )
+    (tmp_path / "pbs_tmrsh").write_text(
+        '#!/bin/sh\nshift\nexec env -i PATH="$PATH" HOME="$HOME" "$@"\n'
+    )
     (tmp_path / "pbs_tmrsh").chmod(0o755)
     (tmp_path / "nodes").write_text("a\nb\n")
     call = Call("mine", "f", items=("x", "y"), python=sys.executable)
-    request = Request(call=call, slots=2, slots_per_node=1, work_dir=str(tmp_path), array=parse_tasks("0-1"))
+    request = Request(
+        call=call, slots=2, slots_per_node=1, work_dir=str(tmp_path), array=parse_tasks("0-1")
+    )
     for name, content in {**call_files(call), LIBRARY_NAME: job_zip()}.items():
         (folder / name).write_bytes(content)
     script = batch_script(Scheduler.PBS, request, Place("1a2b", str(folder))).text

@@ -1,4 +1,6 @@
-"""Commands in containers, as bash on a node runs them: with stand-ins for the runtimes that record their words."""
+"""Commands in containers, as bash on a node runs them: with stand-ins for the runtimes that record
+their words.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,18 @@ from tests.support.records import for_each
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
-HOSTILE = ["$(rm -rf ~)", "`touch owned`", "it's", 'say "x"', "two\nlines", "a b", "*", "; touch owned", "$HOME\\", "é"]
+HOSTILE = [
+    "$(rm -rf ~)",
+    "`touch owned`",
+    "it's",
+    'say "x"',
+    "two\nlines",
+    "a b",
+    "*",
+    "; touch owned",
+    "$HOME\\",
+    "é",
+]
 STAND_IN = r"""#!/bin/bash
 # Of a container that runs on, and ends with $LEFT; else there is none any more.
 [[ "$1" != inspect ]] || { [[ -z "$LEFT" ]] || echo true; exit; }
@@ -40,7 +53,9 @@ exit "${STATUS:-0}"
 
 
 class Node:
-    """A folder with stand-ins on PATH; `run` gives the argv of each call, and the last one's environment."""
+    """A folder with stand-ins on PATH; `run` gives the argv of each call, and the last one's
+    environment.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +70,9 @@ class Node:
             (self.folder / "bin" / name).write_text(STAND_IN)
             (self.folder / "bin" / name).chmod(0o755)
 
-    def run(self, made: ContainerCommand, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    def run(
+        self, made: ContainerCommand, **variables: str
+    ) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
         script = "\n".join(made.lines())
         subprocess.run(["bash", "-n"], input=script.encode(), check=True)
         environ = {
@@ -66,7 +83,12 @@ class Node:
             **variables,
         }
         ended = subprocess.run(
-            ["bash", "-c", script], env=environ, cwd=self.folder / "home", capture_output=True, text=True, check=False
+            ["bash", "-c", script],
+            env=environ,
+            cwd=self.folder / "home",
+            capture_output=True,
+            text=True,
+            check=False,
         )
         record = self.folder / "record"
         raw = (record / "argv").read_bytes().decode() if (record / "argv").exists() else ""
@@ -92,7 +114,9 @@ def made_of(runtime: str, image: str = "lab/net:1", **more: Any) -> ContainerCom
 
 def test_without_a_container_the_command_is_run_itself() -> None:
     for container in (None, Container(Runtime.NONE)):
-        made = container_command(container, ("a", "b c"), slot_type=SlotType.CPU, environment={"X": "1", "Y": ""})
+        made = container_command(
+            container, ("a", "b c"), slot_type=SlotType.CPU, environment={"X": "1", "Y": ""}
+        )
         assert made.lines() == ("export X=1", "a 'b c'")
 
 
@@ -100,7 +124,16 @@ def test_apptainer_is_given_gpus_a_tmpfs_and_a_tmp_of_its_own_that_goes(node: No
     ended, (call,) = node.run(made_of("apptainer", own_binds=["/data:/d:ro"]))
     tmp = call[5].removesuffix(":/tmp")
     assert call == [
-        *("apptainer", "exec", "--nv", "--writable-tmpfs", "--bind", f"{tmp}:/tmp", "--bind", "/data:/d:ro"),
+        *(
+            "apptainer",
+            "exec",
+            "--nv",
+            "--writable-tmpfs",
+            "--bind",
+            f"{tmp}:/tmp",
+            "--bind",
+            "/data:/d:ro",
+        ),
         *("docker://lab/net:1", "python", "train.py"),
     ]
     assert tmp.startswith(str(node.folder / "tmp"))
@@ -121,13 +154,21 @@ def test_who_binds_tmp_gets_no_other(bind: str) -> None:
         ("apptainer", SlotType.ROCM, {"--rocm"}),
         ("apptainer", SlotType.CPU, set()),
         ("podman", SlotType.CUDA, {"--device=nvidia.com/gpu=all"}),
-        ("podman", SlotType.ROCM, {"--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups"}),
+        (
+            "podman",
+            SlotType.ROCM,
+            {"--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups"},
+        ),
         ("podman", SlotType.CPU, set()),
     ],
 )
 def test_gpus(runtime: str, slot_type: SlotType, options: set[str]) -> None:
     words = {word.text for word in made_of(runtime, slot_type=slot_type).argv}
-    gpu = {word for word in words if word in ("--nv", "--rocm") or word.startswith(("--device", "--group-add"))}
+    gpu = {
+        word
+        for word in words
+        if word in ("--nv", "--rocm") or word.startswith(("--device", "--group-add"))
+    }
     assert gpu == options
 
 
@@ -156,17 +197,25 @@ def test_an_apptainer_image_is_looked_for(node: Node, image: str, root: str, giv
 
 
 @pytest.mark.parametrize(
-    ("bind", "given"), [("/a,b", r"/a\,b"), ("/a,b:/c,d:ro,nosuid", r"/a\,b:/c\,d:ro,nosuid"), ("/$(x)", "/$(x)")]
+    ("bind", "given"),
+    [("/a,b", r"/a\,b"), ("/a,b:/c,d:ro,nosuid", r"/a\,b:/c\,d:ro,nosuid"), ("/$(x)", "/$(x)")],
 )
-def test_a_comma_in_a_path_does_not_end_an_apptainer_bind(node: Node, bind: str, given: str) -> None:
+def test_a_comma_in_a_path_does_not_end_an_apptainer_bind(
+    node: Node, bind: str, given: str
+) -> None:
     _, (call,) = node.run(made_of("apptainer", binds=(bind,)))
     assert call[7] == given
 
 
 def test_a_containers_tmpdir_and_path_are_not_the_nodes(node: Node) -> None:
-    ended, _ = node.run(made_of("apptainer", environment={"TMPDIR": "/only/inside", "PATH": "/opt/bin"}))
+    ended, _ = node.run(
+        made_of("apptainer", environment={"TMPDIR": "/only/inside", "PATH": "/opt/bin"})
+    )
     assert ended.returncode == 0, ended.stderr
-    assert (node.env["APPTAINERENV_TMPDIR"], node.env["APPTAINERENV_PATH"]) == ("/only/inside", "/opt/bin")
+    assert (node.env["APPTAINERENV_TMPDIR"], node.env["APPTAINERENV_PATH"]) == (
+        "/only/inside",
+        "/opt/bin",
+    )
 
 
 def test_a_node_with_singularity_alone_runs_it_and_one_with_neither_says_so(node: Node) -> None:
@@ -179,13 +228,22 @@ def test_a_node_with_singularity_alone_runs_it_and_one_with_neither_says_so(node
 
 
 def test_podman_shares_the_network_and_is_given_each_variable_by_name(node: Node) -> None:
-    made = made_of("podman", environment={"A": "1", "B": "", "PATH": "/opt/bin"}, own_binds=["/data", "/s:/t:ro"])
+    made = made_of(
+        "podman",
+        environment={"A": "1", "B": "", "PATH": "/opt/bin"},
+        own_binds=["/data", "/s:/t:ro"],
+    )
     _, (call,) = node.run(made)
     assert re.fullmatch("--name=hpcdash-[0-9a-f]{16}", call.pop(3))
     first = call.index("sh")
     assert call[:first] == [
         *("podman", "run", "--rm", "--network=host", "--ipc=host", "--device=nvidia.com/gpu=all"),
-        *("--volume=/etc/hosts:/etc/hosts:ro", "--volume=/data:/data", "--volume=/s:/t:ro", "--env=SLURM_*"),
+        *(
+            "--volume=/etc/hosts:/etc/hosts:ro",
+            "--volume=/data:/data",
+            "--volume=/s:/t:ro",
+            "--env=SLURM_*",
+        ),
         *(f"--env={name}_VISIBLE_DEVICES" for name in ("CUDA", "NVIDIA", "ROCR", "HIP")),
         *("--env=HPCDASH_ATTEMPT", "--env=B", "--env=A", "--env=PATH=/opt/bin", "lab/net:1"),
     ]
@@ -193,7 +251,15 @@ def test_podman_shares_the_network_and_is_given_each_variable_by_name(node: Node
     assert node.env["A"] == "1"
     # The first process of its namespace, which the kernel spares signals that nothing catches.
     starts = "trap 'exit 4' TERM; kill -TERM 1; while :; do sleep 0.1; done"
-    contained = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *call[first:-2]]
+    contained = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        *call[first:-2],
+    ]
     ended = subprocess.run([*contained, "sh", "-c", starts], stdin=subprocess.DEVNULL, check=False)
     assert ended.returncode == 4
 
@@ -221,12 +287,19 @@ def test_a_container_is_killed_after_the_shell_that_started_it_was(node: Node) -
         wait_until("the container", lambda: (record / "run").exists())
         (name,) = re.findall("--name=(hpcdash-[0-9a-f]{16})", (record / "run").read_text())
         os.killpg(shell.pid, signal.SIGKILL)
-    wait_until("its end", lambda: (record / "kill").exists() and (record / "kill").read_text() != "")
+    wait_until(
+        "its end", lambda: (record / "kill").exists() and (record / "kill").read_text() != ""
+    )
     assert (record / "kill").read_text().split() == ["kill", "-s", "KILL", name]
 
 
 def test_enroot_imports_creates_and_starts_once(node: Node) -> None:
-    made = made_of("enroot", "nvcr.io/lab/net:1", environment={"A": "1", "B": ""}, own_binds=["/data", "/s:/t:ro"])
+    made = made_of(
+        "enroot",
+        "nvcr.io/lab/net:1",
+        environment={"A": "1", "B": ""},
+        own_binds=["/data", "/s:/t:ro"],
+    )
     _, calls = node.run(made, SLURM_PROCID="3", CUDA_VISIBLE_DEVICES="0", OTHER="x")
     assert [call[1] for call in calls] == ["list", "import", "create", "start"]
     name = "nvcr.io+lab+net+1"
@@ -235,8 +308,22 @@ def test_enroot_imports_creates_and_starts_once(node: Node) -> None:
     assert calls[2] == ["enroot", "create", "--name", name, "--", image]
     assert calls[3] == [
         *("enroot", "start", "--rw", "--mount", "tmpfs:/var/tmp:tmpfs:x-create=dir"),
-        *("--mount", "/data:/data:none:x-create=auto,rbind", "--mount", "/s:/t:none:x-create=auto,rbind,ro"),
-        *("--env", "B", "--env", "A", "--env", "CUDA_VISIBLE_DEVICES", "--env", "NVIDIA_VISIBLE_DEVICES"),
+        *(
+            "--mount",
+            "/data:/data:none:x-create=auto,rbind",
+            "--mount",
+            "/s:/t:none:x-create=auto,rbind,ro",
+        ),
+        *(
+            "--env",
+            "B",
+            "--env",
+            "A",
+            "--env",
+            "CUDA_VISIBLE_DEVICES",
+            "--env",
+            "NVIDIA_VISIBLE_DEVICES",
+        ),
         *("--env", "SLURM_PROCID", "--", name, "python", "train.py"),
     ]
     assert node.env["ENROOT_MOUNT_HOME"] == "y"
@@ -247,7 +334,10 @@ def test_a_missing_enroot_container_is_said_with_what_makes_it(node: Node) -> No
     ended, calls = node.run(made_of("enroot"), BROKEN="1")
     assert ended.returncode == 1
     assert "start" not in {call[1] for call in calls}
-    assert "enroot import -o lab+net+1.sqsh -- docker://lab/net:1 && enroot create --name lab+net+1" in ended.stderr
+    assert (
+        "enroot import -o lab+net+1.sqsh -- docker://lab/net:1 && enroot create --name lab+net+1"
+        in ended.stderr
+    )
 
 
 def test_a_pull_that_failed_starts_no_older_enroot_container(node: Node) -> None:
@@ -285,7 +375,9 @@ def test_enroot_names(image: str, name: str, uri: str) -> None:
     ],
 )
 def test_force_pull_bypasses_the_cache(node: Node, runtime: str, image: str, word: str) -> None:
-    made = made_of(runtime, image, force_pull=True, **({"image_root": "/"} if runtime == "apptainer" else {}))
+    made = made_of(
+        runtime, image, force_pull=True, **({"image_root": "/"} if runtime == "apptainer" else {})
+    )
     node.run(made)
     assert any(word in call for call in node.run(made)[1])
     assert not any(word in line for line in made_of(runtime, image).lines())
@@ -299,12 +391,18 @@ def test_podman_runs_an_archive_as_it_is_named(node: Node) -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("runtime", ["apptainer", "podman", "enroot"])
-def test_what_is_hostile_arrives_as_it_was_and_runs_nothing(node: Node, runtime: str, hostile: str) -> None:
+def test_what_is_hostile_arrives_as_it_was_and_runs_nothing(
+    node: Node, runtime: str, hostile: str
+) -> None:
     keep = node.folder / "home" / "keep"
     keep.touch()
     bind = "/data:/d" if runtime == "enroot" and set(hostile) & set(" \n") else f"/{hostile}:/d"
     made = made_of(
-        runtime, f"x{hostile}", own_binds=[bind], environment={"V": hostile, "PATH": hostile}, command=("run", hostile)
+        runtime,
+        f"x{hostile}",
+        own_binds=[bind],
+        environment={"V": hostile, "PATH": hostile},
+        command=("run", hostile),
     )
     ended, calls = node.run(made)
     assert ended.returncode == 0, ended.stderr
@@ -312,7 +410,10 @@ def test_what_is_hostile_arrives_as_it_was_and_runs_nothing(node: Node, runtime:
     assert any(f"x{hostile}" in word for call in calls for word in call)
     assert any(bind in word for word in calls[-1])
     assert node.env["V"] == hostile
-    assert any(f"PATH={hostile}" in word for word in calls[-1]) or node.env["APPTAINERENV_PATH"] == hostile
+    assert (
+        any(f"PATH={hostile}" in word for word in calls[-1])
+        or node.env["APPTAINERENV_PATH"] == hostile
+    )
     assert keep.exists()
     assert not list(node.folder.rglob("owned"))
 
@@ -336,7 +437,9 @@ def test_a_login_is_in_no_script_and_in_no_argv(node: Node, runtime: str) -> Non
     # Who else may put files there could have another file of one's own read as a script.
     link = file.with_name("link")
     link.symlink_to(file)
-    refused, calls = node.run(made_of(runtime, "nvcr.io/lab/net:1", login=str(link), command=("apptainer", "x")))
+    refused, calls = node.run(
+        made_of(runtime, "nvcr.io/lab/net:1", login=str(link), command=("apptainer", "x"))
+    )
     assert (refused.returncode, calls) == (1, [])
     assert "mode 0600" in refused.stderr
     link.unlink()
@@ -344,7 +447,9 @@ def test_a_login_is_in_no_script_and_in_no_argv(node: Node, runtime: str) -> Non
     ended, calls = node.run(traced)
     assert ended.returncode == 0, ended.stderr
     assert "pass'w" not in "\n".join(made.lines()) + ended.stderr.replace("\\", "") + repr(calls)
-    assert node.env["APPTAINER_DOCKER_PASSWORD"] == node.env["SINGULARITY_DOCKER_PASSWORD"] == secret
+    assert (
+        node.env["APPTAINER_DOCKER_PASSWORD"] == node.env["SINGULARITY_DOCKER_PASSWORD"] == secret
+    )
     record = node.folder / "record"
     if runtime == "podman":
         assert '{"auths":{"nvcr.io":{"auth":"' in (record / "auth").read_text()
@@ -373,11 +478,18 @@ def test_a_shell_word_is_expanded_on_the_node(node: Node) -> None:
         ("podman", "x", {"environment": {"A;x": "1"}}, "A;x"),
         ("podman", "x", {"environment": {"UID": "1"}}, "UID"),
         ("podman", "x", {"environment": {"A": "\0"}}, "zero byte"),
-        ("apptainer", "x", {"environment": {"APPTAINER_DOCKER_PASSWORD": "p"}}, "would be in the script"),
+        (
+            "apptainer",
+            "x",
+            {"environment": {"APPTAINER_DOCKER_PASSWORD": "p"}},
+            "would be in the script",
+        ),
         ("enroot", "x", {"scheduler_variables": ("A) x;;",)}, "pass on"),
         ("podman", "x", {"command": ()}, "no command"),
     ],
 )
-def test_what_no_runtime_can_be_given_is_refused(runtime: str, image: str, more: dict[str, Any], named: str) -> None:
+def test_what_no_runtime_can_be_given_is_refused(
+    runtime: str, image: str, more: dict[str, Any], named: str
+) -> None:
     with pytest.raises(UsageError, match=named):
         made_of(runtime, image, **more)

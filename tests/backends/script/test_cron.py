@@ -1,4 +1,6 @@
-"""The text of the job that stands in for cron: for Slurm, for PBS, run by sh with stand-ins for PBS's commands."""
+"""The text of the job that stands in for cron: for Slurm, for PBS, run by sh with stand-ins for
+PBS's commands.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SHELLS = ["sh", "bash"]
 
 
 def script_of(job: CronJob, scheduler: str) -> str:
-    parts = {"slurm": slurm.cron_parts, "pbs": qsub_cron.cron_parts, "local": embedded.cron_parts}[scheduler](job)
+    parts = {"slurm": slurm.cron_parts, "pbs": qsub_cron.cron_parts, "local": embedded.cron_parts}[
+        scheduler
+    ](job)
     return cron_script(job, parts)
 
 
@@ -40,7 +44,9 @@ def script_of(job: CronJob, scheduler: str) -> str:
 )
 def test_an_interval_has_a_label_that_its_name_gives_back(seconds: int, label: str) -> None:
     job = CronJob(seconds, "/work/ada/cron")
-    assert (label_of(seconds), job.label, label_in(job.name), label_in(f"{job.name}.sh")) == (label,) * 4
+    assert (label_of(seconds), job.label, label_in(job.name), label_in(f"{job.name}.sh")) == (
+        label,
+    ) * 4
     assert len(job.name) <= 15
     assert job.scripts_folder == f"/work/ada/cron/cron.{label}"
 
@@ -54,8 +60,13 @@ def test_other_names_have_none(name: str) -> None:
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "local"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_it_is_a_script_that_shells_read_without_set_e(scheduler: str, shell: str) -> None:
-    text = script_of(CronJob(HOUR, "/w/cron", program=("/usr/bin/python3", "-m", "q", "/q u")), scheduler)
-    assert subprocess.run([shell, "-n"], input=text.encode(), capture_output=True, check=True).stderr == b""
+    text = script_of(
+        CronJob(HOUR, "/w/cron", program=("/usr/bin/python3", "-m", "q", "/q u")), scheduler
+    )
+    assert (
+        subprocess.run([shell, "-n"], input=text.encode(), capture_output=True, check=True).stderr
+        == b""
+    )
     assert not re.search(r"set\s+-\w*e", text)
     assert "@" not in text.replace("$@", "")
 
@@ -94,11 +105,17 @@ def test_a_round_of_the_watchdogs_keeps_words_together(tmp_path: Path) -> None:
 
 
 class Pbs:
-    """qselect and qsub on a PATH: `waiting` and `running` are ids they tell; what is submitted is noted."""
+    """qselect and qsub on a PATH: `waiting` and `running` are ids they tell; what is submitted is
+    noted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.job = CronJob(HOUR, str(folder / "cron"))
-        for path in (self.job.scripts_folder, self.job.output_folder, str(folder / "cron" / "scheduler")):
+        for path in (
+            self.job.scripts_folder,
+            self.job.output_folder,
+            str(folder / "cron" / "scheduler"),
+        ):
             Path(path).mkdir(parents=True)
         self.text = script_of(self.job, "pbs")
         Path(self.job.script_path).write_text(self.text)
@@ -108,7 +125,9 @@ class Pbs:
 
     def tells(self, *, waiting: str, running: str) -> None:
         named = '*"-N hpcdash-hourly -s'
-        body = f'case "$*" in {named} HQW") echo "{waiting}" ;; {named} R") echo "{running}" ;; esac'
+        body = (
+            f'case "$*" in {named} HQW") echo "{waiting}" ;; {named} R") echo "{running}" ;; esac'
+        )
         self._program("qselect", body)
 
     def script(self, name: str, body: str) -> None:
@@ -119,7 +138,9 @@ class Pbs:
     def run(self, job_id: str = "7.pbs") -> str:
         path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
         variables = {**os.environ, "PATH": path, "PBS_JOBID": job_id}
-        ran = subprocess.run(["sh"], input=self.text.encode(), capture_output=True, env=variables, check=False)
+        ran = subprocess.run(
+            ["sh"], input=self.text.encode(), capture_output=True, env=variables, check=False
+        )
         assert (ran.returncode, ran.stderr) == (0, b"")
         return ran.stdout.decode()
 
@@ -147,7 +168,9 @@ def test_on_pbs_it_submits_itself_for_an_hour_later_before_its_scripts(pbs: Pbs)
     first, second = pbs.asked()
     option, moment, path = first.split()
     assert (option, path, second) == ("-a", pbs.job.script_path, f"{pbs.job.scripts_folder}/c.pbs")
-    assert time.mktime(time.strptime(moment, "%Y%m%d%H%M.%S")) == pytest.approx(time.time() + HOUR, abs=30)
+    assert time.mktime(time.strptime(moment, "%Y%m%d%H%M.%S")) == pytest.approx(
+        time.time() + HOUR, abs=30
+    )
     assert Path(f"{pbs.submitted}.then").read_text().splitlines() == [first]
     assert f"exit status 4: {pbs.job.scripts_folder}/a" in said
     assert "well\n" in said

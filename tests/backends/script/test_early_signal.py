@@ -1,4 +1,6 @@
-"""A warning before the time limit reaches the command's processes: the generated bash run with stand-ins."""
+"""A warning before the time limit reaches the command's processes: the generated bash run with
+stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.system
 USR1 = EarlySignal("USR1", 600)
 BATCH = EarlySignal("USR1", 600, batch_only=True)
-# A training: the handler sets a flag, the loop ends. Its child in a session of its own does the same.
+# A training: the handler sets a flag, the loop ends. Its child in a session of its own does the
+# same.
 TRAINING = """
 import os, signal, subprocess, sys, time
 flags = []
@@ -115,7 +118,9 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def test_a_timer_of_one_second_warns_every_process_on_every_host_once(job: Job) -> None:
     words = [sys.executable, "-c", TRAINING, "parent"]
-    script = pbs_fanout(words, {"CODE": TRAINING}) + pbs_signal_timer(EarlySignal("USR1", 9), 10) + START
+    script = (
+        pbs_fanout(words, {"CODE": TRAINING}) + pbs_signal_timer(EarlySignal("USR1", 9), 10) + START
+    )
     began = time.monotonic()
     process = job.start(script)
     out, err = process.communicate()
@@ -133,8 +138,14 @@ def test_the_timer_ends_with_the_script_and_leaves_its_status(job: Job, status: 
 
 
 def test_a_command_that_ends_well_after_its_warning_ends_the_job_well(job: Job) -> None:
-    on_host = "trap 'warned=1' USR1; while [ -z \"$warned\" ]; do sleep 0.05; done; sleep 0.3; echo saved"
-    script = pbs_fanout(["bash", "-c", on_host], {}) + pbs_signal_timer(EarlySignal("USR1", 9), 10) + START
+    on_host = (
+        "trap 'warned=1' USR1; while [ -z \"$warned\" ]; do sleep 0.05; done; sleep 0.3; echo saved"
+    )
+    script = (
+        pbs_fanout(["bash", "-c", on_host], {})
+        + pbs_signal_timer(EarlySignal("USR1", 9), 10)
+        + START
+    )
     process = job.start(script)
     out, _ = process.communicate()
     assert (process.returncode, out) == (0, "saved\n" * 3)
@@ -149,7 +160,9 @@ def test_what_the_script_did_before_is_of_the_time_that_the_timer_waits(job: Job
 
 
 @pytest.mark.parametrize("step", [0, 2])
-def test_a_signal_to_the_batch_shell_is_passed_to_the_step_and_its_end_is_waited_for(job: Job, step: int) -> None:
+def test_a_signal_to_the_batch_shell_is_passed_to_the_step_and_its_end_is_waited_for(
+    job: Job, step: int
+) -> None:
     words = [sys.executable, "-c", TRAINING, "alone"]
     process = job.start(slurm_fanout(words, {}, step=step) + slurm_signal_trap(BATCH) + START)
     wait_until("the step", lambda: list(job.folder.glob("ready.alone.*")))
@@ -189,7 +202,12 @@ def test_no_trap_is_written_where_slurm_signals_the_steps_itself() -> None:
 
 @for_each(
     "asked",
-    [EarlySignal("USR1", 65536), EarlySignal("USR1", -1), EarlySignal("USR1;id", 5), EarlySignal("KILL", 5)],
+    [
+        EarlySignal("USR1", 65536),
+        EarlySignal("USR1", -1),
+        EarlySignal("USR1;id", 5),
+        EarlySignal("KILL", 5),
+    ],
     ids=["too early for Slurm", "after the limit", "no name", "cannot be trapped"],
 )
 def test_slurm_refuses(asked: EarlySignal) -> None:
@@ -219,5 +237,7 @@ def test_the_timer_is_refused(asked: EarlySignal, limit: int | None) -> None:
 def test_shellcheck_has_nothing_to_say(text: str) -> None:
     # SC2317: called by name, or from a trap.
     words = ["shellcheck", "-e", "SC2317,SC2016", "-"]
-    checked = subprocess.run(words, input="#!/bin/bash\n" + text + START, capture_output=True, text=True)
+    checked = subprocess.run(
+        words, input="#!/bin/bash\n" + text + START, capture_output=True, text=True
+    )
     assert checked.stdout == ""

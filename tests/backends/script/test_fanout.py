@@ -1,4 +1,6 @@
-"""One command on each node: the generated bash run as it is, with stand-ins for the schedulers' programs."""
+"""One command on each node: the generated bash run as it is, with stand-ins for the schedulers'
+programs.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Run:
-    """Runs a script as a job of three hosts, one of them named twice; in `RECORD` are the words of each stand-in."""
+    """Runs a script as a job of three hosts, one of them named twice; in `RECORD` are the words of
+    each stand-in.
+    """
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     for name, rest in (("pbs_tmrsh", _PBS_TMRSH), ("srun", _SRUN), ("scancel", "")):
@@ -76,7 +80,9 @@ def job(tmp_path: Path) -> Run:
     }
 
     def run(script: str) -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
+        ended = subprocess.run(
+            ["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
         assert of_the_job(environment["PBS_JOBID"]) == []
         return ended
 
@@ -122,12 +128,17 @@ def test_pbs_passes_a_hostile_value_unharmed(job: Run, tmp_path: Path) -> None:
 def test_pbs_passes_on_what_the_script_knows_when_it_runs(job: Run) -> None:
     script = library_line("/lib", "/my code") + pbs_end_time(3600)
     names = ("PYTHONPATH", "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF")
-    printed = 'echo "$PYTHONPATH $(($(date +%s) + 3600 - HPCDASH_END_TIME < 20)) $((${HPCDASH_END_TIME_OF%%.*} > 0))"'
+    printed = (
+        'echo "$PYTHONPATH $(($(date +%s) + 3600 - HPCDASH_END_TIME < 20)) '
+        '$((${HPCDASH_END_TIME_OF%%.*} > 0))"'
+    )
     ended = job(script + pbs_fanout(["bash", "-c", printed], {}, passed_on=names) + START)
     assert set(ended.stdout.splitlines()) == {"/lib/hpcdash-job.zip:/my code 1 1"}, ended.stderr
 
 
-def test_one_host_that_fails_ends_the_others_and_the_job_with_its_status(job: Run, tmp_path: Path) -> None:
+def test_one_host_that_fails_ends_the_others_and_the_job_with_its_status(
+    job: Run, tmp_path: Path
+) -> None:
     one_fails = '[ "$HOST" = n2 ] && exit 3; sleep 300; echo not reached'
     ended = job(pbs_fanout(["bash", "-c", one_fails], {}) + START)
     assert (ended.returncode, ended.stdout) == (3, "")
@@ -142,7 +153,10 @@ def test_a_command_that_does_not_end_when_asked_is_ended(job: Run) -> None:
 @pytest.mark.journey
 def test_a_command_that_saves_as_its_job_ends_is_left_to_the_scheduler(job: Run) -> None:
     """PBS has sent TERM to each process of the script's host itself: the script adds none."""
-    saves = "trap 'echo asked; sleep 1; echo saved; exit' TERM; : >>begun.$$; while :; do sleep 0.02; done"
+    saves = (
+        "trap 'echo asked; sleep 1; echo saved; exit' TERM; : >>begun.$$; while :; do sleep "
+        "0.02; done"
+    )
     ends = f"""(
       until [ "$(ls begun.* 2>/dev/null | wc -l)" = 3 ]; do command sleep 0.02; done
       kill "$$" $(grep -lsz "^{MARK}=$PBS_JOBID@" /proc/[0-9]*/environ | cut -d/ -f3)
@@ -166,12 +180,28 @@ def on_node(script: str) -> str:
     return script.partition("<< 'END_OF_ON_NODE'\n")[2].partition("END_OF_ON_NODE\n")[0]
 
 
-def test_on_another_host_the_end_of_what_takes_the_output_is_the_end_of_the_job(tmp_path: Path) -> None:
-    """PBS ends its pbs_demux with the script, and tells other hosts nothing: their commands would write to nobody."""
+def test_on_another_host_the_end_of_what_takes_the_output_is_the_end_of_the_job(
+    tmp_path: Path,
+) -> None:
+    """PBS ends its pbs_demux with the script, and tells other hosts nothing: their commands would
+    write to nobody.
+    """
     text = on_node(pbs_fanout(["true"], {}, logs=("/dev/null", "/dev/null")))
     (ours_out, theirs_out), (ours_err, theirs_err) = socket.socketpair(), socket.socketpair()
     command = subprocess.Popen(
-        ["bash", "-c", text, "on_node", tmp_path, tmp_path / "out", tmp_path / "err", "n1", "bash", "-c", _SAYS],
+        [
+            "bash",
+            "-c",
+            text,
+            "on_node",
+            tmp_path,
+            tmp_path / "out",
+            tmp_path / "err",
+            "n1",
+            "bash",
+            "-c",
+            _SAYS,
+        ],
         env={"PATH": os.environ["PATH"], MARK: f"{uuid.uuid4()}@n2"},
         stdout=theirs_out,
         stderr=theirs_err,
@@ -185,12 +215,26 @@ def test_on_another_host_the_end_of_what_takes_the_output_is_the_end_of_the_job(
     assert (tmp_path / "err").read_text().splitlines()[-1] == "why"
 
 
-def test_all_output_of_a_command_has_arrived_as_it_ends_and_what_it_left_is_not_waited_for(tmp_path: Path) -> None:
+def test_all_output_of_a_command_has_arrived_as_it_ends_and_what_it_left_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
     text = on_node(pbs_fanout(["true"], {}, logs=("/dev/null", "/dev/null")))
     ours, theirs = socket.socketpair()
     leaves = "sleep 300 > /dev/null & seq 20000; exit 3"
     command = subprocess.Popen(
-        ["bash", "-c", text, "on_node", tmp_path, tmp_path / "out", tmp_path / "err", "n1", "bash", "-c", leaves],
+        [
+            "bash",
+            "-c",
+            text,
+            "on_node",
+            tmp_path,
+            tmp_path / "out",
+            tmp_path / "err",
+            "n1",
+            "bash",
+            "-c",
+            leaves,
+        ],
         env={"PATH": os.environ["PATH"], MARK: (mark := f"{uuid.uuid4()}@n2")},
         stdout=theirs,
         stderr=subprocess.PIPE,
@@ -209,7 +253,9 @@ def test_all_output_of_a_command_has_arrived_as_it_ends_and_what_it_left_is_not_
     assert received == "".join(f"{number}\n" for number in range(1, 20001)).encode()
 
 
-def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(job: Run, tmp_path: Path) -> None:
+def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(
+    job: Run, tmp_path: Path
+) -> None:
     ended = job(slurm_fanout(["bash", "-c", "exit 5"], {}) + START)
     assert ended.returncode == 5
     assert recorded(tmp_path) == [
@@ -219,10 +265,17 @@ def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(job: Run,
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [("exit 7", 7), ("kill -s TERM $$", 1), ("kill -s USR1 $PPID; sleep 0.1; exit 3", 3), ("kill -s KILL $$", 137)],
+    [
+        ("exit 7", 7),
+        ("kill -s TERM $$", 1),
+        ("kill -s USR1 $PPID; sleep 0.1; exit 3", 3),
+        ("kill -s KILL $$", 137),
+    ],
     ids=["it failed", "srun ended it", "it was warned", "it was killed"],
 )
-def test_a_node_that_srun_ends_has_a_lower_status_than_one_that_failed(job: Run, command: str, status: int) -> None:
+def test_a_node_that_srun_ends_has_a_lower_status_than_one_that_failed(
+    job: Run, command: str, status: int
+) -> None:
     text, words = status_kept((Word("bash"), Word("-c"), Word(command)), "USR1")
     assert job(text + slurm_srun(words)).returncode == status
 
@@ -232,8 +285,12 @@ def test_slurm_exports_a_hostile_value_unharmed(job: Run, tmp_path: Path) -> Non
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize(("given_type", "got"), [("", "pmi2"), ("pmix", "pmix")], ids=["unset: pmi2", "set: kept"])
-def test_slurm_has_a_type_of_mpi_and_ends_all_on_a_bad_exit(job: Run, given_type: str, got: str) -> None:
+@pytest.mark.parametrize(
+    ("given_type", "got"), [("", "pmi2"), ("pmix", "pmix")], ids=["unset: pmi2", "set: kept"]
+)
+def test_slurm_has_a_type_of_mpi_and_ends_all_on_a_bad_exit(
+    job: Run, given_type: str, got: str
+) -> None:
     environment = {"SLURM_MPI_TYPE": given_type} if given_type else {}
     told = 'echo "$SLURM_MPI_TYPE $SLURM_KILL_BAD_EXIT"'
     assert job(slurm_fanout(["bash", "-c", told], environment) + START).stdout == f"{got} 1\n"
@@ -271,7 +328,9 @@ def test_any_words_and_value_are_bash(words: list[str], value: str) -> None:
 @pytest.mark.parametrize("fanout", [slurm_fanout, pbs_fanout], ids=["slurm", "pbs"])
 def test_shellcheck_has_nothing_to_say(fanout: Callable[..., str]) -> None:
     script = "#!/bin/bash\n" + fanout(["bash", "-c", 'train "$SLURM_PROCID"'], {"V": "x y"}) + START
-    checked = subprocess.run(["shellcheck", "-e", "SC2317,SC2016", "-"], input=script, capture_output=True, text=True)
+    checked = subprocess.run(
+        ["shellcheck", "-e", "SC2317,SC2016", "-"], input=script, capture_output=True, text=True
+    )
     assert checked.stdout == ""
 
 
@@ -281,18 +340,27 @@ def test_each_host_of_pbs_runs_a_copy_of_its_own_and_none_what_was_replaced(
 ) -> None:
     launch = tmp_path / "launch"
     (launch / "files").mkdir(parents=True)
-    contents = {"files/run.sh": b'echo ran "$0" "$API_TOKEN"\n', "secrets.sh": b"export API_TOKEN=t0ken\n"}
+    contents = {
+        "files/run.sh": b'echo ran "$0" "$API_TOKEN"\n',
+        "secrets.sh": b"export API_TOKEN=t0ken\n",
+    }
     for name, content in contents.items():
         (launch / name).write_bytes(content)
     copies = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     place = Place("u", str(launch), script=f"{launch}/files/run.sh", copies=copies)
     environment = {"API_TOKEN": "t0ken"}
-    request = Request(script="run.sh", slots=3, slots_per_node=1, slot_type=SlotType.CPU, environment=environment)
-    text = batch_script(Scheduler.PBS, replace(request, work_dir=str(tmp_path), job_library=False), place).text
+    request = Request(
+        script="run.sh", slots=3, slots_per_node=1, slot_type=SlotType.CPU, environment=environment
+    )
+    text = batch_script(
+        Scheduler.PBS, replace(request, work_dir=str(tmp_path), job_library=False), place
+    ).text
     if is_replaced:
         (launch / "files" / "run.sh").write_text("echo somebody else\n")
     ended = job(text)
-    written = ended.stdout + ended.stderr + "".join(log.read_text() for log in launch.glob("*.[oe]*"))
+    written = (
+        ended.stdout + ended.stderr + "".join(log.read_text() for log in launch.glob("*.[oe]*"))
+    )
     lines = [line for line in written.splitlines() if line.startswith("ran ")]
     assert "somebody else" not in written
     if is_replaced:

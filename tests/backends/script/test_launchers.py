@@ -28,9 +28,15 @@ from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
 _ECHO = '#!/bin/bash\necho "$(basename "$0")" "$@"\n'
-_SRUN = '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_PROCID=1 exec "$@"\n'
+_SRUN = (
+    '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; '
+    'done\nSLURM_PROCID=1 exec "$@"\n'
+)
 _TMRSH = '#!/bin/bash\nshift\nexec env -i PATH="$PATH" HOME="$HOME" "$@"\n'
-TORCHRUN = "torchrun --nnodes=2 --nproc-per-node=4 --node-rank={} --master-addr=n1 --master-port=20012 train.py a b"
+TORCHRUN = (
+    "torchrun --nnodes=2 --nproc-per-node=4 --node-rank={} --master-addr=n1 "
+    "--master-port=20012 train.py a b"
+)
 ACCELERATE = (
     "accelerate launch --num_machines=2 --num_processes=8 --machine_rank={}"
     " --main_process_ip=n1 --main_process_port=20012 train.py a b"
@@ -38,10 +44,17 @@ ACCELERATE = (
 COMMAND = "train.py 'a b'"
 
 
-def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) -> subprocess.CompletedProcess[str]:
-    programs = {"srun": _SRUN, "pbs_tmrsh": _TMRSH, "scontrol": "#!/bin/bash\nprintf 'n1\\nn2\\n'\n"}
+def run(
+    folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    programs = {
+        "srun": _SRUN,
+        "pbs_tmrsh": _TMRSH,
+        "scontrol": "#!/bin/bash\nprintf 'n1\\nn2\\n'\n",
+    }
     for name, text in (
-        programs | dict.fromkeys(("torchrun", "accelerate", "python", "mpirun", "horovodrun"), _ECHO)
+        programs
+        | dict.fromkeys(("torchrun", "accelerate", "python", "mpirun", "horovodrun"), _ECHO)
     ).items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -56,10 +69,14 @@ def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) ->
         "SLURM_JOB_NODELIST": "n[1-2]",
         **variables,
     }
-    return subprocess.run(["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
+    return subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True
+    )
 
 
-def slurm(launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None) -> str:
+def slurm(
+    launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None
+) -> str:
     start = start_of(launcher, command, 4, signal=signal, environment=SLURM)
     fanout = slurm_fanout(
         ("bash", "-c", start.line),
@@ -77,7 +94,9 @@ def pbs(launcher: Launcher, command: str, slots_a_chunk: int = 4, lines_a_chunk:
 
 
 LAUNCHERS = pytest.mark.parametrize(
-    ("launcher", "words"), [(Launcher.TORCHRUN, TORCHRUN), (Launcher.ACCELERATE, ACCELERATE)], ids=lambda v: str(v)[:10]
+    ("launcher", "words"),
+    [(Launcher.TORCHRUN, TORCHRUN), (Launcher.ACCELERATE, ACCELERATE)],
+    ids=lambda v: str(v)[:10],
 )
 
 
@@ -89,24 +108,32 @@ def test_slurm_expands_the_rank_on_the_node(launcher: Launcher, words: str, tmp_
 
 
 @LAUNCHERS
-def test_pbs_gives_each_host_its_rank_and_one_address(launcher: Launcher, words: str, tmp_path: Path) -> None:
+def test_pbs_gives_each_host_its_rank_and_one_address(
+    launcher: Launcher, words: str, tmp_path: Path
+) -> None:
     ended = run(tmp_path, pbs(launcher, COMMAND))
     assert sorted(ended.stdout.splitlines()) == [words.format(0), words.format(1)], ended.stderr
 
 
 def test_srun_starts_a_task_for_each_rank(tmp_path: Path) -> None:
-    assert run(tmp_path, slurm(Launcher.SRUN, 'echo "$SLURM_PROCID $MASTER_ADDR"')).stdout == "1 n1\n"
+    assert (
+        run(tmp_path, slurm(Launcher.SRUN, 'echo "$SLURM_PROCID $MASTER_ADDR"')).stdout == "1 n1\n"
+    )
     words = (tmp_path / "srun_words").read_text()
     assert "--ntasks=8 --ntasks-per-node=4 --wait=60 --kill-on-bad-exit=1" in words
 
 
-def test_a_plain_command_that_ends_sooner_on_one_node_does_not_end_the_others(tmp_path: Path) -> None:
+def test_a_plain_command_that_ends_sooner_on_one_node_does_not_end_the_others(
+    tmp_path: Path,
+) -> None:
     assert run(tmp_path, slurm(Launcher.PLAIN, "echo x")).stdout == "x\n"
     assert "--wait" not in (tmp_path / "srun_words").read_text()
 
 
 @pytest.mark.parametrize(("asked", "status"), [(2, 0), (3, 1), (1, 1), (None, 0)])
-def test_a_job_with_other_nodes_than_asked_for_is_not_started(asked: int | None, status: int, tmp_path: Path) -> None:
+def test_a_job_with_other_nodes_than_asked_for_is_not_started(
+    asked: int | None, status: int, tmp_path: Path
+) -> None:
     ended = run(tmp_path, slurm(Launcher.PLAIN, "echo started", asked))
     assert (ended.returncode, "started\n" in ended.stdout) == (status, status == 0)
 
@@ -150,7 +177,15 @@ def test_deepspeed_is_told_of_all_nodes_without_ssh(scheduler: Scheduler, tmp_pa
     assert _deepspeed_words(ended.stdout) == [
         (
             world,
-            [*module, f"--node_rank={rank}", "--master_addr=n1", "--master_port=20012", "train.py", "--stage", "3"],
+            [
+                *module,
+                f"--node_rank={rank}",
+                "--master_addr=n1",
+                "--master_port=20012",
+                "train.py",
+                "--stage",
+                "3",
+            ],
         )
         for rank in ranks
     ], ended.stderr
@@ -159,7 +194,10 @@ def test_deepspeed_is_told_of_all_nodes_without_ssh(scheduler: Scheduler, tmp_pa
 @pytest.mark.parametrize("scheduler", Scheduler)
 @pytest.mark.parametrize(
     ("launcher", "words"),
-    [(Launcher.MPIRUN, "mpirun -n 8 ./a.out -x"), (Launcher.HOROVODRUN, "horovodrun -np 8 -H n1:4,n2:4 ./a.out -x")],
+    [
+        (Launcher.MPIRUN, "mpirun -n 8 ./a.out -x"),
+        (Launcher.HOROVODRUN, "horovodrun -np 8 -H n1:4,n2:4 ./a.out -x"),
+    ],
 )
 def test_what_starts_ranks_on_all_nodes_is_started_once(
     scheduler: Scheduler, launcher: Launcher, words: str, tmp_path: Path
@@ -179,12 +217,19 @@ def test_what_starts_ranks_on_all_nodes_is_started_once(
     [
         ("", ""),
         ('bash -c "$command" &\n', 'bash -c "$command" &\nsleep 1\n'),
-        ("mpirun -n 8", 'kill -s USR1 "$HPCDASH_SHELL"; read -t 0.5 <> "$WAITS"; TOLD=1 mpirun -n 8'),
+        (
+            "mpirun -n 8",
+            'kill -s USR1 "$HPCDASH_SHELL"; read -t 0.5 <> "$WAITS"; TOLD=1 mpirun -n 8',
+        ),
     ],
     ids=["running", "just forked", "before its first process"],
 )
-def test_an_early_signal_reaches_what_started_the_ranks(line: str, slow: str, tmp_path: Path) -> None:
-    text = _script(Scheduler.SLURM, Launcher.MPIRUN, "./a.out", EarlySignal("USR1", 60, batch_only=True))
+def test_an_early_signal_reaches_what_started_the_ranks(
+    line: str, slow: str, tmp_path: Path
+) -> None:
+    text = _script(
+        Scheduler.SLURM, Launcher.MPIRUN, "./a.out", EarlySignal("USR1", 60, batch_only=True)
+    )
     assert line in text
     text = text.replace(line, slow) if line else text
     os.mkfifo(tmp_path / "waits")
@@ -218,17 +263,31 @@ def test_a_call_is_started_by_a_launcher_as_a_module(
     assert lines, ended.stderr
     for line in lines:
         assert line.startswith(f"python {started} "), line
-        assert f" {module} hpcdash.job.runner --module=lab.train --function=main --job-dir={tmp_path} " in line
+        assert (
+            f" {module} hpcdash.job.runner --module=lab.train --function=main --job-dir={tmp_path} "
+            in line
+        )
 
 
-def _script(scheduler: Scheduler, launcher: Launcher, command: str, signal: EarlySignal | None = None) -> str:
-    request = Request(command=command, slots=8, slots_per_node=4, launcher=launcher, signal=signal, limit_seconds=600)
+def _script(
+    scheduler: Scheduler, launcher: Launcher, command: str, signal: EarlySignal | None = None
+) -> str:
+    request = Request(
+        command=command,
+        slots=8,
+        slots_per_node=4,
+        launcher=launcher,
+        signal=signal,
+        limit_seconds=600,
+    )
     return batch_script(scheduler, request, Place("u")).text
 
 
 def test_each_task_of_a_pbs_array_meets_on_a_port_of_its_own(tmp_path: Path) -> None:
     said = pbs(Launcher.PLAIN, 'echo "$MASTER_PORT"')
-    ports = {run(tmp_path, said, "n1\n", PBS_ARRAY_INDEX=task).stdout.strip() for task in ("1", "2")}
+    ports = {
+        run(tmp_path, said, "n1\n", PBS_ARRAY_INDEX=task).stdout.strip() for task in ("1", "2")
+    }
     assert ports == {"20013", "20014"}
 
 
@@ -280,20 +339,33 @@ def test_a_launcher_alone_on_each_node_is_told_of(command: str, told: bool) -> N
     words = "of its own, a training each"
     place = Place("1a2b3c4d")
     assert (words in " ".join(batch_script(Scheduler.SLURM, request, place).warnings)) == told
-    assert words not in " ".join(batch_script(Scheduler.SLURM, replace(request, slots=2), place).warnings)
+    assert words not in " ".join(
+        batch_script(Scheduler.SLURM, replace(request, slots=2), place).warnings
+    )
 
 
 def test_what_cannot_work_with_a_launcher_is_told() -> None:
-    (ends,) = start_of(Launcher.TORCHRUN, "train.py", 4, signal=EarlySignal("TERM", 60), environment=SLURM).notes
+    (ends,) = start_of(
+        Launcher.TORCHRUN, "train.py", 4, signal=EarlySignal("TERM", 60), environment=SLURM
+    ).notes
     assert "TERM ends torchrun" in ends
     (uneven,) = start_of(Launcher.ACCELERATE, "train.py", None, ranks=8, environment=SLURM).notes
     assert "slots_per_node" in uneven
 
 
-@pytest.mark.parametrize("command", ["sleep 0.5; echo went on", 'sh -c "sleep 0.5; echo went on"; true'])
-def test_a_signal_for_the_programs_does_not_end_the_shell_that_runs_them(command: str, tmp_path: Path) -> None:
-    line = start_of(Launcher.PLAIN, command, 1, signal=EarlySignal("USR1", 60), environment=SLURM).line
-    kill = "sleep 0.1; kill -s USR1 $pid; wait $pid; status=$?; while kill -0 $pid; do wait $pid; done; exit 0"
+@pytest.mark.parametrize(
+    "command", ["sleep 0.5; echo went on", 'sh -c "sleep 0.5; echo went on"; true']
+)
+def test_a_signal_for_the_programs_does_not_end_the_shell_that_runs_them(
+    command: str, tmp_path: Path
+) -> None:
+    line = start_of(
+        Launcher.PLAIN, command, 1, signal=EarlySignal("USR1", 60), environment=SLURM
+    ).line
+    kill = (
+        "sleep 0.1; kill -s USR1 $pid; wait $pid; status=$?; while kill -0 $pid; do wait $pid; "
+        "done; exit 0"
+    )
     ended = run(tmp_path, f"bash -c {shlex.quote(line)} & pid=$!; {kill}")
     assert "went on" in ended.stdout
 

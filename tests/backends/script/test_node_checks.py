@@ -1,4 +1,6 @@
-"""The ready checks of a node: run by a shell, with stand-ins for what a node may lack, and how they are read."""
+"""The ready checks of a node: run by a shell, with stand-ins for what a node may lack, and how they
+are read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.script.node_checks import CHECKS, checks_text, command_text, parse_results, probe_text
+from hpcdash.backends.script.node_checks import (
+    CHECKS,
+    checks_text,
+    command_text,
+    parse_results,
+    probe_text,
+)
 from hpcdash.domain.root_cause import Strength, root_cause
 
 pytestmark = pytest.mark.system
@@ -41,9 +49,18 @@ def run(folder: Path, *names: str, nvidia_smi: str = "", **variables: str) -> tu
     if nvidia_smi:
         (programs / "nvidia-smi").write_text(f"#!/bin/sh\n{nvidia_smi}\n")
         (programs / "nvidia-smi").chmod(0o755)
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder), "TMPDIR": str(folder), **variables}
+    environment = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        **variables,
+    }
     ended = subprocess.run(
-        ["bash", "-c", checks_text(names)], env=environment, cwd=folder, capture_output=True, text=True
+        ["bash", "-c", checks_text(names)],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert ended.stderr == ""
     return ended.returncode, ended.stdout.splitlines()
@@ -57,11 +74,16 @@ def run(folder: Path, *names: str, nvidia_smi: str = "", **variables: str) -> tu
         (f"{UUID}, 3, 81559, 2", 1, f"{UUID}: 2 uncorrected memory errors"),
     ],
 )
-def test_the_memory_of_gpus_is_looked_at(listed: str, status: int, said: str, tmp_path: Path) -> None:
+def test_the_memory_of_gpus_is_looked_at(
+    listed: str, status: int, said: str, tmp_path: Path
+) -> None:
     program = f'case $1 in -L) echo "{LISTED}" ;; *) echo "{listed}" ;; esac'
     ended, lines = run(tmp_path, "gpu-memory", nvidia_smi=program)
     assert ended == status
-    assert lines == [f"gpus: {UUID}", said if status == 0 else f"hpcdash: the gpu-memory check failed: {said}"]
+    assert lines == [
+        f"gpus: {UUID}",
+        said if status == 0 else f"hpcdash: the gpu-memory check failed: {said}",
+    ]
 
 
 def test_a_driver_that_fails_is_the_finding(tmp_path: Path) -> None:
@@ -80,7 +102,9 @@ def test_a_driver_that_fails_is_the_finding(tmp_path: Path) -> None:
         (0, 1, f"{UUID}: its memory gives back other bytes than were written"),
     ],
 )
-def test_each_gpu_is_written_to_and_read_back(create: int, flip: int, said: str, tmp_path: Path) -> None:
+def test_each_gpu_is_written_to_and_read_back(
+    create: int, flip: int, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "cuda.c").write_text(CUDA.replace("CREATE", str(create)).replace("FLIP", str(flip)))
     library = tmp_path / "libcuda.so.1"
     words = ["gcc", "-w", "-shared", "-fPIC", "-o", library, tmp_path / "cuda.c"]
@@ -94,10 +118,16 @@ def test_each_gpu_is_written_to_and_read_back(create: int, flip: int, said: str,
 def test_disk_and_clock_are_well_and_leave_nothing(tmp_path: Path) -> None:
     status, lines = run(tmp_path, "disk", "clock")
     assert status == 0, lines
-    assert [line.split(":")[0] for line in lines if not line.startswith("gpus")] == ["check disk", "check clock"]
+    assert [line.split(":")[0] for line in lines if not line.startswith("gpus")] == [
+        "check disk",
+        "check clock",
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
     status, lines = run(tmp_path, "disk", TMPDIR=str(tmp_path / "missing"))
-    assert (status, lines[-1]) == (1, f"hpcdash: the disk check failed: {tmp_path}/missing is not there")
+    assert (status, lines[-1]) == (
+        1,
+        f"hpcdash: the disk check failed: {tmp_path}/missing is not there",
+    )
 
 
 def test_what_a_check_says_is_read_by_node_and_is_the_cause(tmp_path: Path) -> None:
@@ -131,7 +161,11 @@ def test_a_probe_of_names_is_their_bash_and_any_other_is_its_own() -> None:
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
-    for text in (checks_text(CHECKS), command_text(CHECKS, "$HOSTNAME"), *(one.text for one in CHECKS.values())):
+    for text in (
+        checks_text(CHECKS),
+        command_text(CHECKS, "$HOSTNAME"),
+        *(one.text for one in CHECKS.values()),
+    ):
         if not text.startswith("import"):
             (tmp_path / "x.sh").write_text(f"#!/bin/bash\n{text}")
             words = ["shellcheck", "-e", "SC2016", str(tmp_path / "x.sh")]

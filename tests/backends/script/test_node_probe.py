@@ -1,4 +1,6 @@
-"""A node's probe: the generated scripts run as they are, with stand-ins for the schedulers' programs."""
+"""A node's probe: the generated scripts run as they are, with stand-ins for the schedulers'
+programs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
 # Fails on n2 and n3 alone, in two ways; `HOST` is of the stand-ins.
-PROBE = 'echo "looks at $HOST"\nif [ "$HOST" = n2 ]; then echo \'RuntimeError: CUDA error: bad\' >&2; exit 3; fi\n'
+PROBE = (
+    'echo "looks at $HOST"\nif [ "$HOST" = n2 ]; then echo \'RuntimeError: CUDA error: bad\' '
+    ">&2; exit 3; fi\n"
+)
 NEVER, USR1 = None, EarlySignal("USR1", 60)
 BATCH_USR1 = EarlySignal("USR1", 60, batch_only=True)
 _SRUN = """#!/bin/bash
@@ -31,7 +36,9 @@ exit "$status"
 _PBS_TMRSH = '#!/bin/bash\nHOST=$1 exec "${@:2}"\n'
 
 
-def script(scheduler: Scheduler, probe: str, signal: EarlySignal | None = None, **more: object) -> str:
+def script(
+    scheduler: Scheduler, probe: str, signal: EarlySignal | None = None, **more: object
+) -> str:
     request = Request(
         command='echo "started on $HOST"',
         slots=6,
@@ -58,10 +65,14 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "SLURM_JOB_ID": "12",
         "SLURM_JOB_NUM_NODES": "3",
     }
-    return subprocess.run(["bash", "-c", text], env=environment, cwd=folder, capture_output=True, text=True)
+    return subprocess.run(
+        ["bash", "-c", text], env=environment, cwd=folder, capture_output=True, text=True
+    )
 
 
-@pytest.mark.parametrize("signal", [NEVER, USR1, BATCH_USR1], ids=["plain", "signal", "batch-signal"])
+@pytest.mark.parametrize(
+    "signal", [NEVER, USR1, BATCH_USR1], ids=["plain", "signal", "batch-signal"]
+)
 @pytest.mark.parametrize("scheduler", Scheduler)
 def test_a_node_that_fails_is_named_and_nothing_starts(
     scheduler: Scheduler, signal: EarlySignal | None, tmp_path: Path
@@ -69,7 +80,9 @@ def test_a_node_that_fails_is_named_and_nothing_starts(
     ended = run(script(scheduler, PROBE, signal), tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     said = ended.stderr.splitlines()
-    assert sorted(line for line in said if "looks at" in line) == [f"n{at}: looks at n{at}" for at in (1, 2, 3)]
+    assert sorted(line for line in said if "looks at" in line) == [
+        f"n{at}: looks at n{at}" for at in (1, 2, 3)
+    ]
     assert "n2: RuntimeError: CUDA error: bad" in said
     failed = [line for line in said if line.startswith("hpcdash: ")]
     assert len(failed) == 1
@@ -83,12 +96,17 @@ def test_a_node_that_fails_is_named_and_nothing_starts(
     assert (cause.line, cause.strength, cause.rank) == (failed[0], Strength.SCHEDULER, "")
 
 
-@pytest.mark.parametrize("signal", [NEVER, USR1, BATCH_USR1], ids=["plain", "signal", "batch-signal"])
+@pytest.mark.parametrize(
+    "signal", [NEVER, USR1, BATCH_USR1], ids=["plain", "signal", "batch-signal"]
+)
 @pytest.mark.parametrize("scheduler", Scheduler)
 def test_where_all_are_well_the_command_starts_everywhere(
     scheduler: Scheduler, signal: EarlySignal | None, tmp_path: Path
 ) -> None:
-    ended = run(script(scheduler, "test -n \"$HOST\" && echo 'END_OF_PROBE\nEND_OF_PROBE'", signal), tmp_path)
+    ended = run(
+        script(scheduler, "test -n \"$HOST\" && echo 'END_OF_PROBE\nEND_OF_PROBE'", signal),
+        tmp_path,
+    )
     assert (ended.returncode, sorted(ended.stdout.split("\n"))) == (
         0,
         ["", "started on n1", "started on n2", "started on n3"],
@@ -102,7 +120,12 @@ def test_a_startup_hook_runs_after_the_probe_and_where_it_fails_nothing_starts(
 ) -> None:
     hook = 'echo "hook on $HOST"\n[ "$HOST" != "$BROKEN" ] || exit 3'
     well = run(script(scheduler, "echo probed", BATCH_USR1, startup_hook=hook), tmp_path)
-    assert sorted(well.stdout.split("\n")) == ["", "started on n1", "started on n2", "started on n3"]
+    assert sorted(well.stdout.split("\n")) == [
+        "",
+        "started on n1",
+        "started on n2",
+        "started on n3",
+    ]
     said = well.stderr.splitlines()
     assert max(at for at, line in enumerate(said) if "probed" in line) < min(
         at for at, line in enumerate(said) if "hook on" in line
@@ -115,7 +138,9 @@ def test_a_startup_hook_runs_after_the_probe_and_where_it_fails_nothing_starts(
 
 
 @pytest.mark.parametrize("scheduler", Scheduler)
-def test_an_early_signal_is_not_taken_for_a_node_that_fails(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_an_early_signal_is_not_taken_for_a_node_that_fails(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
     probe = "kill -s USR1 $$; kill -s USR1 $PPID; echo well"
     ended = run(script(scheduler, probe, BATCH_USR1), tmp_path)
     assert (ended.returncode, ended.stderr.count(": well")) == (0, 3)
@@ -145,7 +170,9 @@ def test_shellcheck_has_nothing_to_say(scheduler: Scheduler, tmp_path: Path) -> 
     for signal in (NEVER, USR1, BATCH_USR1):
         for launcher in (Launcher.PLAIN, Launcher.TORCHRUN):
             whole = script(scheduler, PROBE, signal, launcher=launcher)
-            inner = re.search(r"<< 'END_OF_ON_PROBED'\n(.*?)^END_OF_ON_PROBED$", whole, re.DOTALL | re.MULTILINE)
+            inner = re.search(
+                r"<< 'END_OF_ON_PROBED'\n(.*?)^END_OF_ON_PROBED$", whole, re.DOTALL | re.MULTILINE
+            )
             assert inner
             for text in (whole, f"#!/bin/bash\n{inner[1]}"):
                 (tmp_path / "x.sh").write_text(text)

@@ -1,4 +1,6 @@
-"""Which checkpoint a start of a job is told to go on from: the script's lines run in bash, over real folders."""
+"""Which checkpoint a start of a job is told to go on from: the script's lines run in bash, over
+real folders.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def aged(path: Path, seconds: float) -> Path:
 def test_the_first_start_makes_the_folder_and_begins_anew(tmp_path: Path) -> None:
     found, said, status = started("my runs/llm", tmp_path)
     assert (found, status) == ("", 0)
-    assert said == f"hpcdash: goes on from the beginning: no whole checkpoint is in {tmp_path}/my runs/llm\n"
+    assert said == (
+        f"hpcdash: goes on from the beginning: no whole checkpoint is in {tmp_path}/my runs/llm\n"
+    )
     assert (tmp_path / "my runs/llm").is_dir()
 
 
@@ -108,15 +112,21 @@ def test_a_folder_that_cannot_be_written_ends_the_job_before_it_has_begun(tmp_pa
     (tmp_path / "file").write_text("")
     found, said, status = started("file/c", tmp_path)
     assert (found, status) == ("", 1)
-    assert said.endswith(f"hpcdash: no checkpoint can be saved in {tmp_path}/file/c: the job ends\n")
+    assert said.endswith(
+        f"hpcdash: no checkpoint can be saved in {tmp_path}/file/c: the job ends\n"
+    )
 
 
 @for_each(
     ("array", "checkpoints", "is_told"),
     [("1-5", "c", True), ("1-5%1", "c", False), ("1-5", "c/%a", False), (None, "c", False)],
 )
-def test_tasks_at_once_in_one_folder_are_warned_of(array: str | None, checkpoints: str, is_told: bool) -> None:
-    request = Request(command="x", checkpoints=checkpoints, array=parse_tasks(array) if array else None)
+def test_tasks_at_once_in_one_folder_are_warned_of(
+    array: str | None, checkpoints: str, is_told: bool
+) -> None:
+    request = Request(
+        command="x", checkpoints=checkpoints, array=parse_tasks(array) if array else None
+    )
     for scheduler in Scheduler:
         warnings = batch_script(scheduler, request, Place("u", "/f")).warnings
         assert any(words.startswith("checkpoints: ") for words in warnings) is is_told
@@ -128,9 +138,16 @@ def test_a_task_s_folder_needs_an_array() -> None:
 
 
 def test_a_container_sees_the_folder_and_is_told_the_checkpoint() -> None:
-    assert (fixed_part("/runs/a%%b/%a/c"), fixed_part("/runs/llm"), fixed_part("%a")) == ("/runs/a%b", "/runs/llm", "")
+    assert (fixed_part("/runs/a%%b/%a/c"), fixed_part("/runs/llm"), fixed_part("%a")) == (
+        "/runs/a%b",
+        "/runs/llm",
+        "",
+    )
     request = Request(
-        command="x", checkpoints="/runs/llm/%a", array=parse_tasks("1-2"), container=Container(Runtime.PODMAN, "i:1")
+        command="x",
+        checkpoints="/runs/llm/%a",
+        array=parse_tasks("1-2"),
+        container=Container(Runtime.PODMAN, "i:1"),
     )
     for scheduler in Scheduler:
         text = batch_script(scheduler, request, Place("u", "/f")).text
@@ -141,5 +158,8 @@ def test_a_container_sees_the_folder_and_is_told_the_checkpoint() -> None:
 def test_a_training_that_does_not_say_where_it_saves_is_told_how() -> None:
     for scheduler in Scheduler:
         hint = "# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+"
-        assert hint in batch_script(scheduler, Request(command="x", requeue=True), Place("u", "/f")).text
+        assert (
+            hint
+            in batch_script(scheduler, Request(command="x", requeue=True), Place("u", "/f")).text
+        )
         assert "RESUME" not in batch_script(scheduler, Request(command="x"), Place("u", "/f")).text

@@ -30,20 +30,35 @@ from hpcdash.domain.request import (
 from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
-SIGNALS = {None: "", EarlySignal("USR1", 600): "signal", EarlySignal("USR1", 600, batch_only=True): "batch-signal"}
+SIGNALS = {
+    None: "",
+    EarlySignal("USR1", 600): "signal",
+    EarlySignal("USR1", 600, batch_only=True): "batch-signal",
+}
 SHAPES = {(1, None): "one", (8, 4): "nodes", (8, None): "spread"}
 PLACE = Place("1a2b", "/home/ann/launches/x-1a2b", login="/home/ann/.login")
 COPIES = dict.fromkeys(
-    ("hpcdash-job.zip", "secrets.sh", "files/train.py", "code.tar.gz", "call-args.b64"), hashlib.sha256().hexdigest()
+    ("hpcdash-job.zip", "secrets.sh", "files/train.py", "code.tar.gz", "call-args.b64"),
+    hashlib.sha256().hexdigest(),
 )
 CALLS: dict[str, dict[str, Any]] = {
     "wheel": {
-        "call": Call("lab.train", "main", items=(1, 2), sys_path=("/home/ann/it's",), wheel="/home/ann/my dist/x.whl"),
+        "call": Call(
+            "lab.train",
+            "main",
+            items=(1, 2),
+            sys_path=("/home/ann/it's",),
+            wheel="/home/ann/my dist/x.whl",
+        ),
         "array": parse_tasks("0-1%1"),
         "slots": 8,
         "slots_per_node": 4,
     },
-    "source": {"call": Call("lab.train", "main", source="/home/ann/my code"), "slots": 8, "slots_per_node": 4},
+    "source": {
+        "call": Call("lab.train", "main", source="/home/ann/my code"),
+        "slots": 8,
+        "slots_per_node": 4,
+    },
     "container": {
         "call": Call("lab.train", "main", kwargs={"lr": 1}, python="/opt/my env/bin/python"),
         "container": Container(Runtime.APPTAINER, "lab/net:1"),
@@ -72,34 +87,72 @@ def scripts(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
             limit_seconds=7200,
             work_dir="/home/ann/work" if runtime is Runtime.ENROOT else "/home/ann/my work",
             environment={"NOTE": "it's $HOME\nline two", "DATA": "/data"},
-            container=None if runtime is Runtime.NONE else Container(runtime, "lab/net:1", ("/data:/d:ro",)),
+            container=None
+            if runtime is Runtime.NONE
+            else Container(runtime, "lab/net:1", ("/data:/d:ro",)),
         )
         name = "-".join(filter(None, (runtime, launcher, SIGNALS[signal], SHAPES[shape])))
         yield name, batch_script(scheduler, request, PLACE).text
     for launcher in NODE_LAUNCHERS:
-        fields = {**CALLS["source"], "launcher": launcher, "startup_hook": "module load 'a b'", "files": (".",)}
+        fields = {
+            **CALLS["source"],
+            "launcher": launcher,
+            "startup_hook": "module load 'a b'",
+            "files": (".",),
+        }
         fields["rank_logs"] = launcher is Launcher.TORCHRUN
-        yield f"call-{launcher}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
+        yield (
+            f"call-{launcher}",
+            batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text,
+        )
     for name, fields in CALLS.items():
-        yield f"call-{name}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
-    for container in (None, Container(Runtime.APPTAINER, "lab/net:1"), Container(Runtime.ENROOT, "/i.sqsh")):
-        fields = {"container": container, "slots": 8, "slots_per_node": 4, "environment": {"API_TOKEN": "it's"}}
-        fields |= {"files": (".",), "startup_hook": "module load a", "limit_seconds": 7200, "work_dir": "/work"}
-        for name, work in (("script", {"script": "train.py"}), ("call", {"call": Call("m", "f", args=(1,))})):
+        yield (
+            f"call-{name}",
+            batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text,
+        )
+    for container in (
+        None,
+        Container(Runtime.APPTAINER, "lab/net:1"),
+        Container(Runtime.ENROOT, "/i.sqsh"),
+    ):
+        fields = {
+            "container": container,
+            "slots": 8,
+            "slots_per_node": 4,
+            "environment": {"API_TOKEN": "it's"},
+        }
+        fields |= {
+            "files": (".",),
+            "startup_hook": "module load a",
+            "limit_seconds": 7200,
+            "work_dir": "/work",
+        }
+        for name, work in (
+            ("script", {"script": "train.py"}),
+            ("call", {"call": Call("m", "f", args=(1,))}),
+        ):
             request = Request(**fields, **work, signal=EarlySignal("USR1", 600))
-            copied = replace(PLACE, script=f"{PLACE.folder}/files/train.py", copies=COPIES, code_folder="code")
+            copied = replace(
+                PLACE, script=f"{PLACE.folder}/files/train.py", copies=COPIES, code_folder="code"
+            )
             text = batch_script(scheduler, request, copied).text
             # Nothing that others could replace is run.
             assert not [copy for copy in COPIES if f"{PLACE.folder}/{copy}" in text]
             yield f"copied-{name}-{container.runtime if container else 'none'}", text
-    allocation = Request(kind=KIND, command=":", slots=8, work_dir="/home/ann/my work", job_library=False)
+    allocation = Request(
+        kind=KIND, command=":", slots=8, work_dir="/home/ann/my work", job_library=False
+    )
     for name, seconds in (("kept", None), ("idle", 1800)):
         waits = replace(PLACE, waiting=Waiting(seconds))
         yield f"allocation-{name}", batch_script(scheduler, allocation, waits).text
     run = replace(PLACE, folder=f"{PLACE.folder}/runs/1.a", is_run=True)
     yield (
         "run",
-        batch_script(scheduler, Request(command="train.py", slots=8, slots_per_node=4, limit_seconds=7200), run).text,
+        batch_script(
+            scheduler,
+            Request(command="train.py", slots=8, slots_per_node=4, limit_seconds=7200),
+            run,
+        ).text,
     )
 
 
@@ -142,7 +195,9 @@ def covering(files: Iterable[Path]) -> Iterator[Path]:
             yield file
 
 
-@pytest.mark.parametrize("some", [pytest.param(covering, id="each line"), pytest.param(sorted, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "some", [pytest.param(covering, id="each line"), pytest.param(sorted, marks=pytest.mark.long)]
+)
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say_of_any_kind_of_script(
     folder: Path, some: Callable[[Iterable[Path]], Iterable[Path]]
@@ -155,5 +210,9 @@ def test_shellcheck_has_nothing_to_say_of_any_kind_of_script(
 @pytest.mark.parametrize("scheduler", Scheduler)
 def test_no_line_of_ours_is_longer_than_a_screen(scheduler: Scheduler) -> None:
     for name, script in scripts(scheduler):
-        long = [line for line in script.splitlines() if len(line) > 120 and not _IS_OF_PATHS.search(line)]
+        long = [
+            line
+            for line in script.splitlines()
+            if len(line) > 120 and not _IS_OF_PATHS.search(line)
+        ]
         assert not long, (name, long)

@@ -1,4 +1,6 @@
-"""A stub keeps the directives and runs what its file holds when it starts, not when it was submitted."""
+"""A stub keeps the directives and runs what its file holds when it starts, not when it was
+submitted.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,12 @@ def test_directives_before_the_first_command_are_kept_in_their_order() -> None:
     ]
 
 
-@pytest.mark.parametrize("interpreter", ["/bin/sh", "/bin/bash", "/usr/bin/env bash", "/bin/bash -e"])
-def test_what_the_file_holds_when_it_starts_is_run_with_the_arguments(interpreter: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "interpreter", ["/bin/sh", "/bin/bash", "/usr/bin/env bash", "/bin/bash -e"]
+)
+def test_what_the_file_holds_when_it_starts_is_run_with_the_arguments(
+    interpreter: str, tmp_path: Path
+) -> None:
     real = tmp_path / "it's a real one.sh"
     text = SCRIPT.replace("/bin/bash", interpreter)
     real.write_text(text)

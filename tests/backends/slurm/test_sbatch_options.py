@@ -4,7 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.options import last_value
-from hpcdash.backends.slurm.options import directive_lines, read_command_line, read_directives, split_arguments
+from hpcdash.backends.slurm.options import (
+    directive_lines,
+    read_command_line,
+    read_directives,
+    split_arguments,
+)
 from tests.support.records import for_each
 
 
@@ -27,7 +32,9 @@ from tests.support.records import for_each
         (["--comment", "-o"], [("comment", "-o")]),
     ],
 )
-def test_an_option_is_read_in_every_spelling(words: list[str], read: list[tuple[str, str | None]]) -> None:
+def test_an_option_is_read_in_every_spelling(
+    words: list[str], read: list[tuple[str, str | None]]
+) -> None:
     assert [(option.name, option.value) for option in read_command_line(words).given] == read
 
 

@@ -1,4 +1,6 @@
-"""Commands that act on jobs, and what Slurm's answers to them mean for each job; the bytes are Slurm 22.05.8's."""
+"""Commands that act on jobs, and what Slurm's answers to them mean for each job; the bytes are
+Slurm 22.05.8's.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,24 @@ LOADED = (
 
 
 def commands(
-    verb: str, *job_ids: str, signal: str = "", recipient: str = "", changes: Mapping[str, str] | None = None
+    verb: str,
+    *job_ids: str,
+    signal: str = "",
+    recipient: str = "",
+    changes: Mapping[str, str] | None = None,
 ) -> tuple[ActionCommand, ...]:
-    return BACKEND.actions.commands(ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {}))
+    return BACKEND.actions.commands(
+        ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {})
+    )
 
 
 def lines(made: tuple[ActionCommand, ...]) -> list[str]:
     return [" ".join(without_env(command.argv)) for command in made]
 
 
-def answered(command: ActionCommand, stderr: bytes, status: int) -> dict[str, tuple[bool | None, str]]:
+def answered(
+    command: ActionCommand, stderr: bytes, status: int
+) -> dict[str, tuple[bool | None, str]]:
     outcomes = command.read(CommandResult(command.argv, status, b"", stderr, 0.01))
     assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
     return {outcome.job_id: (outcome.done, outcome.words) for outcome in outcomes}
@@ -103,7 +113,9 @@ def test_tasks_in_steps_are_written_out_as_slurm_reads_no_steps() -> None:
     ids=["jobs", "arrays", "steps", "tasks"],
 )
 @for_each("verb", ["cancel", "hold"])
-def test_however_many_jobs_each_command_can_be_sent_and_no_job_is_left_out(verb: str, job_ids: list[str]) -> None:
+def test_however_many_jobs_each_command_can_be_sent_and_no_job_is_left_out(
+    verb: str, job_ids: list[str]
+) -> None:
     made = commands(verb, *job_ids)
     for command in made:
         remote_command(command.argv, limit_seconds=command.limit_seconds)
@@ -123,7 +135,11 @@ def test_signals_go_to_running_jobs_only_and_are_given_up_before_they_are_sent_a
 
 def test_a_step_of_each_task_is_signalled_on_its_own() -> None:
     made = commands("signal", "41", "42", "88_3", "88_4", signal="TERM", recipient="0")
-    assert [line.partition("--signal=TERM ")[2] for line in lines(made)] == ["41.0 42.0", "88_3.0", "88_4.0"]
+    assert [line.partition("--signal=TERM ")[2] for line in lines(made)] == [
+        "41.0 42.0",
+        "88_3.0",
+        "88_4.0",
+    ]
 
 
 @for_each("time", ["90", "1:30:00", "90m", "1.5h"])
@@ -151,7 +167,8 @@ def test_a_throttle_is_changed_of_the_array_and_the_rest_of_the_tasks() -> None:
         "throttle": "3",
     }
     assert lines(commands("alter", "88_[3-9%1]", changes=changes)) == [
-        "scontrol update jobid=88_[3-9] partition=main,debug qos=low nice=-5 comment=a+b:/c reqnodelist=n1,n2",
+        "scontrol update jobid=88_[3-9] partition=main,debug qos=low nice=-5 comment=a+b:/c "
+        "reqnodelist=n1,n2",
         "scontrol update jobid=88 arraytaskthrottle=3",
     ]
 
@@ -181,9 +198,13 @@ def test_a_throttle_is_no_task_s(task: str) -> None:
         ({}, "nothing"),
     ],
 )
-def test_a_change_that_cannot_be_read_is_refused_by_name(changes: dict[str, str], named: str) -> None:
+def test_a_change_that_cannot_be_read_is_refused_by_name(
+    changes: dict[str, str], named: str
+) -> None:
     if changes == {"qos": "low\n"}:
-        assert lines(commands("alter", "41", changes=changes)) == ["scontrol update jobid=41 qos=low"]
+        assert lines(commands("alter", "41", changes=changes)) == [
+            "scontrol update jobid=41 qos=low"
+        ]
         return
     with pytest.raises(UsageError, match=named):
         commands("alter", "41", changes=changes)
@@ -208,8 +229,10 @@ def test_what_is_no_job_is_refused_with_its_place(verb: str, job_id: str) -> Non
 def test_scancel_names_the_jobs_it_could_not_cancel() -> None:
     (command,) = commands("cancel", "5_99", "4_[5-7]", "3", "999999", "6", "4_1")
     stderr = (
-        b"scancel: Terminating job 5_99\nscancel: Terminating job 4_[5-7]\nscancel: Terminating job 3\n"
-        b"scancel: Terminating job 999999\nscancel: Terminating job 6\nscancel: Terminating job 4_1\n"
+        b"scancel: Terminating job 5_99\nscancel: Terminating job 4_[5-7]\nscancel: Terminating "
+        b"job 3\n"
+        b"scancel: Terminating job 999999\nscancel: Terminating job 6\nscancel: Terminating job "
+        b"4_1\n"
         b"scancel: error: Kill job error on job id 5_99: Invalid job id specified\n"
         b"scancel: error: Kill job error on job id 3: Access/permission denied\n"
         b"scancel: error: Kill job error on job id 6: Job/step already completing or completed\n"
@@ -228,7 +251,8 @@ def test_scancel_names_the_jobs_it_could_not_cancel() -> None:
 def test_scancel_ends_well_for_a_job_nobody_knows_and_is_not_believed() -> None:
     (command,) = commands("cancel", "999999")
     stderr = (
-        b"scancel: Terminating job 999999\nscancel: error: Kill job error on job id 999999: Invalid job id specified\n"
+        b"scancel: Terminating job 999999\nscancel: error: Kill job error on job id 999999: "
+        b"Invalid job id specified\n"
     )
     assert answered(command, stderr, 0) == {"999999": (False, "Invalid job id specified")}
 
@@ -251,7 +275,9 @@ def test_of_a_list_of_tasks_with_one_that_ended_the_others_may_be_cancelled() ->
         (b"Socket timed out on send/recv operation", 140, None),
     ],
 )
-def test_a_cancel_that_may_have_arrived_is_unknown(words: bytes, status: int, done: bool | None) -> None:
+def test_a_cancel_that_may_have_arrived_is_unknown(
+    words: bytes, status: int, done: bool | None
+) -> None:
     (command,) = commands("cancel", "2", "3")
     stderr = (
         b"scancel: Terminating job 3\nscancel: Terminating job 2\n"
@@ -283,7 +309,9 @@ def test_scontrol_names_the_jobs_it_refused_and_does_the_others(summary: bytes) 
 
 # Slurm 26.05 puts the tasks in brackets.
 @for_each("tasks", [(b"10_0", b"10_1-3,6-9", b"12_5"), (b"10_[0]", b"10_[1-3,6-9]", b"12_[5]")])
-def test_scontrol_says_of_an_array_which_tasks_it_refused(tasks: tuple[bytes, bytes, bytes]) -> None:
+def test_scontrol_says_of_an_array_which_tasks_it_refused(
+    tasks: tuple[bytes, bytes, bytes],
+) -> None:
     (command,) = commands("requeue", "10_[0-3]", "11", "12_5", "12_6")
     stderr = (
         b"%b: No error\n%b: Job is pending execution\nJob is pending execution for job 11\n"
@@ -317,7 +345,9 @@ def test_of_tasks_in_a_list_that_slurm_cut_short_it_is_not_guessed() -> None:
     tasks = [f"7_{task}" for task in range(0, 60, 2)]
     (command,) = commands("hold", *tasks)
     refused = b"7_0,2,4,6,8,10,12,14,16,18,20,...: Invalid job id specified\n"
-    assert answered(command, refused, 1) == dict.fromkeys(tasks, (False, "Invalid job id specified"))
+    assert answered(command, refused, 1) == dict.fromkeys(
+        tasks, (False, "Invalid job id specified")
+    )
     outcomes = answered(command, refused + b"7_32,34,36,38,40,42,44,46,48,50,52,...: No error\n", 1)
     assert outcomes["7_4"] == (False, "Invalid job id specified")
     assert outcomes["7_34"] == (True, "")
@@ -326,7 +356,9 @@ def test_of_tasks_in_a_list_that_slurm_cut_short_it_is_not_guessed() -> None:
 
 def test_a_whole_array_of_somebody_else_is_refused() -> None:
     (command,) = commands("hold", "12")
-    assert answered(command, b"12_0-3: Invalid user id\n", 1) == {"12": (False, "12_[0-3]: Invalid user id")}
+    assert answered(command, b"12_0-3: Invalid user id\n", 1) == {
+        "12": (False, "12_[0-3]: Invalid user id")
+    }
 
 
 def test_a_controller_that_does_not_answer_scontrol_leaves_it_unknown() -> None:
@@ -335,7 +367,9 @@ def test_a_controller_that_does_not_answer_scontrol_leaves_it_unknown() -> None:
         b"Unexpected message received for job 2\nUnexpected message received for job 25_3\n"
         b"slurm_suspend error: Unexpected message received\n"
     )
-    assert answered(command, stderr, 1) == dict.fromkeys(("2", "25_3"), (None, "Unexpected message received"))
+    assert answered(command, stderr, 1) == dict.fromkeys(
+        ("2", "25_3"), (None, "Unexpected message received")
+    )
 
 
 @for_each(
@@ -350,7 +384,8 @@ def test_a_controller_that_does_not_answer_scontrol_leaves_it_unknown() -> None:
             "TimeLimit increment/decrement not supported for job arrays",
         ),
         (
-            b"scontrol: error: Could not load state information for job 41: Invalid job id specified\n",
+            b"scontrol: error: Could not load state information for job 41: Invalid job id "
+            b"specified\n",
             "Invalid job id specified",
         ),
         (b"Access/permission denied for job 41\n", "Access/permission denied"),
@@ -391,13 +426,20 @@ def test_a_task_of_an_array_of_which_others_wait_got_its_signal() -> None:
 def test_a_job_in_transition_may_not_have_got_its_signal() -> None:
     (command,) = commands("signal", "41", "42_0", signal="CONT")
     transition = b"scancel: Job is in transitional state, retrying\n"
-    stderr = LOADED + b"scancel: Signal 18 to job 41\nscancel: Signal 18 to job 42_0\n" + transition * 2
-    assert answered(command, stderr, 124) == dict.fromkeys(("41", "42_0"), (None, "Job is in transitional state"))
+    stderr = (
+        LOADED + b"scancel: Signal 18 to job 41\nscancel: Signal 18 to job 42_0\n" + transition * 2
+    )
+    assert answered(command, stderr, 124) == dict.fromkeys(
+        ("41", "42_0"), (None, "Job is in transitional state")
+    )
 
 
 def test_a_step_of_a_task_is_answered_for_under_another_number() -> None:
     (command,) = commands("signal", "30_1", signal="USR1", recipient="0")
-    stderr = LOADED + b"scancel: Signal 10 to step 32.0\nscancel: route/default: init: route default plugin loaded\n"
+    stderr = LOADED + (
+        b"scancel: Signal 10 to step 32.0\nscancel: route/default: init: route default plugin "
+        b"loaded\n"
+    )
     assert answered(command, stderr, 0) == {"30_1": (True, "")}
 
 
@@ -410,4 +452,6 @@ def test_a_signal_before_which_the_controller_did_not_answer_was_not_sent() -> N
 def test_any_answer_gives_each_job_one_outcome(stderr: bytes, status: int, verb: str) -> None:
     for command in commands(verb, "41", "88_[3-9%1]", "88_2", "65+1", signal="USR1"):
         answered(command, stderr, status)
-        answered(command, stderr + b" for job 88_[3\n41_9: x\nscancel: Signal 9 to job 88_\n", status)
+        answered(
+            command, stderr + b" for job 88_[3\n41_9: x\nscancel: Signal 9 to job 88_\n", status
+        )

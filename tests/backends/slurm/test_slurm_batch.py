@@ -1,4 +1,6 @@
-"""Slurm's scripts: whole ones as files to be read, and each field of a request where it is to be."""
+"""Slurm's scripts: whole ones as files to be read, and each field of a request where it is to
+be.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,24 @@ from hypothesis import strategies as st
 from hpcdash.backends.script.body import BatchScript, Place
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    Call,
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 from hpcdash.errors import HpcdashError, UsageError
 from tests.backends.script.golden_text import PLACE, REQUESTS, assert_golden
 from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
 USR1 = EarlySignal("USR1", 600)
-# Field → what of it a script shows: `--option=value` of a directive, a line of bash, or words of a warning (W:).
+# Field → what of it a script shows: `--option=value` of a directive, a line of bash, or words of a
+# warning (W:).
 SHOWN: dict[str, tuple[Any, str]] = {
     "name": ("my run!", "--job-name=myrun"),
     "kind": ("cmd", "--job-name=hpcdash_cmd-1a2b"),
@@ -51,7 +63,8 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "save_switch": ("/s", "\nexport HPCDASH_SAVE_SWITCH=/s\n"),
     "rank_variables": (
         "nodes",
-        '\nexport RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_JOB_NUM_NODES" MASTER_PORT=2222 MASTER_IP\n',
+        '\nexport RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_JOB_NUM_NODES" MASTER_PORT=2222 '
+        "MASTER_IP\n",
     ),
     "rank_logs": (True, f"\nlog={PLACE.folder}/$SLURM_JOB_ID.rank-$SLURM_PROCID\n"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
@@ -89,7 +102,9 @@ BESIDE: dict[str, dict[str, Any]] = {
     "workspace": {"site": Site(job_project_source="workspace")},
     "labels": {"site": Site(job_project_source="label")},
 }
-PRINTED = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(st.sampled_from("a \\\"'#$`%\t,-"))
+PRINTED = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
+    st.sampled_from("a \\\"'#$`%\t,-")
+)
 
 
 def made(place: Place = PLACE, /, **fields: Any) -> BatchScript:
@@ -123,7 +138,8 @@ def test_each_field_of_a_request_is_in_the_script(field: str) -> None:
         assert wanted[2:] in "\n".join(script.warnings)
     elif wanted.startswith("--"):
         assert wanted in {
-            f"--{name}" if given is None else f"--{name}={given}" for name, given in options(script).items()
+            f"--{name}" if given is None else f"--{name}={given}"
+            for name, given in options(script).items()
         }
     else:
         assert wanted in script.text
@@ -148,7 +164,9 @@ def test_without_the_library_nothing_is_on_python_s_path_and_slurm_is_asked_noth
     assert "END_TIME" not in made(container=container, job_library=False).text
 
 
-def test_ranks_count_nodes_only_where_no_launcher_numbers_processes_and_the_port_may_be_another() -> None:
+def test_ranks_count_nodes_only_where_no_launcher_numbers_processes_and_the_port_may_be_another() -> (
+    None
+):
     script = made(rank_variables="nodes", environment={"MASTER_PORT": "2300"}).text
     assert 'WORLD_SIZE="$SLURM_JOB_NUM_NODES" MASTER_PORT=2300 MASTER_IP\n' in script
     assert "\nexport MASTER_ADDR MASTER_PORT\n" in script
@@ -158,19 +176,32 @@ def test_ranks_count_nodes_only_where_no_launcher_numbers_processes_and_the_port
 
 def test_what_may_be_requeued_keeps_the_log_of_what_it_did_before() -> None:
     assert options(made(requeue=True))["open-mode"] == "append"
-    assert options(made(requeue=True, extra_args=("--open-mode=truncate",)))["open-mode"] == "truncate"
+    assert (
+        options(made(requeue=True, extra_args=("--open-mode=truncate",)))["open-mode"] == "truncate"
+    )
     assert "open-mode" not in options(made())
 
 
 def test_logs_are_in_the_folder_of_the_launch_and_of_an_array_one_a_task() -> None:
     assert options(made())["output"] == f"{PLACE.folder}/%j.out"
     tasks = options(made(array=parse_tasks("1-3")))
-    assert (tasks["output"], tasks["error"]) == (f"{PLACE.folder}/%A_%a.out", f"{PLACE.folder}/%A_%a.err")
+    assert (tasks["output"], tasks["error"]) == (
+        f"{PLACE.folder}/%A_%a.out",
+        f"{PLACE.folder}/%A_%a.err",
+    )
     assert options(made(Place("u")))["error"] == "%j.err"
 
 
 def test_what_is_not_asked_for_is_left_to_the_scheduler() -> None:
-    assert set(options(made())) == {"job-name", "output", "error", "gpus", "nodes", "ntasks-per-node", "no-requeue"}
+    assert set(options(made())) == {
+        "job-name",
+        "output",
+        "error",
+        "gpus",
+        "nodes",
+        "ntasks-per-node",
+        "no-requeue",
+    }
 
 
 def test_the_first_line_says_what_was_asked() -> None:
@@ -178,9 +209,15 @@ def test_the_first_line_says_what_was_asked() -> None:
         return made(**fields).text.splitlines()[1]
 
     assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
-    assert said() == "# 8 GPUs, on as few or many nodes as Slurm finds them; the command once on each node"
+    assert (
+        said()
+        == "# 8 GPUs, on as few or many nodes as Slurm finds them; the command once on each node"
+    )
     assert said(slots=0) == "# 1 node, 1 CPU; the command once on each node"
-    assert said(slots_per_node=8, launcher=Launcher.SRUN) == "# 1 node × 8 GPUs = 8; a task of srun for each"
+    assert (
+        said(slots_per_node=8, launcher=Launcher.SRUN)
+        == "# 1 node × 8 GPUs = 8; a task of srun for each"
+    )
 
 
 def test_a_variable_of_the_environment_goes_before_a_switch_of_that_name() -> None:
@@ -209,7 +246,9 @@ def test_a_variable_of_the_environment_goes_before_a_switch_of_that_name() -> No
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
-def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(field: dict[str, Any], option: str) -> None:
+def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(
+    field: dict[str, Any], option: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         made(**field, extra_args=(option,))
     assert option.split("=")[0].split(" ")[0] in str(refused.value)
@@ -219,7 +258,12 @@ def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(field: d
 
 @given(PRINTED)
 def test_a_value_is_read_back_as_it_was_or_refused_by_its_field(value: str) -> None:
-    for field, option in (("queue", "partition"), ("account", "account"), ("qos", "qos"), ("work_dir", "chdir")):
+    for field, option in (
+        ("queue", "partition"),
+        ("account", "account"),
+        ("qos", "qos"),
+        ("work_dir", "chdir"),
+    ):
         try:
             asked: dict[str, Any] = {field: value}
             script = made(**asked)
@@ -240,7 +284,12 @@ def test_no_name_nor_project_makes_another_directive(name: str, project: str) ->
 
 
 @pytest.mark.system
-@given(st.dictionaries(st.sampled_from(["V", "W_1"]), st.text(st.characters(exclude_categories=["Cs"]), max_size=12)))
+@given(
+    st.dictionaries(
+        st.sampled_from(["V", "W_1"]),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+    )
+)
 def test_a_variable_is_in_the_step_as_it_was(environment: dict[str, str]) -> None:
     try:
         text = made(environment=environment).text
@@ -248,14 +297,18 @@ def test_a_variable_is_in_the_step_as_it_was(environment: dict[str, str]) -> Non
         assert any("\0" in value for value in environment.values())
         return
     stand_in = "srun() { env -0; }\n"
-    ran = subprocess.run(["bash", "-c", stand_in + text], capture_output=True, env={"PATH": "/usr/bin:/bin"})
+    ran = subprocess.run(
+        ["bash", "-c", stand_in + text], capture_output=True, env={"PATH": "/usr/bin:/bin"}
+    )
     seen = dict(entry.split("=", 1) for entry in ran.stdout.decode().split("\0") if "=" in entry)
     for name, value in environment.items():
         assert seen.get(name, "") == value
 
 
 @for_each("nodes", [(8, 4), (8, 8), (8, None)], ids=["2 nodes", "1 node", "spread"])
-def test_only_where_slurm_may_give_other_nodes_is_their_number_looked_at(nodes: tuple[int, int | None]) -> None:
+def test_only_where_slurm_may_give_other_nodes_is_their_number_looked_at(
+    nodes: tuple[int, int | None],
+) -> None:
     text = made(slots=nodes[0], slots_per_node=nodes[1]).text
     assert ("Not started." in text) == (nodes[1] is not None)
     assert "Not started." not in made(slots_per_node=4, site=Site(tres_supported=False)).text
@@ -270,13 +323,20 @@ def test_a_script_of_one_task_has_nothing_that_only_several_need() -> None:
 def test_a_staged_script_is_run_from_where_it_is() -> None:
     place = Place("u", "/l", script="/l/files/a b.sh")
     assert "\nbash '/l/files/a b.sh'\n" in made(place, command="", script="a b.sh").text
-    assert "\n/l/files/run\n" in made(Place("u", "/l", script="/l/files/run"), command="", script="run").text
-    text = made(Place("u", "/l", script="/l/t.py"), command="", script="t.py", launcher=Launcher.TORCHRUN).text
+    assert (
+        "\n/l/files/run\n"
+        in made(Place("u", "/l", script="/l/files/run"), command="", script="run").text
+    )
+    text = made(
+        Place("u", "/l", script="/l/t.py"), command="", script="t.py", launcher=Launcher.TORCHRUN
+    ).text
     assert '--master-port="$MASTER_PORT" \\\n  /l/t.py\n' in text
 
 
 def test_a_login_is_sourced_from_its_file_and_not_written() -> None:
-    text = made(Place("u", "/l", login="/l/login"), container=Container(Runtime.APPTAINER, "r.io/i:1")).text
+    text = made(
+        Place("u", "/l", login="/l/login"), container=Container(Runtime.APPTAINER, "r.io/i:1")
+    ).text
     assert "\nsource /l/login\n" in text
     assert "PASSWORD" not in text
 
@@ -289,17 +349,30 @@ def test_a_container_sees_the_folders_that_the_request_names() -> None:
 
 
 def test_other_things_that_slurm_counts_are_asked_for_beside_the_gpus() -> None:
-    gres = made(slots_per_node=4, site=Site(tres_supported=False), extra_args=("--gres=tmp:10", "--gres="))
+    gres = made(
+        slots_per_node=4, site=Site(tres_supported=False), extra_args=("--gres=tmp:10", "--gres=")
+    )
     assert options(gres)["gres"] == "gpu:4,tmp:10"
     assert options(made(extra_args=("--gres=tmp:10",)))["gres"] == "tmp:10"
-    none = made(slots_per_node=2, site=Site(tres_supported=False), extra_args=("--gres=none", "--gres=tmp:10"))
+    none = made(
+        slots_per_node=2,
+        site=Site(tres_supported=False),
+        extra_args=("--gres=none", "--gres=tmp:10"),
+    )
     assert options(none)["gres"] == "gpu:2,tmp:10"
 
 
 def test_what_a_person_should_know_is_told_with_the_script() -> None:
-    warnings = made(name="a b", slots=6, slots_per_node=4, command="python x.py", launcher=Launcher.TORCHRUN).warnings
+    warnings = made(
+        name="a b", slots=6, slots_per_node=4, command="python x.py", launcher=Launcher.TORCHRUN
+    ).warnings
     told = "\n".join(warnings)
-    for words in ("called ab", "no 6 GPUs in tasks of 4", "2 more than the 6", "python is left out"):
+    for words in (
+        "called ab",
+        "no 6 GPUs in tasks of 4",
+        "2 more than the 6",
+        "python is left out",
+    ):
         assert words in told
 
 
@@ -317,26 +390,44 @@ def test_a_folder_that_no_directive_can_hold_is_refused() -> None:
 @for_each("scheduler", list(Scheduler))
 @for_each(
     ("name", "is_secret"),
-    [("WANDB_API_KEY", True), ("HF_TOKEN", True), ("db_password", True), ("TOKENIZER", False), ("SORT_KEY", False)],
+    [
+        ("WANDB_API_KEY", True),
+        ("HF_TOKEN", True),
+        ("db_password", True),
+        ("TOKENIZER", False),
+        ("SORT_KEY", False),
+    ],
 )
 def test_a_secret_among_the_variables_is_in_a_file_of_the_launch_or_warned_of(
     scheduler: Scheduler, name: str, is_secret: bool
 ) -> None:
     request = Request(command="true", environment={name: "x"}, startup_hook="true")
     without = batch_script(scheduler, request, Place("u"))
-    assert (f"environment: {name} would be in the script" in "\n".join(without.warnings)) is is_secret
+    assert (
+        f"environment: {name} would be in the script" in "\n".join(without.warnings)
+    ) is is_secret
     there = batch_script(scheduler, request, PLACE)
     assert "would be in" not in "\n".join(there.warnings)
     assert (f"{name}=x" not in there.text, there.text.count(f". {PLACE.folder}/secrets.sh")) == (
         is_secret,
         2 * is_secret,
     )
-    assert ("list of processes" in "\n".join(without.warnings)) is (is_secret and scheduler is Scheduler.PBS)
+    assert ("list of processes" in "\n".join(without.warnings)) is (
+        is_secret and scheduler is Scheduler.PBS
+    )
 
 
 def test_pyxis_s_container_is_options_of_srun() -> None:
-    container = Container(Runtime.PYXIS, "nvcr.io/nvidia/pytorch:24.01", ("/data:/d:ro,nosuid",), force_pull=True)
-    script = made(container=container, environment={"A": "1"}, work_dir="/w", slots_per_node=4, startup_hook="true")
+    container = Container(
+        Runtime.PYXIS, "nvcr.io/nvidia/pytorch:24.01", ("/data:/d:ro,nosuid",), force_pull=True
+    )
+    script = made(
+        container=container,
+        environment={"A": "1"},
+        work_dir="/w",
+        slots_per_node=4,
+        startup_hook="true",
+    )
     lines = [line.strip(" \\") for line in script.text.splitlines() if "--container-" in line]
     assert lines == [
         "'--container-image=nvcr.io#nvidia/pytorch:24.01'",

@@ -1,4 +1,6 @@
-"""Every recorded case is read as its expected.json says, and agrees with what scontrol said of the same jobs."""
+"""Every recorded case is read as its expected.json says, and agrees with what scontrol said of the
+same jobs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from tests.support.records import for_each
 
 VERSIONS = Path(__file__).resolve().parents[3] / "fixtures" / "slurm"
 # A case that extends another has no lists of its own.
-CASES = sorted(file.parent for file in VERSIONS.glob("*/*/case.toml") if "\nextends =" not in file.read_text("utf-8"))
+CASES = sorted(
+    file.parent
+    for file in VERSIONS.glob("*/*/case.toml")
+    if "\nextends =" not in file.read_text("utf-8")
+)
 EXPECTED = {case: json.loads((case / "expected.json").read_text("utf-8")) for case in CASES}
 GIBIBYTE = 1 << 30
 
@@ -50,7 +56,11 @@ def test_a_case_is_read_as_expected(case: Path) -> None:
 def whole_queues() -> list[Path]:
     """The cases where both queues answered, with every row."""
     wanted = {"jobs", "jobs_mine"}
-    return [case for case in CASES if wanted <= EXPECTED[case].keys() and "jobs" not in EXPECTED[case]["rejected"]]
+    return [
+        case
+        for case in CASES
+        if wanted <= EXPECTED[case].keys() and "jobs" not in EXPECTED[case]["rejected"]
+    ]
 
 
 @for_each("case", whole_queues(), ids=lambda case: f"{case.parent.name}-{case.name}")
@@ -84,7 +94,11 @@ def said(text: str, key: str) -> str:
 
 
 def moment(epoch: str) -> str | None:
-    return datetime.fromtimestamp(int(epoch), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if epoch.isdigit() else None
+    return (
+        datetime.fromtimestamp(int(epoch), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if epoch.isdigit()
+        else None
+    )
 
 
 def seconds(text: str) -> int | None:
@@ -99,7 +113,8 @@ def seconds(text: str) -> int | None:
 def test_a_row_says_what_scontrol_says(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
     text = play_text(transport, job_id)
-    # An array's number also shows its tasks; a text may hold lines of scontrol's, and the true ones are the owner's.
+    # An array's number also shows its tasks; a text may hold lines of scontrol's, and the true ones
+    # are the owner's.
     text = re.split(r"\n\s*\n(?=JobId=\d+ ArrayJobId=)", text)[0]
     row = row_of(EXPECTED[case]["jobs_and_ended"], job_id)
     text = text[text.rindex(f"   UserId={row['user']}(") :]
@@ -148,4 +163,8 @@ def test_a_job_s_detail_has_its_own_name_and_its_own_paths(case: Path, job_id: s
     assert detail.native["JobState"] == shown["native_state"]
     assert detail.native["WorkDir"] == shown["work_dir"]
     assert shown["stdout_path"].startswith(("/home/", "/nonexistent/"))
-    assert not [key for key in detail.native if key.split(" ")[0] in {"JobName", "UserId", "StdOut"} and " " in key]
+    assert not [
+        key
+        for key in detail.native
+        if key.split(" ")[0] in {"JobName", "UserId", "StdOut"} and " " in key
+    ]

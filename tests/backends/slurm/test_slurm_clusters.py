@@ -21,7 +21,11 @@ ON_BOTH = slurm_backend(Probe("alice", "slurm 22.05.8", cluster="lab", clusters=
 def test_an_id_names_its_cluster() -> None:
     job = parse_job_id("12_[3-5]@lab2")
     assert (str(job), job.cluster) == ("12_[3-5]@lab2", "lab2")
-    assert (array_of("12_3@lab2"), task_of("12_3@lab2"), holds_many("12_[3-4]@lab2")) == ("12@lab2", "3", True)
+    assert (array_of("12_3@lab2"), task_of("12_3@lab2"), holds_many("12_[3-4]@lab2")) == (
+        "12@lab2",
+        "3",
+        True,
+    )
 
 
 @for_each("job_id", ["15@lab2", "15_3@lab2", "15_[3-5]@lab2"])
@@ -42,7 +46,9 @@ def test_every_question_about_a_job_goes_to_its_cluster(job_id: str) -> None:
 
 
 def test_actions_are_sent_cluster_by_cluster_and_answered_for_the_ids_that_were_named() -> None:
-    commands = BY_DEFAULT.actions.commands(ActionRequest(Verb.HOLD, ("15", "15@lab2", "16@lab", "17_3@lab2")))
+    commands = BY_DEFAULT.actions.commands(
+        ActionRequest(Verb.HOLD, ("15", "15@lab2", "16@lab", "17_3@lab2"))
+    )
     assert [(without_env(command.argv), command.job_ids) for command in commands] == [
         (("scontrol", "hold", "15,16"), ("15", "16@lab")),
         (("scontrol", "-M", "lab2", "hold", "15,17_3"), ("15@lab2", "17_3@lab2")),
@@ -52,10 +58,17 @@ def test_actions_are_sent_cluster_by_cluster_and_answered_for_the_ids_that_were_
 def test_one_cluster_of_the_environment_is_named_in_every_command() -> None:
     (command,) = ON_LAB2.actions.commands(ActionRequest(Verb.CANCEL, ("15",)))
     assert without_env(command.argv) == ("scancel", "-M", "lab2", "-v", "15")
-    for query in (ON_LAB2.queue.jobs(JobScope("")), ON_LAB2.queue.nodes(), ON_LAB2.history.jobs("", 60)):
+    for query in (
+        ON_LAB2.queue.jobs(JobScope("")),
+        ON_LAB2.queue.nodes(),
+        ON_LAB2.history.jobs("", 60),
+    ):
         assert without_env(query.argv)[1:3] == ("-M", "lab2")
     assert "sinfo -M lab2 -a" in ON_LAB2.queue.queues().argv[-4]
-    assert "--clusters=lab2" in ON_LAB2.submit.submission(Submission(b"#!/bin/sh\n", "a.sh")).command.argv
+    assert (
+        "--clusters=lab2"
+        in ON_LAB2.submit.submission(Submission(b"#!/bin/sh\n", "a.sh")).command.argv
+    )
 
 
 def test_what_is_chosen_on_the_command_line_goes_before_the_environment() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.slurm.detail import job_detail, native_query, parse_native, scontrol_id, task_refusal
+from hpcdash.backends.slurm.detail import (
+    job_detail,
+    native_query,
+    parse_native,
+    scontrol_id,
+    task_refusal,
+)
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.errors import NoSuchJob, UnreadableOutput
 from tests.support.records import for_each
@@ -56,7 +62,9 @@ def row(**fields: str) -> pa.Table:
 
 
 def native(**texts: str) -> dict[str, str]:
-    return dict(parse_native(answered(SHOWN.format(**{**DEFAULTS, **texts}).encode(), argv=("scontrol",))))
+    return dict(
+        parse_native(answered(SHOWN.format(**{**DEFAULTS, **texts}).encode(), argv=("scontrol",)))
+    )
 
 
 def test_every_key_is_there_in_scontrol_s_order() -> None:
@@ -70,8 +78,13 @@ def test_every_key_is_there_in_scontrol_s_order() -> None:
 
 
 def test_what_slurm_prints_of_newer_releases_is_read() -> None:
-    said = SHOWN.format(**DEFAULTS).replace("   StdErr=", "   Extra=a b StdErr=/x JobId=99 \n   StdErr=")
-    said = said.replace("   JOB_GRES=", "   ReqTRES=cpu=4,mem=4G\n   AllocTRES=cpu=4,mem=4G,gres/gpu=2\n   JOB_GRES=")
+    said = SHOWN.format(**DEFAULTS).replace(
+        "   StdErr=", "   Extra=a b StdErr=/x JobId=99 \n   StdErr="
+    )
+    said = said.replace(
+        "   JOB_GRES=",
+        "   ReqTRES=cpu=4,mem=4G\n   AllocTRES=cpu=4,mem=4G,gres/gpu=2\n   JOB_GRES=",
+    )
     found = parse_native(answered(said.encode(), argv=("scontrol",)))
     assert found["AllocTRES"] == "cpu=4,mem=4G,gres/gpu=2"
     assert found["Extra"] == "a b StdErr=/x JobId=99"
@@ -80,11 +93,16 @@ def test_what_slurm_prints_of_newer_releases_is_read() -> None:
 
 def test_the_paths_join_the_row() -> None:
     job = job_detail(row(), native()).job.to_pylist()[0]
-    assert (job["stdout_path"], job["stderr_path"]) == ("/home/alice/logs/30.out", "/home/alice/logs/30.err")
+    assert (job["stdout_path"], job["stderr_path"]) == (
+        "/home/alice/logs/30.out",
+        "/home/alice/logs/30.err",
+    )
 
 
 def test_a_command_line_is_one_text_whatever_it_holds() -> None:
-    said = SHOWN.format(**DEFAULTS).replace("   WorkDir=", f"{SUBMIT_LINE.format(**DEFAULTS)}\n   WorkDir=")
+    said = SHOWN.format(**DEFAULTS).replace(
+        "   WorkDir=", f"{SUBMIT_LINE.format(**DEFAULTS)}\n   WorkDir="
+    )
     found = parse_native(answered(said.encode(), argv=("scontrol",)))
     assert found["SubmitLine"] == "sbatch --wrap A=1 ./run --comment=run 7 -J train"
     assert "A" not in found
@@ -92,8 +110,13 @@ def test_a_command_line_is_one_text_whatever_it_holds() -> None:
 
 def test_stderr_without_a_path_goes_to_the_file_of_stdout() -> None:
     said = SHOWN.format(**DEFAULTS).replace("StdErr=/home/alice/logs/30.err", "StdErr=")
-    job = job_detail(row(), parse_native(answered(said.encode(), argv=("scontrol",)))).job.to_pylist()[0]
-    assert (job["stdout_path"], job["stderr_path"]) == ("/home/alice/logs/30.out", "/home/alice/logs/30.out")
+    job = job_detail(
+        row(), parse_native(answered(said.encode(), argv=("scontrol",)))
+    ).job.to_pylist()[0]
+    assert (job["stdout_path"], job["stderr_path"]) == (
+        "/home/alice/logs/30.out",
+        "/home/alice/logs/30.out",
+    )
 
 
 def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
@@ -106,8 +129,12 @@ def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
 @for_each("where", ["name", "comment"])
 @for_each("submit_line", ["", SUBMIT_LINE])
 def test_no_name_or_comment_speaks_for_slurm(where: str, text: str, submit_line: str) -> None:
-    said = SHOWN.replace("   WorkDir=", f"{submit_line}\n   WorkDir=" if submit_line else "   WorkDir=")
-    shown = parse_native(answered(said.format(**{**DEFAULTS, where: text}).encode(), argv=("scontrol",)))
+    said = SHOWN.replace(
+        "   WorkDir=", f"{submit_line}\n   WorkDir=" if submit_line else "   WorkDir="
+    )
+    shown = parse_native(
+        answered(said.format(**{**DEFAULTS, where: text}).encode(), argv=("scontrol",))
+    )
     detail = job_detail(row(**{where: text}), shown)
     job = detail.job.to_pylist()[0]
     assert job["stdout_path"] == "/home/alice/logs/30.out"
@@ -116,7 +143,9 @@ def test_no_name_or_comment_speaks_for_slurm(where: str, text: str, submit_line:
     assert detail.native["JobId"] == "30"
     assert detail.native["JobState"] == "RUNNING"
     assert detail.native["WorkDir"] == "/home/alice"
-    assert detail.native["JobName" if where == "name" else "Comment"] == (text or job["comment"] or "")
+    assert detail.native["JobName" if where == "name" else "Comment"] == (
+        text or job["comment"] or ""
+    )
     assert "StdOut 2" not in detail.native
 
 
@@ -128,7 +157,9 @@ def test_a_folder_with_a_newline_is_whole() -> None:
 
 
 def test_of_several_records_the_first_is_told() -> None:
-    text = SHOWN.format(**DEFAULTS) + SHOWN.format(**{**DEFAULTS, "name": "other"}).replace("JobId=30", "JobId=31")
+    text = SHOWN.format(**DEFAULTS) + SHOWN.format(**{**DEFAULTS, "name": "other"}).replace(
+        "JobId=30", "JobId=31"
+    )
     found = parse_native(answered(text.encode()))
     assert (found["JobId"], found["JobName"]) == ("30", "train")
     assert "JobId 2" not in found
@@ -137,7 +168,11 @@ def test_of_several_records_the_first_is_told() -> None:
 def test_the_log_of_a_component_is_the_file_of_its_leader() -> None:
     shown = SHOWN.replace("JobId=30", "JobId={number} HetJobId=30 HetJobOffset={offset}")
     text = "".join(
-        shown.format(**{**DEFAULTS, "stdout": f"/home/alice/slurm-{number}.out"}, number=number, offset=offset)
+        shown.format(
+            **{**DEFAULTS, "stdout": f"/home/alice/slurm-{number}.out"},
+            number=number,
+            offset=offset,
+        )
         for number, offset in ((31, 1), (30, 0))
     )
     query = native_query("30+1")
@@ -164,7 +199,8 @@ def test_other_text_is_no_job() -> None:
 
 
 @for_each(
-    ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+0", "65+0"), ("7_[1,4]", "7_1")]
+    ("job_id", "asked"),
+    [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+0", "65+0"), ("7_[1,4]", "7_1")],
 )
 def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
     assert scontrol_id(job_id) == asked
@@ -172,7 +208,9 @@ def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str
 
 
 def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None:
-    native = parse_native(answered(b"JobId=1 JobName=a\n   RunTime=00:28:24 SubmitTime=1795088225 EndTime=Unknown\n"))
+    native = parse_native(
+        answered(b"JobId=1 JobName=a\n   RunTime=00:28:24 SubmitTime=1795088225 EndTime=Unknown\n")
+    )
     assert native["SubmitTime"] == "2026-11-19T11:37:05Z"
     assert (native["RunTime"], native["EndTime"]) == ("00:28:24", "Unknown")
 
@@ -182,13 +220,28 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
     [
         ({"NumNodes": "2", "Requeue": "1"}, ""),
         ({"NumNodes": "2-2", "Requeue": "1"}, ""),
-        ({"NumNodes": "2", "OverSubscribe": "OK"}, "other jobs may share its nodes: submit it with --exclusive"),
-        ({"NumNodes": "2", "OverSubscribe": "USER"}, "other jobs may share its nodes: submit it with --exclusive"),
+        (
+            {"NumNodes": "2", "OverSubscribe": "OK"},
+            "other jobs may share its nodes: submit it with --exclusive",
+        ),
+        (
+            {"NumNodes": "2", "OverSubscribe": "USER"},
+            "other jobs may share its nodes: submit it with --exclusive",
+        ),
         # 26.05
         ({"NumNodes": "2", "Exclusive": "NODE"}, ""),
-        ({"NumNodes": "2", "Exclusive": "NO"}, "other jobs may share its nodes: submit it with --exclusive"),
-        ({"NumNodes": "2", "Exclusive": "USER"}, "other jobs may share its nodes: submit it with --exclusive"),
-        ({"NumNodes": "1-4"}, "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"),
+        (
+            {"NumNodes": "2", "Exclusive": "NO"},
+            "other jobs may share its nodes: submit it with --exclusive",
+        ),
+        (
+            {"NumNodes": "2", "Exclusive": "USER"},
+            "other jobs may share its nodes: submit it with --exclusive",
+        ),
+        (
+            {"NumNodes": "1-4"},
+            "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)",
+        ),
         ({"NumNodes": "1", "ArrayJobId": "7"}, "an array or a heterogeneous job cannot be a task"),
         ({"NumNodes": "1", "HetJobId": "7"}, "an array or a heterogeneous job cannot be a task"),
         (

@@ -28,7 +28,10 @@ EXPLAINED = [
     ("-e /dev/null", "stderr discarded"),
     ("-d afterok:41", "starts after job 41 succeeded"),
     ("-d afternotok:41:42", "starts after jobs 41, 42 failed"),
-    ("--dependency=afterany:1?singleton", "starts after job 1 ended or after your earlier jobs of this name end"),
+    (
+        "--dependency=afterany:1?singleton",
+        "starts after job 1 ended or after your earlier jobs of this name end",
+    ),
     ("-d after:5+10", "starts 10 min after job 5 began"),
     ("-a 1-10%1", "array of 10 tasks, one at a time"),
     ("--array=0-15:4,20", "array of 5 tasks"),
@@ -55,7 +58,10 @@ def test_a_directive_is_told_in_plain_words(options: str, words: str) -> None:
     assert explain(f"#SBATCH {options}") == words
 
 
-@for_each("line", ["", "#!/bin/sh", "#PBS -l nodes=1", " #SBATCH -N 1", "##SBATCH -N 1", "#SBATCH", "srun"])
+@for_each(
+    "line",
+    ["", "#!/bin/sh", "#PBS -l nodes=1", " #SBATCH -N 1", "##SBATCH -N 1", "#SBATCH", "srun"],
+)
 def test_other_lines_say_nothing(line: str) -> None:
     assert explain(line) == ""
 

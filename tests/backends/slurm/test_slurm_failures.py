@@ -1,4 +1,6 @@
-"""How Slurm fails, in the words that Slurm 22.05 was heard to say, and what a person is told to do."""
+"""How Slurm fails, in the words that Slurm 22.05 was heard to say, and what a person is told to
+do.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,24 @@ from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 HEARD = [
-    ("squeue", 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", ControllerDown),
-    ("sinfo", 1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)", ControllerDown),
+    (
+        "squeue",
+        1,
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        ControllerDown,
+    ),
+    (
+        "sinfo",
+        1,
+        "slurm_load_partitions: Unable to contact slurm controller (connect failure)",
+        ControllerDown,
+    ),
     ("squeue", 1, "slurm_load_jobs error: Socket timed out on send/recv operation", ControllerDown),
     (
         "squeue",
         1,
-        "squeue: error: s_p_parse_file: cannot stat file /nonexistent: No such file or directory, retrying in 1sec up "
+        "squeue: error: s_p_parse_file: cannot stat file /nonexistent: No such file or directory, "
+        "retrying in 1sec up "
         "to 60sec\nsqueue: error: ClusterName needs to be specified\n"
         "squeue: fatal: Unable to process configuration file",
         NoConfiguration,
@@ -35,8 +48,10 @@ HEARD = [
     (
         "squeue",
         1,
-        "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\nsqueue: error: fetch_config: DNS "
-        "SRV lookup failed\nsqueue: error: _establish_config_source: failed to fetch config\nsqueue: fatal: Could not "
+        "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\nsqueue: error: "
+        "fetch_config: DNS "
+        "SRV lookup failed\nsqueue: error: _establish_config_source: failed to fetch "
+        "config\nsqueue: fatal: Could not "
         "establish a configuration source",
         NoConfiguration,
     ),
@@ -44,8 +59,10 @@ HEARD = [
     (
         "sacct",
         1,
-        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to "
-        "host:127.0.0.1:16819: Connection refused\nsacct: error: Sending PersistInit msg: Connection refused\n"
+        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent "
+        "connection to "
+        "host:127.0.0.1:16819: Connection refused\nsacct: error: Sending PersistInit msg: "
+        "Connection refused\n"
         "sacct: error: Problem talking to the database: Connection refused",
         AccountingUnavailable,
     ),
@@ -73,20 +90,28 @@ def test_each_failure_has_its_kind_its_evidence_and_a_next_step(
 
 
 def test_a_missing_configuration_is_not_told_as_a_controller_that_is_down() -> None:
-    error = failure(answered(status=1, stderr=b"squeue: fatal: Could not establish a configuration source"))
+    error = failure(
+        answered(status=1, stderr=b"squeue: fatal: Could not establish a configuration source")
+    )
     assert "configuration" in error.message
     assert "SLURM_CONF" in error.next_step
 
 
 def test_no_accounting_differs_from_accounting_that_is_down() -> None:
-    none = failure(answered(status=1, stderr=b"Slurm accounting storage is disabled", argv=("sacct",)))
-    down = failure(answered(status=1, stderr=b"sacct: error: Problem talking to the database", argv=("sacct",)))
+    none = failure(
+        answered(status=1, stderr=b"Slurm accounting storage is disabled", argv=("sacct",))
+    )
+    down = failure(
+        answered(status=1, stderr=b"sacct: error: Problem talking to the database", argv=("sacct",))
+    )
     assert none.message != down.message
     assert "keeps no history" in none.message
 
 
 def test_a_cluster_that_cannot_be_asked_ends_a_command_differently_from_one_that_refuses() -> None:
-    down = failure(answered(status=1, stderr=b"Unable to contact slurm controller (connect failure)"))
+    down = failure(
+        answered(status=1, stderr=b"Unable to contact slurm controller (connect failure)")
+    )
     refused = failure(answered(status=1, stderr=b"Access/permission denied"))
     assert (down.exit_status, refused.exit_status) == (EXIT_UNREACHABLE, EXIT_REFUSED)
 
@@ -102,7 +127,14 @@ def test_bytes_that_are_no_text_fail_as_well() -> None:
 def test_commands_run_without_the_settings_that_change_their_output() -> None:
     argv = slurm("squeue", "-h")
     assert argv[0] == "env"
-    for name in ("SQUEUE_FORMAT", "SQUEUE_SORT", "SQUEUE_STATES", "SINFO_FORMAT", "SACCT_FORMAT", "SLURM_CLUSTERS"):
+    for name in (
+        "SQUEUE_FORMAT",
+        "SQUEUE_SORT",
+        "SQUEUE_STATES",
+        "SINFO_FORMAT",
+        "SACCT_FORMAT",
+        "SLURM_CLUSTERS",
+    ):
         assert argv[argv.index(name) - 1] == "-u"
     assert {"LC_ALL=C", "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0"} <= set(argv)
     assert argv[-2:] == ("squeue", "-h")

@@ -53,7 +53,9 @@ def test_a_signal_is_no_exit_code() -> None:
         ("1:0", 1, 0),
     ],
 )
-def test_a_job_has_the_exit_code_in_accounting_that_its_controller_told(told: str, code: int, number: int) -> None:
+def test_a_job_has_the_exit_code_in_accounting_that_its_controller_told(
+    told: str, code: int, number: int
+) -> None:
     # sacct keeps seven bits: it writes 9:0 for a script that ended with exit 137.
     row = read(state="FAILED", exitcode=told)
     assert (row["exit_code"], row["exit_signal"]) == (code, number)
@@ -64,13 +66,30 @@ def test_the_reason_an_ended_job_once_waited_for_is_null() -> None:
 
 
 def test_a_job_that_still_waits_keeps_its_reason_and_has_no_start_or_end() -> None:
-    row = read(state="PENDING", reason="JobHeldUser", start="Unknown", end="Unknown", nodelist="None assigned")
-    assert (row["state"], row["reason"], row["started_at"], row["ends_at"]) == ("held", "JobHeldUser", None, None)
+    row = read(
+        state="PENDING",
+        reason="JobHeldUser",
+        start="Unknown",
+        end="Unknown",
+        nodelist="None assigned",
+    )
+    assert (row["state"], row["reason"], row["started_at"], row["ends_at"]) == (
+        "held",
+        "JobHeldUser",
+        None,
+        None,
+    )
 
 
 def test_a_job_that_never_ran_never_began() -> None:
-    row = read(state="CANCELLED by 0", nodelist="None assigned", start="1795242110", end="1795242110")
-    assert (row["started_at"], row["node_list"], row["ends_at"]) == (None, None, "2026-11-21T06:21:50Z")
+    row = read(
+        state="CANCELLED by 0", nodelist="None assigned", start="1795242110", end="1795242110"
+    )
+    assert (row["started_at"], row["node_list"], row["ends_at"]) == (
+        None,
+        None,
+        "2026-11-21T06:21:50Z",
+    )
 
 
 def test_limits_are_minutes_there() -> None:
@@ -112,7 +131,9 @@ def test_only_ended_jobs_are_history_the_newest_first() -> None:
 
 @for_each("name", [b"a\nb", b"997|forged\n997|x", b"x\x1f\x1e\n5\x1e", b"\r\n", b"0:0\n999"])
 def test_a_name_forges_no_row(name: bytes) -> None:
-    rows = read_all(history_text({"jobname": name}, {"jobid": "89", "comment": name, "workdir": name}))
+    rows = read_all(
+        history_text({"jobname": name}, {"jobid": "89", "comment": name, "workdir": name})
+    )
     assert [row["id"] for row in rows] == ["89", "88"]
     assert rows[1]["name"] == name.decode()
     assert (rows[0]["comment"], rows[0]["work_dir"]) == (name.decode(), name.decode())
@@ -154,7 +175,10 @@ def test_the_rest_of_an_array_is_asked_for_by_its_number() -> None:
 
 
 def native_text(*rows: dict[str, str]) -> bytes:
-    lines = [TOKEN.join(FIELDS), *(TOKEN.join({**PAST_JOB, **row}[name] for name in FIELDS) for row in rows)]
+    lines = [
+        TOKEN.join(FIELDS),
+        *(TOKEN.join({**PAST_JOB, **row}[name] for name in FIELDS) for row in rows),
+    ]
     return "".join(line + "\n" for line in lines).encode()
 
 

@@ -110,7 +110,11 @@ def test_how_many_tasks_a_row_holds(text: str, count: int) -> None:
 
 def test_the_rest_of_an_array_is_one_row_for_eight_tasks() -> None:
     row = read(
-        jobarrayid="88_[3-10%1]", arrayjobid="88", arraytaskid="3-10%1", state="PENDING", reason="JobArrayTaskLimit"
+        jobarrayid="88_[3-10%1]",
+        arrayjobid="88",
+        arraytaskid="3-10%1",
+        state="PENDING",
+        reason="JobArrayTaskLimit",
     )
     assert (row["id"], row["array_id"], row["array_task"]) == ("88_[3-10%1]", "88", "3-10%1")
     assert (row["_number"], row["_task"], row["_tasks"]) == (88, 3, 8)
@@ -118,11 +122,21 @@ def test_the_rest_of_an_array_is_one_row_for_eight_tasks() -> None:
 
 def test_a_job_that_is_no_array_has_no_array_columns() -> None:
     row = read(jobarrayid="88", arrayjobid="88", arraytaskid="N/A")
-    assert (row["array_id"], row["array_task"], row["_task"], row["_tasks"]) == (None, None, None, 1)
+    assert (row["array_id"], row["array_task"], row["_task"], row["_tasks"]) == (
+        None,
+        None,
+        None,
+        1,
+    )
 
 
 def test_the_number_of_an_array_s_cancelled_rest_is_no_task() -> None:
-    assert read(jobarrayid="9", arrayjobid="9", arraytaskid="4294967294", state="CANCELLED")["array_task"] is None
+    assert (
+        read(jobarrayid="9", arrayjobid="9", arraytaskid="4294967294", state="CANCELLED")[
+            "array_task"
+        ]
+        is None
+    )
 
 
 def test_a_component_of_a_heterogeneous_job_keeps_its_id() -> None:
@@ -140,15 +154,26 @@ def test_a_component_of_a_heterogeneous_job_keeps_its_id() -> None:
         ("cpu=2,mem=200M,node=1,license/gres/gpu=7", 0),
     ],
 )
-def test_gpus_come_from_the_allocated_tres_however_they_were_asked_for(tres: str, gpus: int) -> None:
+def test_gpus_come_from_the_allocated_tres_however_they_were_asked_for(
+    tres: str, gpus: int
+) -> None:
     assert read(**{"tres-alloc": tres})["gpus"] == gpus
 
 
 @for_each(
     ("tres", "memory"),
     [
-        *(("mem=200M", 200 << 20), ("mem=1.50G", 3 << 29), ("mem=2T", 2 << 40), ("mem=512", 512 << 20)),
-        *(("cpu=1", None), ("cpu=1,license/foomem=2", None), ("cpu=1,license/foomem=2,mem=4G", 4 << 30)),
+        *(
+            ("mem=200M", 200 << 20),
+            ("mem=1.50G", 3 << 29),
+            ("mem=2T", 2 << 40),
+            ("mem=512", 512 << 20),
+        ),
+        *(
+            ("cpu=1", None),
+            ("cpu=1,license/foomem=2", None),
+            ("cpu=1,license/foomem=2,mem=4G", 4 << 30),
+        ),
     ],
 )
 def test_memory_is_in_binary_units(tres: str, memory: int | None) -> None:
@@ -157,7 +182,13 @@ def test_memory_is_in_binary_units(tres: str, memory: int | None) -> None:
 
 @for_each(
     ("text", "limit"),
-    [("7-00:00:00", 604800), ("12:00:00", 43200), ("30:00", 1800), ("UNLIMITED", None), ("Partition_Limit", None)],
+    [
+        ("7-00:00:00", 604800),
+        ("12:00:00", 43200),
+        ("30:00", 1800),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+    ],
 )
 def test_time_limits(text: str, limit: int | None) -> None:
     assert read(timelimit=text)["limit_seconds"] == limit
@@ -174,18 +205,31 @@ def test_a_reason_keeps_its_spaces_and_commas() -> None:
 
 
 def test_a_job_cancelled_while_it_waited_neither_began_nor_waits() -> None:
-    row = read(state="CANCELLED", reason="JobHeldUser", nodelist="", starttime="1795242110", endtime="1795242110")
+    row = read(
+        state="CANCELLED",
+        reason="JobHeldUser",
+        nodelist="",
+        starttime="1795242110",
+        endtime="1795242110",
+    )
     assert (row["started_at"], row["reason"]) == (None, None)
     assert row["ends_at"] == "2026-11-21T06:21:50Z"
 
 
 def test_why_a_job_failed_stays() -> None:
-    assert read(state="FAILED", reason="NonZeroExitCode", exit_code="256")["reason"] == "NonZeroExitCode"
+    assert (
+        read(state="FAILED", reason="NonZeroExitCode", exit_code="256")["reason"]
+        == "NonZeroExitCode"
+    )
 
 
 def test_the_expected_start_of_a_waiting_job_is_no_start() -> None:
     row = read(state="PENDING", reason="Resources", starttime="1795285309")
-    assert (row["started_at"], row["ends_at"], row["_expected_start_at"]) == (None, None, "2026-11-21T18:21:49Z")
+    assert (row["started_at"], row["ends_at"], row["_expected_start_at"]) == (
+        None,
+        None,
+        "2026-11-21T18:21:49Z",
+    )
 
 
 @for_each("name", ["(null)", "N/A", "None", "nan", "-", '"a,b",c', " spaces "])
@@ -212,7 +256,12 @@ def test_a_row_without_a_number_of_a_job_is_rejected(job_id: str) -> None:
     "fields",
     [
         {"prioritylong": "9" * 30, "submittime": "9" * 18, "timelimit": "9" * 30 + ":00:00"},
-        {"arraytaskid": "²", "exit_code": "٣", "numcpus": "1e999", "tres-alloc": "mem=infG,gres/gpu=nan"},
+        {
+            "arraytaskid": "²",
+            "exit_code": "٣",
+            "numcpus": "1e999",
+            "tres-alloc": "mem=infG,gres/gpu=nan",
+        },
         {"numnodes": "-1", "endtime": "-5", "exit_code": "1:2:3", "state": "FAILED"},
     ],
 )
@@ -251,7 +300,10 @@ def test_a_failure_is_no_empty_queue() -> None:
         (JobScope("alice", ended=True), ("-u", "alice", "-t", "all")),
         (JobScope(job_ids=("7", "8_3")), ("-t", "all", "-j", "7,8_3")),
         (JobScope(), ()),
-        (JobScope(queue="shared", qos="low", reservation="ours"), ("-p", "shared", "-q", "low", "-R", "ours")),
+        (
+            JobScope(queue="shared", qos="low", reservation="ours"),
+            ("-p", "shared", "-q", "low", "-R", "ours"),
+        ),
     ],
 )
 def test_whose_jobs_are_asked_for(scope: JobScope, words: tuple[str, ...]) -> None:

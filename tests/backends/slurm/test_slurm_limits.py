@@ -1,4 +1,6 @@
-"""Fair shares, limits and reservations as sshare, sacctmgr and scontrol print them; see fixtures/slurm/22.05/limits."""
+"""Fair shares, limits and reservations as sshare, sacctmgr and scontrol print them; see
+fixtures/slurm/22.05/limits.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,32 @@ from tests.support.slurm_text import answered
 
 CASE = FIXTURES / "slurm" / "22.05" / "limits"
 TOKEN = "-end-"
-NOBODY = "Current Association Manager state\nNo associations currently cached in Slurm.\nNo QOS currently cached.\n"
+NOBODY = (
+    "Current Association Manager state\nNo associations currently cached in Slurm.\nNo QOS "
+    "currently cached.\n"
+)
 MANAGER = (
     "Association Records\n"
-    "ClusterName=c Account=lab UserName= Partition= Priority=0 ID=1 ParentAccount=root(1) Lft=1 DefAssoc=No "
-    "GrpJobs=9(4) GrpTRES=cpu=20(14),mem=65536(4896),gres/gpu=N(2) GrpTRESMins=cpu=600(90) GrpWall=60(1.50)\n"
-    "ClusterName=c Account=lab UserName=ada(7) Partition= Priority=0 ID=2 ParentAccount= Lft=2 DefAssoc=Yes "
+    "ClusterName=c Account=lab UserName= Partition= Priority=0 ID=1 ParentAccount=root(1) Lft=1 "
+    "DefAssoc=No "
+    "GrpJobs=9(4) GrpTRES=cpu=20(14),mem=65536(4896),gres/gpu=N(2) GrpTRESMins=cpu=600(90) "
+    "GrpWall=60(1.50)\n"
+    "ClusterName=c Account=lab UserName=ada(7) Partition= Priority=0 ID=2 ParentAccount= Lft=2 "
+    "DefAssoc=Yes "
     "GrpJobs=N(3) MaxJobs=5(3) MaxSubmitJobs= MaxWallPJ=1440 MaxTRESPJ=\n"
     "QOS=short(3) UsageRaw=1.5 GrpJobs=N(1) GrpTRES=cpu=8(2) MaxWallPJ=10 Account Limits= "
-    "lab={MaxJobsPA=N(2)} User Limits= 7={MaxJobsPU=2(1) MaxTRESPU=cpu=6(2),gres/gpu=4(0)} 8={MaxJobsPU=2(2)}\n"
+    "lab={MaxJobsPA=N(2)} User Limits= 7={MaxJobsPU=2(1) MaxTRESPU=cpu=6(2),gres/gpu=4(0)} "
+    "8={MaxJobsPU=2(2)}\n"
     "QOS=idle(4) UsageRaw=0.0 GrpJobs=N(0) Account Limits=No Accounts User Limits=No Users\n"
 )
 NO_ACCOUNTING = (
-    b"You are not running a supported accounting_storage plugin\nOnly 'accounting_storage/slurmdbd' is supported.\n"
+    b"You are not running a supported accounting_storage plugin\nOnly "
+    b"'accounting_storage/slurmdbd' is supported.\n"
 )
-DBD_DOWN = b"sacctmgr: error: slurm_persist_conn_open: failed to open persistent connection: Connection refused\n"
+DBD_DOWN = (
+    b"sacctmgr: error: slurm_persist_conn_open: failed to open persistent connection: "
+    b"Connection refused\n"
+)
 
 
 def replayed(kind: str) -> ParsedTable:
@@ -51,9 +64,17 @@ def replayed(kind: str) -> ParsedTable:
     return found
 
 
-def limits_of(manager: str, associations: tuple[str, int], qos: tuple[str, int], stderr: bytes = b"") -> ParsedTable:
+def limits_of(
+    manager: str, associations: tuple[str, int], qos: tuple[str, int], stderr: bytes = b""
+) -> ParsedTable:
     """What is read of these answers, to ada, whose number is 7."""
-    parts = [("ada\n7\n", 0), (manager, 0), associations, qos, ("PartitionName=gpu QoS=part State=UP\n", 0)]
+    parts = [
+        ("ada\n7\n", 0),
+        (manager, 0),
+        associations,
+        qos,
+        ("PartitionName=gpu QoS=part State=UP\n", 0),
+    ]
     printed = "".join(f"{text}{TOKEN}{status}\n" for text, status in parts)
     return parse_limits(answered(printed.encode(), stderr=stderr, argv=("sh",)), token=TOKEN)
 
@@ -77,7 +98,10 @@ def told(parsed: ParsedTable) -> list[str]:
 
 def test_one_s_own_shares_are_under_their_accounts() -> None:
     rows = replayed("shares").table.to_pylist()
-    shown = [(row["_depth"], row["account"], row["user"], row["own"], row["_on_own_path"]) for row in rows]
+    shown = [
+        (row["_depth"], row["account"], row["user"], row["own"], row["_on_own_path"])
+        for row in rows
+    ]
     assert shown == [
         (0, "root", None, False, True),
         (1, "chem", None, False, True),
@@ -87,7 +111,11 @@ def test_one_s_own_shares_are_under_their_accounts() -> None:
         (1, "staff", None, False, False),
     ]
     physics, alice, chem = rows[3], rows[4], rows[2]
-    assert (physics["raw_shares"], physics["normalized_shares"], physics["fair_share"]) == (60, 0.540541, None)
+    assert (physics["raw_shares"], physics["normalized_shares"], physics["fair_share"]) == (
+        60,
+        0.540541,
+        None,
+    )
     assert (alice["fair_share"], chem["fair_share"]) == (0.2, 1.0)
     # Where nothing was used there is no bound.
     assert math.isinf(chem["level_fair_share"])
@@ -122,9 +150,15 @@ def test_shares_that_are_not_to_be_had_say_why(
 
 
 def test_a_row_that_is_no_share_is_told_and_a_share_of_its_parent_s_is_not_a_number() -> None:
-    parsed = parse_shares(answered(b" a|ada||parent|0.5|7|nan|-1|0.25|\nno row\n", argv=("sshare",)), user="ada")
+    parsed = parse_shares(
+        answered(b" a|ada||parent|0.5|7|nan|-1|0.25|\nno row\n", argv=("sshare",)), user="ada"
+    )
     [row] = parsed.table.to_pylist()
-    assert (row["raw_shares"], row["normalized_usage"], row["effective_usage"]) == (None, None, None)
+    assert (row["raw_shares"], row["normalized_usage"], row["effective_usage"]) == (
+        None,
+        None,
+        None,
+    )
     assert row["fair_share"] == 0.25
     assert parsed.rejected == ("no row",)
 
@@ -145,7 +179,9 @@ def test_limits_are_those_of_associations_accounts_qos_and_partitions_with_what_
 
 
 def test_what_nobody_has_used_is_zero_and_what_is_not_told_is_unknown() -> None:
-    qos = qos_row("short", maxjobspu="2", grptres="mem=2G", maxwall="1-00:00:00") + qos_row("idle", grpjobs="3")
+    qos = qos_row("short", maxjobspu="2", grptres="mem=2G", maxwall="1-00:00:00") + qos_row(
+        "idle", grpjobs="3"
+    )
     part = qos_row("part", maxtrespu="gres/gpu=4,license/x=3")
     lines = told(limits_of(MANAGER, (association(maxjobs="5"), 0), (qos + part, 0)))
     assert lines == [
@@ -179,7 +215,11 @@ def test_without_the_database_the_controller_tells_what_it_knows() -> None:
 def test_without_the_controller_one_s_jobs_are_counted() -> None:
     parsed = limits_of("", (association(maxjobs="5"), 0), (qos_row("short", maxjobspu="2"), 0))
     rows = {row["native"]: row for row in parsed.table.to_pylist()}
-    assert (rows["MaxJobs"]["used"], rows["MaxJobs"]["_of_user"], rows["MaxJobs"]["_of_account"]) == (
+    assert (
+        rows["MaxJobs"]["used"],
+        rows["MaxJobs"]["_of_user"],
+        rows["MaxJobs"]["_of_account"],
+    ) == (
         None,
         "ada",
         "lab",
@@ -189,7 +229,10 @@ def test_without_the_controller_one_s_jobs_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("stderr", "words"),
-    [(NO_ACCOUNTING, "slurmdbd is not configured"), (DBD_DOWN, "accounting database does not respond")],
+    [
+        (NO_ACCOUNTING, "slurmdbd is not configured"),
+        (DBD_DOWN, "accounting database does not respond"),
+    ],
 )
 def test_limits_that_nobody_tells_say_why(stderr: bytes, words: str) -> None:
     with pytest.raises(AccountingUnavailable, match=words):
@@ -233,15 +276,24 @@ def test_a_reservation_says_who_may_use_it_and_whether_one_may() -> None:
 )
 def test_users_and_groups_are_one_list_and_accounts_another(fields: str, allowed: bool) -> None:
     head = f"ada\nusers staff\n{TOKEN}lab|\n{TOKEN}\nlab|top\ntop|root\n"
-    line = f"ReservationName=r StartTime=1795526000 EndTime=1795529600 Duration=01:00:00 {fields} State=INACTIVE\n"
-    parsed = parse_reservations(answered(f"{head}{TOKEN}{TOKEN}\n{line}".encode(), argv=("sh",)), token=TOKEN)
+    line = (
+        f"ReservationName=r StartTime=1795526000 EndTime=1795529600 Duration=01:00:00 {fields} "
+        f"State=INACTIVE\n"
+    )
+    parsed = parse_reservations(
+        answered(f"{head}{TOKEN}{TOKEN}\n{line}".encode(), argv=("sh",)), token=TOKEN
+    )
     assert [row["allowed"] for row in parsed.table.to_pylist()] == [allowed]
 
 
 def test_no_reservations_are_none_and_accounts_that_are_not_told_leave_it_open() -> None:
     none = f"ada\nusers\n{TOKEN}\n{TOKEN}{TOKEN}\nNo reservations in the system\n"
-    assert parse_reservations(answered(none.encode(), argv=("sh",)), token=TOKEN).table.num_rows == 0
-    some = f"ada\nusers\n{TOKEN}\n{TOKEN}{TOKEN}\nReservationName=r Accounts=lab State=ACTIVE\nnoise\n"
+    assert (
+        parse_reservations(answered(none.encode(), argv=("sh",)), token=TOKEN).table.num_rows == 0
+    )
+    some = (
+        f"ada\nusers\n{TOKEN}\n{TOKEN}{TOKEN}\nReservationName=r Accounts=lab State=ACTIVE\nnoise\n"
+    )
     parsed = parse_reservations(answered(some.encode(), argv=("sh",)), token=TOKEN)
     assert parsed.table.to_pylist()[0]["allowed"] is None
     assert parsed.rejected == ("noise",)

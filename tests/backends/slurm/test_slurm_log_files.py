@@ -1,4 +1,6 @@
-"""Where a job's output is: scontrol tells while it holds the job; later the command line, the script, the default."""
+"""Where a job's output is: scontrol tells while it holds the job; later the command line, the
+script, the default.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def held(native: Mapping[str, str], **fields: str) -> JobDetail:
 def past(submit_line: str, native: Mapping[str, str] | None = None, **fields: str) -> JobDetail:
     """A job that only the accounting knows."""
     row = parse_history(answered(history_text({"jobid": "30", **fields})), token=TOKEN).table
-    return job_detail(row, {"JobID": "30", "JobIDRaw": "30", "SubmitLine": submit_line, **(native or {})})
+    return job_detail(
+        row, {"JobID": "30", "JobIDRaw": "30", "SubmitLine": submit_line, **(native or {})}
+    )
 
 
 def script(*lines: str) -> Script:
@@ -38,7 +42,9 @@ def test_one_file_for_both_streams_is_told_once() -> None:
 
 def test_what_scontrol_leaves_of_a_pattern_is_filled_in() -> None:
     detail = held({"StdOut": "/home/alice/30_%N_%4j.out", "StdErr": "/home/alice/%s.err"})
-    assert log_files(detail, None) == LogFiles("/home/alice/30_g1_0030.out", "/home/alice/batch.err")
+    assert log_files(detail, None) == LogFiles(
+        "/home/alice/30_g1_0030.out", "/home/alice/batch.err"
+    )
 
 
 def test_a_component_of_the_past_wrote_to_the_file_of_its_leader() -> None:
@@ -74,16 +80,25 @@ def test_a_job_of_srun_has_no_file() -> None:
 def test_a_backslash_in_a_pattern_is_settled_by_the_script() -> None:
     detail = held({"StdOut": r"/home/alice/a\30.out", "StdErr": r"/home/alice/a\30.out"})
     assert needs_script(detail)
-    assert log_files(detail, script(r"#SBATCH -o a\%j.out")) == LogFiles("/home/alice/a%j.out", None)
+    assert log_files(detail, script(r"#SBATCH -o a\%j.out")) == LogFiles(
+        "/home/alice/a%j.out", None
+    )
     assert "a guess" in log_files(detail, script("#SBATCH -t 1")).note
 
 
-@for_each(("pattern", "shown"), [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")])
-def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(pattern: str, shown: str) -> None:
+@for_each(
+    ("pattern", "shown"),
+    [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")],
+)
+def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(
+    pattern: str, shown: str
+) -> None:
     detail = held({"StdOut": f"/home/alice/{shown}", "StdErr": f"/home/alice/{shown}"})
     assert needs_script(detail)
     file = pattern.replace("%4j", "0030").replace("%%", "\0").replace("%j", "30").replace("\0", "%")
-    assert log_files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(f"/home/alice/{file}", None)
+    assert log_files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(
+        f"/home/alice/{file}", None
+    )
 
 
 @for_each(
@@ -126,7 +141,10 @@ def test_the_script_names_the_file(line: str) -> None:
     assert "SBATCH_OUTPUT" in files.note
 
 
-@for_each("line", [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"])
+@for_each(
+    "line",
+    [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"],
+)
 def test_what_only_looks_like_a_directive_names_nothing(line: str) -> None:
     assert log_files(past("sbatch run.sh"), script(line)).stdout == "/home/alice/slurm-30.out"
 
@@ -137,7 +155,9 @@ def test_a_name_with_blanks_on_the_command_line_is_no_script() -> None:
 
 
 def test_a_wrapped_command_s_options_are_its_own() -> None:
-    wrapped = Script("#!/bin/sh\n# This script was created by sbatch --wrap.\n\ngcc -o x y.c\n", KEPT)
+    wrapped = Script(
+        "#!/bin/sh\n# This script was created by sbatch --wrap.\n\ngcc -o x y.c\n", KEPT
+    )
     line = "sbatch --wrap gcc -o x y.c --output=out"
     assert log_files(past(line), wrapped).stdout == "/home/alice/out"
 
@@ -154,11 +174,19 @@ def test_a_task_of_the_past_has_the_array_s_default() -> None:
 
 
 def test_the_first_node_gives_its_name() -> None:
-    assert log_files(past("sbatch -o %N run.sh", nodelist="n[07-09]"), None).stdout == "/home/alice/n07"
+    assert (
+        log_files(past("sbatch -o %N run.sh", nodelist="n[07-09]"), None).stdout
+        == "/home/alice/n07"
+    )
 
 
 def test_newer_releases_keep_the_patterns_in_the_accounting() -> None:
-    detail = past("sbatch run.sh", {"StdOut": "out_%x_%b", "StdErr": "/scratch/%4j"}, jobid="30_12", jobname="train")
+    detail = past(
+        "sbatch run.sh",
+        {"StdOut": "out_%x_%b", "StdErr": "/scratch/%4j"},
+        jobid="30_12",
+        jobname="train",
+    )
     assert not needs_script(detail)
     assert log_files(detail, None) == LogFiles("/home/alice/out_train_2", "/scratch/0030")
 
@@ -181,6 +209,9 @@ def test_the_file_that_was_submitted_is_on_the_command_line(line: str, file: str
     assert submitted_file(past(line)) == file
 
 
-@for_each(("command", "file"), [("/home/alice/run.sh a b", "/home/alice/run.sh"), ("(null)", None), ("run.sh", None)])
+@for_each(
+    ("command", "file"),
+    [("/home/alice/run.sh a b", "/home/alice/run.sh"), ("(null)", None), ("run.sh", None)],
+)
 def test_the_file_that_was_submitted_is_scontrol_s_command(command: str, file: str | None) -> None:
     assert submitted_file(held({"Command": command})) == file

@@ -28,7 +28,12 @@ def read_queues(*rows: dict[str, str | bytes]) -> list[dict[str, Any]]:
 
 def test_a_drained_node_says_why_by_whom_and_since_when() -> None:
     (node,) = read_nodes(
-        {"statecomplete": "idle+drain", "timestamp": "1795242122", "user": "root", "reason": "Xid 79 (ticket #1234)"}
+        {
+            "statecomplete": "idle+drain",
+            "timestamp": "1795242122",
+            "user": "root",
+            "reason": "Xid 79 (ticket #1234)",
+        }
     )
     assert node["state"] == "drained"
     assert node["flags"] == ["drain"]
@@ -50,7 +55,9 @@ def test_a_reason_that_reads_none_is_a_reason_when_somebody_gave_it() -> None:
 
 
 def test_a_reason_forges_no_node() -> None:
-    rows = read_nodes({"reason": b"two\nlines \x1f\x1e\nn9\x1fmain \xff", "user": "root"}, {"nodelist": "g2"})
+    rows = read_nodes(
+        {"reason": b"two\nlines \x1f\x1e\nn9\x1fmain \xff", "user": "root"}, {"nodelist": "g2"}
+    )
     assert [node["name"] for node in rows] == ["g1", "g2"]
     assert rows[0]["reason"] == "two\nlines \x1f\x1e\nn9\x1fmain \ufffd"
 
@@ -123,7 +130,13 @@ def test_a_load_that_is_not_known_is_null() -> None:
 def test_a_partition_is_summed_over_its_groups_of_nodes() -> None:
     (queue,) = read_queues(
         {"partition": "gpu*"},
-        {"partition": "gpu*", "nodeaiot": "0/0/3/3", "cpusstate": "0/0/24/24", "nodes": "3", "gresused": "gpu:0"},
+        {
+            "partition": "gpu*",
+            "nodeaiot": "0/0/3/3",
+            "cpusstate": "0/0/24/24",
+            "nodes": "3",
+            "gresused": "gpu:0",
+        },
     )
     assert queue == {
         "name": "gpu",
@@ -149,16 +162,24 @@ def test_a_partition_is_summed_over_its_groups_of_nodes() -> None:
     "large",
     [
         {"cpusstate": "9223372036854775807/0/0/9223372036854775807"},
-        {"nodeaiot": "0/0/0/999999999", "gres": ",".join(f"gpu:k{kind}:999999999" for kind in range(20))},
+        {
+            "nodeaiot": "0/0/0/999999999",
+            "gres": ",".join(f"gpu:k{kind}:999999999" for kind in range(20)),
+        },
     ],
 )
-def test_a_partition_with_more_than_can_be_counted_is_rejected_and_the_others_stand(large: dict[str, str]) -> None:
+def test_a_partition_with_more_than_can_be_counted_is_rejected_and_the_others_stand(
+    large: dict[str, str],
+) -> None:
     good = {"partition": "cpu"}
     raw = b"".join(printed_row(queues.LAYOUT, {**QUEUE, **row}) for row in (good, large, large))
     parsed = queues.parse_queues(answered(raw, argv=("sinfo",)), token=TOKEN)
     assert "cpu" in parsed.table["name"].to_pylist()
     assert parsed.rejected
-    assert all(words.startswith("a partition with more than can be counted: gpu up") for words in parsed.rejected)
+    assert all(
+        words.startswith("a partition with more than can be counted: gpu up")
+        for words in parsed.rejected
+    )
 
 
 def test_a_partition_without_a_limit_has_none() -> None:
@@ -173,4 +194,6 @@ def test_a_partition_that_is_not_up_is_not_available(word: str) -> None:
 def test_other_text_is_no_list_of_nodes() -> None:
     for parse in (nodes.parse_nodes, queues.parse_queues):
         with pytest.raises(UnreadableOutput):
-            parse(answered(b"sinfo 3.1 - a system information tool\n", argv=("sinfo",)), token=TOKEN)
+            parse(
+                answered(b"sinfo 3.1 - a system information tool\n", argv=("sinfo",)), token=TOKEN
+            )

@@ -13,7 +13,13 @@ from hpcdash.backends.slurm.accounts import (
 from hpcdash.backends.slurm.submit import parse_start_estimate, start_estimate_query
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.offers import AccountOffer, QosOffer
-from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, without_env
+from hpcdash.errors import (
+    AccountingUnavailable,
+    ControllerDown,
+    UnreadableOutput,
+    UsageError,
+    without_env,
+)
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
@@ -48,7 +54,9 @@ def test_who_has_no_association_on_the_cluster_has_no_account() -> None:
 
 
 def test_a_row_that_is_none_is_told_and_the_others_stand() -> None:
-    parsed = parse_associations(answered(b"Welcome | to juno\nalice|chem|chem||normal|\n", argv=SACCTMGR))
+    parsed = parse_associations(
+        answered(b"Welcome | to juno\nalice|chem|chem||normal|\n", argv=SACCTMGR)
+    )
     assert [offer.name for offer in parsed.offers] == ["chem"]
     assert parsed.rejected == ("Welcome | to juno",)
 
@@ -59,7 +67,10 @@ def test_what_holds_no_row_at_all_is_no_list_of_accounts() -> None:
 
 
 def test_a_database_that_is_away_is_said_to_be() -> None:
-    words = b"sacctmgr: error: slurm_persist_conn_open_without_init: failed to open persistent connection"
+    words = (
+        b"sacctmgr: error: slurm_persist_conn_open_without_init: failed to open persistent "
+        b"connection"
+    )
     with pytest.raises(AccountingUnavailable):
         qos_offers_query().parse(answered(b"", status=1, stderr=words, argv=SACCTMGR))
 
@@ -71,10 +82,14 @@ def test_a_qos_is_read_with_its_limits() -> None:
         b"limited|1-00:00:00|2|cpu=6,gres/gpu=4|cpu=8,gres/gpu=2,mem=4G||cpu=100|50|\n"
         b"high||||||||low,tiny\n"
     )
-    offers = {offer.name: offer for offer in parse_qos_offers(answered(printed, argv=SACCTMGR)).offers}
+    offers = {
+        offer.name: offer for offer in parse_qos_offers(answered(printed, argv=SACCTMGR)).offers
+    }
     assert offers["normal"] == QosOffer("normal")
     assert offers["tiny"] == QosOffer(
-        "tiny", limit_seconds=600, note="jobs may make way for high; a user's jobs in the queue: at most 1"
+        "tiny",
+        limit_seconds=600,
+        note="jobs may make way for high; a user's jobs in the queue: at most 1",
     )
     assert offers["limited"] == QosOffer(
         "limited", 86400, 2, 6, 2, "cpu=100 for all together; 50 running jobs for all together"
@@ -83,7 +98,9 @@ def test_a_qos_is_read_with_its_limits() -> None:
 
 # -- sbatch --test-only
 
-STARTS = b"sbatch: Job 10 to start at 1795275305 using 3 processors on nodes g[1-2] in partition gpu\n"
+STARTS = (
+    b"sbatch: Job 10 to start at 1795275305 using 3 processors on nodes g[1-2] in partition gpu\n"
+)
 
 
 def test_a_start_is_asked_with_the_options_of_a_submission_and_submits_nothing() -> None:
@@ -101,7 +118,9 @@ def test_options_that_are_none_are_refused_before_anything_is_asked() -> None:
 
 @for_each("starts", [STARTS, STARTS.replace(b" using", b" a using")])
 def test_a_start_is_read_from_stderr(starts: bytes) -> None:
-    estimate = parse_start_estimate(answered(b"", stderr=b"sbatch: cli_filter says hello\n" + starts))
+    estimate = parse_start_estimate(
+        answered(b"", stderr=b"sbatch: cli_filter says hello\n" + starts)
+    )
     assert (estimate.starts_at_epoch, estimate.cpus, estimate.node_list, estimate.queue) == (
         1795275305.0,
         3,
@@ -112,7 +131,9 @@ def test_a_start_is_read_from_stderr(starts: bytes) -> None:
 
 
 def test_a_start_by_the_clock_there_is_told_in_words() -> None:
-    estimate = parse_start_estimate(answered(b"", stderr=STARTS.replace(b"1795275305", b"2026-11-21T15:35:05")))
+    estimate = parse_start_estimate(
+        answered(b"", stderr=STARTS.replace(b"1795275305", b"2026-11-21T15:35:05"))
+    )
     assert estimate.starts_at_epoch is None
     assert "2026-11-21T15:35:05" in estimate.hint
 
@@ -125,23 +146,36 @@ def test_a_start_by_the_clock_there_is_told_in_words() -> None:
         (b"#!/bin/sh\n#SBATCH -a 1-9\n", (), "its first task"),
     ],
 )
-def test_what_slurm_does_not_count_is_told(script: bytes, options: tuple[str, ...], note: str) -> None:
-    assert note in start_estimate_query(Submission(script, "job.sh", options)).parse(answered(b"", stderr=STARTS)).hint
+def test_what_slurm_does_not_count_is_told(
+    script: bytes, options: tuple[str, ...], note: str
+) -> None:
+    assert (
+        note
+        in start_estimate_query(Submission(script, "job.sh", options))
+        .parse(answered(b"", stderr=STARTS))
+        .hint
+    )
 
 
 def test_a_refusal_is_an_answer_with_its_words_and_a_hint() -> None:
     words = (
-        b"sbatch: error: invalid partition specified: nosuch\nallocation failure: Invalid partition name specified\n"
+        b"sbatch: error: invalid partition specified: nosuch\nallocation failure: Invalid "
+        b"partition name specified\n"
     )
     estimate = parse_start_estimate(answered(b"", status=1, stderr=words))
-    assert estimate.refusal == "invalid partition specified: nosuch; Invalid partition name specified"
+    assert (
+        estimate.refusal == "invalid partition specified: nosuch; Invalid partition name specified"
+    )
     assert estimate.hint == "no such partition"
     assert estimate.starts_at_epoch is None
 
 
 def test_an_unknown_option_is_a_refusal_without_its_advice_to_read_the_help() -> None:
     words = b"sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n"
-    assert parse_start_estimate(answered(b"", status=255, stderr=words)).refusal == "unrecognized option '--bogus'"
+    assert (
+        parse_start_estimate(answered(b"", status=255, stderr=words)).refusal
+        == "unrecognized option '--bogus'"
+    )
 
 
 def test_a_controller_that_is_down_is_no_refusal() -> None:

@@ -1,4 +1,6 @@
-"""Which partitions go before which, and how long a job has to save, as scontrol and sacctmgr of Slurm say it."""
+"""Which partitions go before which, and how long a job has to save, as scontrol and sacctmgr of
+Slurm say it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def test_jobs_of_a_lower_tier_make_way_where_partitions_preempt() -> None:
 
 
 def test_where_qos_preempt_a_partition_says_how_but_not_that() -> None:
-    assert of("main", "qos") == {"a job that makes way": "is cancelled", "time to save first": "0:30"}
+    assert of("main", "qos") == {
+        "a job that makes way": "is cancelled",
+        "time to save first": "0:30",
+    }
 
 
 @pytest.mark.parametrize(("mode", "way"), [("cancel", "is cancelled"), ("cluster", None)])

@@ -9,7 +9,9 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.slurm.reasons import reason_hint
 from tests.support.records import for_each
 
-CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob("*/*/expected.json"))
+CASES = sorted(
+    (Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob("*/*/expected.json")
+)
 
 
 @for_each(
@@ -20,7 +22,8 @@ CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob
         ("DependencyNeverSatisfied", "never start"),
         ("ReqNodeNotAvail, UnavailableNodes:g[1-2]", "g[1-2]"),
         (
-            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
+            "partitions",
             "down, drained",
         ),
         ("QOSMaxCpuPerUserLimit", "CPUs for one user"),
@@ -28,7 +31,10 @@ CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob
         ("AssocMaxSubmitJobLimit", "as many jobs are in the queue as its account allows"),
         ("AssocGrpJobsLimit", "as many jobs run as its account as a whole may have"),
         ("AssocGrpMemLimit", "as much memory is in use as its account as a whole may use"),
-        ("AssocMaxCpuPerNode", "will not start: asks for more CPUs on one node than its account allows"),
+        (
+            "AssocMaxCpuPerNode",
+            "will not start: asks for more CPUs on one node than its account allows",
+        ),
         ("AssocMaxBBPerNode", "more burst buffer on one node"),
         ("QOSMinGRES", "asks for fewer GPUs or other devices than its QoS allows"),
         ("MaxGRESPerAccount", "as many GPUs or other devices for one account are in use"),
@@ -38,7 +44,10 @@ CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob
         ("ReqNodeNotAvail, Reserved for maintenance", "maintenance"),
         ("ReqNodeNotAvail, May be reserved for other job", "another job"),
         ("RaisedSignal:9(Killed)", "ended by a signal"),
-        ("Job's QOS not permitted to use this partition (gpu allows a not b)", "its QoS may not use this partition"),
+        (
+            "Job's QOS not permitted to use this partition (gpu allows a not b)",
+            "its QoS may not use this partition",
+        ),
         ("QOSMaxGRESPerUser", "GPUs or other devices for one user"),
         ("AssocGrpCpuLimit", "its account as a whole"),
         ("AssocGrpGRESMinutes", "used up"),
@@ -51,7 +60,8 @@ def test_why_a_job_waits(reason: str, words: str) -> None:
     assert words in reason_hint("pending", reason)
 
 
-# Source: squeue(1), JOB REASON CODES; the second part are those of the sources of 22.05 to 25.05 that it leaves out.
+# Source: squeue(1), JOB REASON CODES; the second part are those of the sources of 22.05 to 25.05
+# that it leaves out.
 CODES = """
 AccountingPolicy AccountNotAllowed AssocGrpBB AssocGrpBBMinutes AssocGrpBBRunMinutes AssocGrpBilling
 AssocGrpBillingMinutes AssocGrpBillingRunMinutes AssocGrpCPUMinutesLimit AssocGrpCPURunMinutesLimit AssocGrpCpuLimit
@@ -85,7 +95,8 @@ def test_every_documented_reason_has_a_hint(code: str) -> None:
     hint = reason_hint("pending", code)
     assert hint
     assert not any(
-        wrong in hint for wrong in ("many memory", "many time are", "many energy", "much CPUs", "nodes on one")
+        wrong in hint
+        for wrong in ("many memory", "many time are", "many energy", "much CPUs", "nodes on one")
     )
 
 

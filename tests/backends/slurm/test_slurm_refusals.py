@@ -29,7 +29,9 @@ def test_the_versions_that_refuse_what_they_could_give_are_known(version: str) -
         ("sbatch: error: invalid partition specified: x", "slurm 22.05.8", OPTIONS),
     ],
 )
-def test_other_refusals_are_left_to_their_own_words(words: str, version: str, options: tuple[str, ...]) -> None:
+def test_other_refusals_are_left_to_their_own_words(
+    words: str, version: str, options: tuple[str, ...]
+) -> None:
     assert refusal_hint(words, version, "", options) == ""
 
 
@@ -38,7 +40,9 @@ def test_a_gpu_type_that_no_node_has_is_the_reason_and_no_bug(option: str) -> No
     options = (option, "--nodes=1-8")
     hint = refusal_hint(WORDS, "slurm 22.05.8", "", options, ("a100", "v100"))
     assert hint == "no node has a GPU of type h100; there are: a100, v100"
-    assert "15857" in refusal_hint(WORDS, "slurm 22.05.8", "", ("--gpus=a100:8", "--nodes=1-8"), ("A100",))
+    assert "15857" in refusal_hint(
+        WORDS, "slurm 22.05.8", "", ("--gpus=a100:8", "--nodes=1-8"), ("A100",)
+    )
     assert refusal_hint(WORDS, "slurm 24.05.1", "", ("--gpus=8", "--nodes=1-8"), ("a100",)) == ""
 
 

@@ -1,4 +1,6 @@
-"""When a script requeues its own job: its lines run in bash, with a scontrol that answers as Slurm's does."""
+"""When a script requeues its own job: its lines run in bash, with a scontrol that answers as
+Slurm's does.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def ended(
     kill_switch: str = "",
     **variables: str,
 ) -> Ended:
-    """The end of a script whose command ended with 3; the last of the answers of scontrol is given to the end."""
+    """The end of a script whose command ended with 3; the last of the answers of scontrol is given
+    to the end.
+    """
     (folder / "bin").mkdir()
     for number, answer in enumerate(answers):
         (folder / f"answer{number}").write_text(answer)
@@ -87,12 +91,16 @@ def test_a_training_that_was_warned_and_saved_is_requeued_once(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("marker", ["", "SIGTERM 6\\n", "SIGTERM \\n"])
-def test_a_training_that_has_not_stopped_for_a_warning_ends_at_once(tmp_path: Path, marker: str) -> None:
+def test_a_training_that_has_not_stopped_for_a_warning_ends_at_once(
+    tmp_path: Path, marker: str
+) -> None:
     assert ended(tmp_path, PREEMPTED, marker=marker) == (3, "", "", 0)
 
 
 @pytest.mark.parametrize("newest", ["", "100.5 step-1/WHOLE.json", "99.75 step-9/WHOLE.json"])
-def test_a_training_without_a_checkpoint_of_this_start_ends_at_once(tmp_path: Path, newest: str) -> None:
+def test_a_training_without_a_checkpoint_of_this_start_ends_at_once(
+    tmp_path: Path, newest: str
+) -> None:
     assert ended(tmp_path, PREEMPTED, newest=newest) == (3, "", "", 0)
 
 
@@ -101,7 +109,13 @@ def test_the_first_checkpoint_there_is_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [NOT_PREEMPTED, CANCELLED, "slurm_load_jobs error: Invalid job id specified\n", NOT_PREEMPTED[:60]]
+    "answer",
+    [
+        NOT_PREEMPTED,
+        CANCELLED,
+        "slurm_load_jobs error: Invalid job id specified\n",
+        NOT_PREEMPTED[:60],
+    ],
 )
 def test_a_job_that_slurm_does_not_preempt_ends_at_once(tmp_path: Path, answer: str) -> None:
     assert ended(tmp_path, answer) == (3, "", "", 1)
@@ -136,7 +150,9 @@ def test_a_heterogeneous_job_waits_and_is_never_requeued(tmp_path: Path) -> None
     assert 110 <= found.asked <= 121
 
 
-@pytest.mark.parametrize(("most", "restarts", "is_requeued"), [(None, 19, True), (None, 20, False), (0, 0, False)])
+@pytest.mark.parametrize(
+    ("most", "restarts", "is_requeued"), [(None, 19, True), (None, 20, False), (0, 0, False)]
+)
 def test_it_is_requeued_so_often_and_no_more(
     tmp_path: Path, most: int | None, restarts: int, is_requeued: bool
 ) -> None:

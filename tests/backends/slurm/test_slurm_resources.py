@@ -10,10 +10,16 @@ from hpcdash.errors import UsageError
 from tests.support.records import for_each
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
-BOTH, GRES, NEITHER = Site(), Site(tres_supported=False), Site(tres_supported=False, gres_supported=False)
+BOTH, GRES, NEITHER = (
+    Site(),
+    Site(tres_supported=False),
+    Site(tres_supported=False, gres_supported=False),
+)
 
 
-def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = None, **more: str) -> str:
+def options(
+    slot_type: SlotType, site: Site, slots: int, per_node: int | None = None, **more: str
+) -> str:
     request = Request(slots=slots, slots_per_node=per_node, site=site, **more)  # type: ignore[arg-type]
     return " ".join(slurm_resources(request, slot_type).options)
 
@@ -29,35 +35,66 @@ def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = 
         (Launcher.SRUN, Site(), None, "--cpus-per-task=6"),
     ],
 )
-def test_cpus_go_with_gpus(launcher: Launcher, site: Site, per_node: int | None, wanted: str) -> None:
-    request = Request(slots=8, slots_per_node=per_node, cpus_per_gpu=6, launcher=launcher, site=site)
+def test_cpus_go_with_gpus(
+    launcher: Launcher, site: Site, per_node: int | None, wanted: str
+) -> None:
+    request = Request(
+        slots=8, slots_per_node=per_node, cpus_per_gpu=6, launcher=launcher, site=site
+    )
     assert slurm_resources(request, SlotType.CUDA).options[-1] == wanted
-    assert not [one for one in slurm_resources(request, SlotType.CPU).options if "=6" in one or "=24" in one]
+    assert not [
+        one for one in slurm_resources(request, SlotType.CPU).options if "=6" in one or "=24" in one
+    ]
 
 
 @for_each(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
-        pytest.param(CUDA, BOTH, 8, None, "--gpus=8 --nodes=1-8 --tasks-per-node=1", id="cuda tres gres S=8"),
         pytest.param(
-            CUDA, BOTH, 8, 4, "--gpus=8 --nodes=1-8 --tasks-per-node=1 --gpus-per-task=4", id="cuda tres gres S=8 P=4"
+            CUDA, BOTH, 8, None, "--gpus=8 --nodes=1-8 --tasks-per-node=1", id="cuda tres gres S=8"
         ),
-        pytest.param(ROCM, BOTH, 2, None, "--gpus=2 --nodes=1-2 --tasks-per-node=1", id="rocm tres gres S=2"),
-        pytest.param(CUDA, BOTH, 10, 4, "--nodes=3 --ntasks=3 --gres=gpu:4", id="cuda tres gres S=10 P=4"),
-        pytest.param(CUDA, GRES, 100, 32, "--nodes=4 --ntasks=4 --gres=gpu:32", id="cuda gres S=100 P=32"),
-        pytest.param(CUDA, GRES, 100, 16, "--nodes=7 --ntasks=7 --gres=gpu:16", id="cuda gres S=100 P=16"),
-        pytest.param(CUDA, GRES, 100, None, "--nodes=100 --ntasks=100 --gres=gpu:1", id="cuda gres S=100"),
+        pytest.param(
+            CUDA,
+            BOTH,
+            8,
+            4,
+            "--gpus=8 --nodes=1-8 --tasks-per-node=1 --gpus-per-task=4",
+            id="cuda tres gres S=8 P=4",
+        ),
+        pytest.param(
+            ROCM, BOTH, 2, None, "--gpus=2 --nodes=1-2 --tasks-per-node=1", id="rocm tres gres S=2"
+        ),
+        pytest.param(
+            CUDA, BOTH, 10, 4, "--nodes=3 --ntasks=3 --gres=gpu:4", id="cuda tres gres S=10 P=4"
+        ),
+        pytest.param(
+            CUDA, GRES, 100, 32, "--nodes=4 --ntasks=4 --gres=gpu:32", id="cuda gres S=100 P=32"
+        ),
+        pytest.param(
+            CUDA, GRES, 100, 16, "--nodes=7 --ntasks=7 --gres=gpu:16", id="cuda gres S=100 P=16"
+        ),
+        pytest.param(
+            CUDA, GRES, 100, None, "--nodes=100 --ntasks=100 --gres=gpu:1", id="cuda gres S=100"
+        ),
         pytest.param(CUDA, NEITHER, 8, 4, "--nodes=2 --ntasks=2", id="cuda neither S=8 P=4"),
-        pytest.param(CUDA, Site(gres_supported=False), 8, 4, "--nodes=2 --ntasks=2", id="cuda tres S=8 P=4"),
+        pytest.param(
+            CUDA, Site(gres_supported=False), 8, 4, "--nodes=2 --ntasks=2", id="cuda tres S=8 P=4"
+        ),
         pytest.param(CPU, BOTH, 3, None, "--nodes=3 --ntasks=3", id="cpu tres gres S=3"),
-        pytest.param(CPU, BOTH, 8, 4, "--nodes=2 --ntasks=2 --cpus-per-task=4", id="cpu tres gres S=8 P=4"),
+        pytest.param(
+            CPU, BOTH, 8, 4, "--nodes=2 --ntasks=2 --cpus-per-task=4", id="cpu tres gres S=8 P=4"
+        ),
         pytest.param(CPU, GRES, 3, None, "--nodes=3 --ntasks=3", id="cpu gres S=3"),
-        pytest.param(CPU, NEITHER, 8, 4, "--nodes=2 --ntasks=2 --cpus-per-task=4", id="cpu neither S=8 P=4"),
+        pytest.param(
+            CPU, NEITHER, 8, 4, "--nodes=2 --ntasks=2 --cpus-per-task=4", id="cpu neither S=8 P=4"
+        ),
         pytest.param(CUDA, BOTH, 0, 4, "--nodes=1 --ntasks=1", id="cuda S=0"),
         pytest.param(CPU, NEITHER, 0, 4, "--nodes=1 --ntasks=1", id="cpu S=0"),
     ],
 )
-def test_slots_become_options(slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str) -> None:
+def test_slots_become_options(
+    slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str
+) -> None:
     assert options(slot_type, site, slots, per_node) == wanted
 
 
@@ -71,10 +108,20 @@ def test_a_type_that_would_say_more_than_a_type_is_refused(gpu_type: str) -> Non
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
         pytest.param(
-            CUDA, BOTH, 8, None, "--gpus=8 --nodes=1-8 --ntasks=8 --gpus-per-task=1", id="srun cuda tres gres S=8"
+            CUDA,
+            BOTH,
+            8,
+            None,
+            "--gpus=8 --nodes=1-8 --ntasks=8 --gpus-per-task=1",
+            id="srun cuda tres gres S=8",
         ),
         pytest.param(
-            CUDA, BOTH, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4 --gres=gpu:4", id="srun cuda tres gres S=8 P=4"
+            CUDA,
+            BOTH,
+            8,
+            4,
+            "--nodes=2 --ntasks=8 --ntasks-per-node=4 --gres=gpu:4",
+            id="srun cuda tres gres S=8 P=4",
         ),
         pytest.param(
             CUDA,
@@ -85,14 +132,35 @@ def test_a_type_that_would_say_more_than_a_type_is_refused(gpu_type: str) -> Non
             id="srun cuda tres gres S=10 P=4",
         ),
         pytest.param(
-            CUDA, GRES, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4 --gres=gpu:4", id="srun cuda gres S=8 P=4"
+            CUDA,
+            GRES,
+            8,
+            4,
+            "--nodes=2 --ntasks=8 --ntasks-per-node=4 --gres=gpu:4",
+            id="srun cuda gres S=8 P=4",
         ),
         pytest.param(
-            CUDA, GRES, 3, None, "--nodes=3 --ntasks=3 --ntasks-per-node=1 --gres=gpu:1", id="srun cuda gres S=3"
+            CUDA,
+            GRES,
+            3,
+            None,
+            "--nodes=3 --ntasks=3 --ntasks-per-node=1 --gres=gpu:1",
+            id="srun cuda gres S=3",
         ),
-        pytest.param(CUDA, NEITHER, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4", id="srun cuda neither S=8 P=4"),
-        pytest.param(CPU, BOTH, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4", id="srun cpu S=8 P=4"),
-        pytest.param(CPU, BOTH, 3, None, "--nodes=3 --ntasks=3 --ntasks-per-node=1", id="srun cpu S=3"),
+        pytest.param(
+            CUDA,
+            NEITHER,
+            8,
+            4,
+            "--nodes=2 --ntasks=8 --ntasks-per-node=4",
+            id="srun cuda neither S=8 P=4",
+        ),
+        pytest.param(
+            CPU, BOTH, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4", id="srun cpu S=8 P=4"
+        ),
+        pytest.param(
+            CPU, BOTH, 3, None, "--nodes=3 --ntasks=3 --ntasks-per-node=1", id="srun cpu S=3"
+        ),
         pytest.param(CUDA, BOTH, 0, 4, "--nodes=1 --ntasks=1", id="srun cuda S=0"),
     ],
 )
@@ -115,7 +183,12 @@ def test_what_a_person_sits_before_has_one_node(kind: str) -> None:
     assert options(CUDA, BOTH, 4, None, kind=kind) == "--gpus=4 --nodes=1 --tasks-per-node=1"
     assert options(CUDA, GRES, 4, None, kind=kind) == "--nodes=1 --ntasks=1 --gres=gpu:4"
     srun = Request(slots=4, kind=kind, launcher=Launcher.SRUN)
-    assert slurm_resources(srun, CUDA).options == ("--gpus=4", "--nodes=1", "--ntasks=4", "--gpus-per-task=1")
+    assert slurm_resources(srun, CUDA).options == (
+        "--gpus=4",
+        "--nodes=1",
+        "--ntasks=4",
+        "--gpus-per-task=1",
+    )
 
 
 def test_slots_given_beyond_those_asked_for_are_told() -> None:

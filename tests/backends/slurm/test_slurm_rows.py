@@ -1,4 +1,6 @@
-"""Whatever bytes a field holds or a line loses, no row is forged and nothing but an HpcdashError is raised."""
+"""Whatever bytes a field holds or a line loses, no row is forged and nothing but an HpcdashError is
+raised.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,19 @@ from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import token_of
 from tests.support.records import for_each
-from tests.support.slurm_text import NODE, QUEUE, TOKEN, answered, history_text, printed_row, queue_text
+from tests.support.slurm_text import (
+    NODE,
+    QUEUE,
+    TOKEN,
+    answered,
+    history_text,
+    printed_row,
+    queue_text,
+)
 
-ANY_BYTES = st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b"").replace(TOKEN.encode(), b""))
+ANY_BYTES = st.binary(max_size=60).map(
+    lambda raw: raw.replace(b"\0", b"").replace(TOKEN.encode(), b"")
+)
 SHAPES = st.sampled_from(
     [
         b"\n",
@@ -37,16 +49,26 @@ SHAPES = st.sampled_from(
         b"\x1b[2J",
     ]
 )
-HOSTILE = st.one_of(ANY_BYTES, st.lists(st.one_of(SHAPES, ANY_BYTES), max_size=5).map(b"".join)).map(
-    lambda raw: raw.replace(b"\0", b"").replace(TOKEN.encode(), b"")
+HOSTILE = st.one_of(
+    ANY_BYTES, st.lists(st.one_of(SHAPES, ANY_BYTES), max_size=5).map(b"".join)
+).map(lambda raw: raw.replace(b"\0", b"").replace(TOKEN.encode(), b""))
+FIELDS = st.fixed_dictionaries(
+    {"name": HOSTILE, "comment": HOSTILE, "workdir": HOSTILE, "reason": HOSTILE}
 )
-FIELDS = st.fixed_dictionaries({"name": HOSTILE, "comment": HOSTILE, "workdir": HOSTILE, "reason": HOSTILE})
 THREE_JOBS = queue_text(
     {"jobarrayid": "1"},
-    {"jobarrayid": "2_[3-10%1]", "arraytaskid": "3-10%1", "state": "PENDING", "reason": "JobHeldUser", "name": "a\nb"},
+    {
+        "jobarrayid": "2_[3-10%1]",
+        "arraytaskid": "3-10%1",
+        "state": "PENDING",
+        "reason": "JobHeldUser",
+        "name": "a\nb",
+    },
     {"jobarrayid": "3", "state": "FAILED", "exit_code": "768"},
 )
-THREE_PAST_JOBS = history_text({"jobid": "1"}, {"jobid": "2_4", "jobname": "a\nb"}, {"jobid": "3", "state": "FAILED"})
+THREE_PAST_JOBS = history_text(
+    {"jobid": "1"}, {"jobid": "2_4", "jobname": "a\nb"}, {"jobid": "3", "state": "FAILED"}
+)
 
 
 @pytest.fixture(params=[7, 64, 1000, 1 << 20], ids=lambda size: f"chunks-of-{size}")
@@ -64,7 +86,9 @@ def decoded(raw: bytes) -> str:
 def test_any_bytes_in_a_person_s_fields_come_back_and_forge_nothing(
     first: dict[str, bytes], second: dict[str, bytes]
 ) -> None:
-    raw = queue_text({"jobarrayid": "1", **first}, {"jobarrayid": "2", **second}, {"jobarrayid": "3"})
+    raw = queue_text(
+        {"jobarrayid": "1", **first}, {"jobarrayid": "2", **second}, {"jobarrayid": "3"}
+    )
     for size in (11, 1 << 20):
         columns = with_chunks(size, raw)
         assert columns.table["jobarrayid"].to_pylist() == ["1", "2", "3"]
@@ -86,8 +110,12 @@ def with_chunks(size: int, raw: bytes) -> rows.Columns:
 
 
 @given(name=HOSTILE, comment=HOSTILE, workdir=HOSTILE)
-def test_any_bytes_in_sacct_s_fields_come_back_and_forge_nothing(name: bytes, comment: bytes, workdir: bytes) -> None:
-    raw = history_text({"jobid": "1", "jobname": name, "comment": comment, "workdir": workdir}, {"jobid": "2"})
+def test_any_bytes_in_sacct_s_fields_come_back_and_forge_nothing(
+    name: bytes, comment: bytes, workdir: bytes
+) -> None:
+    raw = history_text(
+        {"jobid": "1", "jobname": name, "comment": comment, "workdir": workdir}, {"jobid": "2"}
+    )
     parsed = history.parse_history(answered(raw, argv=("sacct",)), token=TOKEN)
     table = parsed.table.sort_by("id")
     assert table["id"].to_pylist() == ["1", "2"]
@@ -136,7 +164,9 @@ def test_other_output_of_many_megabytes_is_refused_in_memory_of_its_own_size() -
 def mutations(raw: bytes) -> st.SearchStrategy[bytes]:
     """`raw` cut, with bytes changed, taken out, put in or doubled."""
     place = st.integers(0, len(raw))
-    edit = st.tuples(place, place, st.one_of(ANY_BYTES, SHAPES, st.just(TOKEN.encode()), st.just(b"9" * 25)))
+    edit = st.tuples(
+        place, place, st.one_of(ANY_BYTES, SHAPES, st.just(TOKEN.encode()), st.just(b"9" * 25))
+    )
 
     def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
         changed = raw
@@ -145,10 +175,16 @@ def mutations(raw: bytes) -> st.SearchStrategy[bytes]:
             changed = changed[:at] + new + changed[at + length % 12 :]
         return changed
 
-    return st.one_of(place.map(lambda end: raw[:end]), st.lists(edit, min_size=1, max_size=6).map(apply), ANY_BYTES)
+    return st.one_of(
+        place.map(lambda end: raw[:end]),
+        st.lists(edit, min_size=1, max_size=6).map(apply),
+        ANY_BYTES,
+    )
 
 
-def read_or_refused(parse: Callable[[Answer], ParsedTable], answer: Answer) -> ParsedTable | HpcdashError:
+def read_or_refused(
+    parse: Callable[[Answer], ParsedTable], answer: Answer
+) -> ParsedTable | HpcdashError:
     try:
         return parse(answer)
     except HpcdashError as error:
@@ -188,7 +224,10 @@ def test_broken_output_is_refused_or_read_with_no_more_rows_than_its_tokens(
         table_to_json_rows(read.table, read.table.column_names)
 
 
-PROBE_TEXT = b"user=alice\nclock=1795242122\ncommand=squeue=/usr/bin/squeue\nversion=slurm 22.05.8\nping=x UP\n"
+PROBE_TEXT = (
+    b"user=alice\nclock=1795242122\ncommand=squeue=/usr/bin/squeue\nversion=slurm "
+    b"22.05.8\nping=x UP\n"
+)
 SHOWN_TEXT = (
     b"JobId=30 JobName=a\n   UserId=alice(1)\n   NumNodes=1 NumCPUs=4\n   StdOut=/x\n   Power=\n\n"
     b"JobId=31 JobName=b\n   UserId=bob(2)\n"
@@ -209,5 +248,7 @@ def test_a_broken_detail_raises_nothing_else(raw: bytes) -> None:
 
 
 def test_each_poll_has_a_token_of_its_own() -> None:
-    tokens = {token_of(nodes.nodes_query().argv) for _ in range(50)} | {fresh_token() for _ in range(50)}
+    tokens = {token_of(nodes.nodes_query().argv) for _ in range(50)} | {
+        fresh_token() for _ in range(50)
+    }
     assert len(tokens) == 100

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.detail import history_script_query, parse_history_script, parse_script, script_query
+from hpcdash.backends.slurm.detail import (
+    history_script_query,
+    parse_history_script,
+    parse_script,
+    script_query,
+)
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
@@ -30,7 +35,11 @@ def test_a_task_s_script_is_asked_for_by_its_first_task() -> None:
     ("words", "kind", "said"),
     [
         (b"job script retrieval failed: Invalid user id", SchedulerRefused, "another user's"),
-        (b"job script retrieval failed: Job script not specified", SchedulerRefused, "no batch script"),
+        (
+            b"job script retrieval failed: Job script not specified",
+            SchedulerRefused,
+            "no batch script",
+        ),
         (b"job script retrieval failed: Invalid job id specified", NoSuchJob, "no longer knows"),
     ],
 )
@@ -42,11 +51,17 @@ def test_where_there_is_no_script_scontrol_s_words_tell_why(
 
 
 def test_sacct_s_heading_and_newline_are_not_the_script_s() -> None:
-    assert parse_history_script(answered(heading(b"30") + TEXT + b"\n")).text == parse_script(answered(TEXT)).text
+    assert (
+        parse_history_script(answered(heading(b"30") + TEXT + b"\n")).text
+        == parse_script(answered(TEXT)).text
+    )
 
 
 def test_a_script_that_ends_in_the_middle_of_a_line_stays_so() -> None:
-    assert parse_history_script(answered(heading(b"30") + b"#!/bin/sh\ntrue\n")).text == "#!/bin/sh\ntrue"
+    assert (
+        parse_history_script(answered(heading(b"30") + b"#!/bin/sh\ntrue\n")).text
+        == "#!/bin/sh\ntrue"
+    )
 
 
 def test_an_array_s_script_comes_once_for_each_row() -> None:
@@ -56,7 +71,10 @@ def test_an_array_s_script_comes_once_for_each_row() -> None:
 
 def test_a_script_may_hold_a_line_like_the_heading() -> None:
     forged = TEXT + heading(b"30") + b"rm -rf /\n"
-    assert parse_history_script(answered(heading(b"30") + forged + b"\n")).text == parse_script(answered(forged)).text
+    assert (
+        parse_history_script(answered(heading(b"30") + forged + b"\n")).text
+        == parse_script(answered(forged)).text
+    )
 
 
 @pytest.mark.parametrize("printed", [b"", heading(b"30") + b"NONE\n\n"])

@@ -27,7 +27,14 @@ STEP = {
     "jobname": "python3",
     "exitcode": "0:0",
 }
-JOB = {**STEP, "jobid": "26", "jobidraw": "26", "ntasks": "", "tresusageintot": "", "jobname": "train"}
+JOB = {
+    **STEP,
+    "jobid": "26",
+    "jobidraw": "26",
+    "ntasks": "",
+    "tresusageintot": "",
+    "jobname": "train",
+}
 
 
 def text(*rows: dict[str, str], sstat: str = "") -> bytes:
@@ -36,7 +43,13 @@ def text(*rows: dict[str, str], sstat: str = "") -> bytes:
 
 
 def test_ended_and_running_steps_have_what_each_used() -> None:
-    running = {"jobid": "26.1", "jobidraw": "26.1", "state": "RUNNING", "end": "Unknown", "totalcpu": "00:00:00"}
+    running = {
+        "jobid": "26.1",
+        "jobidraw": "26.1",
+        "state": "RUNNING",
+        "end": "Unknown",
+        "totalcpu": "00:00:00",
+    }
     hostile = "x\n26.9\x1b|forged"
     raw = text(
         JOB,
@@ -53,9 +66,17 @@ def test_ended_and_running_steps_have_what_each_used() -> None:
     assert (batch["id"], batch["state"], batch["exit_code"]) == ("batch", "failed", 3)
     assert (named["id"], named["name"], named["tasks"], named["nodes"]) == ("0", hostile, 4, 2)
     assert (named["cpu_seconds_used"], named["memory_peak_bytes"]) == (270.0, 4 << 20)
-    assert (first["state"], first["cpu_seconds_used"], first["memory_peak_bytes"]) == ("running", 7.0, 2 << 20)
+    assert (first["state"], first["cpu_seconds_used"], first["memory_peak_bytes"]) == (
+        "running",
+        7.0,
+        2 << 20,
+    )
     # Of another's running job sstat tells nothing.
-    assert (second["cpu_seconds_used"], second["memory_peak_bytes"], second["exit_code"]) == (None, None, None)
+    assert (second["cpu_seconds_used"], second["memory_peak_bytes"], second["exit_code"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_none_are_asked_for_before_the_job_began() -> None:
@@ -72,4 +93,6 @@ def test_no_steps_is_an_empty_table_and_a_failure_is_one() -> None:
     assert parse_steps(answered(text(JOB)), token=TOKEN).table.num_rows == 0
     assert parse_steps(answered(text()), token=TOKEN).table.num_rows == 0
     with pytest.raises(AccountingUnavailable):
-        parse_steps(answered(status=1, stderr=b"Problem talking to the database", argv=("sh",)), token=TOKEN)
+        parse_steps(
+            answered(status=1, stderr=b"Problem talking to the database", argv=("sh",)), token=TOKEN
+        )

@@ -1,4 +1,6 @@
-"""A job is submitted again with the options it had; what cannot be had again, or should not, is said."""
+"""A job is submitted again with the options it had; what cannot be had again, or should not, is
+said.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ PINNED = ["--partition=gpu", "--account=physics", "--qos=normal", "--time=720"]
 
 def held(command: str = "/w/train.sh", job_id: str = "30", **fields: str) -> JobDetail:
     """A job that slurmctld holds."""
-    row = parse_jobs(answered(queue_text({"jobarrayid": job_id, "workdir": "/w", **fields})), token=TOKEN).table
+    row = parse_jobs(
+        answered(queue_text({"jobarrayid": job_id, "workdir": "/w", **fields})), token=TOKEN
+    ).table
     return job_detail(row, {"JobId": "30", "BatchFlag": "1", "Command": command})
 
 
@@ -37,7 +41,9 @@ def array(**fields: str) -> JobDetail:
 
 def past(**fields: str) -> JobDetail:
     """A job that only the accounting knows."""
-    row = parse_history(answered(history_text({"jobid": "30", "workdir": "/w", **fields})), token=TOKEN).table
+    row = parse_history(
+        answered(history_text({"jobid": "30", "workdir": "/w", **fields})), token=TOKEN
+    ).table
     return job_detail(row, {"JobID": "30", "JobIDRaw": "30"})
 
 
@@ -58,7 +64,9 @@ def again(
 
 
 def options(found: SubmitCommand) -> list[str]:
-    """The options of sbatch that stand for the job itself, without those the tests' jobs always get."""
+    """The options of sbatch that stand for the job itself, without those the tests' jobs always
+    get.
+    """
     words = list(without_env(found.command.argv))
     words = words[words.index("sbatch") + 1 :]
     words = words[: words.index("/dev/stdin")] if "/dev/stdin" in words else words
@@ -68,7 +76,13 @@ def options(found: SubmitCommand) -> list[str]:
 
 def test_options_are_given_again_and_the_script_comes_on_stdin() -> None:
     found = again("sbatch -p long -n2 --mem 4G --exclusive -o %x.out train.sh")
-    assert options(found) == ["--partition=long", "--ntasks=2", "--mem=4G", "--exclusive", "--output=%x.out"]
+    assert options(found) == [
+        "--partition=long",
+        "--ntasks=2",
+        "--mem=4G",
+        "--exclusive",
+        "--output=%x.out",
+    ]
     assert found.command.stdin == b"#!/bin/bash\nsrun train\n"
     assert without_env(found.command.argv)[0] == "sbatch"
     assert (found.command.job_ids, found.notes, found.mark) == (("30",), (ENVIRONMENT,), MARK)
@@ -82,7 +96,9 @@ def test_what_the_job_had_without_saying_is_said_now() -> None:
 
 
 def test_what_line_or_script_say_is_not_said_twice() -> None:
-    found = again("sbatch -A bio train.sh", text=script("#SBATCH -p long -J train", "#SBATCH -t 5 --qos=high"))
+    found = again(
+        "sbatch -A bio train.sh", text=script("#SBATCH -p long -J train", "#SBATCH -t 5 --qos=high")
+    )
     assert options(found) == ["--account=bio"]
     assert "--job-name=train" not in found.command.argv
 
@@ -90,7 +106,9 @@ def test_what_line_or_script_say_is_not_said_twice() -> None:
 def test_no_variable_of_ours_or_of_the_persons_sbatch_settings_reaches_the_job() -> None:
     words = again("sbatch train.sh").command.argv
     settings = words[: words.index("sbatch")]
-    assert {"SBATCH_PARTITION", "SBATCH_ARRAY_INX", "SBATCH_WAIT", "SLURM_CLUSTERS"} <= set(settings)
+    assert {"SBATCH_PARTITION", "SBATCH_ARRAY_INX", "SBATCH_WAIT", "SLURM_CLUSTERS"} <= set(
+        settings
+    )
     assert not [word for word in settings if "=" in word]
 
 
@@ -98,8 +116,12 @@ def test_only_the_wanted_tasks_with_the_throttle_that_was() -> None:
     found = again("sbatch -a 0-99%5 train.sh", array(), "3,7-9")
     assert options(found) == ["--array=3,7-9%5"]
     assert found.command.job_ids == ("30_[3,7-9]",)
-    assert options(again("sbatch train.sh", array(), "3", script("#SBATCH --array=1-5%2"))) == ["--array=3%2"]
-    assert options(again("sbatch -a 1-5 train.sh", array(), "3", native={"ArrayTaskThrottle": "7"})) == ["--array=3%7"]
+    assert options(again("sbatch train.sh", array(), "3", script("#SBATCH --array=1-5%2"))) == [
+        "--array=3%2"
+    ]
+    assert options(
+        again("sbatch -a 1-5 train.sh", array(), "3", native={"ArrayTaskThrottle": "7"})
+    ) == ["--array=3%7"]
 
 
 def test_a_whole_array_has_the_tasks_it_had_and_is_refused_where_these_are_not_known() -> None:
@@ -111,7 +133,9 @@ def test_a_whole_array_has_the_tasks_it_had_and_is_refused_where_these_are_not_k
 def test_what_was_meant_for_then_is_left_out_and_said() -> None:
     found = again("sbatch -d afterok:5 --begin=16:00 --parsable -W -Q -n2 train.sh")
     assert options(found) == ["--ntasks=2"]
-    assert "left out, since they no longer apply: --dependency=afterok:5 --begin=16:00" in found.notes
+    assert (
+        "left out, since they no longer apply: --dependency=afterok:5 --begin=16:00" in found.notes
+    )
 
 
 def test_directives_meant_for_then_are_overruled() -> None:
@@ -160,7 +184,13 @@ def test_without_a_command_line_options_are_rebuilt_and_that_is_said() -> None:
         "Licenses": "(null)",
     }
     found = again("", native=native)
-    assert options(found) == ["--nodes=2", "--ntasks=8", "--cpus-per-task=4", "--mem=64G", "--gres=gpu:2"]
+    assert options(found) == [
+        "--nodes=2",
+        "--ntasks=8",
+        "--cpus-per-task=4",
+        "--mem=64G",
+        "--gres=gpu:2",
+    ]
     assert "options are rebuilt" in found.notes[0]
 
 
@@ -181,7 +211,10 @@ def test_a_heterogeneous_job_is_refused() -> None:
 
 
 def test_bytes_of_the_script_that_are_no_utf8_come_back() -> None:
-    found = again("sbatch train.sh", text=Script(b"#!/bin/sh\n# \xff\n".decode("utf-8", "surrogateescape"), ""))
+    found = again(
+        "sbatch train.sh",
+        text=Script(b"#!/bin/sh\n# \xff\n".decode("utf-8", "surrogateescape"), ""),
+    )
     assert found.command.stdin == b"#!/bin/sh\n# \xff\n"
 
 
@@ -194,17 +227,45 @@ ROW = {"name": "train", "comment": None, "work_dir": "/w"}
     ("line", "command", "row", "given", "rest"),
     [
         ("sbatch train.sh a b", "/w/train.sh a b", {}, {}, ("train.sh", "a", "b")),
-        ("sbatch --export=ALL,K=a b train.sh", "/w/train.sh", {}, {"export": "ALL,K=a b"}, ("train.sh",)),
-        ("sbatch -J a b train.sh", "/w/train.sh", {"name": "a b"}, {"job-name": "a b"}, ("train.sh",)),
-        ("sbatch -D /a b /a b/t.sh x", "/a b/t.sh x", {"work_dir": "/a b"}, {"chdir": "/a b"}, ("/a b/t.sh", "x")),
+        (
+            "sbatch --export=ALL,K=a b train.sh",
+            "/w/train.sh",
+            {},
+            {"export": "ALL,K=a b"},
+            ("train.sh",),
+        ),
+        (
+            "sbatch -J a b train.sh",
+            "/w/train.sh",
+            {"name": "a b"},
+            {"job-name": "a b"},
+            ("train.sh",),
+        ),
+        (
+            "sbatch -D /a b /a b/t.sh x",
+            "/a b/t.sh x",
+            {"work_dir": "/a b"},
+            {"chdir": "/a b"},
+            ("/a b/t.sh", "x"),
+        ),
         ("sbatch --wrap echo a; -n 2", "(null)", {}, {"wrap": "echo a;", "ntasks": "2"}, ()),
         ("/opt/slurm/bin/sbatch -n2", "(null)", {}, {"ntasks": "2"}, ()),
-        ("sbatch --export=K=a b my job.sh x", None, {"name": "my job.sh"}, {"export": "K=a b"}, ("my job.sh", "x")),
+        (
+            "sbatch --export=K=a b my job.sh x",
+            None,
+            {"name": "my job.sh"},
+            {"export": "K=a b"},
+            ("my job.sh", "x"),
+        ),
         ("sbatch --export=K=a b run", None, {"name": "run"}, {"export": "K=a b"}, ("run",)),
     ],
 )
 def test_words_that_held_blanks_are_put_together_again(
-    line: str, command: str | None, row: Mapping[str, str], given: Mapping[str, str], rest: tuple[str, ...]
+    line: str,
+    command: str | None,
+    row: Mapping[str, str],
+    given: Mapping[str, str],
+    rest: tuple[str, ...],
 ) -> None:
     read = read_submit_line(line, {**ROW, **row}, None, command)
     assert read is not None
@@ -239,7 +300,8 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
         (
             0,
             b"",
-            b"sbatch: Job 93 to start at 2026-01-01T00:00:00 using 1 processors on nodes n1 in partition x\n",
+            b"sbatch: Job 93 to start at 2026-01-01T00:00:00 using 1 processors on nodes n1 in "
+            b"partition x\n",
             False,
             "nothing was submitted: --test-only only estimates the start",
         ),
@@ -253,14 +315,16 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
         (
             1,
             b"",
-            b"sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
+            b"sbatch: error: Batch job submission failed: Unable to contact slurm controller "
+            b"(connect failure)\n",
             False,
             "Unable to contact slurm controller (connect failure)",
         ),
         (
             1,
             b"",
-            b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n",
+            b"sbatch: error: Batch job submission failed: Socket timed out on send/recv "
+            b"operation\n",
             None,
             "Socket timed out on send/recv operation",
         ),
@@ -268,7 +332,9 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
         (127, b"", b"sh: sbatch: not found\n", False, "sh: sbatch: not found"),
     ],
 )
-def test_what_sbatch_says_is_read(status: int, stdout: bytes, stderr: bytes, done: bool | None, words: str) -> None:
+def test_what_sbatch_says_is_read(
+    status: int, stdout: bytes, stderr: bytes, done: bool | None, words: str
+) -> None:
     command = again("sbatch train.sh").command
     (found,) = command.read(answered(stdout, status=status, stderr=stderr))
     is_unreachable = words.startswith(("Unable to contact", "sh: sbatch: not found"))
@@ -280,7 +346,9 @@ def test_what_sbatch_says_is_read(status: int, stdout: bytes, stderr: bytes, don
 CONFIG = b"MaxArraySize            = 1001\nMaxJobCount             = 10000\nMaxJobId = 67043328\n"
 
 
-def refused(array: str = "", *options: str, text: str = "#!/bin/sh\n", config: bytes = CONFIG) -> str | None:
+def refused(
+    array: str = "", *options: str, text: str = "#!/bin/sh\n", config: bytes = CONFIG
+) -> str | None:
     """Why an array would be refused; None where the cluster is not asked."""
     query = array_refusal_query(Submission(text.encode(), "job", options, array=array))
     assert query is None or without_env(query.argv) == ("scontrol", "show", "config")
@@ -290,11 +358,15 @@ def refused(array: str = "", *options: str, text: str = "#!/bin/sh\n", config: b
 def test_an_array_is_measured_by_its_highest_task_and_their_number() -> None:
     assert refused("1-1000") is None
     assert refused() is None
-    assert refused("1-1001") == "task 1001 is over this cluster's limit: at most 1000 (MaxArraySize = 1001)"
+    assert (
+        refused("1-1001")
+        == "task 1001 is over this cluster's limit: at most 1000 (MaxArraySize = 1001)"
+    )
     large = b"MaxArraySize = 4000001\nMaxJobCount = 10000\n"
     assert refused("1-9999", config=large) == ""
     assert refused("1-10000%5", config=large) == (
-        "10000 tasks exceed this cluster's limit: at most 9999 jobs at a time for all users (MaxJobCount = 10000)"
+        "10000 tasks exceed this cluster's limit: at most 9999 jobs at a time for all users "
+        "(MaxJobCount = 10000)"
     )
     assert refused("1-100000:100", config=large) == ""
 
@@ -312,7 +384,9 @@ def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
     tries = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     assert "MaxJobCount" in command.explain(tries)
     assert command.explain("sbatch: lua: welcome") == "sbatch: lua: welcome"
-    said = f"{tries}\nsbatch: error: Batch job submission failed: Resource temporarily unavailable\n"
+    said = (
+        f"{tries}\nsbatch: error: Batch job submission failed: Resource temporarily unavailable\n"
+    )
     (outcome,) = command.read(answered(b"", stderr=said.encode(), status=1, argv=("sbatch",)))
     assert outcome.done is False
     assert "MaxJobCount" in outcome.words
@@ -320,7 +394,9 @@ def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
 
 
 def with_limits(line: str, limits: NewLimits, *directives: str, **fields: str) -> list[str]:
-    found = resubmission(held(**fields), {"SubmitLine": line}, script(*directives), None, MARK, limits)
+    found = resubmission(
+        held(**fields), {"SubmitLine": line}, script(*directives), None, MARK, limits
+    )
     return options(found)
 
 
@@ -332,9 +408,16 @@ def test_another_time_limit_takes_the_place_of_the_one_it_had() -> None:
 
 def test_more_memory_is_asked_for_by_the_option_that_the_job_used() -> None:
     """sbatch refuses --mem beside a --mem-per-cpu of the script."""
-    more, eight = NewLimits(memory_bytes=64 << 30), {"tres-alloc": "cpu=16,mem=32G,node=2,gres/gpu=8", "numnodes": "2"}
+    more, eight = (
+        NewLimits(memory_bytes=64 << 30),
+        {"tres-alloc": "cpu=16,mem=32G,node=2,gres/gpu=8", "numnodes": "2"},
+    )
     eight |= {"numcpus": "16"}
     assert with_limits("sbatch --mem=16G train.sh", more, **eight) == ["--mem=65536M"]
     assert with_limits("sbatch train.sh", more, **eight) == ["--mem=65536M"]
-    assert with_limits("sbatch train.sh", more, "#SBATCH --mem-per-cpu=2G", **eight) == ["--mem-per-cpu=8192M"]
-    assert with_limits("sbatch --mem-per-gpu=4G train.sh", more, **eight) == ["--mem-per-gpu=16384M"]
+    assert with_limits("sbatch train.sh", more, "#SBATCH --mem-per-cpu=2G", **eight) == [
+        "--mem-per-cpu=8192M"
+    ]
+    assert with_limits("sbatch --mem-per-gpu=4G train.sh", more, **eight) == [
+        "--mem-per-gpu=16384M"
+    ]

@@ -1,4 +1,6 @@
-"""What sstat, sacct, sprio, sacctmgr and scontrol say of a job's use, its priority and its rules."""
+"""What sstat, sacct, sprio, sacctmgr and scontrol say of a job's use, its priority and its
+rules.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pytest
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.slurm.policy import parse_priority, parse_qos, parse_queue_rules
-from hpcdash.backends.slurm.usage import NO_STEP_NOTE, RUNNING_NOTE, clock_seconds, parse_ended, parse_running
+from hpcdash.backends.slurm.usage import (
+    NO_STEP_NOTE,
+    RUNNING_NOTE,
+    clock_seconds,
+    parse_ended,
+    parse_running,
+)
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandError,
@@ -39,11 +47,21 @@ QOS = (
 
 def row(**known: Any) -> dict[str, Any]:
     numbers = {"cpus": 4, "elapsed_seconds": 100, "memory_bytes": 4 << 30, "nodes": 2, "gpus": 0}
-    return job_row("7", **{"state": "running", "started_at": datetime(2026, 11, 21, tzinfo=UTC), **numbers, **known})
+    return job_row(
+        "7",
+        **{
+            "state": "running",
+            "started_at": datetime(2026, 11, 21, tzinfo=UTC),
+            **numbers,
+            **known,
+        },
+    )
 
 
 def running(stdout: str, stderr: str = "", asked: Usage = ASKED) -> Usage:
-    return parse_running(answered(stdout.encode(), argv=("sstat",), stderr=stderr.encode()), asked=asked)
+    return parse_running(
+        answered(stdout.encode(), argv=("sstat",), stderr=stderr.encode()), asked=asked
+    )
 
 
 def ended(*lines: str) -> Usage:
@@ -52,7 +70,13 @@ def ended(*lines: str) -> Usage:
 
 @for_each(
     ("text", "seconds"),
-    [("00:00.123", 0.123), ("00:10.909", 10.909), ("1-02:03:04", 93784), ("213503982334-14:25:51", None), ("", None)],
+    [
+        ("00:00.123", 0.123),
+        ("00:10.909", 10.909),
+        ("1-02:03:04", 93784),
+        ("213503982334-14:25:51", None),
+        ("", None),
+    ],
 )
 def test_a_cpu_time_is_read_in_each_of_slurm_s_ways(text: str, seconds: float | None) -> None:
     assert clock_seconds(text) == (seconds and pytest.approx(seconds))
@@ -89,7 +113,10 @@ def test_gpu_use_is_the_share_of_all_gpus_and_none_where_it_is_not_accounted() -
 
 
 def test_what_a_running_job_of_somebody_else_uses_is_refused() -> None:
-    words = "sstat: error: slurm_job_step_stat: there was an error with the request to g1 rc = Invalid user id\n"
+    words = (
+        "sstat: error: slurm_job_step_stat: there was an error with the request to g1 rc = "
+        "Invalid user id\n"
+    )
     with pytest.raises(SchedulerRefused, match="only to its owner"):
         running("", words)
 
@@ -125,13 +152,19 @@ def test_an_ended_job_s_use_is_that_of_its_steps() -> None:
 def test_steps_that_ran_one_after_the_other_do_not_count_together() -> None:
     whole = "3||1|100|200|100|1|mem=4G|00:10.000||||"
     first = "3.0|1|1|100|150|50|1||00:05.000|mem=1G|mem=1G||1G"
-    after, beside = ("3.1|1|1|150|200|50|1||00:05.000|mem=1G|mem=1G||1G", "3.1|1|1|120|200|80|1||0|mem=1G|mem=1G||1G")
+    after, beside = (
+        "3.1|1|1|150|200|50|1||00:05.000|mem=1G|mem=1G||1G",
+        "3.1|1|1|120|200|80|1||0|mem=1G|mem=1G||1G",
+    )
     assert ended(whole, first, after).memory_peak_bytes == 1 << 30
     assert ended(whole, first, beside).memory_peak_bytes == 2 << 30
 
 
 def test_without_a_gathering_plugin_nothing_is_known_rather_than_nought() -> None:
-    usage = ended("4||2|100|200|100|8|cpu=8,gres/gpu=2,mem=8G|00:00:00||||", "4.batch|1|1|100|200|100|8||00:00:00||||")
+    usage = ended(
+        "4||2|100|200|100|8|cpu=8,gres/gpu=2,mem=8G|00:00:00||||",
+        "4.batch|1|1|100|200|100|8||00:00:00||||",
+    )
     assert (usage.cpu_seconds, usage.memory_peak_bytes, usage.disk_read_bytes) == (None, None, None)
     assert (usage.cpus, usage.gpus, usage.memory_asked_bytes) == (8, 2, 4 << 30)
 
@@ -160,7 +193,9 @@ def test_what_has_not_started_uses_nothing(known: dict[str, Any]) -> None:
 
 
 def test_a_priority_is_told_by_factor_with_the_part_of_its_most() -> None:
-    line = b"2318|0||0|2|0.0020|0|0.0000000|2000|0.2000000|167|0.1666667|100|0.1000000|50|0.0100000\n"
+    line = (
+        b"2318|0||0|2|0.0020|0|0.0000000|2000|0.2000000|167|0.1666667|100|0.1000000|50|0.0100000\n"
+    )
     words = parse_priority(answered(line, argv=("sprio",)))
     assert words["priority"] == "2318"
     assert words["fair share"] == "2000 (20 % of max)"
@@ -179,7 +214,8 @@ def test_a_nice_value_is_taken_off() -> None:
     [
         b"",
         b"Unable to find jobs matching user/id(s) specified\n",
-        b"You are not running a supported priority plugin\n(priority/basic).\nOnly 'priority/multifactor' is supported",
+        b"You are not running a supported priority plugin\n(priority/basic).\nOnly "
+        b"'priority/multifactor' is supported",
     ],
 )
 def test_a_job_that_is_not_ranked_has_no_factors(words: bytes) -> None:
@@ -188,7 +224,10 @@ def test_a_job_that_is_not_ranked_has_no_factors(words: bytes) -> None:
 
 
 def test_a_priority_asked_of_an_absent_controller_is_an_error() -> None:
-    said = b"Couldn't get priority factors from controller: Unable to contact slurm controller (connect failure)"
+    said = (
+        b"Couldn't get priority factors from controller: Unable to contact slurm controller "
+        b"(connect failure)"
+    )
     with pytest.raises(ControllerDown):
         parse_priority(answered(b"", argv=("sprio",), status=255, stderr=said))
 
@@ -212,18 +251,29 @@ def test_a_qos_says_who_may_take_its_jobs_places_and_how() -> None:
         ("high", {"may preempt": "low, scavenger"}),
     ],
 )
-def test_a_qos_tells_its_limits_and_nothing_that_is_not_set(qos: str, words: dict[str, str]) -> None:
+def test_a_qos_tells_its_limits_and_nothing_that_is_not_set(
+    qos: str, words: dict[str, str]
+) -> None:
     assert parse_qos(answered(QOS.encode(), argv=("sacctmgr",)), qos=qos) == words
 
 
 def test_without_accounting_there_is_no_qos_to_tell() -> None:
-    said = b"You are not running a supported accounting_storage plugin\nOnly 'accounting_storage/slurmdbd' is supported"
+    said = (
+        b"You are not running a supported accounting_storage plugin\nOnly "
+        b"'accounting_storage/slurmdbd' is supported"
+    )
     with pytest.raises(AccountingUnavailable):
         parse_qos(answered(b"", argv=("sacctmgr",), status=1, stderr=said), qos="low")
 
 
 def test_a_partition_says_what_becomes_of_a_job_that_makes_way() -> None:
-    shown = b"PartitionName=main\n   GraceTime=300 Hidden=NO\n   OverTimeLimit=NONE PreemptMode=%s\n   State=UP\n"
+    shown = (
+        b"PartitionName=main\n   GraceTime=300 Hidden=NO\n   OverTimeLimit=NONE "
+        b"PreemptMode=%s\n   State=UP\n"
+    )
     said = parse_queue_rules(answered(shown % b"REQUEUE", argv=("scontrol",)))
-    assert said == {"a job that makes way": "is put back into the queue", "time to save first": "5:00"}
+    assert said == {
+        "a job that makes way": "is put back into the queue",
+        "time to save first": "5:00",
+    }
     assert parse_queue_rules(answered(shown % b"OFF", argv=("scontrol",))) == {}

@@ -1,4 +1,6 @@
-"""What time it is on the cluster, where its clock or this machine's is wrong, or is set while one looks."""
+"""What time it is on the cluster, where its clock or this machine's is wrong, or is set while one
+looks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ HOUR = 3600.0
 
 @dataclass
 class World:
-    """A cluster's clock and this machine's are off by `there` and `here`; `seconds` have gone by in truth.
+    """A cluster's clock and this machine's are off by `there` and `here`; `seconds` have gone by in
+    truth.
 
     A job began at the beginning and has run since, `suspended` seconds of which it stood still.
     """
@@ -45,7 +48,11 @@ class World:
     def queue(self, _command: Command) -> bytes:
         # squeue takes what it says of the time from the login node's clock.
         ran = int(self.seconds + self.there - self.suspended)
-        row: Fields = {"timeused": format_clock(ran), "starttime": str(BEGAN), "endtime": str(BEGAN + 36_000)}
+        row: Fields = {
+            "timeused": format_clock(ran),
+            "starttime": str(BEGAN),
+            "endtime": str(BEGAN + 36_000),
+        }
         return queue_text(row, token=RECORDED_TOKEN)
 
 
@@ -62,7 +69,9 @@ class Looking:
     def begin(self) -> None:
         clock = ClusterClock(self.world.wall, self.world.steady)
         budget = CommandBudget(600, self.world.steady)
-        self.store = ClusterStore("lab", self.transport, (BACKEND,), clock=clock, budget=budget, cache=self.cache)
+        self.store = ClusterStore(
+            "lab", self.transport, (BACKEND,), clock=clock, budget=budget, cache=self.cache
+        )
 
     async def look(self) -> None:
         await self.store.open()
@@ -84,7 +93,9 @@ def looking(tmp_path: Path) -> Looking:
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0), (3 * HOUR, 0), (0, 3 * HOUR), (-40, 15)])
-async def test_the_time_is_the_cluster_s_whichever_clock_is_wrong(looking: Looking, here: float, there: float) -> None:
+async def test_the_time_is_the_cluster_s_whichever_clock_is_wrong(
+    looking: Looking, here: float, there: float
+) -> None:
     looking.world.here, looking.world.there = here, there
     looking.begin()
     await looking.look()
@@ -106,7 +117,9 @@ async def test_setting_this_machine_s_clock_moves_nothing(looking: Looking, step
 
 
 @pytest.mark.parametrize("step", [3 * HOUR, -0.02 * HOUR])
-async def test_setting_the_cluster_s_clock_is_noticed_at_the_next_look(looking: Looking, step: float) -> None:
+async def test_setting_the_cluster_s_clock_is_noticed_at_the_next_look(
+    looking: Looking, step: float
+) -> None:
     looking.begin()
     await looking.look()
     looking.world.there += step
@@ -117,7 +130,9 @@ async def test_setting_the_cluster_s_clock_is_noticed_at_the_next_look(looking: 
     assert looking.dates == 1, "one question more"
 
 
-async def test_a_job_that_stood_still_for_a_while_is_no_sign_of_a_wrong_clock(looking: Looking) -> None:
+async def test_a_job_that_stood_still_for_a_while_is_no_sign_of_a_wrong_clock(
+    looking: Looking,
+) -> None:
     looking.begin()
     looking.world.suspended = 50
     for _ in range(5):

@@ -43,7 +43,11 @@ def test_no_minute_holds_more_commands_than_the_ceiling(ceiling: int, pauses: li
         if budget.wait_seconds() == 0:
             budget.spend()
             sent.append(clock.seconds)
-        assert budget.per_minute == sum(moment > clock.seconds - WINDOW_SECONDS for moment in sent) <= ceiling
+        assert (
+            budget.per_minute
+            == sum(moment > clock.seconds - WINDOW_SECONDS for moment in sent)
+            <= ceiling
+        )
 
 
 def test_more_commands_than_the_ceiling_never_fit() -> None:

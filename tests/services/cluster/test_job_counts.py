@@ -53,12 +53,18 @@ def test_a_job_counts_on_each_of_its_nodes_while_it_is_active() -> None:
 
 
 def test_a_node_list_that_makes_no_sense_is_counted_nowhere() -> None:
-    queue = jobs(("running", "gpu", "g[1-", 1), ("running", "gpu", "g[1-99999999]", 1), ("running", "gpu", "g1", 1))
+    queue = jobs(
+        ("running", "gpu", "g[1-", 1),
+        ("running", "gpu", "g[1-99999999]", 1),
+        ("running", "gpu", "g1", 1),
+    )
     assert counted(Kind.NODES, nodes("g1"), queue) == {"g1": 1}
 
 
 def test_a_job_over_a_whole_large_machine_is_counted() -> None:
-    assert counted(Kind.NODES, nodes("c000007"), jobs(("running", "all", "c[000000-158975]", 1))) == {"c000007": 1}
+    assert counted(
+        Kind.NODES, nodes("c000007"), jobs(("running", "all", "c[000000-158975]", 1))
+    ) == {"c000007": 1}
 
 
 def test_waiting_tasks_count_each_and_in_every_queue_that_was_asked_for() -> None:
@@ -85,7 +91,9 @@ def test_an_empty_queue_is_none_everywhere() -> None:
 
 
 def test_fifty_thousand_jobs_are_counted_in_a_moment() -> None:
-    queue = jobs(*(("running", f"q{n % 20}", f"n[{n % 5000}-{n % 5000 + 3}]", 1) for n in range(50_000)))
+    queue = jobs(
+        *(("running", f"q{n % 20}", f"n[{n % 5000}-{n % 5000 + 3}]", 1) for n in range(50_000))
+    )
     counts = counted(Kind.NODES, nodes(*(f"n{n}" for n in range(5000))), queue)
     assert counts["n100"] == 40
 

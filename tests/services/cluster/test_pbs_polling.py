@@ -1,4 +1,6 @@
-"""What following one's jobs and reading the history costs a PBS server, with commands that answer as recorded."""
+"""What following one's jobs and reading the history costs a PBS server, with commands that answer
+as recorded.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ class Site:
         self.clock = HandClock()
         self.clock.seconds = float(self.stand_ins.settings["clock"])
         transport = LocalTransport(path=str(self.stand_ins.path))
-        self.store = ClusterStore("lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600))
+        self.store = ClusterStore(
+            "lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600)
+        )
 
     def take_out(self, job_id: str) -> bytes:
         """Remove a job from the queue; returns its record."""
         jobs = (self.stand_ins.folder / "scene" / "jobs.dsv").read_bytes().splitlines(keepends=True)
         (line,) = [one for one in jobs if one.startswith(f"Job Id: {job_id}@@".encode())]
-        (self.stand_ins.folder / "scene" / "jobs.dsv").write_bytes(b"".join(one for one in jobs if one != line))
+        (self.stand_ins.folder / "scene" / "jobs.dsv").write_bytes(
+            b"".join(one for one in jobs if one != line)
+        )
         return line
 
     def end(self, job_id: str) -> None:
@@ -45,9 +51,16 @@ class Site:
         scene = self.stand_ins.folder / "scene"
         values = dict(field.partition(b"=")[::2] for field in line.rstrip(b"\n").split(b"@@"))
         clock = str(self.stand_ins.settings["clock"]).encode()
-        values |= {b"job_state": b"F", b"substate": b"92", b"Exit_status": b"0", b"history_timestamp": clock}
+        values |= {
+            b"job_state": b"F",
+            b"substate": b"92",
+            b"Exit_status": b"0",
+            b"history_timestamp": clock,
+        }
         values[b"mtime"] = values[b"obittime"] = b"Sat Nov 21 04:06:35 2026"
-        ended = b"@@".join(b"=".join((name, value)) if value else name for name, value in values.items())
+        ended = b"@@".join(
+            b"=".join((name, value)) if value else name for name, value in values.items()
+        )
         with (scene / "ended.dsv").open("ab") as file:
             file.write(ended + b"\n")
 
@@ -56,7 +69,9 @@ class Site:
         calls = self.stand_ins.calls("qstat", "qselect")
         self.stand_ins.called.write_text("")
         hidden = ("-F", "dsv", "-D")
-        shown = ([word for word in words if word not in hidden and "\x1e" not in word] for words in calls)
+        shown = (
+            [word for word in words if word not in hidden and "\x1e" not in word] for words in calls
+        )
         return [words for words in shown if words != ["qstat", "-Bf"]]
 
 
@@ -73,13 +88,19 @@ async def test_how_a_job_ended_is_asked_by_its_id_and_of_no_other_job(site: Site
     polled = site.calls()
     site.end("2.pbs01")
     await site.store.fetch(Kind.MINE)
-    assert [(event.job_id, event.after) for event in site.store.events] == [("2.pbs01", "completed")]
-    assert site.calls()[len(polled) :] == [["qstat", "-f", "-E", "-x", "-t", "2[].pbs01", "2.pbs01"]]
+    assert [(event.job_id, event.after) for event in site.store.events] == [
+        ("2.pbs01", "completed")
+    ]
+    assert site.calls()[len(polled) :] == [
+        ["qstat", "-f", "-E", "-x", "-t", "2[].pbs01", "2.pbs01"]
+    ]
     await site.store.fetch(Kind.MINE)
     assert len(site.calls()) == len(polled)
 
 
-async def test_a_job_that_was_removed_from_the_history_is_gone_at_once_beside_one_that_ended(site: Site) -> None:
+async def test_a_job_that_was_removed_from_the_history_is_gone_at_once_beside_one_that_ended(
+    site: Site,
+) -> None:
     await site.store.fetch(Kind.MINE)
     site.take_out("2.pbs01")
     await site.store.fetch(Kind.MINE)
@@ -101,7 +122,10 @@ async def test_while_scheduling_is_off_each_pending_job_says_so(site: Site) -> N
 
     async def reasons() -> dict[str, set[str]]:
         rows = (await site.store.fetch(Kind.MINE)).table.to_pylist()
-        return {state: {row["reason"] for row in rows if row["state"] == state} for state in ("pending", "held")}
+        return {
+            state: {row["reason"] for row in rows if row["state"] == state}
+            for state in ("pending", "held")
+        }
 
     shown = await reasons()
     assert shown["pending"] == {"scheduling is off on this server: no jobs start"}
@@ -111,7 +135,9 @@ async def test_while_scheduling_is_off_each_pending_job_says_so(site: Site) -> N
     assert not (await reasons())["pending"] & shown["pending"]
 
 
-async def test_jobs_that_began_and_ended_between_two_polls_are_asked_for_once_a_minute_by_their_ids(site: Site) -> None:
+async def test_jobs_that_began_and_ended_between_two_polls_are_asked_for_once_a_minute_by_their_ids(
+    site: Site,
+) -> None:
     record = site.take_out("2.pbs01")
     await site.store.fetch(Kind.MINE)
     polled = site.calls()
@@ -121,7 +147,9 @@ async def test_jobs_that_began_and_ended_between_two_polls_are_asked_for_once_a_
     assert (list(site.store.events), len(site.calls())) == ([], len(polled))
     site.clock.seconds += 45
     await site.store.fetch(Kind.MINE)
-    assert [(event.job_id, event.after) for event in site.store.events] == [("2.pbs01", "completed")]
+    assert [(event.job_id, event.after) for event in site.store.events] == [
+        ("2.pbs01", "completed")
+    ]
     # 60 s and 10 s before 04:06:35.
     assert site.calls()[len(polled) :] == [
         ["qselect", "-x", "-T", "-s", "FX", "-u", "alice", "-tm.ge.202611210405.25"],
@@ -164,11 +192,15 @@ async def test_what_ended_too_long_ago_is_forgotten(site: Site) -> None:
     assert (await site.store.fetch(Kind.HISTORY)).table.num_rows == 0
 
 
-async def test_each_command_that_the_server_is_sent_counts_and_rest_is_four_a_minute(site: Site) -> None:
+async def test_each_command_that_the_server_is_sent_counts_and_rest_is_four_a_minute(
+    site: Site,
+) -> None:
     budget, sent = site.store.budget, site.store.budget.sent
     turns: list[float] = []
     first = 0
-    poller = Poller(site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds)
+    poller = Poller(
+        site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds
+    )
     called = len(site.stand_ins.calls("qstat", "qselect", "pbsnodes"))
     while site.clock.seconds < site.stand_ins.settings["clock"] + 600:
         await poller.poll([Kind.MINE])
@@ -183,7 +215,9 @@ async def test_each_command_that_the_server_is_sent_counts_and_rest_is_four_a_mi
 
 
 async def test_a_change_makes_polls_as_frequent_as_they_are_set(site: Site) -> None:
-    poller = Poller(site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds)
+    poller = Poller(
+        site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds
+    )
     for _ in range(2):
         await poller.poll([Kind.MINE])
     assert poller.interval_seconds(Kind.MINE) > 15

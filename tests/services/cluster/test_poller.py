@@ -61,7 +61,9 @@ async def test_ones_own_jobs_are_asked_with_one_command_a_poll(cluster: Cluster)
     assert cluster.budget.per_minute == 3
 
 
-async def test_everyones_jobs_nodes_and_queues_are_asked_only_while_they_are_shown(cluster: Cluster) -> None:
+async def test_everyones_jobs_nodes_and_queues_are_asked_only_while_they_are_shown(
+    cluster: Cluster,
+) -> None:
     await started(cluster, Kind.EVERYONE, Kind.NODES)
     assert sorted(cluster.transport.asked) == sorted([PROBED, MINE, EVERYONE, NODES])
     cluster.poller.show([])
@@ -74,7 +76,11 @@ async def test_a_view_that_is_shown_again_is_not_asked_for_anew(cluster: Cluster
     for kinds in ([], [Kind.NODES], [Kind.QUEUES], [Kind.NODES], [Kind.QUEUES]):
         cluster.poller.show(kinds)
         await settled(cluster)
-    assert (cluster.transport.count(NODES), cluster.transport.count(QUEUES), cluster.transport.count(MINE)) == (1, 1, 1)
+    assert (
+        cluster.transport.count(NODES),
+        cluster.transport.count(QUEUES),
+        cluster.transport.count(MINE),
+    ) == (1, 1, 1)
 
 
 async def test_views_share_a_question(cluster: Cluster) -> None:
@@ -95,7 +101,9 @@ async def test_without_focus_everything_is_asked_four_times_less_often(cluster: 
     assert cluster.transport.count(MINE) == 2
 
 
-@pytest.mark.parametrize(("took_seconds", "interval"), [(0.03, 15), (1.5, 15), (2.0, 20), (30.0, 300)])
+@pytest.mark.parametrize(
+    ("took_seconds", "interval"), [(0.03, 15), (1.5, 15), (2.0, 20), (30.0, 300)]
+)
 async def test_never_more_than_a_tenth_of_the_controllers_time_is_taken(
     cluster: Cluster, took_seconds: float, interval: float
 ) -> None:
@@ -123,7 +131,9 @@ async def test_what_a_person_took_to_log_in_is_not_the_controllers_time(cluster:
     assert cluster.poller.interval_seconds(Kind.MINE) == 15
 
 
-async def test_after_failures_the_next_question_waits_twice_as_long_up_to_five_minutes(cluster: Cluster) -> None:
+async def test_after_failures_the_next_question_waits_twice_as_long_up_to_five_minutes(
+    cluster: Cluster,
+) -> None:
     cluster.transport.fails[MINE] = ControllerDown("down")
     waits = []
     for _ in range(9):
@@ -179,7 +189,9 @@ async def test_a_slow_line_is_not_charged_to_the_controller(cluster: Cluster) ->
     assert not cluster.poller.is_spared(Kind.MINE)
 
 
-async def test_an_answer_that_was_still_coming_at_its_time_limit_is_the_lines_fault(cluster: Cluster) -> None:
+async def test_an_answer_that_was_still_coming_at_its_time_limit_is_the_lines_fault(
+    cluster: Cluster,
+) -> None:
     def hang(word: str) -> None:
         cluster.clock.seconds += 60 if word == MINE else 0
 
@@ -191,7 +203,9 @@ async def test_an_answer_that_was_still_coming_at_its_time_limit_is_the_lines_fa
     assert cluster.poller.next_in_seconds(Kind.MINE) <= 15
 
 
-async def test_a_line_that_was_lost_is_tried_at_once_then_as_its_transport_says(cluster: Cluster) -> None:
+async def test_a_line_that_was_lost_is_tried_at_once_then_as_its_transport_says(
+    cluster: Cluster,
+) -> None:
     await cluster.poller.poll([Kind.MINE])
     cluster.transport.fails[MINE] = ConnectionFailed("lost")
     await cluster.poller.poll([Kind.MINE])
@@ -227,7 +241,10 @@ async def test_what_was_given_up_on_has_longer_the_next_time(cluster: Cluster) -
         await cluster.poller.poll([Kind.MINE])
         cluster.transport.fails[MINE] = CommandTimedOut("no answer", "It may hang.")
     assert limits == [60, 120, 120, 120]
-    assert cluster.store.errors[Kind.MINE].next_step == "It may hang. It may only be slow: the next try has 120 s."
+    assert (
+        cluster.store.errors[Kind.MINE].next_step
+        == "It may hang. It may only be slow: the next try has 120 s."
+    )
     cluster.transport.fails.clear()
     await cluster.poller.poll([Kind.MINE])
     await cluster.poller.poll([Kind.MINE])
@@ -241,7 +258,10 @@ async def test_a_slow_answer_is_asked_for_every_five_minutes_at_the_least(cluste
     cluster.transport.on_run = answer_slowly
     await started(cluster)
     assert cluster.poller.interval_seconds(Kind.MINE) == 300
-    assert (cluster.poller.is_spared(Kind.MINE), cluster.poller.is_spared(Kind.NODES)) == (True, False)
+    assert (cluster.poller.is_spared(Kind.MINE), cluster.poller.is_spared(Kind.NODES)) == (
+        True,
+        False,
+    )
 
 
 async def test_a_failing_kind_does_not_stop_the_others(cluster: Cluster) -> None:
@@ -269,7 +289,10 @@ async def test_it_is_known_how_long_an_answer_is_waited_for(cluster: Cluster) ->
     await started(cluster, Kind.HISTORY)
     await after(cluster, 7)
     assert cluster.poller.unanswered_seconds() == 7
-    assert (cluster.poller.unanswered_seconds(Kind.HISTORY), cluster.poller.unanswered_seconds(Kind.MINE)) == (7, 0)
+    assert (
+        cluster.poller.unanswered_seconds(Kind.HISTORY),
+        cluster.poller.unanswered_seconds(Kind.MINE),
+    ) == (7, 0)
     cluster.transport.hangs.pop(HISTORY).set()
     await until(lambda: Kind.HISTORY in cluster.store.snapshots)
     await settled(cluster)
@@ -281,7 +304,13 @@ async def test_ask_now_asks_for_all_that_is_shown_at_once(cluster: Cluster) -> N
     cluster.poller.ask_now()
     assert cluster.poller.next_in_seconds(Kind.NODES) == 0
     await settled(cluster)
-    assert [cluster.transport.count(word) for word in (PROBED, MINE, EVERYONE, NODES, QUEUES)] == [1, 2, 2, 2, 0]
+    assert [cluster.transport.count(word) for word in (PROBED, MINE, EVERYONE, NODES, QUEUES)] == [
+        1,
+        2,
+        2,
+        2,
+        0,
+    ]
     assert True in cluster.transport.connects
     await after(cluster, 1)
     assert cluster.transport.count(MINE) == 2
@@ -381,7 +410,9 @@ async def test_our_own_ceiling_is_no_failure(cluster: Cluster) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_the_poller_survives_every_error_of_ours(cluster: Cluster, place: str, error: HpcdashError) -> None:
+async def test_the_poller_survives_every_error_of_ours(
+    cluster: Cluster, place: str, error: HpcdashError
+) -> None:
     if place == "connecting":
         cluster.transport.connect_error = error
     else:
@@ -414,7 +445,9 @@ async def test_a_mistake_of_our_own_is_reported_and_not_repeated_at_once(cluster
     assert cluster.transport.count(NODES) == 2
 
 
-async def test_a_listener_that_raises_stops_neither_the_poller_nor_other_listeners(cluster: Cluster) -> None:
+async def test_a_listener_that_raises_stops_neither_the_poller_nor_other_listeners(
+    cluster: Cluster,
+) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     heard: list[Changed] = []
@@ -446,7 +479,9 @@ async def test_a_stopped_poller_asks_nothing_and_can_be_started_again(cluster: C
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-async def test_a_poller_stopped_before_its_first_question_can_be_started_again(cluster: Cluster) -> None:
+async def test_a_poller_stopped_before_its_first_question_can_be_started_again(
+    cluster: Cluster,
+) -> None:
     cluster.poller.start()
     await asyncio.sleep(0)
     await cluster.poller.stop()

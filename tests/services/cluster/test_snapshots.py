@@ -121,7 +121,9 @@ def test_an_arrow_file_of_somebody_else_is_none(tmp_path: Path) -> None:
     assert cache.load(Kind.MINE) is None
 
 
-def test_another_schema_and_another_format_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_schema_and_another_format_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1"))
     file_of(cache).rename(file_of(cache, Kind.NODES))
@@ -183,7 +185,19 @@ def test_a_save_that_fails_leaves_the_last_snapshot_and_no_rest(
 
 @for_each(
     "cluster",
-    ["../../etc", "..", ".", "", "/etc/passwd", "a/b", "x" * 5000, "\x00\n\x1b[31m", "é\udc80\ud800", "~root", "-rf"],
+    [
+        "../../etc",
+        "..",
+        ".",
+        "",
+        "/etc/passwd",
+        "a/b",
+        "x" * 5000,
+        "\x00\n\x1b[31m",
+        "é\udc80\ud800",
+        "~root",
+        "-rf",
+    ],
 )
 def test_a_hostile_name_stays_inside_the_root(tmp_path: Path, cluster: str) -> None:
     root = tmp_path / "root"
@@ -195,7 +209,9 @@ def test_a_hostile_name_stays_inside_the_root(tmp_path: Path, cluster: str) -> N
 
 
 def test_clusters_of_like_names_are_kept_apart(tmp_path: Path) -> None:
-    folders = {SnapshotCache(tmp_path, name).folder for name in ("a b", "a_b", "a/b", "x" * 100, "x" * 101)}
+    folders = {
+        SnapshotCache(tmp_path, name).folder for name in ("a b", "a_b", "a/b", "x" * 100, "x" * 101)
+    }
     assert len(folders) == 5
 
 
@@ -244,7 +260,9 @@ def test_saves_at_the_same_time_leave_one_whole_snapshot(tmp_path: Path) -> None
     assert [path.name for path in cache.folder.iterdir()] == ["mine.arrow"]
 
 
-async def test_a_large_table_is_written_once_a_minute_and_a_small_one_each_time(tmp_path: Path) -> None:
+async def test_a_large_table_is_written_once_a_minute_and_a_small_one_each_time(
+    tmp_path: Path,
+) -> None:
     from tests.support.scripted_cluster import Cluster
 
     cluster = Cluster(tmp_path, transport=ScriptedTransport())

@@ -41,7 +41,10 @@ from tests.support.scripted_transport import (
 )
 from tests.support.waiting import until
 
-NATIVE_88 = "JobId=88 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n   StdOut=/home/alice/slurm-88.out\n"
+NATIVE_88 = (
+    "JobId=88 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n   "
+    "StdOut=/home/alice/slurm-88.out\n"
+)
 
 
 async def test_callers_at_the_same_time_share_one_question(cluster: Cluster) -> None:
@@ -58,7 +61,9 @@ async def test_callers_at_the_same_time_share_one_question(cluster: Cluster) -> 
     assert cluster.transport.count(MINE) == 2
 
 
-async def test_an_error_is_kept_with_what_was_known_and_cleared_by_the_next_answer(cluster: Cluster) -> None:
+async def test_an_error_is_kept_with_what_was_known_and_cleared_by_the_next_answer(
+    cluster: Cluster,
+) -> None:
     cluster.transport.mine = [{"jobarrayid": "1"}]
     known = await cluster.store.fetch(Kind.MINE)
     error = cluster.transport.fails[MINE] = ControllerDown("down")
@@ -120,7 +125,9 @@ async def test_a_replaced_table_is_let_go(cluster: Cluster) -> None:
         await until(lambda old=old: gc.collect() >= 0 and old() is None)
 
 
-async def test_whose_jobs_are_ours_is_configured_else_probed_else_left_to_the_command(tmp_path: Path) -> None:
+async def test_whose_jobs_are_ours_is_configured_else_probed_else_left_to_the_command(
+    tmp_path: Path,
+) -> None:
     configured = Cluster(tmp_path, user="carol")
     plain = Cluster(tmp_path)
     assert (configured.store.user, plain.store.user) == ("carol", "")
@@ -169,7 +176,9 @@ async def test_what_stands_in_the_way_is_kept_until_the_line_is_open(cluster: Cl
 def probed(name: str, parse: Callable[[Answer], Probe]) -> Backend:
     """Slurm by another name, whose probe is read by `parse`."""
     query = Query(BACKEND.probe.query().argv, parse)
-    return replace(BACKEND, name=name, probe=replace(BACKEND.probe, query=lambda: query, of_dialect=None))
+    return replace(
+        BACKEND, name=name, probe=replace(BACKEND.probe, query=lambda: query, of_dialect=None)
+    )
 
 
 async def test_backends_are_tried_in_order(tmp_path: Path) -> None:
@@ -179,7 +188,11 @@ async def test_backends_are_tried_in_order(tmp_path: Path) -> None:
     absent = probed("absent", parse)
     cluster = Cluster(tmp_path)
     store = ClusterStore(
-        "two", cluster.transport, (absent, BACKEND), clock=cluster.clock, budget=CommandBudget(30, cluster.clock)
+        "two",
+        cluster.transport,
+        (absent, BACKEND),
+        clock=cluster.clock,
+        budget=CommandBudget(30, cluster.clock),
     )
     assert store.backend.name == "absent"
     await store.open()
@@ -217,7 +230,9 @@ async def test_a_scheduler_that_is_installed_and_belongs_to_no_cluster_makes_way
     assert store.backend.name == "silent"
 
 
-async def test_a_missing_scheduler_is_looked_for_once_as_a_login_shell_finds_it(cluster: Cluster) -> None:
+async def test_a_missing_scheduler_is_looked_for_once_as_a_login_shell_finds_it(
+    cluster: Cluster,
+) -> None:
     def find() -> bool:
         cluster.transport.silent.clear()
         return True
@@ -225,10 +240,16 @@ async def test_a_missing_scheduler_is_looked_for_once_as_a_login_shell_finds_it(
     cluster.transport.silent = {"squeue"}
     cluster.transport.adopted = find
     await cluster.store.open()
-    assert (cluster.transport.adoptions, cluster.transport.count(PROBED), cluster.budget.per_minute) == (1, 2, 3)
+    assert (
+        cluster.transport.adoptions,
+        cluster.transport.count(PROBED),
+        cluster.budget.per_minute,
+    ) == (1, 2, 3)
 
 
-async def test_commands_in_a_folder_that_is_not_on_the_path_are_found_there(cluster: Cluster) -> None:
+async def test_commands_in_a_folder_that_is_not_on_the_path_are_found_there(
+    cluster: Cluster,
+) -> None:
     cluster.transport.silent = {"squeue"}
     cluster.transport.elsewhere = "/opt/slurm/bin"
     await cluster.store.open()
@@ -264,7 +285,9 @@ async def test_a_login_shell_is_not_asked_again_until_a_person_asks(cluster: Clu
     assert cluster.transport.adoptions == 2
 
 
-async def test_commands_that_are_missed_at_the_same_time_share_one_login_shell(cluster: Cluster) -> None:
+async def test_commands_that_are_missed_at_the_same_time_share_one_login_shell(
+    cluster: Cluster,
+) -> None:
     def find() -> bool:
         cluster.transport.silent.clear()
         return True
@@ -309,7 +332,9 @@ async def test_the_last_runs_tables_are_shown_until_newer_ones_are_there(tmp_pat
     assert second.store.snapshots[Kind.MINE] is live
 
 
-async def test_what_the_last_run_knew_of_another_scheduler_by_this_name_is_dropped(tmp_path: Path) -> None:
+async def test_what_the_last_run_knew_of_another_scheduler_by_this_name_is_dropped(
+    tmp_path: Path,
+) -> None:
     first = Cluster(tmp_path)
     first.transport.mine = [{"jobarrayid": "1"}]
     await first.store.open()
@@ -413,12 +438,16 @@ async def test_a_job_that_left_the_queue_is_told_from_history(cluster: Cluster) 
 
 
 async def test_a_job_that_is_in_neither_is_no_job(cluster: Cluster) -> None:
-    with pytest.raises(NoSuchJob, match="job 88 was not found in the queue or in its history") as absent:
+    with pytest.raises(
+        NoSuchJob, match="job 88 was not found in the queue or in its history"
+    ) as absent:
         await cluster.store.fetch_detail("88")
     assert absent.value.evidence == "", "no command failed"
 
 
-async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_it(cluster: Cluster) -> None:
+async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_it(
+    cluster: Cluster,
+) -> None:
     cluster.transport.fails[HISTORY] = ControllerDown("the database is away")
     with pytest.raises(NoSuchJob, match="its history cannot be queried: the database is away"):
         await cluster.store.fetch_detail("88")
@@ -433,9 +462,17 @@ async def test_an_error_of_the_queue_is_not_taken_for_an_absent_job(cluster: Clu
 
 @pytest.mark.parametrize(
     ("asked", "found"),
-    [("7_5", "7_[3-9%1]"), ("7_1", "7_1"), ("7", "7_1"), ("7_[3-9%1]", "7_[3-9%1]"), ("7_[2-9%1]", "7_[3-9%1]")],
+    [
+        ("7_5", "7_[3-9%1]"),
+        ("7_1", "7_1"),
+        ("7", "7_1"),
+        ("7_[3-9%1]", "7_[3-9%1]"),
+        ("7_[2-9%1]", "7_[3-9%1]"),
+    ],
 )
-async def test_a_task_is_found_in_the_record_that_holds_it(cluster: Cluster, asked: str, found: str) -> None:
+async def test_a_task_is_found_in_the_record_that_holds_it(
+    cluster: Cluster, asked: str, found: str
+) -> None:
     cluster.transport.recent = [
         {"jobarrayid": "7_1", "arrayjobid": "7", "arraytaskid": "1"},
         {"jobarrayid": "7_[3-9%1]", "arrayjobid": "7", "arraytaskid": "3-9%1", "state": "PENDING"},
@@ -456,7 +493,9 @@ async def test_a_task_that_its_array_no_longer_holds_is_told_from_history(cluste
 async def test_a_store_without_a_cache_remembers_nothing(tmp_path: Path) -> None:
     transport = ScriptedTransport()
     made = Cluster(tmp_path)
-    store = ClusterStore("bare", transport, (BACKEND,), clock=made.clock, budget=CommandBudget(30, made.clock))
+    store = ClusterStore(
+        "bare", transport, (BACKEND,), clock=made.clock, budget=CommandBudget(30, made.clock)
+    )
     store.load_cached()
     await store.fetch(Kind.MINE)
     assert store.table(Kind.NODES) is None
@@ -464,7 +503,9 @@ async def test_a_store_without_a_cache_remembers_nothing(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_name_it(cluster: Cluster) -> None:
+async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_name_it(
+    cluster: Cluster,
+) -> None:
     cluster.transport.fails[ONE] = CommandTimedOut(
         "sh had not finished", argv=("sh", "-c", "…"), words="said on stderr"
     )
@@ -475,11 +516,15 @@ async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_
     assert raised.value.argv == ("qstat", "-f")
     assert raised.value.words == "said on stderr"
     # A one-shot asks no second time, and the queue may stand on a disk that hangs.
-    assert raised.value.next_step.endswith("or the disk it works on, may hang or be busy; jobs run on without it.")
+    assert raised.value.next_step.endswith(
+        "or the disk it works on, may hang or be busy; jobs run on without it."
+    )
 
 
 async def test_counts_that_are_joined_again_go_down_as_well(cluster: Cluster) -> None:
-    cluster.transport.everyone = [{"jobarrayid": "1", "state": "RUNNING", "nodelist": "cn01", "partition": "gpu"}]
+    cluster.transport.everyone = [
+        {"jobarrayid": "1", "state": "RUNNING", "nodelist": "cn01", "partition": "gpu"}
+    ]
     cluster.transport.nodes = [{"nodelist": "cn01"}]
     await cluster.store.fetch(Kind.EVERYONE)
     await cluster.store.fetch(Kind.NODES)
@@ -493,7 +538,11 @@ async def test_counts_that_are_joined_again_go_down_as_well(cluster: Cluster) ->
 
 async def test_the_first_to_listen_hears_once_of_what_changed_before(cluster: Cluster) -> None:
     store = ClusterStore(
-        "lab", cluster.transport, (BACKEND,), clock=cluster.clock, budget=CommandBudget(600, cluster.clock)
+        "lab",
+        cluster.transport,
+        (BACKEND,),
+        clock=cluster.clock,
+        budget=CommandBudget(600, cluster.clock),
     )
     first: list[Kind | None] = []
     second: list[Kind | None] = []

@@ -1,4 +1,6 @@
-"""Commands in running jobs: whose they may be, how equal answers are folded, and where ranks stand together."""
+"""Commands in running jobs: whose they may be, how equal answers are folded, and where ranks stand
+together.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 from hpcdash.backends.inside import InsideCommand, NodeOutput
 from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
 from hpcdash.services.inside.ready import read_command
-from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, for_json, format_answer, run_inside
+from hpcdash.services.inside.run import (
+    InsideAnswer,
+    fetch_inside_row,
+    for_json,
+    format_answer,
+    run_inside,
+)
 from hpcdash.services.inside.stacks import format_stack_places, read_stack_places
 from tests.support.job_rows import job_row
 from tests.support.scripted_cluster import Cluster
@@ -30,7 +38,11 @@ def test_equal_answers_stand_together_under_their_nodes() -> None:
         NodeOutput("n7", problem="no answer (n7: \x1b[31mgone)"),
     )
     shown = list(format_answer(answer))
-    assert [title for title, _ in shown[:3]] == ["n[1-4] (4)", "n5 · exit 3", "n6 · ended at the time limit of 60 s"]
+    assert [title for title, _ in shown[:3]] == [
+        "n[1-4] (4)",
+        "n5 · exit 3",
+        "n6 · ended at the time limit of 60 s",
+    ]
     assert shown[0][1] == ("up",)
     assert "\x1b" not in str(shown)
     assert answer.has_failed
@@ -47,7 +59,10 @@ def test_gpus_are_told_with_their_nodes() -> None:
     ("row", "words"),
     [
         (job_row("12", state="running", user="bob", node_list="n1"), "job 12 is bob's"),
-        (job_row("12", state="running", user="alice", node_list="n1") | {"_tasks": 3}, "12 is an array"),
+        (
+            job_row("12", state="running", user="alice", node_list="n1") | {"_tasks": 3},
+            "12 is an array",
+        ),
     ],
 )
 async def test_a_job_that_is_no_one_s_own_or_is_many_is_refused(
@@ -81,7 +96,11 @@ async def test_a_node_that_does_not_answer_is_told_beside_those_that_do(cluster:
 
 async def test_what_the_scheduler_refuses_is_raised_in_its_words(cluster: Cluster) -> None:
     await cluster.store.open()
-    cluster.transport.answers["sh*"] = (1, b"\n", b"srun: error: Unable to create step: Access/permission denied")
+    cluster.transport.answers["sh*"] = (
+        1,
+        b"\n",
+        b"srun: error: Unable to create step: Access/permission denied",
+    )
     with pytest.raises(SchedulerRefused, match="does not start a step in this job") as refused:
         await run_inside(cluster.store, ROW, COMMAND)
     assert "Access/permission denied" in refused.value.words
@@ -94,15 +113,30 @@ async def test_what_the_scheduler_refuses_is_raised_in_its_words(cluster: Cluste
 def dumped(rank: int, *frames: str) -> str:
     """As py-spy 0.3.14 prints a process with a thread beside its main one."""
     shown = "".join(f"    {frame}\n" for frame in frames)
-    head = f"process 9{rank}, rank {rank}: python train.py\nProcess 9{rank}: python train.py\nPython v3.11.7\n\n"
-    return f'{head}Thread 7 (idle): "pin_memory"\n    wait (threading.py:320)\nThread 8 (active): "MainThread"\n{shown}'
+    head = (
+        f"process 9{rank}, rank {rank}: python train.py\nProcess 9{rank}: python "
+        f"train.py\nPython v3.11.7\n\n"
+    )
+    return (
+        f'{head}Thread 7 (idle): "pin_memory"\n    wait (threading.py:320)\nThread 8 (active): '
+        f'"MainThread"\n{shown}'
+    )
 
 
-def test_ranks_that_stand_in_one_place_are_told_together_and_the_odd_ones_first_to_look_at() -> None:
+def test_ranks_that_stand_in_one_place_are_told_together_and_the_odd_ones_first_to_look_at() -> (
+    None
+):
     reduce = "all_reduce (torch/distributed/distributed_c10d.py:2050)"
     outputs = [
-        NodeOutput("n1", "", "".join(dumped(rank, reduce, "main (train.py:9)") for rank in range(4)).encode(), 0),
-        NodeOutput("n2", "", (dumped(4, reduce) + dumped(5, "read (\x1b[2Jdata.py:3)")).encode(), 0),
+        NodeOutput(
+            "n1",
+            "",
+            "".join(dumped(rank, reduce, "main (train.py:9)") for rank in range(4)).encode(),
+            0,
+        ),
+        NodeOutput(
+            "n2", "", (dumped(4, reduce) + dumped(5, "read (\x1b[2Jdata.py:3)")).encode(), 0
+        ),
     ]
     lines = format_stack_places(read_stack_places(outputs))
     assert lines[0] == f"5 of 6 in {reduce}: ranks 0-4"
@@ -114,7 +148,9 @@ def test_ranks_that_stand_in_one_place_are_told_together_and_the_odd_ones_first_
 
 
 def test_a_typed_command_is_split_into_words_and_its_options_taken() -> None:
-    assert read_command("--each-gpu --timeout 5m sh -c 'a; b'") == InsideCommand(("sh", "-c", "a; b"), 300, True)
+    assert read_command("--each-gpu --timeout 5m sh -c 'a; b'") == InsideCommand(
+        ("sh", "-c", "a; b"), 300, True
+    )
     assert read_command("-- --each-gpu") == InsideCommand(("--each-gpu",))
     for line in ("", "  ", "--timeout 2h x", "--timeout", "echo 'a"):
         with pytest.raises(UsageError):

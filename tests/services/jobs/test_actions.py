@@ -1,4 +1,6 @@
-"""Acting on jobs: what is sent, what is noted, and what is known of each job when the line or the journal fails."""
+"""Acting on jobs: what is sent, what is noted, and what is known of each job when the line or the
+journal fails.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,12 @@ async def test_each_job_has_its_outcome_and_the_journal_has_them_all(acting: Act
     assert acting.told == list(report.outcomes)
     assert report.journal_problem == ""
     ([entry], _) = acting.journal.read()
-    assert (entry.state, entry.verb, entry.cluster, entry.user) == ("partly", "hold", "lab", "alice")
+    assert (entry.state, entry.verb, entry.cluster, entry.user) == (
+        "partly",
+        "hold",
+        "lab",
+        "alice",
+    )
     assert (entry.job_ids, entry.commands) == (("41", "3"), (("scontrol", "hold", "41,3"),))
     assert entry.outcomes == report.outcomes
 
@@ -77,8 +84,12 @@ async def test_it_is_in_the_journal_before_it_is_sent(acting: Acting) -> None:
     assert (seen, acting.states) == (["running"], ["done"])
 
 
-@pytest.mark.parametrize("error", [ConnectionFailed("the line broke"), CommandTimedOut("no answer after 60 s")])
-async def test_a_lost_answer_is_unknown_and_nothing_more_is_sent(acting: Acting, error: HpcdashError) -> None:
+@pytest.mark.parametrize(
+    "error", [ConnectionFailed("the line broke"), CommandTimedOut("no answer after 60 s")]
+)
+async def test_a_lost_answer_is_unknown_and_nothing_more_is_sent(
+    acting: Acting, error: HpcdashError
+) -> None:
     acting.answer(None, error)
     report = await acting.run("alter", "41", "42", "43", changes=ONE_BY_ONE)
     assert len(acting.sent) == 2
@@ -195,7 +206,9 @@ async def test_ids_mean_rows_and_parts_of_rows(
 
 
 @pytest.mark.parametrize("job_id", ["28", "28+1"])
-async def test_an_id_under_which_slurm_has_another_job_is_refused(acting: Acting, job_id: str) -> None:
+async def test_an_id_under_which_slurm_has_another_job_is_refused(
+    acting: Acting, job_id: str
+) -> None:
     acting.transport.answers["squeue"] = lambda command: queue_text(
         {"jobarrayid": "27+1"}, token=token_of(command.argv) or ""
     )
@@ -245,7 +258,9 @@ async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
 async def test_a_command_that_ends_at_once_is_told_by_its_outcome_alone(acting: Acting) -> None:
     acting.answer(saying(b"scancel: Terminating job 1\n"))
     heard: list[str] = []
-    await acting.actions.run(acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",))), heard=heard.append)
+    await acting.actions.run(
+        acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",))), heard=heard.append
+    )
     assert heard == []
 
 

@@ -1,4 +1,6 @@
-"""Why a job failed is read once from the end of its log; of a launch that runs, its containers are counted."""
+"""Why a job failed is read once from the end of its log; of a launch that runs, its containers are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,23 @@ TRACEBACK = """Traceback (most recent call last):
 ValueError: nan in the loss
 """
 FAILED_JOB: Fields = {"state": "FAILED", "exit_code": "256", "username": "alice"}
-LAUNCH: Fields = {"comment": "hpcdash:0123456789", "numnodes": "2", "nodelist": "g[1-2]", "username": "alice"}
+LAUNCH: Fields = {
+    "comment": "hpcdash:0123456789",
+    "numnodes": "2",
+    "nodelist": "g[1-2]",
+    "username": "alice",
+}
 
 
 SCRIPT, LOG_END, LOG_HEAD = "scontrol write", "sh*tail -c", "sh*head -c"
 
 
-def one_job(folder: Path, row: Fields, *, joined: bool = False, script: str = "#!/bin/bash\n") -> ScriptedTransport:
-    """A cluster with job 88, whose files are 88.out and 88.err of a folder, read by a real shell."""
+def one_job(
+    folder: Path, row: Fields, *, joined: bool = False, script: str = "#!/bin/bash\n"
+) -> ScriptedTransport:
+    """A cluster with job 88, whose files are 88.out and 88.err of a folder, read by a real
+    shell.
+    """
     stdout, stderr = folder / "88.out", folder / ("88.out" if joined else "88.err")
     transport = ScriptedTransport({"jobarrayid": "88", **row})
     transport.recent = transport.mine
@@ -49,11 +60,16 @@ def one_job(folder: Path, row: Fields, *, joined: bool = False, script: str = "#
 def read(transport: ScriptedTransport) -> list[str]:
     """What each look at a file or a script was for."""
     ran = transport.ran(is_look)
-    return ["script" if words[0] == "scontrol" else "end" if "tail -c" in words[2] else "head" for words in ran]
+    return [
+        "script" if words[0] == "scontrol" else "end" if "tail -c" in words[2] else "head"
+        for words in ran
+    ]
 
 
 def is_look(words: tuple[str, ...]) -> bool:
-    return words[:2] == ("scontrol", "write") or (words[0] == "sh" and ("tail -c" in words[2] or "head -c" in words[2]))
+    return words[:2] == ("scontrol", "write") or (
+        words[0] == "sh" and ("tail -c" in words[2] or "head -c" in words[2])
+    )
 
 
 class Watched:
@@ -61,16 +77,25 @@ class Watched:
 
     def __init__(self, transport: ScriptedTransport, **options: Any) -> None:
         self.clock = HandClock()
-        store = ClusterStore("lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600, self.clock))
+        store = ClusterStore(
+            "lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600, self.clock)
+        )
         self.picture = JobPicture(store, "88", **options)
 
     def says(self, label: str) -> str:
         groups = job_groups(self.picture, self.clock_time, signs={})
-        return next((entry.words for group in groups for entry in group.entries if entry.label == label), "")
+        return next(
+            (entry.words for group in groups for entry in group.entries if entry.label == label), ""
+        )
 
     def remarks(self) -> list[str]:
         groups = job_groups(self.picture, self.clock_time, signs={})
-        return [entry.value for group in groups for entry in group.entries if entry.is_dim and "log" in entry.value]
+        return [
+            entry.value
+            for group in groups
+            for entry in group.entries
+            if entry.is_dim and "log" in entry.value
+        ]
 
     @property
     def clock_time(self) -> datetime:
@@ -79,17 +104,25 @@ class Watched:
 
 async def test_the_line_that_says_why_stands_before_how_it_ended(tmp_path: Path) -> None:
     transport = one_job(tmp_path, FAILED_JOB)
-    (tmp_path / "88.err").write_text(f"{TRACEBACK}srun: error: g1: task 0: Exited with exit code 1\n")
+    (tmp_path / "88.err").write_text(
+        f"{TRACEBACK}srun: error: g1: task 0: Exited with exit code 1\n"
+    )
     watched = Watched(transport)
     await watched.picture.fetch()
     assert watched.says("stderr says") == "ValueError: nan in the loss"
-    [job] = [group for group in job_groups(watched.picture, watched.clock_time, signs={}) if group.title == "Job"]
+    [job] = [
+        group
+        for group in job_groups(watched.picture, watched.clock_time, signs={})
+        if group.title == "Job"
+    ]
     labels = [entry.label for entry in job.entries]
     assert labels[labels.index("state") + 1] == "stderr says"
     assert labels.index("ended with") > labels.index("stderr says")
 
 
-async def test_it_is_read_once_with_one_command_and_anew_once_the_job_failed_again(tmp_path: Path) -> None:
+async def test_it_is_read_once_with_one_command_and_anew_once_the_job_failed_again(
+    tmp_path: Path,
+) -> None:
     transport = one_job(tmp_path, FAILED_JOB)
     (tmp_path / "88.err").write_text(TRACEBACK)
     watched = Watched(transport)
@@ -141,7 +174,9 @@ async def test_what_merely_stands_at_the_end_is_told_as_such(tmp_path: Path) -> 
 
 async def test_no_more_than_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
     transport = one_job(tmp_path, FAILED_JOB, joined=True)
-    (tmp_path / "88.out").write_text("ModuleNotFoundError: early\n" + "step\n" * 200_000 + TRACEBACK)
+    (tmp_path / "88.out").write_text(
+        "ModuleNotFoundError: early\n" + "step\n" * 200_000 + TRACEBACK
+    )
     watched = Watched(transport)
     await watched.picture.fetch()
     failure = watched.picture.failure
@@ -194,7 +229,9 @@ def test_the_state_of_a_cancelled_job_says_enough() -> None:
 CONTAINER_SCRIPT = f'#!/bin/bash\necho "{CONTAINER_UP}$(hostname)"\n'
 
 
-async def test_a_launch_says_how_many_of_its_containers_are_up_until_all_are(tmp_path: Path) -> None:
+async def test_a_launch_says_how_many_of_its_containers_are_up_until_all_are(
+    tmp_path: Path,
+) -> None:
     transport = one_job(tmp_path, LAUNCH, script=CONTAINER_SCRIPT)
     watched = Watched(transport)
     await watched.picture.fetch()
@@ -229,11 +266,15 @@ async def test_a_job_that_is_no_launch_is_asked_for_nothing(tmp_path: Path) -> N
     assert read(transport) == []
 
 
-@pytest.mark.parametrize(("up", "shown"), [(("g1",), 301), (("g1", "g2"), 15)], ids=["one up", "both up"])
+@pytest.mark.parametrize(
+    ("up", "shown"), [(("g1",), 301), (("g1", "g2"), 15)], ids=["one up", "both up"]
+)
 async def test_of_a_launch_that_failed_before_all_containers_were_up_all_is_shown(
     tmp_path: Path, up: tuple[str, ...], shown: int
 ) -> None:
-    transport = one_job(tmp_path, {**LAUNCH, "state": "FAILED"}, joined=True, script=CONTAINER_SCRIPT)
+    transport = one_job(
+        tmp_path, {**LAUNCH, "state": "FAILED"}, joined=True, script=CONTAINER_SCRIPT
+    )
     lines = [*(f"{CONTAINER_UP}{host}" for host in up), *["pulling"] * 300]
     (tmp_path / "88.out").write_text("\n".join(lines) + "\n")
     watched = Watched(transport)
@@ -253,5 +294,7 @@ async def test_nothing_is_read_of_a_scheduler_that_knows_no_paths(tmp_path: Path
     assert row is not None
     # The accounting alone knows it, and not where it wrote.
     past = type(detail)(detail.job, {"JobIDRaw": "88"})
-    failure = await fetch_failure(watched.picture.store, past, {**row, "stdout_path": None, "stderr_path": None})
+    failure = await fetch_failure(
+        watched.picture.store, past, {**row, "stdout_path": None, "stderr_path": None}
+    )
     assert failure.excerpt is None

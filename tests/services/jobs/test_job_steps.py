@@ -13,12 +13,20 @@ from tests.support.job_rows import table_of
 from tests.support.scripted_cluster import Cluster
 from tests.support.slurm_text import TOKEN
 
-NATIVE = "JobId=26 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n   StdOut=/home/alice/26.out\n"
+NATIVE = (
+    "JobId=26 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n   "
+    "StdOut=/home/alice/26.out\n"
+)
 
 
-async def test_the_page_of_an_ended_job_lists_its_steps_and_says_when_there_are_more(tmp_path: Path) -> None:
+async def test_the_page_of_an_ended_job_lists_its_steps_and_says_when_there_are_more(
+    tmp_path: Path,
+) -> None:
     cluster = Cluster(tmp_path)
-    steps = [{**STEP, "jobid": f"26.{at}", "jobidraw": f"26.{at}", "jobname": "x\n\x1b[31m"} for at in range(14)]
+    steps = [
+        {**STEP, "jobid": f"26.{at}", "jobidraw": f"26.{at}", "jobname": "x\n\x1b[31m"}
+        for at in range(14)
+    ]
     ended = {"jobarrayid": "26", "arrayjobid": "26", "state": "COMPLETED"}
     cluster.transport.recent = [ended]
     cluster.transport.native = {"26": NATIVE}
@@ -29,11 +37,15 @@ async def test_the_page_of_an_ended_job_lists_its_steps_and_says_when_there_are_
     groups = job_groups(picture, datetime.fromtimestamp(cluster.clock.now(), UTC), signs={})
     (shown,) = (group for group in groups if group.title == "Steps")
     assert len(shown.entries) == 13
-    assert shown.entries[0].value.startswith("completed · 1:30 · 4 tasks · on n[1-2] · 3.0 of 8 cores busy · peak 4M")
+    assert shown.entries[0].value.startswith(
+        "completed · 1:30 · 4 tasks · on n[1-2] · 3.0 of 8 cores busy · peak 4M"
+    )
     assert shown.entries[-1].value == "and 2 more; show --steps lists all"
     await cluster.close()
 
 
 def test_what_is_not_known_of_a_step_is_left_out() -> None:
-    (step,) = table_of({"id": "batch", "name": "batch", "state": "failed", "exit_signal": 9}, schema=STEPS).to_pylist()
+    (step,) = table_of(
+        {"id": "batch", "name": "batch", "state": "failed", "exit_signal": 9}, schema=STEPS
+    ).to_pylist()
     assert format_step(step) == ("batch", "failed · signal 9")

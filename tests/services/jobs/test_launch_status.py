@@ -9,7 +9,10 @@ from tests.support.records import for_each
 
 def test_every_state_has_its_status() -> None:
     assert {status_of(state) for state in WAITING} == {LaunchStatus.PENDING}
-    assert {status_of(state) for state in ACTIVE} == {LaunchStatus.RUNNING, LaunchStatus.TERMINATING}
+    assert {status_of(state) for state in ACTIVE} == {
+        LaunchStatus.RUNNING,
+        LaunchStatus.TERMINATING,
+    }
     assert {status_of(state) for state in ENDED - ENDED_BADLY} == {LaunchStatus.COMPLETED}
     assert {status_of(state) for state in ENDED_BADLY} == {
         LaunchStatus.FAILED,

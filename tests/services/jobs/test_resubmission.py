@@ -1,4 +1,6 @@
-"""What is submitted again is gathered by job and array; a lost answer is settled by what the queue has."""
+"""What is submitted again is gathered by job and array; a lost answer is settled by what the queue
+has.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,28 @@ NOW = 1_795_250_000.0
 
 
 def store_of(transport: ScriptedTransport) -> ClusterStore:
-    return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
+    return ClusterStore(
+        "lab",
+        transport,
+        (BACKEND,),
+        clock=FrozenClock(NOW),
+        budget=CommandBudget(600),
+        user="alice",
+    )
 
 
 async def prepared(transport: ScriptedTransport, store: ClusterStore) -> SubmissionPlan:
     tasks = await fetch_tasks(store, "88")
-    return await plan_again(store, wanted_of([row for row in tasks.ended if row["state"] == "failed"]))
+    return await plan_again(
+        store, wanted_of([row for row in tasks.ended if row["state"] == "failed"])
+    )
 
 
 def lost(again: SubmissionPlan) -> Report:
-    return Report(again.plan, tuple(Outcome(job_id, None, "no answer") for job_id in again.plan.request.job_ids))
+    return Report(
+        again.plan,
+        tuple(Outcome(job_id, None, "no answer") for job_id in again.plan.request.job_ids),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +60,22 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resubmission, "_HISTORY_LAG_SECONDS", 0.0)
 
 
-async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(tmp_path: Path) -> None:
+async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(
+    tmp_path: Path,
+) -> None:
     tasks = await fetch_tasks(store_of(failed_array(tmp_path)), "88")
     plain = {**tasks.ended[0], "id": "90", "array_id": None, "array_task": None}
     wanted = wanted_of([tasks.ended[3], plain, tasks.ended[1], {**plain, "id": "91"}])
-    assert [(one.job_id, str(one.tasks or "")) for one in wanted] == [("90", ""), ("91", ""), ("88", "1,3")]
+    assert [(one.job_id, str(one.tasks or "")) for one in wanted] == [
+        ("90", ""),
+        ("91", ""),
+        ("88", "1,3"),
+    ]
 
 
-async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_it_was(tmp_path: Path) -> None:
+async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_it_was(
+    tmp_path: Path,
+) -> None:
     transport = failed_array(tmp_path)
     again = await prepared(transport, store_of(transport))
     assert again.notes[0] == "script: 3 lines, Slurm's own copy"
@@ -70,7 +92,9 @@ async def test_a_new_job_with_our_mark_is_found_after_a_lost_answer(tmp_path: Pa
     assert await reconcile(store, again, lost(again)) == (Outcome("88_[3,7-9]", True, "job 93"),)
 
 
-async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked_up_twice(tmp_path: Path) -> None:
+async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked_up_twice(
+    tmp_path: Path,
+) -> None:
     transport = failed_array(tmp_path)
     store = store_of(transport)
     again = await prepared(transport, store)
@@ -79,7 +103,9 @@ async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked
     assert transport.count(RECENT) == 2
 
 
-async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(tmp_path: Path) -> None:
+async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(
+    tmp_path: Path,
+) -> None:
     transport = failed_array(tmp_path)
     transport.storage = "accounting_storage/none"
     store = store_of(transport)
@@ -109,7 +135,12 @@ async def test_a_job_with_a_comment_of_its_own_is_looked_for_by_name_and_time(
     search = Search("", "lr-sweep", datetime.fromtimestamp(NOW - 60, UTC))
     again = replace(again, searches=dict.fromkeys(again.searches, search))
     for number in numbers:
-        new = {"jobarrayid": number, "arrayjobid": number, "name": "lr-sweep", "submittime": str(int(NOW))}
+        new = {
+            "jobarrayid": number,
+            "arrayjobid": number,
+            "name": "lr-sweep",
+            "submittime": str(int(NOW)),
+        }
         transport.recent.append(new)
     [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is done

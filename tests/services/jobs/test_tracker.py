@@ -8,7 +8,13 @@ from msgspec.structs import replace
 
 from hpcdash.errors import AccountingUnavailable, ControllerDown
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.jobs.tracker import EXIT_UNKNOWN, KEEP_SECONDS, LOOKING_UP, NO_HISTORY, JobEvent
+from hpcdash.services.jobs.tracker import (
+    EXIT_UNKNOWN,
+    KEEP_SECONDS,
+    LOOKING_UP,
+    NO_HISTORY,
+    JobEvent,
+)
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import HISTORY, RECENT, ScriptedTransport
 from tests.support.slurm_text import Fields
@@ -49,7 +55,9 @@ async def queue(cluster: Cluster) -> ScriptedTransport:
     return cluster.transport
 
 
-async def test_the_first_look_at_a_queue_is_no_event(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_the_first_look_at_a_queue_is_no_event(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1"), job("2", "PENDING")]
     assert await cluster.mine() == []
     assert cluster.states() == {"1": "running", "2": "pending"}
@@ -59,26 +67,36 @@ async def test_a_job_that_starts_is_told(cluster: Cluster, queue: ScriptedTransp
     queue.mine = [job("1", "PENDING", name="train")]
     await cluster.mine()
     queue.mine = [job("1", name="train")]
-    assert await cluster.mine() == [JobEvent(cluster.clock.now(), "1", "train", "pending", "running")]
-    assert list(cluster.store.events) == [JobEvent(cluster.clock.now(), "1", "train", "pending", "running")]
+    assert await cluster.mine() == [
+        JobEvent(cluster.clock.now(), "1", "train", "pending", "running")
+    ]
+    assert list(cluster.store.events) == [
+        JobEvent(cluster.clock.now(), "1", "train", "pending", "running")
+    ]
     assert await cluster.mine() == []
 
 
-async def test_a_running_job_that_waits_again_is_told(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_running_job_that_waits_again_is_told(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine = [job("1", "PENDING", reason="BeginTime")]
     assert words(await cluster.mine()) == [("1", "running", "pending")]
 
 
-async def test_a_waiting_job_that_is_held_is_no_event(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_waiting_job_that_is_held_is_no_event(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1", "PENDING", reason="Priority")]
     await cluster.mine()
     queue.mine = [job("1", "PENDING", reason="JobHeldUser")]
     assert await cluster.mine() == []
 
 
-async def test_a_job_that_ended_is_in_the_same_list(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_ended_is_in_the_same_list(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1"), job("2")]
     await cluster.mine()
     queue.mine = [job("2")]
@@ -88,7 +106,9 @@ async def test_a_job_that_ended_is_in_the_same_list(cluster: Cluster, queue: Scr
     assert (queue.count("squeue"), queue.count(HISTORY)) == (2, 0)
 
 
-async def test_a_vanished_job_is_then_looked_for_in_history(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_vanished_job_is_then_looked_for_in_history(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine, queue.history = [], [past("1", "FAILED", exitcode="3:0")]
@@ -98,7 +118,9 @@ async def test_a_vanished_job_is_then_looked_for_in_history(cluster: Cluster, qu
     assert (queue.count("squeue"), queue.count(HISTORY)) == (3, 1)
 
 
-async def test_the_list_is_shown_before_the_vanished_are_looked_up(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_the_list_is_shown_before_the_vanished_are_looked_up(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1"), job("2")]
     await cluster.mine()
     queue.mine = [job("2")]
@@ -127,7 +149,9 @@ async def test_a_job_that_history_still_calls_running_is_asked_for_three_times(
     assert queue.count(HISTORY) == 3
 
 
-async def test_history_that_lags_has_the_last_word(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_history_that_lags_has_the_last_word(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine, queue.history = [], [past("1", "RUNNING", end="Unknown")]
@@ -136,7 +160,9 @@ async def test_history_that_lags_has_the_last_word(cluster: Cluster, queue: Scri
     assert words(await cluster.mine()) == [("1", "running", "out_of_memory")]
 
 
-async def test_a_job_that_is_nowhere_is_gone_with_its_exit_unknown(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_is_nowhere_is_gone_with_its_exit_unknown(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine = []
@@ -145,7 +171,9 @@ async def test_a_job_that_is_nowhere_is_gone_with_its_exit_unknown(cluster: Clus
     assert shown(cluster, "1", "exit_code") is None
 
 
-async def test_a_job_that_the_queue_knows_as_alive_is_never_gone(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_the_queue_knows_as_alive_is_never_gone(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine, queue.recent = [], [job("1")]
@@ -181,14 +209,19 @@ async def test_without_sacct_a_vanished_job_is_gone_after_some_polls(
 
 @pytest.mark.parametrize(
     ("asked", "error"),
-    [(RECENT, ControllerDown("down")), (HISTORY, AccountingUnavailable("the database does not answer"))],
+    [
+        (RECENT, ControllerDown("down")),
+        (HISTORY, AccountingUnavailable("the database does not answer")),
+    ],
 )
 async def test_while_the_looking_up_fails_nothing_is_said_and_it_is_asked_more_and_more_seldom(
     cluster: Cluster, queue: ScriptedTransport, asked: str, error: ControllerDown
 ) -> None:
     # Where what ended is a list of its own, it is asked for that first.
     backend = cluster.store.backend
-    cluster.store.backend = replace(backend, queue=replace(backend.queue, lists_ended=asked is HISTORY))
+    cluster.store.backend = replace(
+        backend, queue=replace(backend.queue, lists_ended=asked is HISTORY)
+    )
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine = []
@@ -207,7 +240,9 @@ async def test_while_the_looking_up_fails_nothing_is_said_and_it_is_asked_more_a
     assert words(told) == [("1", "running", "completed")]
 
 
-async def test_an_array_that_burned_through_is_told_task_by_task(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_an_array_that_burned_through_is_told_task_by_task(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [record("7", "0-2%1")]
     await cluster.mine()
     queue.mine = []
@@ -230,11 +265,21 @@ async def test_what_is_left_of_an_array_is_settled_beside_tasks_told_before(
     assert words(await cluster.mine()) == [("7_0", "running", "completed")]
     queue.mine = [task("7", 9)]
     queue.recent = [*queue.recent, task("7", 1, "COMPLETED"), task("7", 2, "FAILED")]
-    assert words(await cluster.mine()) == [("7_1", "pending", "completed"), ("7_2", "pending", "failed")]
-    assert cluster.states() == {"7_9": "running", "7_0": "completed", "7_1": "completed", "7_2": "failed"}
+    assert words(await cluster.mine()) == [
+        ("7_1", "pending", "completed"),
+        ("7_2", "pending", "failed"),
+    ]
+    assert cluster.states() == {
+        "7_9": "running",
+        "7_0": "completed",
+        "7_1": "completed",
+        "7_2": "failed",
+    }
 
 
-async def test_of_an_array_known_in_part_history_tells_the_whole(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_of_an_array_known_in_part_history_tells_the_whole(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [record("7", "0-2")]
     await cluster.mine()
     queue.mine = []
@@ -253,7 +298,10 @@ async def test_a_task_that_started_meanwhile_settles_its_record_in_silence(
     queue.mine = [record("7", "1-2")]
     await cluster.mine()
     queue.mine, queue.recent = [], [task("7", 1), task("7", 2, "COMPLETED")]
-    assert words(await cluster.mine()) == [("7_1", "pending", "running"), ("7_2", "pending", "completed")]
+    assert words(await cluster.mine()) == [
+        ("7_1", "pending", "running"),
+        ("7_2", "pending", "completed"),
+    ]
     assert cluster.states() == {"7_1": "running", "7_2": "completed"}
 
 
@@ -269,12 +317,18 @@ async def test_the_cancelled_rest_of_an_array_is_told_once(
     await cluster.mine()
     queue.mine, queue.recent = [], [remainder]
     (event,) = await cluster.mine()
-    assert (event.job_id.partition("_[")[0], event.before, event.after) == ("7", "pending", "cancelled")
+    assert (event.job_id.partition("_[")[0], event.before, event.after) == (
+        "7",
+        "pending",
+        "cancelled",
+    )
     assert shown(cluster, event.job_id, "array_id") == "7"
     assert await cluster.mine() == []
 
 
-async def test_departed_jobs_are_dropped_after_a_quarter_of_an_hour(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_departed_jobs_are_dropped_after_a_quarter_of_an_hour(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1"), job("2")]
     await cluster.mine()
     queue.mine, queue.recent = [job("2")], [job("1", "COMPLETED")]
@@ -287,7 +341,9 @@ async def test_departed_jobs_are_dropped_after_a_quarter_of_an_hour(cluster: Clu
     assert list(cluster.states()) == ["2"]
 
 
-async def test_a_job_that_comes_back_is_no_longer_departed(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_comes_back_is_no_longer_departed(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine, queue.recent = [], [job("1", "NODE_FAIL")]
@@ -297,7 +353,9 @@ async def test_a_job_that_comes_back_is_no_longer_departed(cluster: Cluster, que
     assert cluster.states() == {"1": "pending"}
 
 
-async def test_a_job_that_only_seemed_to_be_missing_is_no_event(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_only_seemed_to_be_missing_is_no_event(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine = []
@@ -316,7 +374,11 @@ async def test_many_vanished_jobs_are_asked_for_in_several_commands_and_a_thousa
     queue.mine, queue.history = [], [past(number) for number in numbers]
     told = [event.job_id for event in await cluster.mine()]
     assert queue.count(HISTORY) == 5
-    assert all(len(argv[argv.index("-j") + 1].split(",")) <= 100 for argv in queue.argvs if argv[0] == "sacct")
+    assert all(
+        len(argv[argv.index("-j") + 1].split(",")) <= 100
+        for argv in queue.argvs
+        if argv[0] == "sacct"
+    )
     told += [event.job_id for event in await cluster.mine()]
     assert (sorted(told, key=int), queue.count(HISTORY)) == (numbers, 7)
 
@@ -333,7 +395,9 @@ async def test_the_ceiling_on_commands_is_no_failure_of_the_looking_up(tmp_path:
     assert words(await cluster.mine()) == [("1", "running", "completed")]
 
 
-async def test_a_job_that_began_and_ended_between_two_polls_is_told(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_began_and_ended_between_two_polls_is_told(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
     queue.recent = [job("1", "COMPLETED", endtime=str(int(cluster.clock.now()) - 1))]
     assert await cluster.mine() == []
     assert cluster.states() == {}, "it ended before anybody looked"
@@ -351,7 +415,8 @@ async def test_tasks_that_had_ended_before_the_first_poll_count_in_an_array_that
     queue.mine = [record("7", "3-6%2")]
     ended = {"endtime": str(int(cluster.clock.now()) - 1)}
     queue.recent = [
-        {**row, **ended} for row in (task("7", 1, "FAILED"), task("7", 2, "COMPLETED"), task("6", 1, "FAILED"))
+        {**row, **ended}
+        for row in (task("7", 1, "FAILED"), task("7", 2, "COMPLETED"), task("6", 1, "FAILED"))
     ]
     assert await cluster.mine() == []
     assert cluster.states() == {"7_[3-6%2]": "pending", "7_1": "failed", "7_2": "completed"}
@@ -363,14 +428,19 @@ async def test_tasks_that_began_and_ended_between_two_polls_are_counted(
     queue.mine = [task("7", 1), task("7", 2), record("7", "3-6%2")]
     await cluster.mine()
     queue.mine = [record("7", "5-6%2")]
-    queue.recent = [task("7", number, "FAILED" if number % 2 else "COMPLETED") for number in (1, 2, 3, 4)]
+    queue.recent = [
+        task("7", number, "FAILED" if number % 2 else "COMPLETED") for number in (1, 2, 3, 4)
+    ]
     assert sorted(words(await cluster.mine())) == [
         ("7_1", "running", "failed"),
         ("7_2", "running", "completed"),
         ("7_3", "pending", "failed"),
         ("7_4", "pending", "completed"),
     ]
-    queue.mine, queue.recent = [], [*queue.recent, task("7", 5, "FAILED"), task("7", 6, "COMPLETED")]
+    queue.mine, queue.recent = (
+        [],
+        [*queue.recent, task("7", 5, "FAILED"), task("7", 6, "COMPLETED")],
+    )
     await cluster.mine()
     assert sorted(cluster.states().values()) == ["completed"] * 3 + ["failed"] * 3
 
@@ -433,13 +503,22 @@ async def test_the_jobs_of_another_user_in_the_cache_are_nothing_of_ours(tmp_pat
 async def test_why_a_job_waits_is_told_when_it_changes_and_not_at_each_poll(
     cluster: Cluster, queue: ScriptedTransport
 ) -> None:
-    queue.mine = [job("1", "PENDING", reason="Priority"), job("2", "PENDING", reason="Dependency"), job("3")]
+    queue.mine = [
+        job("1", "PENDING", reason="Priority"),
+        job("2", "PENDING", reason="Dependency"),
+        job("3"),
+    ]
     assert await cluster.mine() == []
     queue.mine = [job("1", "PENDING", reason="Resources"), *queue.mine[1:]]
     assert await cluster.mine() == [], "a reason is no news of its own"
     await cluster.mine()
     [event] = cluster.store.reason_events
-    assert (event.job_id, event.before, event.after, event.reason) == ("1", "pending", "pending", "Resources")
+    assert (event.job_id, event.before, event.after, event.reason) == (
+        "1",
+        "pending",
+        "pending",
+        "Resources",
+    )
 
 
 async def test_a_reason_that_differs_in_its_figures_alone_is_the_same(

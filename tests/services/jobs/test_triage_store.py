@@ -1,4 +1,6 @@
-"""An array's ended tasks are gathered with the last words of their logs, with few commands, and each log read once."""
+"""An array's ended tasks are gathered with the last words of their logs, with few commands, and
+each log read once.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.support.slurm_text import answered
 
 
 def store_of(transport: ScriptedTransport) -> ClusterStore:
-    return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(1_795_250_000.0), budget=CommandBudget(600))
+    return ClusterStore(
+        "lab", transport, (BACKEND,), clock=FrozenClock(1_795_250_000.0), budget=CommandBudget(600)
+    )
 
 
 def told(triage: Triage) -> list[tuple[str, str, str | None]]:
@@ -47,7 +51,9 @@ async def test_tasks_are_grouped_by_how_they_ended_and_what_their_logs_say(tmp_p
 
 
 @pytest.mark.system
-async def test_a_log_is_read_once_and_that_of_a_task_that_failed_since_is_read_too(tmp_path: Path) -> None:
+async def test_a_log_is_read_once_and_that_of_a_task_that_failed_since_is_read_too(
+    tmp_path: Path,
+) -> None:
     transport = failed_array(tmp_path)
     reader = TriageReader(store_of(transport), "88")
     await reader.read()
@@ -73,7 +79,9 @@ async def test_how_tasks_ended_is_told_before_their_logs_are_read(tmp_path: Path
     assert None not in seen[-1]
 
 
-async def test_logs_that_cannot_be_read_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_logs_that_cannot_be_read_are_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport = failed_array(tmp_path)
     store = store_of(transport)
 
@@ -87,7 +95,9 @@ async def test_logs_that_cannot_be_read_are_a_note(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.system
-async def test_past_a_number_of_logs_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_past_a_number_of_logs_the_rest_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(triage_module, "MOST_LOGS", 2)
     triage = await TriageReader(store_of(failed_array(tmp_path)), "88").read()
     assert triage.notes == ("the logs of 2 failed tasks were read, 3 were not",)
@@ -138,14 +148,18 @@ def test_two_paths_tell_those_of_all_tasks(paths: tuple[str, str], of_12: str) -
     ],
     ids=["a job's own number", "a node's name", "the same file", "other words", "unknown"],
 )
-def test_paths_that_differ_in_more_than_the_task_tell_nothing(paths: tuple[str | None, str | None]) -> None:
+def test_paths_that_differ_in_more_than_the_task_tell_nothing(
+    paths: tuple[str | None, str | None],
+) -> None:
     assert path_template(paths, ("3", "7")) is None
 
 
 def ends_of(*files: tuple[str | None, str | None], shell: str = "sh") -> tuple[LogEnd, ...]:
     query = ends_query(files)
     found = subprocess.run((shell, *query.argv[1:]), capture_output=True, check=False)
-    return query.parse(answered(found.stdout, status=found.returncode, stderr=found.stderr, argv=query.argv))
+    return query.parse(
+        answered(found.stdout, status=found.returncode, stderr=found.stderr, argv=query.argv)
+    )
 
 
 @pytest.mark.system
@@ -173,7 +187,12 @@ def test_the_ends_of_many_files_come_with_one_command(tmp_path: Path, shell: str
         ("bad\0path", None),
         shell=shell,
     )
-    assert [end.lines for end in ends[:4]] == [("bad", ""), ("one", "two", ""), ("kept",), ("last", "")]
+    assert [end.lines for end in ends[:4]] == [
+        ("bad", ""),
+        ("one", "two", ""),
+        ("kept",),
+        ("last", ""),
+    ]
     assert ends[4].problem == "its log is not a regular file"
     assert {end.problem for end in ends[5:]} == {"its log does not exist"}
 

@@ -76,7 +76,11 @@ def folder() -> Iterator[Path]:
 
 
 async def rows_of(page: Page) -> list[str]:
-    return [shown_line(page.piece(number)).text for number, piece in enumerate(page.pieces) if not piece.overwritten]
+    return [
+        shown_line(page.piece(number)).text
+        for number, piece in enumerate(page.pieces)
+        if not piece.overwritten
+    ]
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -98,7 +102,15 @@ def with_a_tail(path: Path, size: int, tail: bytes) -> Path:
 async def test_any_part_is_read_as_it_is(transport: Transport, folder: Path) -> None:
     content = os.urandom(300_000)
     file = LogFile(transport, str(write(folder / "log", content)))
-    for offset, length in ((0, 10), (0, 400_000), (1, 1), (511, 2), (512, 512), (99_999, 100_001), (299_999, 5)):
+    for offset, length in (
+        (0, 10),
+        (0, 400_000),
+        (1, 1),
+        (511, 2),
+        (512, 512),
+        (99_999, 100_001),
+        (299_999, 5),
+    ):
         chunk = await file.read(offset, length)
         assert (chunk.offset, chunk.content) == (offset, content[offset : offset + length])
         assert (chunk.look.size, chunk.look.problem) == (300_000, "")
@@ -113,7 +125,18 @@ async def test_any_part_is_read_as_it_is(transport: Transport, folder: Path) -> 
 
 @for_each(
     "name",
-    ["plain", "-n", "two words", "new\nline\n", "quote'\"$(id)`", "*", "caf\udce9", "日本", "\x01\x1b[31m", "a\\nb"],
+    [
+        "plain",
+        "-n",
+        "two words",
+        "new\nline\n",
+        "quote'\"$(id)`",
+        "*",
+        "caf\udce9",
+        "日本",
+        "\x01\x1b[31m",
+        "a\\nb",
+    ],
     ids=ascii,
 )
 async def test_a_path_may_hold_anything(transport: Transport, folder: Path, name: str) -> None:
@@ -170,7 +193,9 @@ async def test_what_one_may_not_read_says_why(transport: Transport, folder: Path
         pytest.skip("the tests' own user logs in, and may read its files")
     look = await LogFile(transport, str(folder / "log")).look()
     assert (look.problem, look.is_missing) == ("no permission to read it", False)
-    assert (await LogFile(transport, str(closed / "log")).look()).problem == f"no permission to enter {closed}"
+    assert (
+        await LogFile(transport, str(closed / "log")).look()
+    ).problem == f"no permission to enter {closed}"
     assert await LogFile(transport, str(folder / "log")).find("x", 0) is None
     assert await LogFile(transport, str(folder / "log")).count_lines(1) == 0
 
@@ -180,7 +205,9 @@ async def test_files_that_claim_to_be_empty_are_read(transport: Transport) -> No
     assert (chunk.content, chunk.look.size) == (b"Linux", 5)
 
 
-async def test_a_file_that_grows_is_read_from_where_one_was(transport: Transport, folder: Path) -> None:
+async def test_a_file_that_grows_is_read_from_where_one_was(
+    transport: Transport, folder: Path
+) -> None:
     path = write(folder / "log", b"")
     file = LogFile(transport, str(path))
     looks = [await file.look()]
@@ -217,7 +244,15 @@ async def test_what_became_of_a_file_is_told(transport: Transport, folder: Path)
     write(path, b"again\n")
     await look_again()
     changes = [change(before, after) for before, after in pairwise(looks)]
-    assert changes == ["unchanged", "appeared", "truncated", "unchanged", "replaced", "gone", "appeared"]
+    assert changes == [
+        "unchanged",
+        "appeared",
+        "truncated",
+        "unchanged",
+        "replaced",
+        "gone",
+        "appeared",
+    ]
     assert changes[0] is FileChange.UNCHANGED
 
 
@@ -229,7 +264,10 @@ def test_a_quiet_file_is_looked_at_ever_more_seldom() -> None:
 
 
 LOG = (
-    b"".join(b"%d a line\n" % number if number % 50 else b"\r%d%%" % number * 9000 + b"\n" for number in range(1000))
+    b"".join(
+        b"%d a line\n" % number if number % 50 else b"\r%d%%" % number * 9000 + b"\n"
+        for number in range(1000)
+    )
     + b"x" * 100_000
     + b"\nlast, without end"
 )
@@ -241,9 +279,9 @@ def test_pages_hold_the_pieces_of_the_whole_file(tmp_path: Path, offset: int, le
     file = LogFile(LocalTransport(), str(write(tmp_path / "log", LOG)))
     every = list(pieces(LOG, 0, at_end=True))
     page = asyncio.run(file.read_pieces(offset, length))
-    assert list(page.pieces) == [piece for piece in every if piece.end > offset and piece.start < offset + length] or (
-        offset == len(LOG) and list(page.pieces) == every[-1:]
-    )
+    assert list(page.pieces) == [
+        piece for piece in every if piece.end > offset and piece.start < offset + length
+    ] or (offset == len(LOG) and list(page.pieces) == every[-1:])
     assert page.chunk.content == LOG[page.pieces.start : page.pieces.end]
     last = asyncio.run(file.read_last_pieces(length))
     assert list(last.pieces) == [piece for piece in every if piece.end > len(LOG) - length]
@@ -260,7 +298,15 @@ async def test_a_page_of_nothing_has_no_pieces(folder: Path) -> None:
 async def test_a_line_of_a_megabyte_and_bombs_of_escapes_are_a_few_safe_rows(
     transport: Transport, folder: Path
 ) -> None:
-    bombs = b"x" * (1 << 20) + b"\n" + b"\x1b" * (1 << 20) + b"\n" + b"\x1b[31m" * 100_000 + b"\n" + b"\0" * (1 << 20)
+    bombs = (
+        b"x" * (1 << 20)
+        + b"\n"
+        + b"\x1b" * (1 << 20)
+        + b"\n"
+        + b"\x1b[31m" * 100_000
+        + b"\n"
+        + b"\0" * (1 << 20)
+    )
     file = LogFile(transport, str(write(folder / "log", bombs)))
     page = await file.read_last_pieces(len(bombs))
     rows = await rows_of(page)
@@ -294,12 +340,19 @@ async def test_ten_gigabytes_are_opened_at_the_end_and_in_the_middle_in_the_memo
     assert await rows_of(middle) == ["␀×32768"] * 2
 
     little = await peak_bytes(small.read_last_pieces(65536))
-    for much in (huge.read_last_pieces(65536), huge.read_pieces(5 * GIGABYTE, 65536), huge.read_pieces(0, 65536)):
+    for much in (
+        huge.read_last_pieces(65536),
+        huge.read_pieces(5 * GIGABYTE, 65536),
+        huge.read_pieces(0, 65536),
+    ):
         assert await peak_bytes(much) < 2 * little + 4 * LONGEST_PIECE
 
 
 async def test_a_text_is_found_forwards_and_backwards(transport: Transport, folder: Path) -> None:
-    log = b"".join(b"line %d of the log\n" % number for number in range(2000)) + b"Epoch 3 [50%] \\d+ caf\xc3\xa9 -x\n"
+    log = (
+        b"".join(b"line %d of the log\n" % number for number in range(2000))
+        + b"Epoch 3 [50%] \\d+ caf\xc3\xa9 -x\n"
+    )
     file = LogFile(transport, str(write(folder / "log", log)))
 
     async def found(wanted: str, offset: int, *, backwards: bool = False) -> int | None:
@@ -323,19 +376,25 @@ async def test_a_text_is_found_forwards_and_backwards(transport: Transport, fold
 
 
 @pytest.fixture(params=["grep there", "no grep that tells offsets"])
-def searching(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Transport:
+def searching(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Transport:
     """This machine, looking through four blocks at once."""
     monkeypatch.setattr(log_file, "_FIND_WINDOW_BYTES", 1 << 18)
     monkeypatch.setattr(log_file, "_SCAN_BYTES", 1 << 18)
     if request.param == "grep there":
         return LocalTransport()
     (folder / "bin").mkdir()
-    program = write(folder / "bin" / "grep", b"#!/bin/sh\necho 'grep: unrecognized option: b' >&2\nexit 1\n")
+    program = write(
+        folder / "bin" / "grep", b"#!/bin/sh\necho 'grep: unrecognized option: b' >&2\nexit 1\n"
+    )
     program.chmod(0o755)
     return LocalTransport(path=str(folder / "bin"))
 
 
-async def test_a_match_across_the_edge_of_two_windows_is_found(searching: Transport, folder: Path) -> None:
+async def test_a_match_across_the_edge_of_two_windows_is_found(
+    searching: Transport, folder: Path
+) -> None:
     needle = b"needle in a stack"
     for place in range((1 << 18) - len(needle) - 1, (1 << 18) + 2, 3):
         log = b"\n" * place + needle + b"\n" * (1 << 18)
@@ -360,7 +419,9 @@ async def test_the_nearest_of_many_matches_is_found(searching: Transport, folder
         assert await file.find("NUMBER".lower(), starts[here], backwards=True) == before
 
 
-async def test_what_is_found_in_a_line_of_a_gigabyte_is_the_piece_that_holds_it(folder: Path) -> None:
+async def test_what_is_found_in_a_line_of_a_gigabyte_is_the_piece_that_holds_it(
+    folder: Path,
+) -> None:
     path = with_a_tail(folder / "log", GIGABYTE + 1000, b"the end" + b"\n" * 993)
     file = LogFile(LocalTransport(), str(path))
     place = await file.find("The end".lower(), GIGABYTE - (1 << 26))
@@ -388,7 +449,15 @@ async def test_a_search_given_up_leaves_no_process(transport: Transport, folder:
 async def test_newlines_before_an_offset_are_counted(transport: Transport, folder: Path) -> None:
     log = b"one\ntwo\nthree\nfour"
     file = LogFile(transport, str(write(folder / "log", log)))
-    assert [await file.count_lines(offset) for offset in (0, 3, 4, 8, 14, 18, 99)] == [0, 0, 1, 2, 3, 3, 3]
+    assert [await file.count_lines(offset) for offset in (0, 3, 4, 8, 14, 18, 99)] == [
+        0,
+        0,
+        1,
+        2,
+        3,
+        3,
+        3,
+    ]
     assert await LogFile(transport, f"{folder}/none").count_lines(5) == 0
 
 
@@ -418,7 +487,9 @@ async def test_a_line_that_fails_raises_and_says_nothing_of_the_file(
         "\x1b[2J:2 10 20 0\nbytes",
     ],
 )
-async def test_another_account_s_reader_that_says_anything_is_no_file(tmp_path: Path, answer: str) -> None:
+async def test_another_account_s_reader_that_says_anything_is_no_file(
+    tmp_path: Path, answer: str
+) -> None:
     said = tmp_path / "said"
     said.write_text(answer)
     file = LogFile(LocalTransport(), "/jobs/one/7.out", reader=("sh", "-c", f"cat {said}", "sh"))
@@ -427,7 +498,9 @@ async def test_another_account_s_reader_that_says_anything_is_no_file(tmp_path: 
         assert chunk.look.problem
 
 
-async def test_another_account_s_reader_gives_no_more_than_was_asked_for_from_there(tmp_path: Path) -> None:
+async def test_another_account_s_reader_gives_no_more_than_was_asked_for_from_there(
+    tmp_path: Path,
+) -> None:
     said = tmp_path / "said"
     said.write_text("1:2 4 20 999\n" + "x" * 100_000)
     file = LogFile(LocalTransport(), "/jobs/one/7.out", reader=("sh", "-c", f"cat {said}", "sh"))

@@ -27,8 +27,29 @@ _BITS = (
         b"\x9b",
         "\x9b1m".encode(),
     ),
-    *(b"\r", b"\b", b"\t", b"\n", b"\0" * 7, b"\xff", "é".encode(), "漢🙂".encode(), b"words ", b"38;5;1m", b";", b":"),
-    *("\u202e".encode(), "\u200d".encode(), "\u0301".encode() * 3, "\u2028".encode(), "\x9d".encode(), b"\x1b(B", b"7"),
+    *(
+        b"\r",
+        b"\b",
+        b"\t",
+        b"\n",
+        b"\0" * 7,
+        b"\xff",
+        "é".encode(),
+        "漢🙂".encode(),
+        b"words ",
+        b"38;5;1m",
+        b";",
+        b":",
+    ),
+    *(
+        "\u202e".encode(),
+        "\u200d".encode(),
+        "\u0301".encode() * 3,
+        "\u2028".encode(),
+        "\x9d".encode(),
+        b"\x1b(B",
+        b"7",
+    ),
 )
 hostile = st.lists(st.sampled_from(_BITS) | st.binary(max_size=4), max_size=30).map(b"".join)
 
@@ -59,7 +80,9 @@ def test_no_line_can_do_anything_to_a_terminal(raw: bytes) -> None:
 
 @given(st.text(max_size=40))
 def test_text_without_controls_is_what_visible_makes_of_it(words: str) -> None:
-    letters = "".join(letter for letter in words if ord(letter) >= 0x20 and not 0x7F <= ord(letter) < 0xA0)
+    letters = "".join(
+        letter for letter in words if ord(letter) >= 0x20 and not 0x7F <= ord(letter) < 0xA0
+    )
     assert text(letters.encode("utf-8", "surrogatepass")) == visible(
         letters.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     )
@@ -133,12 +156,19 @@ def test_colours_are_kept(raw: bytes, style: str) -> None:
     assert styles(raw) == [("x", style)]
 
 
-@for_each("end", [b"0", b"", b"39", b"0;0", b"32;0", b"38;5;999;0", b"1;22;39"], ids=lambda end: end.decode() or "none")
+@for_each(
+    "end",
+    [b"0", b"", b"39", b"0;0", b"32;0", b"38;5;999;0", b"1;22;39"],
+    ids=lambda end: end.decode() or "none",
+)
 def test_colours_end(end: bytes) -> None:
     assert styles(b"\x1b[31mred\x1b[" + end + b"mplain") == [("red", "red")]
 
 
-@for_each("sequence", [b"38;5;256", b"38;2;1;2;300", b"38;5", b"38", b"8", b"5", b"99", b"?31", b">4;2", b"9" * 70])
+@for_each(
+    "sequence",
+    [b"38;5;256", b"38;2;1;2;300", b"38;5", b"38", b"8", b"5", b"99", b"?31", b">4;2", b"9" * 70],
+)
 def test_what_is_no_colour_changes_nothing(sequence: bytes) -> None:
     assert styles(b"\x1b[" + sequence + b"mx") == []
 

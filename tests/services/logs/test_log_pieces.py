@@ -30,15 +30,16 @@ class File(bytes):
     """Does not fill the screen when a test fails."""
 
     def __repr__(self) -> str:
-        return (
-            f"File({[(bytes(run), len(list(same))) for run, same in groupby(self.splitlines(keepends=True))]!r:.1000})"
-        )
+        runs = groupby(self.splitlines(keepends=True))
+        return f"File({[(bytes(run), len(list(same))) for run, same in runs]!r:.1000})"
 
 
 @st.composite
 def files(draw: st.DrawFn) -> File:
     """A few blocks of text, of long lines, of progress bars, of what is no text."""
-    lengths = st.sampled_from((1, 2, 3, 100, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2)) | st.integers(1, 3 * BLOCK)
+    lengths = st.sampled_from((1, 2, 3, 100, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2)) | st.integers(
+        1, 3 * BLOCK
+    )
     parts = draw(st.lists(st.tuples(st.sampled_from(FILLINGS), lengths), max_size=6))
     return File(b"".join((filling * length)[:length] for filling, length in parts))
 
@@ -49,7 +50,9 @@ def whole(content: bytes) -> Pieces:
 
 def agree(part: Pieces, of: Pieces) -> None:
     """The same pieces, from the part's start to its end."""
-    assert [piece for piece in of if part.start <= piece.start and piece.end <= part.end] == list(part)
+    assert [piece for piece in of if part.start <= piece.start and piece.end <= part.end] == list(
+        part
+    )
 
 
 @given(files())
@@ -62,7 +65,9 @@ def test_nothing_is_lost_and_no_piece_is_longer_than_two_blocks(content: bytes) 
 
 
 @given(files())
-def test_what_is_overwritten_ends_at_a_carriage_return_and_something_is_written_over_it(content: bytes) -> None:
+def test_what_is_overwritten_ends_at_a_carriage_return_and_something_is_written_over_it(
+    content: bytes,
+) -> None:
     for piece in whole(content):
         if piece.overwritten:
             assert content[piece.end - 1 : piece.end] == b"\r"
@@ -72,7 +77,9 @@ def test_what_is_overwritten_ends_at_a_carriage_return_and_something_is_written_
 
 
 @given(files(), st.data())
-def test_pieces_are_the_same_wherever_one_begins_and_ends_to_read(content: bytes, data: st.DataObject) -> None:
+def test_pieces_are_the_same_wherever_one_begins_and_ends_to_read(
+    content: bytes, data: st.DataObject
+) -> None:
     begin = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(begin, len(content)))
     part = pieces(content[begin:end], begin, at_end=end == len(content))
@@ -80,7 +87,9 @@ def test_pieces_are_the_same_wherever_one_begins_and_ends_to_read(content: bytes
 
 
 @given(files(), st.data())
-def test_one_reads_on_from_any_piece_without_what_came_before(content: bytes, data: st.DataObject) -> None:
+def test_one_reads_on_from_any_piece_without_what_came_before(
+    content: bytes, data: st.DataObject
+) -> None:
     cuts = whole(content).cuts
     begin = data.draw(st.sampled_from(list(cuts) or [0]))
     part = pieces(content[begin:], begin, at_start=True, at_end=True)
@@ -95,7 +104,9 @@ def test_one_reads_back_from_any_piece_to_the_start(content: bytes, data: st.Dat
     end = data.draw(st.sampled_from(list(found.cuts) or [0]))
     while end > 0:
         begin = read_from(end)
-        part = pieces(content[begin:end], begin, at_end=end == len(content), at_cut=end < len(content))
+        part = pieces(
+            content[begin:end], begin, at_end=end == len(content), at_cut=end < len(content)
+        )
         assert len(part) > 0
         assert part.end == end
         agree(part, found)
@@ -103,19 +114,27 @@ def test_one_reads_back_from_any_piece_to_the_start(content: bytes, data: st.Dat
 
 
 @given(files(), st.data())
-def test_what_is_read_from_two_blocks_before_a_byte_holds_its_piece(content: bytes, data: st.DataObject) -> None:
+def test_what_is_read_from_two_blocks_before_a_byte_holds_its_piece(
+    content: bytes, data: st.DataObject
+) -> None:
     if not content:
         return
     wanted = data.draw(st.integers(0, len(content) - 1))
     begin = read_from(wanted)
-    part = pieces(content[begin : wanted + LONGEST_PIECE + BLOCK], begin, at_end=wanted + 3 * BLOCK >= len(content))
+    part = pieces(
+        content[begin : wanted + LONGEST_PIECE + BLOCK],
+        begin,
+        at_end=wanted + 3 * BLOCK >= len(content),
+    )
     piece = part[part.index_at(wanted)]
     assert piece.start <= wanted < piece.end
     assert piece in list(whole(content))
 
 
 @given(files(), st.data())
-def test_pieces_that_were_closed_stay_when_the_file_grows(content: bytes, data: st.DataObject) -> None:
+def test_pieces_that_were_closed_stay_when_the_file_grows(
+    content: bytes, data: st.DataObject
+) -> None:
     half = data.draw(st.integers(0, len(content)))
     early = pieces(content[:half], 0, at_end=True)
     closed = list(early)[: len(early) - early.is_open]
@@ -130,7 +149,9 @@ def test_a_last_line_without_newline_is_open() -> None:
 
 
 def test_a_progress_bar_of_ten_megabytes_is_one_row() -> None:
-    content = b"".join(b"\r%3d%%|#####     | %d/100000" % (step // 1000, step) for step in range(400_000))
+    content = b"".join(
+        b"\r%3d%%|#####     | %d/100000" % (step // 1000, step) for step in range(400_000)
+    )
     found = whole(content)
     rows = found.rows()
     assert len(content) > 10_000_000
@@ -159,7 +180,15 @@ def test_without_a_cut_there_are_no_pieces() -> None:
 
 def test_the_piece_of_a_byte_is_the_nearest_one_held() -> None:
     found = Pieces(array("q", [10, 20, 30]))
-    assert [found.index_at(offset) for offset in (0, 10, 19, 20, 29, 30, 99)] == [0, 0, 0, 1, 1, 1, 1]
+    assert [found.index_at(offset) for offset in (0, 10, 19, 20, 29, 30, 99)] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
     assert found[-1] == Piece(20, 30, False)
     with pytest.raises(IndexError):
         found[2]

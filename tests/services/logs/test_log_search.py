@@ -28,11 +28,15 @@ async def test_a_search_goes_on_from_the_other_end(tmp_path: Path) -> None:
     file = file_of(tmp_path / "log", content)
     assert await find_text(file, "error", 9, len(content)) == SearchHit(0, from_the_other_end=True)
     assert await find_text(file, "error", 9, len(content), backwards=True) == SearchHit(0)
-    assert await find_text(file, "error", 0, len(content), backwards=True) == SearchHit(0, from_the_other_end=True)
+    assert await find_text(file, "error", 0, len(content), backwards=True) == SearchHit(
+        0, from_the_other_end=True
+    )
     assert await find_text(file, "fault", 9, len(content)) is None
 
 
-async def test_a_long_search_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_search_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_search, "SPAN_BYTES", 1 << 18)
     content = b"nothing\n" * 100_000 + b"found\n"
     file = file_of(tmp_path / "log", content)

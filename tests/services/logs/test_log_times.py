@@ -75,7 +75,9 @@ def test_a_line_without_a_year_is_of_the_year_before_the_log_was_last_written() 
 
 def test_a_time_of_day_later_than_the_last_was_the_day_before() -> None:
     last = Stamp(600.0, has_date=False)
-    assert comparable(Stamp(86_000.0, has_date=False), last) < comparable(Stamp(300.0, has_date=False), last)
+    assert comparable(Stamp(86_000.0, has_date=False), last) < comparable(
+        Stamp(300.0, has_date=False), last
+    )
 
 
 def test_a_typed_time_of_day_is_the_last_one_in_the_log() -> None:
@@ -90,7 +92,10 @@ def test_a_typed_date_and_time_is_as_the_log_writes_it() -> None:
 
 def test_a_time_ago_counts_from_now_on_the_clock_of_the_log() -> None:
     assert read_wanted("2h ago", Stamp(MOMENT), MOMENT, UTC) == MOMENT - 7200
-    assert read_wanted("2h ago", Stamp(MOMENT + 3600, offset_seconds=3600), MOMENT, UTC) == MOMENT - 7200 + 3600
+    assert (
+        read_wanted("2h ago", Stamp(MOMENT + 3600, offset_seconds=3600), MOMENT, UTC)
+        == MOMENT - 7200 + 3600
+    )
 
 
 def test_what_is_no_time_is_refused_by_name() -> None:

@@ -1,4 +1,6 @@
-"""What is held of a log while it grows, is paged through, truncated, replaced, deleted: real files, real commands."""
+"""What is held of a log while it grows, is paged through, truncated, replaced, deleted: real files,
+real commands.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from hpcdash.services.logs import window as log_window
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.window import Event, LogWindow
 from hpcdash.transport.local import LocalTransport
-from tests.support.real_files import append, bytes_of, make_folder, put, remove, remove_folder, rename, size_of
+from tests.support.real_files import (
+    append,
+    bytes_of,
+    make_folder,
+    put,
+    remove,
+    remove_folder,
+    rename,
+    size_of,
+)
 
 pytestmark = pytest.mark.system
 
@@ -54,7 +65,9 @@ async def test_a_large_log_opens_at_its_end(log: Path) -> None:
     assert len(held(window)) <= log_window.END_BYTES
 
 
-async def test_every_line_is_met_once_on_the_way_back_to_the_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_line_is_met_once_on_the_way_back_to_the_first(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = numbered(40_000)
     put(log, content)
     window = window_of(log)

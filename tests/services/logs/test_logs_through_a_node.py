@@ -1,4 +1,6 @@
-"""A file on a node's own disk, read through the login node's ssh by a real sshd: reached, refused, ended, cut."""
+"""A file on a node's own disk, read through the login node's ssh by a real sshd: reached, refused,
+ended, cut.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def unique_seconds() -> str:
 
 @dataclass
 class Site:
-    """A node `cn01` that only the ssh of a folder of programs finds; `transport` is the login node's."""
+    """A node `cn01` that only the ssh of a folder of programs finds; `transport` is the login
+    node's.
+    """
 
     folder: Path
     node: Sshd
@@ -60,7 +64,9 @@ class Site:
     def config(self) -> Path:
         return self.folder / "config"
 
-    def configure(self, more: str = "", *, user: str = "", port: int = 0, key: Path | None = None) -> None:
+    def configure(
+        self, more: str = "", *, user: str = "", port: int = 0, key: Path | None = None
+    ) -> None:
         """What ssh on the login node knows of the node."""
         lines = (
             f"Host {NODE}",
@@ -107,7 +113,9 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["here", "over ssh"])
-async def site(request: pytest.FixtureRequest, node: Sshd, folder: Path, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(
+    request: pytest.FixtureRequest, node: Sshd, folder: Path, tmp_path: Path
+) -> AsyncIterator[Site]:
     """A login node that is this machine, and one that is reached by ssh itself."""
     user = login_user("bash")
     program = shutil.which("ssh")
@@ -124,7 +132,9 @@ async def site(request: pytest.FixtureRequest, node: Sshd, folder: Path, tmp_pat
     (programs / "ssh").chmod(0o755)
     transport: Transport = LocalTransport(path=str(programs))
     if request.param == "over ssh":
-        (tmp_path / "config").write_text(f"Host *\n  IdentityFile {node.key}\n  IdentitiesOnly yes\n")
+        (tmp_path / "config").write_text(
+            f"Host *\n  IdentityFile {node.key}\n  IdentitiesOnly yes\n"
+        )
         (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{node.port} {node.host_key_line}\n")
         transport = SshTransport(
             f"{user}@127.0.0.1:{node.port}",
@@ -152,12 +162,18 @@ async def test_a_file_of_the_node_is_read_by_offset(site: Site) -> None:
     assert file.place == f"{NODE}:{site.folder}/12[3].pbs01.OU"
 
 
-@for_each("name", ["two words", "quote'\"$(id)`", "new\nline", "caf\udce9", "a\\nb", "-n", "!x"], ids=ascii)
+@for_each(
+    "name",
+    ["two words", "quote'\"$(id)`", "new\nline", "caf\udce9", "a\\nb", "-n", "!x"],
+    ids=ascii,
+)
 async def test_a_path_passes_both_shells_as_it_is(site: Site, name: str) -> None:
     with open(f"{site.folder}/{name}", "wb") as file:  # noqa: ASYNC230
         file.write(b"here")
     os.chmod(f"{site.folder}/{name}", 0o644)
-    assert (await LogFile(site.transport, f"{site.folder}/{name}", NODE).read(0, 10)).content == b"here"
+    assert (
+        await LogFile(site.transport, f"{site.folder}/{name}", NODE).read(0, 10)
+    ).content == b"here"
 
 
 async def test_a_log_of_the_node_is_searched_and_its_lines_are_counted(site: Site) -> None:
@@ -182,7 +198,11 @@ async def test_a_log_that_grows_is_followed_through_the_node(site: Site) -> None
 
 async def test_a_file_that_is_not_there_is_missing_not_beyond_reach(site: Site) -> None:
     look = await LogFile(site.transport, f"{site.folder}/none", NODE).look()
-    assert (look.is_missing, look.is_unreached, look.problem) == (True, False, "there is no such file")
+    assert (look.is_missing, look.is_unreached, look.problem) == (
+        True,
+        False,
+        "there is no such file",
+    )
 
 
 async def test_each_look_at_a_node_is_a_login_so_looks_are_rarer(site: Site) -> None:
@@ -208,7 +228,11 @@ async def test_a_node_that_is_this_machine_is_read_without_ssh(site: Site) -> No
     (site.folder / "bin" / "ssh").write_text("#!/bin/sh\necho no ssh >&2\nexit 255\n")
     path = str(site.write("log", b"here"))
     here = socket.gethostname().partition(".")[0]
-    for name in {here, socket.gethostname(), f"{here}.example.org" if "." not in socket.gethostname() else here}:
+    for name in {
+        here,
+        socket.gethostname(),
+        f"{here}.example.org" if "." not in socket.gethostname() else here,
+    }:
         assert (await LogFile(site.transport, path, name).read(0, 10)).content == b"here"
 
 
@@ -251,11 +275,14 @@ async def test_a_command_that_ignores_hangups_is_ended_as_well(site: Site) -> No
     assert await until_gone(seconds) == []
 
 
-# The first is seen while the login node's shell has hardly begun, the other once the command runs on the node.
+# The first is seen while the login node's shell has hardly begun, the other once the command runs
+# on the node.
 @pytest.mark.parametrize("begun", ["sleep {}", "905 sleep {}"], ids=["at once", "on the node"])
 async def test_one_who_goes_away_leaves_nothing_on_the_node(site: Site, begun: str) -> None:
     seconds = unique_seconds()
-    task = asyncio.ensure_future(ThroughNode(site.transport, NODE).run(("sleep", seconds), limit_seconds=900))
+    task = asyncio.ensure_future(
+        ThroughNode(site.transport, NODE).run(("sleep", seconds), limit_seconds=900)
+    )
     await until_there(begun.format(seconds))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -270,7 +297,10 @@ async def test_where_the_shell_of_the_login_node_alone_is_killed_all_ends(site: 
         await ThroughNode(recorder, NODE).run(("sleep", seconds), limit_seconds=900)
     path = f"{site.folder / 'bin'}:{os.environ['PATH']}"
     shell = subprocess.Popen(  # noqa: ASYNC220
-        recorder.argvs[0], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path}
+        recorder.argvs[0],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PATH": path},
     )
     await until_there(f"905 sleep {seconds}")
     shell.kill()
@@ -288,7 +318,9 @@ async def test_too_much_output_is_cut_and_its_command_ended(site: Site) -> None:
 
 async def test_a_stream_ends_with_its_context(site: Site) -> None:
     seconds = unique_seconds()
-    async with ThroughNode(site.transport, NODE).stream(("sh", "-c", f"echo begun; sleep {seconds}")) as stream:
+    async with ThroughNode(site.transport, NODE).stream(
+        ("sh", "-c", f"echo begun; sleep {seconds}")
+    ) as stream:
         async for chunk in stream:
             assert chunk == b"begun\n"
             break
@@ -309,9 +341,16 @@ async def refusal(site: Site) -> str:
     file = LogFile(site.transport, str(site.write("log", b"secret")), NODE)
     chunk = await file.read(0, 100)
     assert chunk.content == b""
-    assert (chunk.look.is_there, chunk.look.is_missing, chunk.look.is_unreached) == (False, False, True)
+    assert (chunk.look.is_there, chunk.look.is_missing, chunk.look.is_unreached) == (
+        False,
+        False,
+        True,
+    )
     assert file.pause_seconds == log_file.UNREACHED_PAUSE_SECONDS
-    head = f"it is on {NODE} ({site.folder}/log) until the job ends, and ssh {NODE} from the login node does not work ("
+    head = (
+        f"it is on {NODE} ({site.folder}/log) until the job ends, and ssh {NODE} from the "
+        f"login node does not work ("
+    )
     assert chunk.look.problem.startswith(head)
     return chunk.look.problem.removeprefix(head)
 
@@ -350,7 +389,9 @@ async def test_a_login_node_without_ssh_says_so(site: Site) -> None:
 
 
 async def test_an_account_that_may_not_log_in_says_so(site: Site) -> None:
-    (site.folder / "bin" / "ssh").write_text("#!/bin/sh\necho 'This account is currently not available.'\nexit 1\n")
+    (site.folder / "bin" / "ssh").write_text(
+        "#!/bin/sh\necho 'This account is currently not available.'\nexit 1\n"
+    )
     assert "This account is currently not available." in await refusal(site)
 
 
@@ -362,7 +403,20 @@ async def test_a_search_in_what_is_not_reached_finds_nothing(site: Site) -> None
 
 
 @for_each(
-    "name", ["-oProxyCommand=touch x", "-l", "cn01;id", "a b", "root@cn01", "cn01:22", "$(id)", "", ".", "c" * 300, "ü"]
+    "name",
+    [
+        "-oProxyCommand=touch x",
+        "-l",
+        "cn01;id",
+        "a b",
+        "root@cn01",
+        "cn01:22",
+        "$(id)",
+        "",
+        ".",
+        "c" * 300,
+        "ü",
+    ],
 )
 async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:
     transport = ScriptedTransport()

@@ -30,13 +30,19 @@ def batch_of(
         epochs=unknown,
         tokens=unknown if tokens is None else np.asarray(tokens, dtype=float),
         times=unknown if times is None else np.asarray(times, dtype=float),
-        metrics={name: Points(np.arange(count), np.asarray(of_steps if values is None else values, dtype=float))},
+        metrics={
+            name: Points(
+                np.arange(count), np.asarray(of_steps if values is None else values, dtype=float)
+            )
+        },
         last_step=last_step,
     )
 
 
 def clean_loss(seed: int, count: int, noise: str = "student") -> tuple[Floats, Floats]:
-    """Steps and a healthy loss: a power law, a noisy warm-up, heavy tails, a learning rate that restarts."""
+    """Steps and a healthy loss: a power law, a noisy warm-up, heavy tails, a learning rate that
+    restarts.
+    """
     random = np.random.default_rng(seed)
     steps = np.arange(count, dtype=float)
     loss = 1.8 + 9 * (1 + steps / 60) ** -0.45

@@ -16,7 +16,17 @@ FOLDER = Path(__file__).parents[3] / "fixtures" / "metrics"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.log"))
 CONTENTS = {name: (FOLDER / f"{name}.log").read_bytes() for name in NAMES}
 # Formats in one log, quiet lines between them; no more metrics than a reader takes of one log.
-_MIXED = ("hf-trainer", "nanogpt", "keras", "olmo", "lightning", "composer", "plain", "keras", "jsonl")
+_MIXED = (
+    "hf-trainer",
+    "nanogpt",
+    "keras",
+    "olmo",
+    "lightning",
+    "composer",
+    "plain",
+    "keras",
+    "jsonl",
+)
 MIXED = b"".join(CONTENTS[name][:8000] + b"\n" + CONTENTS["quiet"][:1200] for name in _MIXED)
 
 
@@ -32,7 +42,9 @@ def samples(batches: Sequence[MetricBatch]) -> list[str]:
         values: list[dict[str, float]] = [{} for _ in batch.offsets]
         for name, points in batch.metrics.items():
             assert bool((np.diff(points.samples) > 0).all())
-            for position, value in zip(points.samples.tolist(), points.values.tolist(), strict=True):
+            for position, value in zip(
+                points.samples.tolist(), points.values.tolist(), strict=True
+            ):
                 values[position][name] = value
         columns = zip(
             batch.offsets.tolist(),
@@ -50,7 +62,12 @@ def samples(batches: Sequence[MetricBatch]) -> list[str]:
 def expected_samples(name: str) -> list[str]:
     """As `samples`, without the offsets."""
     return [
-        repr((*(s.get(place, nan) for place in ("step", "epoch", "tokens", "time")), sorted(s["values"].items())))
+        repr(
+            (
+                *(s.get(place, nan) for place in ("step", "epoch", "tokens", "time")),
+                sorted(s["values"].items()),
+            )
+        )
         for s in expected(name)["samples"]
     ]
 

@@ -1,4 +1,6 @@
-"""The attempts of several logs in the order in which they were made, also where one log holds several of them."""
+"""The attempts of several logs in the order in which they were made, also where one log holds
+several of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def steps_of(*spans: tuple[int, int]) -> np.ndarray:
 
 
 def log_of(
-    *spans: tuple[int, int], value: float = 0.0, clock: Callable[[float], float] | None = None, **limits: int
+    *spans: tuple[int, int],
+    value: float = 0.0,
+    clock: Callable[[float], float] | None = None,
+    **limits: int,
 ) -> MetricLog:
     """A log of these steps; `value` is what it says at each of them."""
     log = MetricLog(**limits)
@@ -96,7 +101,9 @@ def test_where_old_points_are_folded_the_gap_is_still_seen(*, is_backward: bool)
     begins = range(0, whole.size, 500)
     for begin in reversed(begins) if is_backward else begins:
         part = whole[begin : begin + 500]
-        (requeued.prepend if is_backward else requeued.append)(batch_of(part, np.ones(part.size), begin=begin))
+        (requeued.prepend if is_backward else requeued.append)(
+            batch_of(part, np.ones(part.size), begin=begin)
+        )
     other = log_of((10_000, 27_599), value=2)
     for logs in ([requeued, other], [other, requeued]):
         run = joined(logs)

@@ -1,4 +1,6 @@
-"""What is drawn of a chart, without a screen: axes, spans, curves, signs; and how the first metric is chosen."""
+"""What is drawn of a chart, without a screen: axes, spans, curves, signs; and how the first metric
+is chosen.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from hpcdash.ui.metrics.export import write_chart
 from tests.support.records import for_each
 
 
-def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0) -> JoinedRun:
+def run_of(
+    values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0
+) -> JoinedRun:
     """A step a value, and a time each."""
     steps = begin + np.arange(values.size, dtype=float)
     unknown = np.full(values.size, np.nan)
@@ -53,8 +57,12 @@ def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: f
     return joined([log])
 
 
-def request(*runs: JoinedRun, state: ChartState | None = None, size: tuple[int, int] = (90, 20)) -> ChartRequest:
-    shown = tuple(ChartRun(letter, f"job {letter}", run) for letter, run in zip("ABCD", runs, strict=False))
+def request(
+    *runs: JoinedRun, state: ChartState | None = None, size: tuple[int, int] = (90, 20)
+) -> ChartRequest:
+    shown = tuple(
+        ChartRun(letter, f"job {letter}", run) for letter, run in zip("ABCD", runs, strict=False)
+    )
     return ChartRequest(shown, state or ChartState(), *size, SeriesKept())
 
 
@@ -73,18 +81,32 @@ def text_of(picture: Picture) -> str:
         (5.0, 5.0, 4, []),
     ],
 )
-def test_ticks_are_round_and_told_apart(begin: float, end: float, most: int, words: list[str]) -> None:
+def test_ticks_are_round_and_told_apart(
+    begin: float, end: float, most: int, words: list[str]
+) -> None:
     assert [word for _, word in linear_ticks(begin, end, most)] == words
 
 
 def test_ticks_of_a_log_scale_are_powers_of_ten_where_there_are_several() -> None:
     assert [word for _, word in log_ticks(-2.0, 2.0, 5)] == ["0.01", "0.1", "1", "10", "100"]
-    assert [word for _, word in log_ticks(math.log10(2), math.log10(4), 4)] == ["2.0", "2.5", "3.0", "3.5", "4.0"]
+    assert [word for _, word in log_ticks(math.log10(2), math.log10(4), 4)] == [
+        "2.0",
+        "2.5",
+        "3.0",
+        "3.5",
+        "4.0",
+    ]
 
 
 def test_ticks_of_time_are_round_on_the_clock_and_since_the_beginning() -> None:
     assert [word for _, word in clock_ticks(1_700_000_000, 1_700_007_200, 4, None)]
-    assert [word for _, word in duration_ticks(0, 7200, 4)] == ["0 min", "30 min", "60 min", "90 min", "120 min"]
+    assert [word for _, word in duration_ticks(0, 7200, 4)] == [
+        "0 min",
+        "30 min",
+        "60 min",
+        "90 min",
+        "120 min",
+    ]
 
 
 def test_a_span_never_leaves_what_there_is() -> None:
@@ -135,7 +157,9 @@ def test_a_picture_fills_its_cells_exactly() -> None:
     values = 2.0 + np.exp(-np.arange(500) / 50)
     for size in ((60, 10), (90, 20), (200, 50)):
         for names in (("loss",), ()):
-            picture = draw(request(run_of(values), run_of(values + 1), state=ChartState(names), size=size))
+            picture = draw(
+                request(run_of(values), run_of(values + 1), state=ChartState(names), size=size)
+            )
             assert len(picture.lines) == size[1]
             assert {sum(len(words) for words, _ in line) for line in picture.lines} == {size[0]}
 
@@ -174,7 +198,9 @@ def test_runs_are_told_apart_without_colours() -> None:
 
 
 def test_the_metric_is_the_first_runs_and_who_has_it_not_is_said() -> None:
-    picture = draw(request(run_of(np.full(300, 2.0), name="lm loss"), run_of(np.full(300, 3.0), name="loss")))
+    picture = draw(
+        request(run_of(np.full(300, 2.0), name="lm loss"), run_of(np.full(300, 3.0), name="loss"))
+    )
     assert [panel.name for panel in picture.panels] == ["lm loss"]
     assert "B: no lm loss" in picture.notes
 
@@ -204,7 +230,9 @@ def test_without_braille_letters_plain_ones_are_drawn() -> None:
 
 
 @for_each(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
-def test_what_fits_lags_by_a_small_part_of_what_is_seen(points: float, weight: float | None) -> None:
+def test_what_fits_lags_by_a_small_part_of_what_is_seen(
+    points: float, weight: float | None
+) -> None:
     smoothing = smoothing_of("auto", points)
     assert (smoothing.weight if smoothing is not None else None) == weight
 
@@ -222,7 +250,9 @@ def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
 
 def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
     run = run_of(np.linspace(3, 2, 100))
-    silent = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesKept())
+    silent = RunReader().read(
+        run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesKept()
+    )
     ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesKept())
     assert [mark.words for mark in silent.found if "no sample for" in mark.words]
     assert not [mark.words for mark in ended.found if "no sample for" in mark.words]
@@ -268,16 +298,21 @@ def test_steps_are_written_on_the_axis_as_in_the_words() -> None:
 @pytest.mark.parametrize(("width", "name"), [(90, "step if epoch 1 is the first"), (50, "step?")])
 def test_the_axis_names_what_the_log_leaves_open_about_its_steps(width: int, name: str) -> None:
     log = MetricLog()
-    lines = "".join(f"[7/25][{step}/3183] Loss_D: {9 - step / 400} Loss_G: 1.5\n" for step in range(0, 3000, 50))
+    lines = "".join(
+        f"[7/25][{step}/3183] Loss_D: {9 - step / 400} Loss_G: 1.5\n" for step in range(0, 3000, 50)
+    )
     log.append(MetricReader().feed(lines.encode(), is_end=True))
     assert text_of(draw(request(joined([log]), size=(width, 20)))).rstrip().endswith(f" {name}")
-    assert "first" not in text_of(draw(request(joined([log]), state=ChartState(axis="epoch"), size=(width, 20))))
+    assert "first" not in text_of(
+        draw(request(joined([log]), state=ChartState(axis="epoch"), size=(width, 20)))
+    )
 
 
 def megatron(*attempts: range) -> JoinedRun:
     """1024 samples a step."""
     lines = [
-        f" iteration {step:8}/ 4000 | consumed samples: {1024 * step:12} | lm loss: {9 - step / 500:.4E} |\n"
+        f" iteration {step:8}/ 4000 | consumed samples: {1024 * step:12} | lm loss: "
+        f"{9 - step / 500:.4E} |\n"
         for steps in attempts
         for step in steps
     ]
@@ -289,7 +324,9 @@ def megatron(*attempts: range) -> JoinedRun:
 def test_the_axis_of_samples_is_that_of_consumed_ones_and_points_are_counted_apart() -> None:
     run = megatron(range(1, 2588))
     assert request(run).axes == ("step", "samples", "point")
-    assert "lowest 3.826 at 2 649 088 samples" in text_of(draw(request(run, state=ChartState(axis="samples"))))
+    assert "lowest 3.826 at 2 649 088 samples" in text_of(
+        draw(request(run, state=ChartState(axis="samples")))
+    )
     assert "at point 2 586" in text_of(draw(request(run, state=ChartState(axis="point"))))
     assert request(run_of(np.ones(9))).axes == ("step", "time", "point")
 
@@ -306,7 +343,9 @@ def test_steps_are_known_along_every_axis_over_restarts_too() -> None:
 
 def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_one() -> None:
     assert SMOOTHINGS[:3] == ("auto", "none", "ema 0.9")
-    said = {count: text_of(draw(request(run_of(np.linspace(4, 2, count))))) for count in (50, 400, 4000)}
+    said = {
+        count: text_of(draw(request(run_of(np.linspace(4, 2, count))))) for count in (50, 400, 4000)
+    }
     assert ["smoothed (auto)" in text for text in said.values()] == [False, True, True]
     assert not any("ema" in text or "not smoothed" in text for text in said.values())
     chosen = request(run_of(np.linspace(4, 2, 400)), state=ChartState(smoothing="ema 0.97"))
@@ -323,7 +362,9 @@ def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None
     shown = ChartRun("A", "job", run, reading.marks, "step")
     picture = draw(ChartRequest((shown,), ChartState(smoothing="none"), 90, 20, kept))
     lines = text_of(picture).splitlines()
-    (columns,) = [[at for at, sign in enumerate(line) if sign == "▲"] for line in lines if "▲" in line]
+    (columns,) = [
+        [at for at, sign in enumerate(line) if sign == "▲"] for line in lines if "▲" in line
+    ]
     (panel,) = picture.panels
     assert columns == [panel.column_of(float(peak))]
     # And there the curve is at its highest: no row above has any of its dots.
@@ -333,8 +374,13 @@ def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None
 
 def svg_shapes(text: str, kind: str) -> list[list[tuple[float, float]]]:
     """The points of each line of a class."""
-    lines = [one for one in ET.fromstring(text).iter() if one.get("class") == kind and one.get("points")]
-    return [[tuple(map(float, point.split(","))) for point in (one.get("points") or "").split()] for one in lines]
+    lines = [
+        one for one in ET.fromstring(text).iter() if one.get("class") == kind and one.get("points")
+    ]
+    return [
+        [tuple(map(float, point.split(","))) for point in (one.get("points") or "").split()]
+        for one in lines
+    ]
 
 
 def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
@@ -355,7 +401,9 @@ def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
     assert words[0].startswith('job 1 <b>&"')
 
 
-@for_each("values", [np.full(9, np.nan), np.array([3.0]), np.zeros(40), np.array([1e308, -1e308] * 200)])
+@for_each(
+    "values", [np.full(9, np.nan), np.array([3.0]), np.zeros(40), np.array([1e308, -1e308] * 200)]
+)
 @for_each("log_y", [False, True])
 def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) -> None:
     text = svg_of(request(run_of(values), run_of(values), state=ChartState(log_y=log_y)), "two")
@@ -374,7 +422,8 @@ def test_few_points_are_too_few_to_tell() -> None:
 def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     def log_of(last: int) -> JoinedRun:
         text = "".join(
-            f"iteration {step}/4000 | loss {4 - step / 4000} | iteration time (s): 1.02\n" for step in range(last)
+            f"iteration {step}/4000 | loss {4 - step / 4000} | iteration time (s): 1.02\n"
+            for step in range(last)
         )
         log = MetricLog()
         log.append(MetricReader().feed(text.encode(), is_end=True))
@@ -385,7 +434,10 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     for second in range(12):
         facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
         said.append(reader.read(log_of(600 + 10 * second), ["loss"], "step", facts, kept).meaning)
-    assert said[0] == ("ends in 57 min, limit in 29 min: needs 1 more job of this length", "1.02 s/step, steady")
+    assert said[0] == (
+        "ends in 57 min, limit in 29 min: needs 1 more job of this length",
+        "1.02 s/step, steady",
+    )
     assert said[-1] == ("ends in 5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
 
 
@@ -397,7 +449,9 @@ def of_log(content: bytes) -> JoinedRun:
 
 @for_each("unit", ["", "000", "000000", "000000000", ".25"])
 def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
-    content = "".join(f'{{"step":{step},"ts":17321904{step:02}{unit},"loss":2}}\n' for step in range(1, 9))
+    content = "".join(
+        f'{{"step":{step},"ts":17321904{step:02}{unit},"loss":2}}\n' for step in range(1, 9)
+    )
     run = of_log(content.encode())
     assert run.axes() == ("step", "time", "point")
     assert run.series("loss", "time").x == pytest.approx(1732190400 + np.arange(1, 9), abs=0.3)
@@ -427,16 +481,24 @@ def test_times_of_other_centuries_and_what_is_no_finite_place_are_no_axis(log: s
 
 def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
     hostile = "=HYPERLINK(1) loss"
-    run = of_log(b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2)))
+    run = of_log(
+        b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2))
+    )
     assert run.names == (hostile, "@acc")
-    assert as_csv(run, run.names).splitlines() == [b'"step","\'=HYPERLINK(1) loss","\'@acc"', b"1,-2,1", b"2,-2,1"]
+    assert as_csv(run, run.names).splitlines() == [
+        b'"step","\'=HYPERLINK(1) loss","\'@acc"',
+        b"1,-2,1",
+        b"2,-2,1",
+    ]
     assert wide_table(run, run.names).column_names == ["step", hostile, "@acc"]
     exact = as_csv(run, run.names, is_exact=True).splitlines()
     assert exact == [b'"step","=HYPERLINK(1) loss","@acc"', b"1,-2,1", b"2,-2,1"]
     (tmp_path / "aliases").write_text("precious")
     for name in ("chart.csv", "chart.svg"):
         (tmp_path / name).symlink_to("aliases")
-    csv_file, _ = write_chart(tmp_path, "chart", request(run, state=ChartState((hostile,))), "a run")
+    csv_file, _ = write_chart(
+        tmp_path, "chart", request(run, state=ChartState((hostile,))), "a run"
+    )
     lines = csv_file.read_text().splitlines()
     assert lines[1].startswith('"job A","\'=HYPERLINK(1) loss",1,-2,')
     assert len(lines) == 3

@@ -1,4 +1,6 @@
-"""A screen of a series: every spike stays visible, and its curve is the one that all points would give."""
+"""A screen of a series: every spike stays visible, and its curve is the one that all points would
+give.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from hpcdash.services.metrics.joined import Series, joined
 from hpcdash.services.metrics.series import MetricLog
 from tests.services.metrics.metric_batches import batch_of
 
-any_value = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([float("nan"), float("inf"), float("-inf")]))
+any_value = st.one_of(
+    st.floats(-1e6, 1e6), st.sampled_from([float("nan"), float("inf"), float("-inf")])
+)
 
 
 def series_of(values: list[float] | Floats, steps: Floats | None = None, **limits: int) -> Series:
@@ -48,8 +52,13 @@ def test_lowest_highest_nan_and_inf_are_on_the_screen(
     assert view.hidden.any() == (log_y and bool((finite <= 0).any()))
 
 
-@given(values=st.lists(any_value, min_size=1, max_size=100), ends=st.tuples(st.integers(0, 99), st.integers(0, 99)))
-def test_a_stretch_shows_its_own_points_and_no_others(values: list[float], ends: tuple[int, int]) -> None:
+@given(
+    values=st.lists(any_value, min_size=1, max_size=100),
+    ends=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+)
+def test_a_stretch_shows_its_own_points_and_no_others(
+    values: list[float], ends: tuple[int, int]
+) -> None:
     series = series_of(values)
     begin, end = min(ends), max(ends)
     view = view_of(series, begin, end, 7)
@@ -153,7 +162,9 @@ def test_an_average_is_the_same_on_a_million_points() -> None:
     series = series_of(values, exact_points=2_000_000)
     curve = smoothed(series, *whole_range(series), 200, Smoothing("ema", weight=0.99))
     assert curve[-1] == pytest.approx(average_one_by_one(values[-5000:], 0.99)[-1], rel=1e-9)
-    assert curve[99] == pytest.approx(average_one_by_one(values[495_000:500_000], 0.99)[-1], rel=1e-9)
+    assert curve[99] == pytest.approx(
+        average_one_by_one(values[495_000:500_000], 0.99)[-1], rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("kind", ["mean", "median"])
@@ -180,7 +191,10 @@ def test_a_series_of_nothing_but_nan_has_no_curve() -> None:
 
 
 def test_an_empty_series_has_an_empty_screen() -> None:
-    empty = replace(series_of([1.0]), **{f: np.empty(0) for f in ("x_first", "x", "low", "high", "newest", "mean")})
+    empty = replace(
+        series_of([1.0]),
+        **{f: np.empty(0) for f in ("x_first", "x", "low", "high", "newest", "mean")},
+    )
     empty = replace(empty, points=np.empty(0), odd=np.empty(0, dtype=np.int64))
     assert view_of(empty, *whole_range(empty), 5).points.sum() == 0
     assert np.isnan(smoothed(empty, 0, 1, 5, Smoothing("ema"))).all()

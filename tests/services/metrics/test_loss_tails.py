@@ -1,4 +1,6 @@
-"""The losses of several jobs from the ends of their logs, which are real files read by a real shell."""
+"""The losses of several jobs from the ends of their logs, which are real files read by a real
+shell.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ def transport() -> ScriptedTransport:
 
 def store_of(transport: ScriptedTransport, folder: Path, ceiling: int = 600) -> ClusterStore:
     backend = embedded_backend(queue_program(folder))
-    return ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(ceiling))
+    return ClusterStore(
+        "here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(ceiling)
+    )
 
 
 @pytest.fixture
 def tails(transport: ScriptedTransport, tmp_path: Path) -> LossTails:
-    return LossTails(store_of(transport, tmp_path), lambda names: "loss" if "loss" in names else None)
+    return LossTails(
+        store_of(transport, tmp_path), lambda names: "loss" if "loss" in names else None
+    )
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -46,11 +52,17 @@ def put(path: Path, content: bytes) -> Path:
 
 
 def row(job_id: str, stdout: Path | str, stderr: Path | str | None = None) -> Mapping[str, Any]:
-    return {"id": job_id, "stdout_path": str(stdout), "stderr_path": None if stderr is None else str(stderr)}
+    return {
+        "id": job_id,
+        "stdout_path": str(stdout),
+        "stderr_path": None if stderr is None else str(stderr),
+    }
 
 
 def log(first: int, last: int) -> bytes:
-    return b"".join(b"step %d: loss %.3f lr 0.001\n" % (step, 9 - step / 1e4) for step in range(first, last))
+    return b"".join(
+        b"step %d: loss %.3f lr 0.001\n" % (step, 9 - step / 1e4) for step in range(first, last)
+    )
 
 
 async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
@@ -58,7 +70,10 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
 ) -> None:
     put(tmp_path / "long", log(0, 50_000))
     put(tmp_path / "short", log(0, 3))
-    put(tmp_path / "stderr", b"step 1, loss: nan, lr: 1\nstep 2, loss: inf, lr: 1\nstep 3, loss: 1.5")
+    put(
+        tmp_path / "stderr",
+        b"step 1, loss: nan, lr: 1\nstep 2, loss: inf, lr: 1\nstep 3, loss: 1.5",
+    )
     put(tmp_path / "none", b"no metric here\n")
     rows = [row("1", tmp_path / "long"), row("2", tmp_path / "short"), row("4", tmp_path / "none")]
     assert await tails.refresh([*rows, row("3", tmp_path / "empty", tmp_path / "stderr")])
@@ -82,7 +97,10 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
 async def test_a_log_that_stands_still_is_not_read_again_and_one_that_grew_is(
     tails: LossTails, transport: ScriptedTransport, tmp_path: Path
 ) -> None:
-    rows = [row("1", put(tmp_path / "one", log(0, 400))), row("2", put(tmp_path / "other", log(0, 400)))]
+    rows = [
+        row("1", put(tmp_path / "one", log(0, 400))),
+        row("2", put(tmp_path / "other", log(0, 400))),
+    ]
     assert await tails.refresh(rows)
     assert not await tails.refresh(rows)
     assert len(transport.answered[-1].stdout) < 200
@@ -143,7 +161,12 @@ async def test_where_jobs_write_is_asked_for_a_few_jobs_at_a_time_and_once(
     rows = [{**row(str(number), ""), "stdout_path": None} for number in range(1, 6)]
 
     def located() -> set[str]:
-        return {word for answer in transport.answered for word in answer.argv if word in {"1", "2", "3", "4", "5"}}
+        return {
+            word
+            for answer in transport.answered
+            for word in answer.argv
+            if word in {"1", "2", "3", "4", "5"}
+        }
 
     assert not await tails.refresh(rows)
     assert located() == {"1", "2", "3"}
@@ -155,6 +178,12 @@ async def test_where_jobs_write_is_asked_for_a_few_jobs_at_a_time_and_once(
     assert len(transport.answered) == asked
 
 
-async def test_a_job_that_writes_to_dev_null_has_no_log_and_is_known_for_it(tails: LossTails, tmp_path: Path) -> None:
+async def test_a_job_that_writes_to_dev_null_has_no_log_and_is_known_for_it(
+    tails: LossTails, tmp_path: Path
+) -> None:
     await tails.refresh([row("1", "/dev/null"), row("2", put(tmp_path / "log", log(0, 3)))])
-    assert (tails.tail("1"), tails.is_discarded("1"), tails.is_discarded("2")) == (None, True, False)
+    assert (tails.tail("1"), tails.is_discarded("1"), tails.is_discarded("2")) == (
+        None,
+        True,
+        False,
+    )

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from hpcdash.services.metrics.batch import MetricBatch
 from hpcdash.services.metrics.reader import MetricReader
-from tests.services.metrics.metric_cases import CONTENTS, NAMES, expected, expected_samples, samples, without_offsets
+from tests.services.metrics.metric_cases import (
+    CONTENTS,
+    NAMES,
+    expected,
+    expected_samples,
+    samples,
+    without_offsets,
+)
 from tests.support.records import for_each
 
 
@@ -21,7 +28,10 @@ def read(text: str) -> list[str]:
 def test_a_log_says_what_its_program_meant(name: str) -> None:
     batch = MetricReader().feed(CONTENTS[name], is_end=True)
     assert without_offsets(samples([batch])) == expected_samples(name)
-    assert (batch.format, batch.last_step) == (expected(name)["format"], expected(name)["last_step"])
+    assert (batch.format, batch.last_step) == (
+        expected(name)["format"],
+        expected(name)["last_step"],
+    )
 
 
 @for_each("name", NAMES)
@@ -31,12 +41,16 @@ def test_a_sample_is_where_its_first_line_begins(name: str) -> None:
         assert offset == 0 or content[offset - 1 : offset] in (b"\n", b"\r")
 
 
-@for_each("prefix", ["0: ", "[rank0]: ", "2026-03-04 09:30:00,123 - INFO - ", "\x1b[36mINFO\x1b[0m "])
+@for_each(
+    "prefix", ["0: ", "[rank0]: ", "2026-03-04 09:30:00,123 - INFO - ", "\x1b[36mINFO\x1b[0m "]
+)
 @for_each("end", ["\n", "\r\n"])
 def test_what_stands_before_a_line_changes_nothing(prefix: str, end: str) -> None:
     plain = MetricReader().feed(CONTENTS["nanogpt"], is_end=True)
     lines = CONTENTS["nanogpt"].decode().splitlines()
-    batch = MetricReader().feed("".join(prefix + line + end for line in lines).encode(), is_end=True)
+    batch = MetricReader().feed(
+        "".join(prefix + line + end for line in lines).encode(), is_end=True
+    )
     assert batch.steps.tolist() == plain.steps.tolist()
     assert {name: p.values.tolist() for name, p in batch.metrics.items()} == {
         name: p.values.tolist() for name, p in plain.metrics.items()
@@ -110,7 +124,9 @@ def test_the_bar_of_a_validation_is_none_of_the_training(before: str, is_read: b
 
 def test_of_a_bars_repaints_of_one_step_the_last_counts() -> None:
     bar = "\rEpoch 3:  45%|████▌     | 450/1000 [00:10<00:12, 43.2it/s, loss={}, v_num=7]"
-    assert read(bar.format(0.5) + bar.format(0.4) + bar.format(0.3)) == ["(3450.0, 3.0, nan, nan, [('loss', 0.3)])"]
+    assert read(bar.format(0.5) + bar.format(0.4) + bar.format(0.3)) == [
+        "(3450.0, 3.0, nan, nan, [('loss', 0.3)])"
+    ]
 
 
 def test_a_dict_without_a_bar_beside_it_has_no_step() -> None:
@@ -121,11 +137,18 @@ def test_a_dict_without_a_bar_beside_it_has_no_step() -> None:
 
 
 def test_a_time_with_a_zone_is_that_moment() -> None:
-    assert read("2026-03-04T10:30:00+01:00 step 5 loss 2.5\n") == read("2026-03-04T09:30:00Z step 5 loss 2.5\n")
+    assert read("2026-03-04T10:30:00+01:00 step 5 loss 2.5\n") == read(
+        "2026-03-04T09:30:00Z step 5 loss 2.5\n"
+    )
 
 
 @given(
-    st.lists(st.one_of(st.binary(max_size=80), st.sampled_from([b"step", b"loss", b" 5", b"=", b"{'", b"%|", b"\n"])))
+    st.lists(
+        st.one_of(
+            st.binary(max_size=80),
+            st.sampled_from([b"step", b"loss", b" 5", b"=", b"{'", b"%|", b"\n"]),
+        )
+    )
 )
 def test_no_bytes_break_the_reader(parts: list[bytes]) -> None:
     samples([MetricReader().feed(b"".join(parts), is_end=True)])
@@ -149,18 +172,27 @@ def test_no_bytes_break_the_reader(parts: list[bytes]) -> None:
 def test_a_value_that_is_no_number_is_read_as_a_number_would_be(line: str, word: str) -> None:
     def read(word: str) -> MetricBatch:
         is_bar = "{:.0f}" in line
-        said = [line.format(at, float(at), word) if is_bar else line.format(at, word, word) for at in range(1, 7)]
+        said = [
+            line.format(at, float(at), word) if is_bar else line.format(at, word, word)
+            for at in range(1, 7)
+        ]
         return MetricReader().feed("".join(f"{one}\n" for one in said).encode(), is_end=True)
 
     number, odd = read("2.5"), read(word)
     assert list(odd.metrics) == list(number.metrics)
     assert odd.steps.tolist() == number.steps.tolist() == [1, 2, 3, 4, 5, 6]
     changed = {name for name, points in odd.metrics.items() if not np.isfinite(points.values).any()}
-    assert changed == {name for name, points in number.metrics.items() if (points.values == 2.5).all()} != set()
+    assert (
+        changed
+        == {name for name, points in number.metrics.items() if (points.values == 2.5).all()}
+        != set()
+    )
 
 
 def test_a_word_for_no_number_may_be_part_of_a_name_and_lightnings_bars_pad_it() -> None:
-    said = MetricReader().feed(b"iteration 7 | lm loss: nan | number of nan iterations: 3 |\n", is_end=True)
+    said = MetricReader().feed(
+        b"iteration 7 | lm loss: nan | number of nan iterations: 3 |\n", is_end=True
+    )
     assert said.metrics["number of nan iterations"].values.tolist() == [3.0]
     bar = b"Epoch 0:  7%|#  | 7/100 [00:01<00:10, 5.0it/s, loss=nan.0, v_num=0]\n"
     assert np.isnan(MetricReader().feed(bar, is_end=True).metrics["loss"].values).all()
@@ -189,7 +221,9 @@ def test_a_word_for_no_number_may_be_part_of_a_name_and_lightnings_bars_pad_it()
 )
 @given(
     lengths=st.lists(
-        st.one_of(st.integers(1, 30), st.sampled_from([308, 309, 400, 4300, 4301])), min_size=4, max_size=4
+        st.one_of(st.integers(1, 30), st.sampled_from([308, 309, 400, 4300, 4301])),
+        min_size=4,
+        max_size=4,
     )
 )
 def test_numbers_of_any_length_break_no_line(line: str, lengths: tuple[int, ...]) -> None:
@@ -224,7 +258,9 @@ def test_a_long_line_costs_no_more_than_its_length(words: str) -> None:
     check_cost(f"step 0 {words} ://\n".encode())
 
 
-@pytest.mark.parametrize("before", ["1: " * 52 + "x", "[a] " * 39 + "x", "(a) " * 39 + "x", "test " * 31 + "x"])
+@pytest.mark.parametrize(
+    "before", ["1: " * 52 + "x", "[a] " * 39 + "x", "(a) " * 39 + "x", "test " * 31 + "x"]
+)
 def test_what_stands_before_a_bar_costs_no_more_than_its_length(before: str) -> None:
     check_cost(f"{before} 45%|####| 45/100 [00:10<00:12, 4.3it/s, loss=0.2]\n".encode())
 

@@ -55,7 +55,9 @@ DAY = 24 * HOUR
         ("throughput per GPU (TFLOP/s/GPU)", "teraflops", 1.0, True),
     ],
 )
-def test_the_names_of_real_logs_say_what_they_measure(name: str, measure: str, factor: float, per_device: bool) -> None:
+def test_the_names_of_real_logs_say_what_they_measure(
+    name: str, measure: str, factor: float, per_device: bool
+) -> None:
     quantity = quantity_of(name)
     assert quantity is not None
     assert (quantity.measure, quantity.factor, quantity.per_device) == (measure, factor, per_device)
@@ -63,7 +65,16 @@ def test_the_names_of_real_logs_say_what_they_measure(name: str, measure: str, f
 
 @for_each(
     "name",
-    ["loss", "lr", "eval_samples_per_second", "num_tokens", "epoch_time", "time", "time/batch", "time/sample"],
+    [
+        "loss",
+        "lr",
+        "eval_samples_per_second",
+        "num_tokens",
+        "epoch_time",
+        "time",
+        "time/batch",
+        "time/sample",
+    ],
 )
 def test_other_names_are_no_pace(name: str) -> None:
     assert quantity_of(name) is None
@@ -124,7 +135,9 @@ def test_what_a_log_says_itself_is_read_with_its_unit_and_its_drift() -> None:
     assert pace.newest == pytest.approx(0.4)
     assert pace.drift_percent == pytest.approx(25)
     assert pace.words == "0.4 s/step, 25 % faster than the run's median"
-    flops = pace_of_metric("throughput per GPU (TFLOP/s/GPU)", np.array([150.0, nan, 160, 155]), np.full(4, nan))
+    flops = pace_of_metric(
+        "throughput per GPU (TFLOP/s/GPU)", np.array([150.0, nan, 160, 155]), np.full(4, nan)
+    )
     assert flops is not None
     assert flops.words == "155 TFLOP/s per device, steady"
     assert pace_of_metric("loss", values, values) is None
@@ -162,7 +175,10 @@ def test_a_run_gives_one_pace_a_measure_its_own_words_first() -> None:
 def test_of_two_that_say_the_same_the_one_said_most_often_counts_and_a_devices_last() -> None:
     batch = batch_of(np.arange(100.0))
     said = {"samples/sec": (10, 5.0), "samples per second": (100, 6.0), "samples/gpu/s": (100, 1.0)}
-    points = {name: Points(np.arange(count), np.full(count, value)) for name, (count, value) in said.items()}
+    points = {
+        name: Points(np.arange(count), np.full(count, value))
+        for name, (count, value) in said.items()
+    }
     log = MetricLog()
     log.append(replace(batch, metrics={**batch.metrics, **points}))
     assert [pace.source for pace in paces_of_run(joined([log]), "loss")] == ["samples per second"]
@@ -170,7 +186,10 @@ def test_of_two_that_say_the_same_the_one_said_most_often_counts_and_a_devices_l
 
 def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     batch = batch_of(np.arange(3.0))
-    own = {"time": Points(np.arange(3), np.full(3, 130.0)), "mfu": Points(np.arange(3), np.full(3, 30.0))}
+    own = {
+        "time": Points(np.arange(3), np.full(3, 130.0)),
+        "mfu": Points(np.arange(3), np.full(3, 30.0)),
+    }
     log = MetricLog()
     log.append(replace(batch, metrics={**batch.metrics, **own}))
     assert seconds_per_step(paces_of_run(joined([log]), "loss")) == pytest.approx(0.13)
@@ -195,7 +214,14 @@ def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, word
 
 
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
-    eta = eta_of(0, 111_600, 1.0, limit_seconds_left=18 * HOUR, task_limit_seconds=12 * HOUR, repeated_seconds=600)
+    eta = eta_of(
+        0,
+        111_600,
+        1.0,
+        limit_seconds_left=18 * HOUR,
+        task_limit_seconds=12 * HOUR,
+        repeated_seconds=600,
+    )
     assert eta is not None
     assert eta.tasks_needed == 2
     assert eta.words == "ends in 1 d 7 h, limit in 18 h: needs 2 more array tasks"
@@ -229,11 +255,15 @@ def test_what_is_not_known_is_not_made_up() -> None:
 
 
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
-    eta = eta_of(0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, repeated_seconds=900)
+    eta = eta_of(
+        0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, repeated_seconds=900
+    )
     assert eta is not None
     assert eta.tasks_needed == -1
     assert isnan(eta.seconds)
-    assert eta.words.endswith("no further task gets there: repeated steps take 15 min of its 10 min")
+    assert eta.words.endswith(
+        "no further task gets there: repeated steps take 15 min of its 10 min"
+    )
 
 
 def test_a_run_at_its_final_step_says_so() -> None:
@@ -244,16 +274,28 @@ def test_a_run_at_its_final_step_says_so() -> None:
 
 def test_restarts_are_told_with_what_they_cost() -> None:
     lost = LostTime(restarts=3, repeated_steps=1200, repeated_seconds=2400, gap_seconds=720)
-    assert format_lost_time(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
+    assert (
+        format_lost_time(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
+    )
     assert (repeated_seconds(lost), gap_seconds(lost)) == (800, 240)
     assert format_lost_time(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
     assert format_lost_time(LostTime(1, 0, 0, nan)) == "1 restart"
     assert format_lost_time(LostTime(0, 0, 0, 0)) == ""
-    assert (repeated_seconds(LostTime(1, 5, nan, nan)), gap_seconds(LostTime(1, 5, nan, nan))) == (0, 0)
+    assert (repeated_seconds(LostTime(1, 5, nan, nan)), gap_seconds(LostTime(1, 5, nan, nan))) == (
+        0,
+        0,
+    )
 
 
 def test_figures_are_told_shortly() -> None:
-    figures = {2.51349: "2.513", 51_432.1: "51.43k", 1.2e30: "1.2e+30", 3e-5: "3e-05", nan: "nan", -inf: "-inf"}
+    figures = {
+        2.51349: "2.513",
+        51_432.1: "51.43k",
+        1.2e30: "1.2e+30",
+        3e-5: "3e-05",
+        nan: "nan",
+        -inf: "-inf",
+    }
     assert [format_number(value) for value in figures] == list(figures.values())
     assert (format_step(12_400), format_step(0.5)) == ("12 400", "0.5")
 
@@ -279,7 +321,9 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
     assert seconds_per_step(paces_of_run(run_of(0.0), "loss")) == pytest.approx(1.02)
     # A job that old did not need so long for a step; that it is older says nothing of the pace.
     short, long = pace_of_age(run_of(0.0), 600.0), pace_of_age(run_of(0.0), 7200.0)
-    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, short)) == pytest.approx(0.6, rel=0.01)
+    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, short)) == pytest.approx(
+        0.6, rel=0.01
+    )
     assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, long)) == pytest.approx(1.02)
     assert pace_of_age(run_of(0.0), 60.0) is None
 

@@ -38,9 +38,13 @@ def test_a_healthy_loss_of_100_000_points_has_no_spike(seed: int, noise: str) ->
     assert find_spikes(*clean_loss(seed, 100_000, noise)).findings == ()
 
 
-@pytest.mark.parametrize(("noise", "seed"), [("normal", 3), ("student", 3), ("student", 126), ("skewed", 3)])
+@pytest.mark.parametrize(
+    ("noise", "seed"), [("normal", 3), ("student", 3), ("student", 126), ("skewed", 3)]
+)
 @pytest.mark.parametrize("points", [865, pytest.param(173, marks=pytest.mark.long)])
-def test_a_healthy_loss_has_no_spike_at_any_time_as_it_grows(noise: str, seed: int, points: int) -> None:
+def test_a_healthy_loss_has_no_spike_at_any_time_as_it_grows(
+    noise: str, seed: int, points: int
+) -> None:
     steps, loss = clean_loss(seed, 100_000, noise)
     analysis = NOTHING_ANALYSED
     for count in range(50, loss.size, points):
@@ -72,10 +76,14 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
 
 
 @pytest.mark.system
-def test_the_spike_of_the_demos_training_is_found_while_its_loss_falls_steeply(tmp_path: Path) -> None:
+def test_the_spike_of_the_demos_training_is_found_while_its_loss_falls_steeply(
+    tmp_path: Path,
+) -> None:
     program = Path(hpcdash.embedded.demo.__file__).with_name("train.py")
     environment = {**os.environ, "STEPS": "3000", "HEAD_START": "3000", "SLURM_ARRAY_TASK_ID": "7"}
-    run = subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    run = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
     log = MetricLog()
     log.append(MetricReader().feed(run.stdout, is_end=True))
     series = joined([log]).series("lm loss")
@@ -100,7 +108,9 @@ COURSES: dict[str, Callable[[Floats], Floats]] = {
     "learning rate cut twice": lambda s: (
         (0.5 + 4 * np.exp(-s / 300)) * np.where(s < 1333, 1, np.where(s < 2666, 0.4, 0.25))
     ),
-    "hump of a warm-up": lambda s: 2 + 8 * np.exp(-s / 50) + 1.2 * np.exp(-(((s - 400) / 200) ** 2)),
+    "hump of a warm-up": lambda s: (
+        2 + 8 * np.exp(-s / 50) + 1.2 * np.exp(-(((s - 400) / 200) ** 2))
+    ),
 }
 
 
@@ -120,7 +130,9 @@ def noise_of(kind: str, random: np.random.Generator, steps: Floats) -> Floats:
 @pytest.mark.parametrize("kind", ["normal", "student", "louder and quieter", "correlated"])
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_of_curves_that_fall_steeply_none_has_a_spike_at_any_time(kind: str, seeds: int) -> None:
-    """Of 1512 curves as these, over more kinds, lengths and seeds, one had one: strongly correlated noise."""
+    """Of 1512 curves as these, over more kinds, lengths and seeds, one had one: strongly correlated
+    noise.
+    """
     steps = np.arange(4000.0)
     told = []
     for name, course in COURSES.items():
@@ -130,14 +142,18 @@ def test_of_curves_that_fall_steeply_none_has_a_spike_at_any_time(kind: str, see
                 analysis = NOTHING_ANALYSED
                 for count in (*range(130, 1000, 67), 1400, 2000, 2700, 2760, 3100, 4000):
                     analysis = find_spikes(steps[:count], loss[:count], analysis)
-                    told += [(name, seed, size, count, finding.words) for finding in analysis.findings]
+                    told += [
+                        (name, seed, size, count, finding.words) for finding in analysis.findings
+                    ]
     assert told == []
 
 
 @for_each("kind", ["normal", "student", "louder and quieter"])
 @for_each("name", ["power law", "steep exponentials", "straight"])
 @for_each(("at", "height"), [(300, 3.0), (430, 2.0), (900, 1.5)])
-def test_a_clear_spike_on_a_steep_curve_is_found(name: str, kind: str, at: int, height: float) -> None:
+def test_a_clear_spike_on_a_steep_curve_is_found(
+    name: str, kind: str, at: int, height: float
+) -> None:
     steps = np.arange(4000.0)
     for seed in range(5):
         loss = COURSES[name](steps) + 0.03 * noise_of(kind, np.random.default_rng(seed), steps)
@@ -177,14 +193,19 @@ def test_many_spikes_do_not_hide_a_single_point() -> None:
 
 
 def test_a_short_plateau_before_the_loss_falls_is_no_spike() -> None:
-    loss = np.where(np.arange(1000) < 128, 7.0, 4.0) + 0.02 * np.random.default_rng(1).standard_normal(1000)
+    loss = np.where(np.arange(1000) < 128, 7.0, 4.0) + 0.02 * np.random.default_rng(
+        1
+    ).standard_normal(1000)
     assert find_spikes(np.arange(1000.0), loss).findings == ()
 
 
 def test_a_loss_that_rises_steadily_from_the_beginning_on_has_no_spike() -> None:
     steps = np.arange(400.0)
     for count in range(65, 400, 5):
-        assert [f.kind for f in find_spikes(steps[:count], 2 + steps[:count] / 100).findings] in ([], ["divergence"])
+        assert [f.kind for f in find_spikes(steps[:count], 2 + steps[:count] / 100).findings] in (
+            [],
+            ["divergence"],
+        )
 
 
 def test_a_divergence_keeps_its_beginning_however_long_it_lasts() -> None:
@@ -205,7 +226,9 @@ def test_a_loss_that_jumps_and_stays_is_a_divergence_after_fifty_points(noise: s
     soon = find_spikes(steps[:15_005], loss[:15_005])
     assert [(finding.kind, finding.step_from) for finding in soon.findings] == [("spike", 15_000)]
     later = find_spikes(steps[:15_050], loss[:15_050], soon)
-    assert [(finding.kind, finding.step_from) for finding in later.findings] == [("divergence", 15_000)]
+    assert [(finding.kind, finding.step_from) for finding in later.findings] == [
+        ("divergence", 15_000)
+    ]
     (at_end,) = find_spikes(steps, loss).findings
     assert at_end.kind == "divergence"
     assert at_end.step_to is None
@@ -227,7 +250,9 @@ def test_a_divergence_that_comes_back_is_over() -> None:
     loss[10_000:11_000] += 1.5
     diverged = find_spikes(steps[:10_500], loss[:10_500])
     assert [finding.kind for finding in diverged.findings] == ["divergence"]
-    assert all(finding.step_to is not None for finding in find_spikes(steps, loss, diverged).findings)
+    assert all(
+        finding.step_to is not None for finding in find_spikes(steps, loss, diverged).findings
+    )
 
 
 def test_several_spikes_are_told_oldest_first() -> None:
@@ -300,7 +325,9 @@ def test_a_spike_of_three_points_among_the_first_ones_is_found(count: int) -> No
         for seed in range(3):
             loss = 2.9 - steps / 400 + 0.03 * np.random.default_rng(seed).standard_normal(count)
             if name != "straight":
-                loss = COURSES[name](steps) + 0.03 * np.random.default_rng(seed).standard_normal(count)
+                loss = COURSES[name](steps) + 0.03 * np.random.default_rng(seed).standard_normal(
+                    count
+                )
             before = loss[at]
             loss[at : at + 3] += [6.8, 6.0, 5.0]
             (finding,) = find_spikes(steps, loss).findings
@@ -317,14 +344,19 @@ def test_a_short_healthy_run_has_no_spike_at_any_time() -> None:
                 steps = np.arange(300.0)
                 loss = course(steps) + 0.04 * noise_of(kind, np.random.default_rng(seed), steps)
                 for count in range(20, 300, 13):
-                    told += [finding.words for finding in find_spikes(steps[:count], loss[:count]).findings]
+                    told += [
+                        finding.words
+                        for finding in find_spikes(steps[:count], loss[:count]).findings
+                    ]
     assert told == []
 
 
 def test_a_spike_is_told_from_where_the_curve_stood_just_before_and_without_jargon() -> None:
     steps = np.arange(1.0, 2001.0)
     loss = 1.9 + 8.6 * np.exp(-steps / 260) + 1.1 * np.exp(-steps / 2500)
-    loss += 3.2 * np.exp(-((steps - 430) ** 2) / 60) + 0.035 * np.random.default_rng(7).standard_normal(steps.size)
+    loss += 3.2 * np.exp(-((steps - 430) ** 2) / 60) + 0.035 * np.random.default_rng(
+        7
+    ).standard_normal(steps.size)
     (finding,) = find_spikes(steps, loss).findings
     found = re.fullmatch(r"spike at 42\d: (\S+) → 7\.\d+, back after \d+ points", finding.words)
     assert found is not None, finding.words

@@ -50,23 +50,32 @@ def test_a_pattern_finds_what_python_s_own_re_finds(pattern: str) -> None:
 def test_a_line_that_takes_a_pattern_too_long_is_left_out_and_told() -> None:
     pattern = r"^left-out (?P<loss>(a|aa)+)$"
     reader = MetricReader([pattern])
-    batch = reader.feed(f"left-out aa\nleft-out {_ENDLESS}\nstep 3: loss 2.5\n".encode(), is_end=True)
+    batch = reader.feed(
+        f"left-out aa\nleft-out {_ENDLESS}\nstep 3: loss 2.5\n".encode(), is_end=True
+    )
     assert batch.metrics["loss"].values.tolist() == [2.5]
     (problem,) = pattern_problems([pattern])
-    assert problem.startswith(f"the pattern {pattern!r} of [metrics] took too long on 1 line, left out")
+    assert problem.startswith(
+        f"the pattern {pattern!r} of [metrics] took too long on 1 line, left out"
+    )
     assert "(a+)+" in problem
 
 
 def test_a_pattern_that_is_too_slow_for_many_lines_is_given_up_and_the_rest_is_read() -> None:
     pattern = r"^given-up (?P<loss>(a|aa)+)$"
     usual = r"energy=(?P<energy>\S+)"
-    content = "".join(f"given-up {_ENDLESS}\nenergy={at}\nstep {at}: loss 2.5\n" for at in range(2000))
+    content = "".join(
+        f"given-up {_ENDLESS}\nenergy={at}\nstep {at}: loss 2.5\n" for at in range(2000)
+    )
     batch = MetricReader([pattern, usual]).feed(content.encode(), is_end=True)
     assert len(batch.metrics["energy"].values) == len(batch.metrics["loss"].values) == 2000
     (problem,) = pattern_problems([pattern, usual])
     assert "takes too long and is no longer used" in problem
     # Nor is it in the next log.
-    assert len(MetricReader([pattern]).feed(content.encode(), is_end=True).metrics["loss"].values) == 2000
+    assert (
+        len(MetricReader([pattern]).feed(content.encode(), is_end=True).metrics["loss"].values)
+        == 2000
+    )
 
 
 def test_others_go_on_while_a_pattern_takes_its_time() -> None:
@@ -87,12 +96,17 @@ def test_others_go_on_while_a_pattern_takes_its_time() -> None:
     assert compiled.problem
 
 
-@for_each("pattern", ["(?P<loss>.){99999999}", "(?P<loss>((a{90}){90}){90})", "(?P<loss>([ab]{1000}){1000})"])
+@for_each(
+    "pattern",
+    ["(?P<loss>.){99999999}", "(?P<loss>((a{90}){90}){90})", "(?P<loss>([ab]{1000}){1000})"],
+)
 def test_counts_that_would_take_all_memory_are_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="repeats more than any line is long"):
         compile_patterns([pattern])
 
 
-@pytest.mark.parametrize("pattern", [r"(?P<loss>.{80}.{20}.{30}.{40}.{50})", r"[){5}](?P<loss>\d{4}-\d{2}){0,90}\{3}"])
+@pytest.mark.parametrize(
+    "pattern", [r"(?P<loss>.{80}.{20}.{30}.{40}.{50})", r"[){5}](?P<loss>\d{4}-\d{2}){0,90}\{3}"]
+)
 def test_usual_counts_are_none_of_these(pattern: str) -> None:
     assert len(compile_patterns([pattern])) == 1

@@ -16,11 +16,15 @@ from tests.support.records import for_each
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
 LOGS = CONTENTS | {"mixed": MIXED}
 HEADERS = {"csvlogger": CONTENTS["csvlogger"].split(b"\n", 1)[0].decode().split(",")}
-FORWARD = {name: samples([MetricReader().feed(content, is_end=True)]) for name, content in LOGS.items()}
+FORWARD = {
+    name: samples([MetricReader().feed(content, is_end=True)]) for name, content in LOGS.items()
+}
 
 
 def backwards(content: bytes, length: int, header: list[str] | None) -> list[str]:
-    """A log read stretch by stretch from its end; a stretch in which nothing can be placed is made longer."""
+    """A log read stretch by stretch from its end; a stretch in which nothing can be placed is made
+    longer.
+    """
     rows: list[str] = []
     end, wanted = len(content), length
     while end:
@@ -68,11 +72,15 @@ def test_stretches_read_backwards_join_to_what_forward_reading_says(name: str, l
 
 @settings(phases=QUICK)
 @given(st.sampled_from([*NAMES, "mixed"]), st.floats(0, 1))
-def test_a_reader_that_begins_at_the_end_goes_on_where_the_past_is_filled_in(name: str, part: float) -> None:
+def test_a_reader_that_begins_at_the_end_goes_on_where_the_past_is_filled_in(
+    name: str, part: float
+) -> None:
     content = LOGS[name]
     at = int(part * len(content))
     reader = MetricReader(at=at, csv_header=HEADERS.get(name))
-    recent = samples([reader.feed(content[at : at + 500]), reader.feed(content[at + 500 :], is_end=True)])
+    recent = samples(
+        [reader.feed(content[at : at + 500]), reader.feed(content[at + 500 :], is_end=True)]
+    )
     whole_from = len(content) if reader.whole_from is None else reader.whole_from
     assert backwards(content[:whole_from], 2000, HEADERS.get(name)) + recent == FORWARD[name]
 
@@ -114,7 +122,9 @@ def test_a_line_too_long_is_none_from_either_side(length: int) -> None:
 @for_each("length", [1, 5, 4096, LONGEST_LINE_BYTES - 5, LONGEST_LINE_BYTES + 1, 300_000])
 def test_the_line_behind_a_hole_is_read_from_either_side(length: int) -> None:
     lines = [b"step %d loss 2.5\n" % step for step in range(1, 400)]
-    content = b"".join(line + b"\0" * length * (number % 100 == 50) for number, line in enumerate(lines))
+    content = b"".join(
+        line + b"\0" * length * (number % 100 == 50) for number, line in enumerate(lines)
+    )
     whole = MetricReader().feed(content, is_end=True)
     assert whole.steps.tolist() == [float(step) for step in range(1, 400)]
     assert all(content[offset : offset + 4] == b"step" for offset in whole.offsets.tolist())
@@ -126,7 +136,9 @@ def test_the_line_behind_a_hole_is_read_from_either_side(length: int) -> None:
 
 
 def test_a_persons_own_patterns_come_first() -> None:
-    reader = MetricReader([r"after (?P<step>\d+): energy (?P<energy>[-.\d]+)(?: of (?P<tokens>\d+))?"])
+    reader = MetricReader(
+        [r"after (?P<step>\d+): energy (?P<energy>[-.\d]+)(?: of (?P<tokens>\d+))?"]
+    )
     batch = reader.feed(b"after 5: energy -3.5 of 70\nafter 6: energy -4.5\nstep 7 loss 1\n")
     assert batch.steps.tolist() == [5, 6, 7]
     assert batch.tokens.tolist()[0] == 70
@@ -143,7 +155,9 @@ def test_a_bad_pattern_is_named(pattern: str) -> None:
 
 
 def test_a_table_whose_header_changes_with_each_line_is_none_and_costs_little() -> None:
-    content = b"step,loss,lr\n1,2.5,0.1\n" + b"".join(b"step,loss%d\n1,2.5\n" % (i % 2) for i in range(10_000))
+    content = b"step,loss,lr\n1,2.5,0.1\n" + b"".join(
+        b"step,loss%d\n1,2.5\n" % (i % 2) for i in range(10_000)
+    )
     batch = MetricReader().feed(content, is_end=True)
     assert batch.metrics["loss"].values.tolist() == [2.5]
     assert sum(points.values.size for points in batch.metrics.values()) < 40
@@ -152,6 +166,8 @@ def test_a_table_whose_header_changes_with_each_line_is_none_and_costs_little() 
 def test_rows_are_under_the_header_that_came_last() -> None:
     rows = b"".join(b"%d,2.5,0.1\n" % step for step in range(50))
     swapped = b"".join(b"%d,0.1,2.5\n" % step for step in range(50, 100))
-    batch = MetricReader().feed((b"step,loss,lr\n" + rows) * 30 + b"step,lr,loss\n" + swapped, is_end=True)
+    batch = MetricReader().feed(
+        (b"step,loss,lr\n" + rows) * 30 + b"step,lr,loss\n" + swapped, is_end=True
+    )
     assert set(batch.metrics["loss"].values.tolist()) == {2.5}
     assert len(batch.offsets) == 1550

@@ -15,17 +15,24 @@ from tests.support.records import for_each
 
 SHAPES = {
     "nanogpt": "iter {step}: loss {a}, time {b}ms, mfu {c}%\n",
-    "megatron": " [2026-03-04 09:30:{second:02d}] iteration {step:8d}/   95367 | consumed samples: {big} |"
+    "megatron": " [2026-03-04 09:30:{second:02d}] iteration {step:8d}/   95367 | consumed samples: "
+    "{big} |"
     " lm loss: {a} | grad norm: {b} | number of nan iterations:   0 |\n",
-    "titan": "[titan] 2026-03-04 09:30:{second:02d},338 - root - INFO - step: {step:2d}  loss: {a}  tps: {big:,}"
+    "titan": "[titan] 2026-03-04 09:30:{second:02d},338 - root - INFO - step: {step:2d}  loss: {a} "
+    " tps: {big:,}"
     "  mfu: {c}%\n",
     "json": '{{"step": {step}, "loss": {a}, "eval": {{"acc": {b}}}, "tokens": {big}}}\n',
     "plain": "3: step={step}/500 loss={a} lr={b} speed={c}k\n",
     "csv": "{step},{a},,{b}\n",
 }
-FLOATS = st.one_of(st.floats(-1e6, 1e6).map(repr), st.sampled_from(["nan", "inf", "-inf", "0", "2.5E-05", "1e-8"]))
+FLOATS = st.one_of(
+    st.floats(-1e6, 1e6).map(repr), st.sampled_from(["nan", "inf", "-inf", "0", "2.5E-05", "1e-8"])
+)
 LINES = st.lists(
-    st.tuples(st.integers(0, 10**7), FLOATS, FLOATS, FLOATS, st.integers(0, 10**9), st.integers(0, 59)), min_size=8
+    st.tuples(
+        st.integers(0, 10**7), FLOATS, FLOATS, FLOATS, st.integers(0, 10**9), st.integers(0, 59)
+    ),
+    min_size=8,
 )
 # No shrinking: it takes minutes, and the first example found says enough.
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -42,9 +49,12 @@ OTHERS = [
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(phases=QUICK)
 @given(LINES, st.lists(st.sampled_from(OTHERS), max_size=20))
-def test_many_lines_at_once_say_what_they_say_one_by_one(shape: str, numbers: list[tuple], others: list[str]) -> None:
+def test_many_lines_at_once_say_what_they_say_one_by_one(
+    shape: str, numbers: list[tuple], others: list[str]
+) -> None:
     lines = [
-        SHAPES[shape].format(step=s, a=a, b=b, c=c, big=big, second=second) + (others[i] if i < len(others) else "")
+        SHAPES[shape].format(step=s, a=a, b=b, c=c, big=big, second=second)
+        + (others[i] if i < len(others) else "")
         for i, (s, a, b, c, big, second) in enumerate(numbers)
     ]
     header = "step,loss,acc,val_loss\n" if shape == "csv" else ""
@@ -57,10 +67,16 @@ def test_many_lines_at_once_say_what_they_say_one_by_one(shape: str, numbers: li
 @for_each("shape", SHAPES)
 def test_a_shape_is_learnt_from_the_first_lines(shape: str) -> None:
     form = SHAPES[shape]
-    lines = [form.format(step=i, a=i / 7, b=i + 0.5, c=3.5, big=i * 1234 + 1000, second=i % 60) for i in range(500)]
+    lines = [
+        form.format(step=i, a=i / 7, b=i + 0.5, c=3.5, big=i * 1234 + 1000, second=i % 60)
+        for i in range(500)
+    ]
     reader = MetricReader()
     careful: list[bytes] = []
-    reader._careful = lambda line, offset, read=reader._careful: (careful.append(line), read(line, offset))  # type: ignore
+    reader._careful = lambda line, offset, read=reader._careful: (
+        careful.append(line),
+        read(line, offset),
+    )  # type: ignore
     header = "step,loss,acc,val_loss\n" if shape == "csv" else ""
     batch = reader.feed((header + "".join(lines)).encode())
     assert batch.steps.tolist() == [float(i) for i in range(500)]
@@ -68,7 +84,12 @@ def test_a_shape_is_learnt_from_the_first_lines(shape: str) -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["1,234", "12,345,678", "1234,567", "1,23", ".5,123", "1.2", ",", "7", "-"]), max_size=5)
+    st.lists(
+        st.sampled_from(
+            ["1,234", "12,345,678", "1234,567", "1,23", ".5,123", "1.2", ",", "7", "-"]
+        ),
+        max_size=5,
+    )
 )
 def test_commas_part_thousands_or_the_line_is_read_carefully(parts: list[str]) -> None:
     text = "\x80".join(parts).encode("latin-1")
@@ -77,7 +98,11 @@ def test_commas_part_thousands_or_the_line_is_read_carefully(parts: list[str]) -
 
 
 @given(
-    st.lists(st.sampled_from(["\x1b[31m", "\x1b[m", "\x1b[38;5;196m", "\x1b[1;2;3;4m", "\x1b[A", "\x1b", "a", "7m"]))
+    st.lists(
+        st.sampled_from(
+            ["\x1b[31m", "\x1b[m", "\x1b[38;5;196m", "\x1b[1;2;3;4m", "\x1b[A", "\x1b", "a", "7m"]
+        )
+    )
 )
 def test_colours_are_taken_out_however_long(parts: list[str]) -> None:
     text = "".join(parts).encode()

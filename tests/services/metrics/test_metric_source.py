@@ -1,4 +1,6 @@
-"""What is read of one log's metrics while it is opened, grows, is filled in backwards, cut, replaced: real files."""
+"""What is read of one log's metrics while it is opened, grows, is filled in backwards, cut,
+replaced: real files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ FIXTURES = Path(__file__).parents[3] / "fixtures" / "metrics"
 
 
 def lines(first: int, last: int, loss: float = 5.0) -> bytes:
-    return b"".join(b"step %d: loss %.4f lr 1e-4\n" % (step, loss - step * 1e-5) for step in range(first, last))
+    return b"".join(
+        b"step %d: loss %.4f lr 1e-4\n" % (step, loss - step * 1e-5) for step in range(first, last)
+    )
 
 
 def source_of(path: Path, **options: Any) -> MetricSource:
@@ -111,7 +115,9 @@ async def test_read_in_small_parts_backwards_each_trainer_says_what_it_says_forw
     assert wrong == []
 
 
-async def test_what_is_appended_is_read_once_however_the_lines_are_cut(log: Path, small_reads: None) -> None:
+async def test_what_is_appended_is_read_once_however_the_lines_are_cut(
+    log: Path, small_reads: None
+) -> None:
     content = lines(0, 300)
     put(log, content[:1000])
     source = source_of(log)
@@ -147,7 +153,9 @@ async def test_a_file_that_was_cut_and_is_longer_again_is_told_by_its_bytes(log:
     assert source.is_whole
 
 
-async def test_another_file_under_the_name_begins_anew_and_one_with_the_same_bytes_goes_on(log: Path) -> None:
+async def test_another_file_under_the_name_begins_anew_and_one_with_the_same_bytes_goes_on(
+    log: Path,
+) -> None:
     put(log, lines(0, 100))
     source = source_of(log)
     await source.open()
@@ -177,8 +185,14 @@ async def test_of_a_file_that_is_gone_what_was_read_is_kept_and_said(log: Path) 
     assert steps(source) == [*range(10)]
 
 
-async def test_a_table_whose_header_is_far_before_what_is_read_has_its_names(log: Path, small_reads: None) -> None:
-    put(log, b"step,train_loss,lr\n" + b"".join(b"%d,%.3f,0.1\n" % (step, 9 - step / 100) for step in range(400)))
+async def test_a_table_whose_header_is_far_before_what_is_read_has_its_names(
+    log: Path, small_reads: None
+) -> None:
+    put(
+        log,
+        b"step,train_loss,lr\n"
+        + b"".join(b"%d,%.3f,0.1\n" % (step, 9 - step / 100) for step in range(400)),
+    )
     source = source_of(log)
     await source.open()
     assert joined(source.snapshot()).series("train_loss").x[-1] == 399
@@ -187,7 +201,9 @@ async def test_a_table_whose_header_is_far_before_what_is_read_has_its_names(log
     assert points(source.snapshot()) == read_forwards(bytes_of(log))
 
 
-async def test_a_stretch_backwards_of_what_was_replaced_meanwhile_is_not_taken(log: Path, small_reads: None) -> None:
+async def test_a_stretch_backwards_of_what_was_replaced_meanwhile_is_not_taken(
+    log: Path, small_reads: None
+) -> None:
     put(log, lines(0, 200))
     source = source_of(log)
     await source.open()
@@ -243,12 +259,17 @@ OTHER = (b"lr,loss,step", b"0.001,2.5,%d")
     ],
     ids=["late", "changed", "changed twice", "changed and back", "repeated"],
 )
-async def test_a_tables_rows_are_those_of_the_header_before_them(log: Path, small_reads: None, content: bytes) -> None:
+async def test_a_tables_rows_are_those_of_the_header_before_them(
+    log: Path, small_reads: None, content: bytes
+) -> None:
     put(log, content)
     source = source_of(log)
     await read_all(source)
     assert points(source.snapshot()) == read_forwards(content)
-    append(log, content[content.rindex(b"\n", 0, -1) + 1 :].replace(b"499", b"500").replace(b"399", b"400"))
+    append(
+        log,
+        content[content.rindex(b"\n", 0, -1) + 1 :].replace(b"499", b"500").replace(b"399", b"400"),
+    )
     assert await source.read_new()
     run = joined(source.snapshot())
     assert set(run.series("loss").mean) == {2.5}

@@ -1,4 +1,6 @@
-"""How often logs are asked for, also when gone; how streams are joined; where times without a zone stand."""
+"""How often logs are asked for, also when gone; how streams are joined; where times without a zone
+stand.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,16 @@ def watched(
     row = {"name": "x", "state": "running", "id": "7", "array_id": None}
 
     async def located(*_: object, **__: object) -> MetricPlaces:
-        return MetricPlaces("7", row, places, len(places) > 1, all(place.is_over for place in places))
+        return MetricPlaces(
+            "7", row, places, len(places) > 1, all(place.is_over for place in places)
+        )
 
     monkeypatch.setattr(metrics, "locate_metrics", located)
     monkeypatch.setattr(metrics, "NamedMetricsFiles", lambda store: None)
     transport = ScriptedTransport(behind=LocalTransport())
-    store = SimpleNamespace(transport=transport, budget=CommandBudget(per_minute), reader_of=lambda path: ())
+    store = SimpleNamespace(
+        transport=transport, budget=CommandBudget(per_minute), reader_of=lambda path: ()
+    )
     return WatchedRun(cast("ClusterStore", store), "7"), transport
 
 
@@ -71,12 +77,16 @@ async def test_logs_that_were_deleted_are_asked_for_within_the_ceiling_and_ever_
     assert await commands_in(ended, transport, 1.0) == 4
 
 
-async def test_what_is_read_backwards_stays_within_the_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_read_backwards_stays_within_the_ceiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("FIRST_BYTES", "SMALLEST_STRETCH", "LARGEST_STRETCH"):
         monkeypatch.setattr(metric_source, name, 1 << 12)
     log = tmp_path / "log"
     log.write_text("".join(f"step {step} loss 2.5\n" for step in range(30_000)))
-    run, transport = watched(monkeypatch, MetricPlace("7", LogFiles(str(log), None), True), per_minute=600)
+    run, transport = watched(
+        monkeypatch, MetricPlace("7", LogFiles(str(log), None), True), per_minute=600
+    )
     assert 5 <= await commands_in(run, transport, 1.0) <= 12
     assert not run.progress.is_whole
 
@@ -101,7 +111,12 @@ async def test_times_without_a_zone_stand_where_the_file_says_and_are_no_stall(
     def stamped(name: str, ahead: float, zone: str = "") -> str:
         path = tmp_path / name
         moments = [datetime.fromtimestamp(now - 10 * (9 - n) + ahead, UTC) for n in range(10)]
-        path.write_text("".join(f"{at:%Y-%m-%d %H:%M:%S}{zone} step {n} loss 2.{n}\n" for n, at in enumerate(moments)))
+        path.write_text(
+            "".join(
+                f"{at:%Y-%m-%d %H:%M:%S}{zone} step {n} loss 2.{n}\n"
+                for n, at in enumerate(moments)
+            )
+        )
         os.utime(path, (now + 1, now + 1))
         return str(path)
 
@@ -110,7 +125,12 @@ async def test_times_without_a_zone_stand_where_the_file_says_and_are_no_stall(
         await run.open()
         return run
 
-    for name, ahead in (("new-york", -5 * HOUR), ("utc", 0.0), ("delhi", 5.5 * HOUR), ("kiritimati", 14 * HOUR)):
+    for name, ahead in (
+        ("new-york", -5 * HOUR),
+        ("utc", 0.0),
+        ("delhi", 5.5 * HOUR),
+        ("kiritimati", 14 * HOUR),
+    ):
         run = await newest(stamped(name, ahead))
         assert run.run.series("loss", "time").x[-1] == pytest.approx(now, abs=2), name
         assert run.run.attempts[-1].last[3] == pytest.approx(now, abs=2), name
@@ -120,7 +140,9 @@ async def test_times_without_a_zone_stand_where_the_file_says_and_are_no_stall(
             assert [mark.kind for mark in found] == ["stall"] * stalls, name
     # What bears a zone is not moved, though the file was written to since.
     path = stamped("zoned", -2 * HOUR, "+0000")
-    assert (await newest(path)).run.series("loss", "time").x[-1] == pytest.approx(now - 2 * HOUR, abs=2)
+    assert (await newest(path)).run.series("loss", "time").x[-1] == pytest.approx(
+        now - 2 * HOUR, abs=2
+    )
 
 
 def test_a_zone_is_told_in_quarters_of_an_hour_and_no_other_difference_is_one() -> None:

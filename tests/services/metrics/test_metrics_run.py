@@ -42,8 +42,8 @@ READS = "sh -c"
 
 
 class Reads:
-    """Runs reads here, and counts those that go on at once; the first `deaf` that are cancelled are answered all the
-    same, as asyncio.wait_for of Python 3.11 may.
+    """Runs reads here, and counts those that go on at once; the first `deaf` that are cancelled are
+    answered all the same, as asyncio.wait_for of Python 3.11 may.
     """
 
     def __init__(self, deaf: int = 0) -> None:
@@ -93,14 +93,18 @@ def transport(reads: Reads) -> ScriptedTransport:
 @pytest.fixture
 async def store(queue: QueueLab, transport: ScriptedTransport) -> AsyncIterator[ClusterStore]:
     backend = embedded_backend(queue_program(queue.folder))
-    made = ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000))
+    made = ClusterStore(
+        "here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000)
+    )
     await made.open()
     yield made
     await made.close()
 
 
 def lines(first: int, last: int, loss: float = 5.0) -> bytes:
-    return b"".join(b"step %d: loss %.4f\n" % (step, loss - step * 1e-5) for step in range(first, last))
+    return b"".join(
+        b"step %d: loss %.4f\n" % (step, loss - step * 1e-5) for step in range(first, last)
+    )
 
 
 def steps(run: WatchedRun, name: str = "loss") -> list[float]:
@@ -154,11 +158,15 @@ async def test_a_job_that_runs_is_opened_at_its_end_and_followed_while_the_past_
     assert min(b - a for a, b in pairwise(told)) >= 0.9 * metrics.TOLD_SECONDS
 
 
-async def test_both_streams_count_and_neither_is_a_restart_of_the_other(queue: QueueLab, store: ClusterStore) -> None:
+async def test_both_streams_count_and_neither_is_a_restart_of_the_other(
+    queue: QueueLab, store: ClusterStore
+) -> None:
     job_id, path = sleeping(queue, "both", "-e", "both-%j.err")
     stderr = path.with_suffix(".err")
     put(path, lines(0, 100))
-    put(stderr, b"".join(b"step %d: grad_norm 0.5, loss 9.0\n" % step for step in range(0, 100, 10)))
+    put(
+        stderr, b"".join(b"step %d: grad_norm 0.5, loss 9.0\n" % step for step in range(0, 100, 10))
+    )
     run = WatchedRun(store, job_id)
     await run.open()
     assert run.run.names == ("grad_norm", "loss")
@@ -169,8 +177,13 @@ async def test_both_streams_count_and_neither_is_a_restart_of_the_other(queue: Q
     assert (run.source_of("grad_norm"), run.source_of("loss")) == (str(stderr), f"{path}, {stderr}")
 
 
-async def test_tasks_of_an_array_are_one_run_in_the_order_they_ran(queue: QueueLab, store: ClusterStore) -> None:
-    body = "f=$((SLURM_ARRAY_TASK_ID * 90)); for s in $(seq $f $((f + 99))); do echo step $s: loss 1.$s; done"
+async def test_tasks_of_an_array_are_one_run_in_the_order_they_ran(
+    queue: QueueLab, store: ClusterStore
+) -> None:
+    body = (
+        "f=$((SLURM_ARRAY_TASK_ID * 90)); for s in $(seq $f $((f + 99))); do echo step $s: "
+        "loss 1.$s; done"
+    )
     array = queue.submit(body, "-J", "chain", "-o", "chain-%A_%a.out", "-a", "0-3%1")
     for task in range(4):
         queue.wait(f"{array}_{task}", "completed")
@@ -195,7 +208,9 @@ async def test_tasks_of_an_array_are_one_run_in_the_order_they_ran(queue: QueueL
     assert (requeued.run.lost_time().repeated_steps, requeued.run.lost_time().restarts) == (30, 4)
 
 
-async def test_a_metrics_file_is_read_in_place_of_the_logs(queue: QueueLab, store: ClusterStore) -> None:
+async def test_a_metrics_file_is_read_in_place_of_the_logs(
+    queue: QueueLab, store: ClusterStore
+) -> None:
     job_id, path = sleeping(queue, "file")
     put(path, lines(0, 10))
     put(queue.work / "metrics.csv", b"step,acc\n1,0.5\n2,0.75\n")
@@ -206,7 +221,9 @@ async def test_a_metrics_file_is_read_in_place_of_the_logs(queue: QueueLab, stor
     assert run.run.series("acc").values.tolist() == [0.5, 0.75]
 
 
-async def test_the_file_that_a_job_names_is_read_besides_its_log(queue: QueueLab, store: ClusterStore) -> None:
+async def test_the_file_that_a_job_names_is_read_besides_its_log(
+    queue: QueueLab, store: ClusterStore
+) -> None:
     train = "\n".join(
         (
             "from hpcdash.job import MetricsWriter",
@@ -217,7 +234,10 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(queue: QueueLab
         )
     )
     (queue.work / "train.py").write_text(train)
-    begin = f'export PYTHONPATH={Path(hpcdash.__file__).parent.parent} HPCDASH_METRICS="$SLURM_SUBMIT_DIR/m/'
+    begin = (
+        f"export PYTHONPATH={Path(hpcdash.__file__).parent.parent} "
+        f'HPCDASH_METRICS="$SLURM_SUBMIT_DIR/m/'
+    )
     end = f"{sys.executable} train.py; echo up; sleep 600"
     job_id = queue.submit(f'{begin}$SLURM_JOB_ID.jsonl"\n{end}', "-J", "named", "-o", "named.out")
     written(queue.work / "named.out")
@@ -234,12 +254,17 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(queue: QueueLab
         append(queue.work / "m" / f"{job_id}.jsonl", b'{"step": 21, "loss": 0.25}\n')
         await until(lambda: steps(run)[-1] == 21)
 
-    unknown = queue.submit('export HPCDASH_METRICS=$(date).jsonl\necho "step 1: loss 2.5"; sleep 600', "-o", "u.out")
+    unknown = queue.submit(
+        'export HPCDASH_METRICS=$(date).jsonl\necho "step 1: loss 2.5"; sleep 600', "-o", "u.out"
+    )
     written(queue.work / "u.out")
     other = WatchedRun(store, unknown)
     await other.open()
     assert steps(other) == [1]
-    assert "line 2 of its script names $(date).jsonl; what a command prints: not known here" in other.problem
+    assert (
+        "line 2 of its script names $(date).jsonl; what a command prints: not known here"
+        in other.problem
+    )
 
 
 async def test_a_metrics_file_is_named_by_a_launch_a_directive_or_for_each_task(
@@ -251,16 +276,24 @@ async def test_a_metrics_file_is_named_by_a_launch_a_directive_or_for_each_task(
     request = 'work_dir = "/scratch/me"\n[environment]\nHPCDASH_METRICS = "run/m.jsonl"\n'
     record = LaunchRecord("/x", "", launched, "launched", "never", "", 1, 1.7e9, request)
     LaunchRecords(tmp_path, "here").launched(record)
-    array = queue.submit("HPCDASH_METRICS=/m/$SLURM_ARRAY_TASK_ID\n", "-J", "each", "-a", "1-2", "--hold")
+    array = queue.submit(
+        "HPCDASH_METRICS=/m/$SLURM_ARRAY_TASK_ID\n", "-J", "each", "-a", "1-2", "--hold"
+    )
     shared = queue.submit("HPCDASH_METRICS=/m/all\n", "-J", "all", "-a", "1-2", "--hold")
     named = NamedMetricsFiles(store)
-    for job_id, path in ((launched, "/scratch/me/run/m.jsonl"), (directed, f"{queue.work}/d/m.jsonl")):
+    for job_id, path in (
+        (launched, "/scratch/me/run/m.jsonl"),
+        (directed, f"{queue.work}/d/m.jsonl"),
+    ):
         place = await locate_logs(store, job_id)
         assert await named.find((place.row,), place.detail) == ({job_id: path}, "")
     rows = {}
     for job_id in (array, shared):
         row = (await locate_logs(store, job_id)).row
-        rows[job_id] = [{**row, "id": f"{job_id}_{task}", "array_id": job_id, "array_task": task} for task in "12"]
+        rows[job_id] = [
+            {**row, "id": f"{job_id}_{task}", "array_id": job_id, "array_task": task}
+            for task in "12"
+        ]
     assert (await named.find(rows[array]))[0] == {f"{array}_1": "/m/1", f"{array}_2": "/m/2"}
     assert (await named.find(rows[shared]))[0] == {f"{shared}_2": "/m/all"}
 
@@ -275,8 +308,12 @@ async def test_ones_own_expressions_are_used(queue: QueueLab, store: ClusterStor
         WatchedRun(store, job_id, patterns=["("])
 
 
-async def test_a_job_that_waits_says_so_and_its_log_is_read_once_it_comes(queue: QueueLab, store: ClusterStore) -> None:
-    job_id = queue.submit("echo 'step 1: loss 2.5'; sleep 600", "-J", "held", "--hold", "-o", "held-%j.out")
+async def test_a_job_that_waits_says_so_and_its_log_is_read_once_it_comes(
+    queue: QueueLab, store: ClusterStore
+) -> None:
+    job_id = queue.submit(
+        "echo 'step 1: loss 2.5'; sleep 600", "-J", "held", "--hold", "-o", "held-%j.out"
+    )
     run = WatchedRun(store, job_id)
     await run.open()
     assert run.problem == f"{queue.work}/held-{job_id}.out: there is no such file"
@@ -295,7 +332,10 @@ async def test_a_log_without_a_metric_says_so(queue: QueueLab, store: ClusterSto
 
 
 async def test_while_the_line_fails_what_was_read_stays_and_it_goes_on_after(
-    queue: QueueLab, store: ClusterStore, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch
+    queue: QueueLab,
+    store: ClusterStore,
+    transport: ScriptedTransport,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "LONGEST_PAUSE_SECONDS", 0.05)
     job_id, path = sleeping(queue, "cut")
@@ -313,7 +353,11 @@ async def test_while_the_line_fails_what_was_read_stays_and_it_goes_on_after(
 
 
 async def test_no_more_than_two_reads_go_on_at_once_and_none_when_nobody_follows(
-    queue: QueueLab, store: ClusterStore, transport: ScriptedTransport, reads: Reads, monkeypatch: pytest.MonkeyPatch
+    queue: QueueLab,
+    store: ClusterStore,
+    transport: ScriptedTransport,
+    reads: Reads,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metric_source, "FIRST_BYTES", 1 << 12)
     array = queue.submit("echo up; sleep 600", "-J", "wide", "-o", "wide-%a.out", "-a", "0-7")
@@ -340,7 +384,9 @@ async def test_the_end_of_a_job_is_known_though_its_log_s_next_turn_is_far_off(
     queue: QueueLab, store: ClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "_FIRST_STATE_SECONDS", 0.2)
-    job_id = queue.submit("echo 'step 1: loss 2.5'; sleep 600", "-J", "far", "-o", "far-%A_%a.out", "--array=0")
+    job_id = queue.submit(
+        "echo 'step 1: loss 2.5'; sleep 600", "-J", "far", "-o", "far-%A_%a.out", "--array=0"
+    )
     written(queue.work / f"far-{job_id}_0.out")
     run = WatchedRun(store, job_id)
     await run.open()
@@ -351,11 +397,15 @@ async def test_the_end_of_a_job_is_known_though_its_log_s_next_turn_is_far_off(
         await until(lambda: run.is_over)
 
 
-async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(queue: QueueLab) -> None:
+async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(
+    queue: QueueLab,
+) -> None:
     reads = Reads(deaf=3)
     transport = counting(reads)
     backend = embedded_backend(queue_program(queue.folder))
-    store = ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000))
+    store = ClusterStore(
+        "here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000)
+    )
     await store.open()
     job_id, path = sleeping(queue, "deaf")
     put(path, lines(0, 200_000))
@@ -372,7 +422,10 @@ async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(que
 
 
 async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceiling_on_commands_allows(
-    queue: QueueLab, store: ClusterStore, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch
+    queue: QueueLab,
+    store: ClusterStore,
+    transport: ScriptedTransport,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job_id, path = sleeping(queue, "fast", "-e", "fast-%j.err")
     put(path, lines(0, 100))

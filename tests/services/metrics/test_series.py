@@ -56,7 +56,9 @@ def same(a: Series, b: Series) -> bool:
 
 steps_with_restarts = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 3)), min_size=1, max_size=5
-).map(lambda runs: [float(first + k // twice) for first, count, twice in runs for k in range(count)])
+).map(
+    lambda runs: [float(first + k // twice) for first, count, twice in runs for k in range(count)]
+)
 any_value = st.one_of(st.floats(-1e6, 1e6), st.sampled_from(ODD))
 
 
@@ -68,7 +70,10 @@ def whole_logs(draw: st.DrawFn) -> MetricBatch:
     is_back = np.concatenate(([False], np.diff(whole.steps) < 0))
     epochs = 5.0 + np.cumsum(is_back * draw(st.sampled_from([-1.0, 0.0, 1.0])))
     # Samples without a step or an epoch, also where it goes back, and all of them.
-    spans = st.lists(st.tuples(st.sampled_from([0, *np.flatnonzero(is_back).tolist()]), st.integers(-9, 9)), max_size=6)
+    spans = st.lists(
+        st.tuples(st.sampled_from([0, *np.flatnonzero(is_back).tolist()]), st.integers(-9, 9)),
+        max_size=6,
+    )
     for column in (whole.steps, epochs):
         for begin, length in draw(spans):
             column[max(0, min(begin, begin + length)) : max(begin, begin + length)] = np.nan
@@ -90,7 +95,8 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
     whole: MetricBatch, cuts: list[int], first: int, exact: int, cells: int
 ) -> None:
     if np.isnan(whole.steps).any():
-        # Where an attempt begins shows only with the samples before it: until then there may be more and wider cells.
+        # Where an attempt begins shows only with the samples before it: until then there may be
+        # more and wider cells.
         exact = 10_000
     limits = {"exact_points": exact, "cells": cells, "border_bytes": 512}
     at_once = log_of(whole, **limits)
@@ -114,8 +120,12 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
         assert all(same(a, b) for a, b in zip(one, other, strict=True))
 
 
-@given(whole=whole_logs(), exact=st.sampled_from([0, 10, 10_000]), cells=st.sampled_from([4, 10_000]))
-def test_joined_steps_ascend_and_nothing_is_lost(whole: MetricBatch, exact: int, cells: int) -> None:
+@given(
+    whole=whole_logs(), exact=st.sampled_from([0, 10, 10_000]), cells=st.sampled_from([4, 10_000])
+)
+def test_joined_steps_ascend_and_nothing_is_lost(
+    whole: MetricBatch, exact: int, cells: int
+) -> None:
     whole = replace(whole, steps=np.where(np.isnan(whole.steps), 7.0, whole.steps))
     run = joined([log_of(whole, exact_points=exact, cells=cells, border_bytes=512)])
     series = run.series("loss")
@@ -133,7 +143,10 @@ def test_joined_steps_ascend_and_nothing_is_lost(whole: MetricBatch, exact: int,
 
 
 def test_a_healthy_log_is_kept_point_by_point() -> None:
-    log = log_of(batch_of([10, 20], [3.5, 3.25], times=[100.0, 104.0], last_step=1000), batch_of([30], [3.0], begin=2))
+    log = log_of(
+        batch_of([10, 20], [3.5, 3.25], times=[100.0, 104.0], last_step=1000),
+        batch_of([30], [3.0], begin=2),
+    )
     series = joined([log]).series("loss")
     assert series.exact
     assert series.x.tolist() == [10, 20, 30]
@@ -174,7 +187,9 @@ def test_old_points_become_cells_and_the_newest_stay_exact() -> None:
     values = np.arange(10_000.0)
     values[1234] = 1e9
     values[2345] = np.nan
-    log = log_of(batch_of(np.arange(10_000.0), values), exact_points=1000, cells=100, border_bytes=1000)
+    log = log_of(
+        batch_of(np.arange(10_000.0), values), exact_points=1000, cells=100, border_bytes=1000
+    )
     kept = log.memory
     assert 950 < kept.exact_points <= 1000
     assert kept.cells <= 100
@@ -243,7 +258,9 @@ def test_steps_that_go_back_begin_an_attempt_and_the_newest_counts() -> None:
 
 
 def test_ranks_that_overtake_each_other_are_no_restart() -> None:
-    run = joined([log_of(batch_of([10, 10, 20, 10, 20, 20, 30, 40, 20, 30], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]))])
+    run = joined(
+        [log_of(batch_of([10, 10, 20, 10, 20, 20, 30, 40, 20, 30], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]))]
+    )
     assert run.lost_time().restarts == 0
     series = run.series("loss")
     assert series.x.tolist() == [10, 20, 30, 40]
@@ -280,9 +297,14 @@ def test_along_time_everything_stays() -> None:
     assert run.overlap("loss", "time") == ()
 
 
-def test_a_rare_metric_is_cut_where_the_new_attempt_begins_not_where_it_says_the_metric_again() -> None:
+def test_a_rare_metric_is_cut_where_the_new_attempt_begins_not_where_it_says_the_metric_again() -> (
+    None
+):
     whole = batch_of([100, 200, 300, 150, 160])
-    whole = replace(whole, metrics={**whole.metrics, "validation": Points(np.array([0, 2]), np.array([5.0, 4.0]))})
+    whole = replace(
+        whole,
+        metrics={**whole.metrics, "validation": Points(np.array([0, 2]), np.array([5.0, 4.0]))},
+    )
     run = joined([log_of(whole)])
     assert run.series("validation").x.tolist() == [100]
     assert run.overlap("validation")[0].x.tolist() == [300]
@@ -303,7 +325,12 @@ def test_tasks_of_an_array_join_by_their_times_whatever_their_order() -> None:
         assert run.series("loss").values.tolist() == [3, 2, 7, 6]
         assert run.overlap("loss")[0].values.tolist() == [1]
         lost = run.lost_time()
-        assert (lost.restarts, lost.repeated_steps, lost.repeated_seconds, lost.gap_seconds) == (1, 1, 10, 600)
+        assert (lost.restarts, lost.repeated_steps, lost.repeated_seconds, lost.gap_seconds) == (
+            1,
+            1,
+            10,
+            600,
+        )
         assert lost.seconds == 610
 
 
@@ -341,7 +368,9 @@ def test_a_log_whose_steps_jump_about_is_bounded_and_shows_everything() -> None:
     at_once = log_of(batch_of(steps, values), **limits)
     in_parts = MetricLog(**limits)
     for begin in range(0, count, 500):
-        in_parts.append(batch_of(steps[begin : begin + 500], values[begin : begin + 500], begin=begin))
+        in_parts.append(
+            batch_of(steps[begin : begin + 500], values[begin : begin + 500], begin=begin)
+        )
     for log in (at_once, in_parts):
         assert len(log.attempts) == 1 < MAX_ATTEMPTS
         assert log.memory.cells <= 500
@@ -403,13 +432,18 @@ def test_steps_counted_within_their_epoch_count_on(line: str) -> None:
     assert run.series("loss").values.tolist() == pytest.approx([9 - e - s / 1000 for e, s in said])
     # Of 5 epochs of 600 steps all are known, and no other line names the last.
     assert log.last_step == (3000 if "/5]" in line else None)
-    folded = log_of(MetricReader().feed(content, is_end=True), exact_points=0, cells=4, border_bytes=64)
+    folded = log_of(
+        MetricReader().feed(content, is_end=True), exact_points=0, cells=4, border_bytes=64
+    )
     assert (np.diff(joined([folded]).series("loss").x) > 0).all()
 
 
 def test_a_restart_within_an_epoch_is_one_where_steps_are_counted_within_it() -> None:
     steps, epochs = [1, 2, 3, 1, 2, 3, 1, 2, 1, 2, 3, 1], [1, 1, 1, 2, 2, 2, 3, 3, 2, 2, 2, 3]
-    whole = replace(batch_of(steps, range(12), times=np.arange(12) * 100.0), epochs=np.array(epochs, dtype=float))
+    whole = replace(
+        batch_of(steps, range(12), times=np.arange(12) * 100.0),
+        epochs=np.array(epochs, dtype=float),
+    )
     run = joined([log_of(whole)])
     assert [attempt.first[0] for attempt in run.attempts] == [1, 4]
     assert run.series("loss").x.tolist() == [1, 2, 3, 4, 5, 6, 7]

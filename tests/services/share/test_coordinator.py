@@ -1,4 +1,6 @@
-"""One coordinator on a Slurm in this process: what it does with tasks, their files and its database, step by step."""
+"""One coordinator on a Slurm in this process: what it does with tasks, their files and its
+database, step by step.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Lab:
         self.database.acquire(self.now)
         actions = Actions(self.cluster.store, Journal(self.folder / "journal.jsonl"))
         launch = LaunchSettings(site=Site(storage_root=str(self.folder)))
-        self.coordinator = Coordinator(self.pool, self.database, actions, self.said.append, launch=launch)
+        self.coordinator = Coordinator(
+            self.pool, self.database, actions, self.said.append, launch=launch
+        )
 
     def kill(self) -> None:
         # The lock goes with the process.
@@ -78,7 +82,9 @@ class Lab:
     def work(self, job_id: str) -> Path:
         return self.folder / f"launch-{job_id}"
 
-    def submit(self, priority: str = "NORMAL", nodes: int = 1, user: str = KEEPER, **fields: str) -> str:
+    def submit(
+        self, priority: str = "NORMAL", nodes: int = 1, user: str = KEEPER, **fields: str
+    ) -> str:
         """A held job that is marked as a task, with the files that a submission makes."""
         self.count += 1
         job_id = str(self.count)
@@ -96,14 +102,21 @@ class Lab:
             **fields,
         }
         logs = {"StdErr": self.work(job_id) / "log.err", "StdOut": self.work(job_id) / "log.out"}
-        self.transport.native[job_id] = shown_job(job_id, NumNodes=nodes, Requeue=1, OverSubscribe="NO", **logs)
+        self.transport.native[job_id] = shown_job(
+            job_id, NumNodes=nodes, Requeue=1, OverSubscribe="NO", **logs
+        )
         return job_id
 
     def run(self, job_id: str) -> None:
         """The scheduler starts a job."""
         job = self.jobs[job_id]
         taken, self.free = self.free[: int(job["numnodes"])], self.free[int(job["numnodes"]) :]
-        job |= {"state": "RUNNING", "reason": "None", "nodelist": ",".join(taken), "starttime": str(int(self.now))}
+        job |= {
+            "state": "RUNNING",
+            "reason": "None",
+            "nodelist": ",".join(taken),
+            "starttime": str(int(self.now)),
+        }
 
     def see(self, job_id: str) -> None:
         """A task sees the command."""
@@ -171,7 +184,13 @@ class Lab:
         return self.transport.acted.count(words)
 
 
-HELD = {"state": "PENDING", "reason": "JobHeldUser", "nodelist": "", "starttime": "N/A", "endtime": "N/A"}
+HELD = {
+    "state": "PENDING",
+    "reason": "JobHeldUser",
+    "nodelist": "",
+    "starttime": "N/A",
+    "endtime": "N/A",
+}
 
 
 @pytest.fixture
@@ -182,14 +201,19 @@ def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
     lab.kill()
 
 
-async def test_a_command_that_cannot_be_written_now_is_tried_again_until_the_grace_is_over(lab: Lab) -> None:
+async def test_a_command_that_cannot_be_written_now_is_tried_again_until_the_grace_is_over(
+    lab: Lab,
+) -> None:
     task = lab.submit(nodes=2, user="bob")
     await lab.run_all()
     lab.fails.add("write")
     lab.submit("HIGH", 2)
     for _ in range(4):
         assert await lab.step()
-    assert (lab.states()[task], lab.sent("scontrol", "requeuehold", "incomplete", task)) == ("suspending", 0)
+    assert (lab.states()[task], lab.sent("scontrol", "requeuehold", "incomplete", task)) == (
+        "suspending",
+        0,
+    )
     lab.fails.clear()
     await lab.step(0.5)
     assert (lab.work(task) / "suspend").read_text() == "suspend\n"
@@ -266,7 +290,9 @@ async def test_the_next_task_starts_once_the_one_whose_quota_it_needs_has_left(l
     assert lab.states() == {first: "paused", second: "running"}
 
 
-async def test_a_calm_coordinator_keeps_its_lease(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_calm_coordinator_keeps_its_lease(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = lab.submit()
     await lab.run_all()
     for _ in range(9):
@@ -278,10 +304,13 @@ async def test_a_calm_coordinator_keeps_its_lease(lab: Lab, monkeypatch: pytest.
         ShareDatabase(lab.folder / "lab").acquire(lab.now)
 
 
-async def test_one_that_was_taken_over_does_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_was_taken_over_does_nothing_more(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = lab.submit()
     await lab.run_all()
-    # Another host does not see the lock on some file systems, and takes over once the lease has lapsed.
+    # Another host does not see the lock on some file systems, and takes over once the lease has
+    # lapsed.
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     successor = ShareDatabase(lab.folder / "lab")
@@ -327,10 +356,15 @@ async def test_a_job_that_is_no_task_is_named_with_the_nodes_it_takes(lab: Lab) 
     await lab.run_all()
     pool = lab.coordinator.state()
     assert lab.states() == {task: "waiting"}
-    assert (pool.nodes_usable, text.format_outsiders(pool)) == (1, "not tasks of the pool: job 2 of eve on 1 node")
+    assert (pool.nodes_usable, text.format_outsiders(pool)) == (
+        1,
+        "not tasks of the pool: job 2 of eve on 1 node",
+    )
 
 
-async def test_a_task_that_vanished_is_given_up_though_each_coordinator_looks_once(lab: Lab) -> None:
+async def test_a_task_that_vanished_is_given_up_though_each_coordinator_looks_once(
+    lab: Lab,
+) -> None:
     task = lab.submit()
     await lab.run_all()
     lab.end(task)
@@ -355,7 +389,9 @@ async def test_a_task_that_is_back_in_the_queue_has_not_vanished(lab: Lab) -> No
     assert lab.states() == {task: "running"}
 
 
-async def test_a_start_goes_on_after_a_coordinator_was_away_for_longer_than_it_may_take(lab: Lab) -> None:
+async def test_a_start_goes_on_after_a_coordinator_was_away_for_longer_than_it_may_take(
+    lab: Lab,
+) -> None:
     task = lab.submit()
     lab.transport.answers["scontrol release"] = (1, b"", b"Slurm is restarting")
     await lab.step()
@@ -482,6 +518,9 @@ async def test_a_disk_that_does_not_respond_holds_up_its_own_task_alone(
 async def test_a_task_that_no_command_reaches_says_so(lab: Lab) -> None:
     task = lab.submit(user="bob", comment="hpcdash-share:NORMAL:/home/bob/run")
     await lab.run_all()
-    assert f"job {task} cannot be warned before it is suspended: its folder is not in storage_root" in lab.said
+    assert (
+        f"job {task} cannot be warned before it is suspended: its folder is not in storage_root"
+        in lab.said
+    )
     [shown] = lab.coordinator.state().tasks
     assert shown.why == "is suspended without a warning: its folder is not in storage_root"

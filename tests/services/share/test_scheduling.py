@@ -1,4 +1,6 @@
-"""Who runs in a shared pool: priorities, quotas, first come first served, and who is interrupted for whom."""
+"""Who runs in a shared pool: priorities, quotas, first come first served, and who is interrupted
+for whom.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ PLENTY = Quotas({(EVERYONE, level): 100 for level in LEVELS})
 
 @dataclass
 class Pool:
-    """A pool; what is suspended is `leaving` for a while, and is paused then where its name is in `pausing`."""
+    """A pool; what is suspended is `leaving` for a while, and is paused then where its name is in
+    `pausing`.
+    """
 
     nodes: int
     quotas: Quotas = PLENTY
@@ -47,7 +51,9 @@ class Pool:
         return task.id
 
     def free(self) -> int:
-        return self.nodes - sum(one.task.nodes for one in (*self.running.values(), *self.leaving.values()))
+        return self.nodes - sum(
+            one.task.nodes for one in (*self.running.values(), *self.leaving.values())
+        )
 
     def held(self, user: str, level: Priority) -> int:
         """How many nodes a user has at a level, those being freed among them."""
@@ -69,12 +75,18 @@ class Pool:
         decisions = []
         for _ in range(4 * self.count + 3):
             decision = self.decide()
-            raised = [name for name, level in decision.levels.items() if level > self.running[name].level]
+            raised = [
+                name for name, level in decision.levels.items() if level > self.running[name].level
+            ]
             for name, level in decision.levels.items():
                 one = self.running[name]
-                self.running[name] = one if one.level == level else one.moved(level, self.now, since=one.since)
+                self.running[name] = (
+                    one if one.level == level else one.moved(level, self.now, since=one.since)
+                )
             for one in map(self.running.__getitem__, raised):
-                assert self.held(one.task.user, one.level) <= self.quotas.of(one.task.user, one.level)
+                assert self.held(one.task.user, one.level) <= self.quotas.of(
+                    one.task.user, one.level
+                )
             if decision.suspend or decision.start:
                 decisions.append(decision)
             elif not self.leaving:
@@ -159,7 +171,8 @@ def test_a_task_is_not_interrupted_for_another_of_its_user_and_priority() -> Non
     pool.stop(hot)
     pool.waiting.pop(early)
     assert pool.runs() == [late]
-    # The first comes back, ahead of the other in the queue: it waits all the same, and another user's does not pass it.
+    # The first comes back, ahead of the other in the queue: it waits all the same, and another
+    # user's does not pass it.
     pool.waiting[early] = PoolTask(early, "ann", 2, NORMAL, (0.0, 1))
     assert pool.runs() == [late]
     # It holds the place of its user's first, also against those that came between the two.
@@ -200,7 +213,10 @@ def test_auto_is_the_highest_priority_with_quota_left() -> None:
     pool.stop(tasks[0])
     pool.settle()
     # The one that runs moves up into the quota left, which makes room for the next.
-    assert {name: one.level for name, one in pool.running.items()} == {tasks[1]: HIGH, tasks[2]: NORMAL}
+    assert {name: one.level for name, one in pool.running.items()} == {
+        tasks[1]: HIGH,
+        tasks[2]: NORMAL,
+    }
 
 
 def test_above_normal_becomes_normal_after_half_an_hour_of_running_in_all() -> None:
@@ -250,15 +266,23 @@ def test_only_what_an_auto_task_runs_at_above_normal_counts() -> None:
             6,
             AUTO,
             None,
-            "it asks for 6 nodes: ABOVE_NORMAL becomes NORMAL after 30 min, and ann's quota at NORMAL is 4",
+            "it asks for 6 nodes: ABOVE_NORMAL becomes NORMAL after 30 min, and ann's quota at "
+            "NORMAL is 4",
         ),
         (7, AUTO, None, "it asks for 7 nodes, and ann's quota at any priority is 6"),
         (1, NORMAL, 4, "it asks for 4 GPUs, and a task of this pool has at least 8"),
     ],
 )
-def test_what_could_never_run_is_refused(nodes: int, priority: Priority, gpus: int | None, words: str) -> None:
-    rules = PoolRules(Quotas({("ann", NORMAL): 4, ("ann", ABOVE): 6}), frozenset({"ann"}), least_gpus=8)
-    assert rules.refusal(PoolTask("1", "ann", nodes, priority, (0.0, 1)), capacity=8, gpus=gpus) == words
+def test_what_could_never_run_is_refused(
+    nodes: int, priority: Priority, gpus: int | None, words: str
+) -> None:
+    rules = PoolRules(
+        Quotas({("ann", NORMAL): 4, ("ann", ABOVE): 6}), frozenset({"ann"}), least_gpus=8
+    )
+    assert (
+        rules.refusal(PoolTask("1", "ann", nodes, priority, (0.0, 1)), capacity=8, gpus=gpus)
+        == words
+    )
     assert [rules.allowed_priority(user, HIGH) for user in ("ann", "bob")] == [HIGH, AUTO]
 
 
@@ -269,13 +293,23 @@ PRIORITIES = (AUTO, Priority.LOW, NORMAL, ABOVE, HIGH)
 @st.composite
 def pools(draw: st.DrawFn) -> Pool:
     nodes = draw(st.integers(1, 6))
-    quotas = {(user, level): draw(st.integers(0, nodes)) for user in USERS for level in PRIORITIES if level != AUTO}
+    quotas = {
+        (user, level): draw(st.integers(0, nodes))
+        for user in USERS
+        for level in PRIORITIES
+        if level != AUTO
+    }
     return Pool(nodes, Quotas(quotas), demote_after=4.0)
 
 
 EVENTS = st.lists(
     st.one_of(
-        st.tuples(st.just("submit"), st.sampled_from(USERS), st.integers(1, 4), st.sampled_from(PRIORITIES)),
+        st.tuples(
+            st.just("submit"),
+            st.sampled_from(USERS),
+            st.integers(1, 4),
+            st.sampled_from(PRIORITIES),
+        ),
         st.tuples(st.just("end"), st.integers(0, 5)),
         st.tuples(st.just("pass"), st.integers(1, 6)),
         st.tuples(st.just("nodes"), st.integers(0, 6)),
@@ -287,7 +321,9 @@ EVENTS = st.lists(
 
 
 def check(pool: Pool, decisions: list[Decision]) -> None:
-    changes = Counter(task.id for one in decisions for task in (*one.suspend, *(task for task, _ in one.start)))
+    changes = Counter(
+        task.id for one in decisions for task in (*one.suspend, *(task for task, _ in one.start))
+    )
     assert set(changes.values()) <= {1}, "a task was started and suspended again for nothing"
     for decision in decisions:
         starting = {(task.user, level) for task, level in (*decision.start, *decision.next)}
@@ -299,21 +335,29 @@ def check(pool: Pool, decisions: list[Decision]) -> None:
     for one in pool.running.values():
         used[one.task.user, one.level] += one.task.nodes
     assert all(nodes <= pool.quotas.of(*key) for key, nodes in used.items())
-    # Where something with quota waits, the first of it would not fit if all of lower priorities were gone.
+    # Where something with quota waits, the first of it would not fit if all of lower priorities
+    # were gone.
     heads = [line[0] for key, line in queue_up(pool.waiting.values()).items() if key[1] != AUTO]
     ready = [
-        task for task in heads if used[task.user, task.level] + task.nodes <= pool.quotas.of(task.user, task.level)
+        task
+        for task in heads
+        if used[task.user, task.level] + task.nodes <= pool.quotas.of(task.user, task.level)
     ]
     if ready:
         blocker = pool.decide().blocker
         assert blocker is not None
         task, level = blocker
         assert level >= max(one.level for one in ready)
-        assert pool.free() + sum(one.task.nodes for one in pool.running.values() if one.level < level) < task.nodes
+        assert (
+            pool.free() + sum(one.task.nodes for one in pool.running.values() if one.level < level)
+            < task.nodes
+        )
 
 
 @given(pools(), EVENTS, st.lists(st.integers(1, 5), min_size=30, max_size=30))
-def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, ...]], work: list[int]) -> None:
+def test_the_rules_hold_whatever_happens(
+    pool: Pool, events: list[tuple[object, ...]], work: list[int]
+) -> None:
     most, rules = pool.nodes, PoolRules(pool.quotas)
     for kind, *given_values in events:
         if kind == "submit":
@@ -344,9 +388,12 @@ def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, 
                     if one.id in order and one.level == task.level and one.place < task.place
                 ]
                 assert task.user not in {one.user for one in passed}
-                # Of other users only those that it passes who have no quota, or hold an earlier place by what runs.
+                # Of other users only those that it passes who have no quota, or hold an earlier
+                # place by what runs.
                 for one in passed if task.level != AUTO else ():
-                    assert pool.held(one.user, one.level) or one.nodes > pool.quotas.of(one.user, one.level)
+                    assert pool.held(one.user, one.level) or one.nodes > pool.quotas.of(
+                        one.user, one.level
+                    )
     # Nothing comes any more: all that was not refused runs to its end.
     pool.nodes = most
     pool.resume()

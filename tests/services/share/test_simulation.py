@@ -29,7 +29,9 @@ def model(nodes: int) -> PoolModel:
 
 def test_an_interruption_costs_a_save_and_a_load_and_what_was_not_saved_in_time() -> None:
     urgent = TracedTask(1000.0, "bob", 2, 500.0, HIGH)
-    in_time = simulate([TracedTask(0.0, "ann", 2, 4000.0, NORMAL, save_seconds=2.0), urgent], model(2))
+    in_time = simulate(
+        [TracedTask(0.0, "ann", 2, 4000.0, NORMAL, save_seconds=2.0), urgent], model(2)
+    )
     assert in_time.waits == {NORMAL: [0.0], HIGH: [2.0]}
     # Its 4000 s, the 2 s of its save, bob's 500 s and the 60 s until it works again.
     assert (in_time.interruptions, in_time.ended_at) == (1, 4562.0)
@@ -84,7 +86,10 @@ def test_ten_thousand_tasks_run_whole_on_a_thousand_nodes() -> None:
         ("submitted_at,user,nodes,seconds,color\n", "line 1: unknown column 'color'"),
         ("submitted_at,user,nodes,seconds\n0,a,many,5\n", "line 2: 'many' is no nodes"),
         ("submitted_at,user,nodes,seconds\n0,a,1,nan\n", "line 2: seconds = nan is no time"),
-        ("submitted_at,user,nodes,seconds\n0,a,0,5\n", "line 2: nodes, seconds and checkpoint_seconds are more than 0"),
+        (
+            "submitted_at,user,nodes,seconds\n0,a,0,5\n",
+            "line 2: nodes, seconds and checkpoint_seconds are more than 0",
+        ),
         ("submitted_at,user,nodes,seconds\n0,a,1\n", "line 2: seconds is empty"),
         ("submitted_at,user,nodes,seconds\n0,a,1,5,6\n", "line 2: more values than columns"),
     ],

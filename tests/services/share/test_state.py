@@ -22,7 +22,15 @@ from hpcdash.services.share import text
 from hpcdash.services.share.coordinator import rules_of
 from hpcdash.services.share.database import ShareDatabase, StoredTask, unfinished_tasks
 from hpcdash.services.share.scheduling import decide, queue_up
-from hpcdash.services.share.state import MOST_BYTES, Pool, PoolReader, Run, build_state, parse_state, publish
+from hpcdash.services.share.state import (
+    MOST_BYTES,
+    Pool,
+    PoolReader,
+    Run,
+    build_state,
+    parse_state,
+    publish,
+)
 from hpcdash.transport.local import LocalTransport
 
 NOW = 1_795_244_354.0
@@ -50,10 +58,24 @@ class Tasks:
         self.database = database
         self.count = 0
 
-    def add(self, user: str, priority: Priority = NORMAL, nodes: int = 1, *, name: str = "", **fields: Any) -> str:
+    def add(
+        self,
+        user: str,
+        priority: Priority = NORMAL,
+        nodes: int = 1,
+        *,
+        name: str = "",
+        **fields: Any,
+    ) -> str:
         self.count += 1
         at = NOW - 3600 + 60 * self.count
-        given = {"state": "waiting", "words": "", "level": None, "since": None, "asked_at": None} | fields
+        given = {
+            "state": "waiting",
+            "words": "",
+            "level": None,
+            "since": None,
+            "asked_at": None,
+        } | fields
         task = StoredTask(
             id=str(self.count),
             number=self.count,
@@ -73,7 +95,14 @@ class Tasks:
             self.database.add(task)
         return task.id
 
-    def run(self, user: str, priority: Priority = NORMAL, nodes: int = 1, *, level: Priority | None = None) -> str:
+    def run(
+        self,
+        user: str,
+        priority: Priority = NORMAL,
+        nodes: int = 1,
+        *,
+        level: Priority | None = None,
+    ) -> str:
         job_id = self.add(user, priority, nodes)
         with self.database.writing(NOW):
             self.database.begin(job_id, priority if level is None else level, NOW - 600)
@@ -122,7 +151,11 @@ def test_each_that_waits_says_why_and_when_it_is_its_turn(database: ShareDatabas
     assert demoted is not None
     assert text.format_demotion(demoted, state.taken_at) == "20 min"
     assert text.quota_users(state, "cleo") == ["cleo", "ada", "bob", "*"]
-    assert [text.format_quota(state, "ada", level) for level in text.quota_levels(state)] == ["", "1/2", "1/2"]
+    assert [text.format_quota(state, "ada", level) for level in text.quota_levels(state)] == [
+        "",
+        "1/2",
+        "1/2",
+    ]
     assert text.format_quota(state, "bob", "HIGH") == "2/4"
 
 
@@ -141,7 +174,11 @@ def test_the_interrupted_are_those_that_a_wish_takes_nodes_from(database: ShareD
 
 def test_the_history_of_interruptions_is_newest_first_and_says_how(database: ShareDatabase) -> None:
     tasks = Tasks(database)
-    for user, how, ended in (("ada", "suspended", 200), ("bob", "slow", 100), ("cleo", "paused", 50)):
+    for user, how, ended in (
+        ("ada", "suspended", 200),
+        ("bob", "slow", 100),
+        ("cleo", "paused", 50),
+    ):
         job_id = tasks.run(user)
         [task] = database.tasks("id = ?", job_id)
         with database.writing(NOW):
@@ -175,16 +212,24 @@ def test_a_folder_that_leads_elsewhere_does_not_cost_the_coordinator_a_file(
     assert [one.name for one in file.parent.iterdir()] == ["pool.json"]
 
 
-def test_a_pool_that_is_too_large_for_its_readers_is_published_in_part(database: ShareDatabase, tmp_path: Path) -> None:
+def test_a_pool_that_is_too_large_for_its_readers_is_published_in_part(
+    database: ShareDatabase, tmp_path: Path
+) -> None:
     tasks = Tasks(database)
     tasks.add("ada", name="\x00" * 5000)
     state = tasks.state()
     (task,) = state.tasks
     assert len(task.name) == 200
     run = Run(1, "NORMAL", None, None, "suspended")
-    many = [msgspec.structs.replace(task, id=str(number), place=number + 1, runs=(run,) * 50) for number in range(9000)]
+    many = [
+        msgspec.structs.replace(task, id=str(number), place=number + 1, runs=(run,) * 50)
+        for number in range(9000)
+    ]
     # What came last runs, and the last but one is next.
-    many[-2:] = [msgspec.structs.replace(many[-2], place=0), msgspec.structs.replace(many[-1], state="running")]
+    many[-2:] = [
+        msgspec.structs.replace(many[-2], place=0),
+        msgspec.structs.replace(many[-1], state="running"),
+    ]
     publish(msgspec.structs.replace(state, tasks=tuple(many)), tmp_path / "pool.json")
     assert (tmp_path / "pool.json").stat().st_size <= MOST_BYTES
     found = parse_state((tmp_path / "pool.json").read_bytes())
@@ -225,7 +270,9 @@ async def complaint(reader: PoolReader) -> str:
 
 
 @pytest.mark.system
-async def test_only_the_coordinator_s_file_is_believed(database: ShareDatabase, tmp_path: Path) -> None:
+async def test_only_the_coordinator_s_file_is_believed(
+    database: ShareDatabase, tmp_path: Path
+) -> None:
     file = tmp_path / "pool.json"
     assert "has published nothing" in await complaint(reader(file))
     hostile = "\x1b[2J[bold]\x00"

@@ -13,7 +13,9 @@ from hpcdash.services.share.submission import refusal, with_pool
 from tests.support.play_case import FIXTURES
 from tests.support.records import for_each
 
-POOL = parse_state((FIXTURES / "slurm" / "22.05" / "pool" / "files" / "shared" / "lab" / "pool.json").read_bytes())
+POOL = parse_state(
+    (FIXTURES / "slurm" / "22.05" / "pool" / "files" / "shared" / "lab" / "pool.json").read_bytes()
+)
 SETTINGS = PoolSettings("lab", 8)
 
 
@@ -21,10 +23,28 @@ SETTINGS = PoolSettings("lab", 8)
     ("slots", "share", "user", "slot_type", "words"),
     [
         (3, "NORMAL", "maya", SlotType.CUDA, ""),
-        (4, "NORMAL", "maya", SlotType.CUDA, "it asks for 4 nodes, and maya's quota at NORMAL is 3"),
+        (
+            4,
+            "NORMAL",
+            "maya",
+            SlotType.CUDA,
+            "it asks for 4 nodes, and maya's quota at NORMAL is 3",
+        ),
         (4, "HIGH", "amara", SlotType.CUDA, ""),
-        (5, "HIGH", "amara", SlotType.CUDA, "it asks for 5 nodes, and amara's quota at any priority is 4"),
-        (1, "NORMAL", "maya", SlotType.CPU, "it asks for 0 GPUs, and a task of this pool has at least 1"),
+        (
+            5,
+            "HIGH",
+            "amara",
+            SlotType.CUDA,
+            "it asks for 5 nodes, and amara's quota at any priority is 4",
+        ),
+        (
+            1,
+            "NORMAL",
+            "maya",
+            SlotType.CPU,
+            "it asks for 0 GPUs, and a task of this pool has at least 1",
+        ),
     ],
 )
 def test_a_request_is_judged_as_its_coordinator_would(
@@ -78,7 +98,10 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
         ({"share": "HIGH"}, "share: several pools fit"),
         ({"pool": "lab", "queue": "cpu"}, "queue: pool lab has gpu, not cpu"),
         # Nobody would release it.
-        ({"share": "HIGH", "queue": "other", "qos": "low"}, "share: no pool has queue other, qos low"),
+        (
+            {"share": "HIGH", "queue": "other", "qos": "low"},
+            "share: no pool has queue other, qos low",
+        ),
     ],
 )
 def test_a_task_without_a_place_is_refused(asked: dict[str, str], words: str) -> None:

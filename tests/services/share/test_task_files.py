@@ -1,4 +1,6 @@
-"""The suspend command and its answers, written as a task's owner, and the pool's own files, under attack."""
+"""The suspend command and its answers, written as a task's owner, and the pool's own files, under
+attack.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,16 @@ def files(site: SudoSite, folder: Path | str, account: str) -> TaskFiles:
     """As a coordinator with the launcher's account has them."""
     transport = ScriptedTransport()
     before = site.argv_as(site.launcher)
-    transport.answers["*"] = lambda command: replace(command, argv=(*before, *command.argv)).run_here()
-    return TaskFiles(transport, str(folder), account=account, program=str(site.program), storage_root=str(site.root))
+    transport.answers["*"] = lambda command: replace(
+        command, argv=(*before, *command.argv)
+    ).run_here()
+    return TaskFiles(
+        transport,
+        str(folder),
+        account=account,
+        program=str(site.program),
+        storage_root=str(site.root),
+    )
 
 
 async def test_a_task_of_another_account_is_told_as_that_account(site: SudoSite) -> None:
@@ -55,7 +65,10 @@ async def test_a_task_of_another_account_is_told_as_that_account(site: SudoSite)
     task = files(site, folder, site.alice)
     assert not await task.is_ready()
     assert await task.tell()
-    assert ((folder / "suspend").read_bytes(), (folder / "suspend").owner()) == (b"suspend\n", site.alice)
+    assert ((folder / "suspend").read_bytes(), (folder / "suspend").owner()) == (
+        b"suspend\n",
+        site.alice,
+    )
     (folder / "suspend.ready").write_text("ready\n")
     shutil.chown(folder / "suspend.ready", site.alice)
     assert await task.is_ready()
@@ -73,7 +86,9 @@ async def test_nobody_is_told_in_the_folder_of_somebody_else(site: SudoSite) -> 
     assert (folder / "suspend").read_bytes() == b""
 
 
-@pytest.mark.parametrize("place", ["{home}/run-1", "{root}/../launches/run-1", "{root}/run-1/deeper", "", "/"])
+@pytest.mark.parametrize(
+    "place", ["{home}/run-1", "{root}/../launches/run-1", "{root}/run-1/deeper", "", "/"]
+)
 async def test_no_command_is_written_outside_the_launches(site: SudoSite, place: str) -> None:
     launch(site, site.alice)
     mine = site.home(site.alice) / "run-1"

@@ -11,8 +11,12 @@ from hpcdash.services.share.wishes import heeded
 from tests.support.records import for_each
 
 NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
-RULES = PoolRules(Quotas({(EVERYONE, NORMAL): 4, (EVERYONE, ABOVE): 4, (EVERYONE, HIGH): 1}), frozenset({"ada"}))
-TASK = StoredTask("7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", NORMAL, 200.0, 0.0, 0, 0, None, 0.0)
+RULES = PoolRules(
+    Quotas({(EVERYONE, NORMAL): 4, (EVERYONE, ABOVE): 4, (EVERYONE, HIGH): 1}), frozenset({"ada"})
+)
+TASK = StoredTask(
+    "7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", NORMAL, 200.0, 0.0, 0, 0, None, 0.0
+)
 
 
 @for_each(
@@ -29,7 +33,9 @@ def test_a_mark_reads_back_from_the_comment(mark: TaskMark) -> None:
     assert parse_mark(str(mark)) == mark
 
 
-@for_each("comment", ["hpcdash-share:HIGH+", "hpcdash-share:HIGH+paused+paused", "x hpcdash-share:HIGH"])
+@for_each(
+    "comment", ["hpcdash-share:HIGH+", "hpcdash-share:HIGH+paused+paused", "x hpcdash-share:HIGH"]
+)
 def test_a_comment_that_is_nearly_a_mark_is_none(comment: str) -> None:
     assert parse_mark(comment) is None
 
@@ -42,17 +48,32 @@ def test_labels_that_anybody_wrote_are_few_and_short() -> None:
 
 def test_a_priority_that_has_quota_is_taken_up_and_the_time_above_normal_counts() -> None:
     changes, _ = heeded(TASK, TaskMark(ABOVE), RULES, capacity=4, now=300.0)
-    assert changes == {"priority": ABOVE, "level": ABOVE, "above_normal_seconds": 0.0, "since": 300.0}
+    assert changes == {
+        "priority": ABOVE,
+        "level": ABOVE,
+        "above_normal_seconds": 0.0,
+        "since": 300.0,
+    }
     raised = replace(TASK, **changes)
     changes, _ = heeded(raised, TaskMark(NORMAL), RULES, capacity=4, now=900.0)
-    assert changes == {"priority": NORMAL, "level": NORMAL, "above_normal_seconds": 600.0, "since": 900.0}
+    assert changes == {
+        "priority": NORMAL,
+        "level": NORMAL,
+        "above_normal_seconds": 600.0,
+        "since": 900.0,
+    }
     # What has become NORMAL after its half hour stays so.
-    assert heeded(replace(TASK, demoted=1), TaskMark(ABOVE), RULES, capacity=4, now=900.0)[0] == {"priority": ABOVE}
+    assert heeded(replace(TASK, demoted=1), TaskMark(ABOVE), RULES, capacity=4, now=900.0)[0] == {
+        "priority": ABOVE
+    }
 
 
 def test_a_priority_without_quota_is_refused_and_one_who_may_not_choose_keeps_auto() -> None:
     changes, words = heeded(TASK, TaskMark(HIGH), RULES, capacity=4, now=300.0)
-    assert (changes, words) == ({}, "HIGH is refused: it asks for 2 nodes, and ada's quota at HIGH is 1")
+    assert (changes, words) == (
+        {},
+        "HIGH is refused: it asks for 2 nodes, and ada's quota at HIGH is 1",
+    )
     other = replace(TASK, user="bob", priority=AUTO)
     assert heeded(other, TaskMark(ABOVE), RULES, capacity=4, now=300.0) == ({}, "")
 

@@ -15,7 +15,9 @@ from hpcdash.services.state.drafts import Drafts, KeptDraft
 def test_a_draft_is_taken_once_as_it_was_kept(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path / "state")
     assert drafts.take("juno") is None
-    juno = KeptDraft({"name": "é\udc80", "command": "a\nb"}, {"call": {"args": [1, "x"]}}, as_it_is=True)
+    juno = KeptDraft(
+        {"name": "é\udc80", "command": "a\nb"}, {"call": {"args": [1, "x"]}}, as_it_is=True
+    )
     drafts.keep("juno", KeptDraft({"name": "earlier"}))
     drafts.keep("juno", juno)
     drafts.keep("attic", KeptDraft({"name": "other"}))
@@ -34,7 +36,9 @@ def test_what_json_cannot_say_is_kept_as_text(tmp_path: Path) -> None:
 
 def test_a_secret_of_its_environment_is_not_kept(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path)
-    drafts.keep("juno", KeptDraft({"environment": "WANDB_API_KEY=abc\n\nA=1\nexport TOKEN = x\nTOKEN="}))
+    drafts.keep(
+        "juno", KeptDraft({"environment": "WANDB_API_KEY=abc\n\nA=1\nexport TOKEN = x\nTOKEN="})
+    )
     hidden = "WANDB_API_KEY=(not kept)\n\nA=1\nexport TOKEN =(not kept)\nTOKEN="
     assert drafts.take("juno") == KeptDraft({"environment": hidden})
 

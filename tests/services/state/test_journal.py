@@ -1,4 +1,6 @@
-"""The journal: what is on the disk before and after an action, whoever else writes, and whatever became of the file."""
+"""The journal: what is on the disk before and after an action, whoever else writes, and whatever
+became of the file.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.system
 def test_an_action_whose_program_was_killed_has_an_unknown_outcome(journal: Journal) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED, journal.path], stdout=subprocess.PIPE, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, journal.path], stdout=subprocess.PIPE, check=False
+    )
     assert ended.returncode == -9
     ([entry], _) = journal.read()
     assert entry.action_id == ended.stdout.decode().strip()
@@ -128,10 +132,17 @@ def test_an_action_whose_program_was_killed_has_an_unknown_outcome(journal: Jour
 
 @pytest.mark.parametrize(
     "change",
-    [{"pid_started_ticks": 1}, {"host": "elsewhere"}, {"pid": 0}, {"at": "2020-01-01T00:00:00.000Z"}],
+    [
+        {"pid_started_ticks": 1},
+        {"host": "elsewhere"},
+        {"pid": 0},
+        {"at": "2020-01-01T00:00:00.000Z"},
+    ],
     ids=["another process has its number", "another host", "no process", "long ago"],
 )
-def test_an_action_without_an_end_runs_only_while_its_writer_does(journal: Journal, change: dict[str, object]) -> None:
+def test_an_action_without_an_end_runs_only_while_its_writer_does(
+    journal: Journal, change: dict[str, object]
+) -> None:
     begin(journal, "41")
     (line,) = lines(journal)
     journal.path.write_text(json.dumps({**line, **change}) + "\n")
@@ -171,7 +182,9 @@ def test_a_file_system_without_locks_has_a_journal_too(
     assert [entry.state for entry in journal.read()[0]] == ["done"]
 
 
-def test_a_lock_that_is_never_given_up_is_waited_for_a_while(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_never_given_up_is_waited_for_a_while(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(journal, "41")
     monkeypatch.setattr(appended_lines, "_LOCK_WAIT_SECONDS", 0.05)
     with journal.path.open() as other:
@@ -197,7 +210,9 @@ for number in range(40):
 
 @pytest.mark.system
 @pytest.mark.parametrize("rotate_bytes", [5_000_000, 60_000])
-def test_several_programs_write_at_once_and_no_line_is_lost_or_torn(journal: Journal, rotate_bytes: int) -> None:
+def test_several_programs_write_at_once_and_no_line_is_lost_or_torn(
+    journal: Journal, rotate_bytes: int
+) -> None:
     call: list[str | Path] = [sys.executable, "-c", MANY, journal.path, str(rotate_bytes)]
     with ThreadPoolExecutor(3) as pool:
         ended = list(pool.map(lambda _: subprocess.run(call, check=False).returncode, range(3)))
@@ -210,7 +225,9 @@ def test_several_programs_write_at_once_and_no_line_is_lost_or_torn(journal: Jou
     assert older.exists() is (rotate_bytes < 100_000)
 
 
-def test_the_journal_does_not_grow_without_bound(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_does_not_grow_without_bound(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(appended_lines, "ROTATE_BYTES", 5_000)
     for number in range(100):
         journal.after(begin(journal, str(number)), DONE)
@@ -232,10 +249,15 @@ WRITTEN = written()
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, len(WRITTEN) - 1), st.binary(max_size=4), st.integers(0, 30)), max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, len(WRITTEN) - 1), st.binary(max_size=4), st.integers(0, 30)),
+        max_size=4,
+    ),
     st.binary(max_size=60),
 )
-def test_whatever_became_of_the_file_it_is_read(changes: list[tuple[int, bytes, int]], after: bytes) -> None:
+def test_whatever_became_of_the_file_it_is_read(
+    changes: list[tuple[int, bytes, int]], after: bytes
+) -> None:
     content = WRITTEN
     for position, inserted, dropped in changes:
         content = content[:position] + inserted + content[position + dropped :]

@@ -1,4 +1,6 @@
-"""state.db under what homes do to it: several programs at once, kills, full and read-only disks, no locks, damage."""
+"""state.db under what homes do to it: several programs at once, kills, full and read-only disks, no
+locks, damage.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ try:
 except database.StateUnusable as error:
     print("ERROR", error)
 """
-# Every lock by fcntl(2) fails: as on an NFS without lockd (ENOLCK), or a Lustre without `flock` (ENOSYS).
+# Every lock by fcntl(2) fails: as on an NFS without lockd (ENOLCK), or a Lustre without `flock`
+# (ENOSYS).
 NO_LOCKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,7 +98,9 @@ def notices() -> Iterator[list[str]]:
 
 
 def writer(folder: Path, cluster: str, count: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen((sys.executable, "-c", WRITER, folder, cluster, str(count)), stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        (sys.executable, "-c", WRITER, folder, cluster, str(count)), stdout=subprocess.PIPE
+    )
 
 
 def is_whole(folder: Path) -> bool:
@@ -114,7 +119,9 @@ def test_where_nothing_was_written_reading_makes_no_file(tmp_path: Path) -> None
     assert not (tmp_path / "state").exists()
 
 
-def test_the_file_and_its_folder_are_closed_to_others_and_a_looser_one_is_closed(tmp_path: Path) -> None:
+def test_the_file_and_its_folder_are_closed_to_others_and_a_looser_one_is_closed(
+    tmp_path: Path,
+) -> None:
     old_mask = os.umask(0)
     try:
         LaunchRecords(tmp_path / "state", "juno").launched(RECORD)
@@ -147,7 +154,9 @@ def test_many_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert is_whole(tmp_path / "state")
 
 
-def test_a_program_that_is_killed_as_it_writes_leaves_what_it_said_was_written_and_stops_nobody(tmp_path: Path) -> None:
+def test_a_program_that_is_killed_as_it_writes_leaves_what_it_said_was_written_and_stops_nobody(
+    tmp_path: Path,
+) -> None:
     for round_number in range(3):
         program = writer(tmp_path, f"cluster{round_number}", 0)
         assert program.stdout is not None
@@ -172,15 +181,21 @@ def test_half_a_transaction_is_taken_back(tmp_path: Path) -> None:
     assert is_whole(tmp_path)
 
 
-def test_one_that_is_locked_for_long_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_locked_for_long_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "_LONGEST_WAIT_SECONDS", 0.1)
     records = LaunchRecords(tmp_path, "juno")
     records.launched(RECORD)
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StateUnusable, match=r"state\.db cannot be read: another program has locked it"):
+        with pytest.raises(
+            StateUnusable, match=r"state\.db cannot be read: another program has locked it"
+        ):
             records.all()
-        with pytest.raises(StateUnusable, match=r"state\.db cannot be written: another program has locked it"):
+        with pytest.raises(
+            StateUnusable, match=r"state\.db cannot be written: another program has locked it"
+        ):
             records.removed(RECORD)
     assert records.unsettled() == (RECORD,)
 
@@ -188,7 +203,9 @@ def test_one_that_is_locked_for_long_is_not_waited_for_forever(tmp_path: Path, m
 # -- disks
 
 
-def test_on_a_full_disk_what_was_written_is_read_and_nothing_more_is_written(small_disk: Path) -> None:
+def test_on_a_full_disk_what_was_written_is_read_and_nothing_more_is_written(
+    small_disk: Path,
+) -> None:
     records = LaunchRecords(small_disk, "juno")
     records.launched(RECORD)
     with_no_room(small_disk)
@@ -201,7 +218,9 @@ def test_on_a_full_disk_what_was_written_is_read_and_nothing_more_is_written(sma
     assert is_whole(small_disk)
 
 
-def test_on_a_full_disk_old_files_are_read_and_taken_in_once_there_is_room(small_disk: Path) -> None:
+def test_on_a_full_disk_old_files_are_read_and_taken_in_once_there_is_room(
+    small_disk: Path,
+) -> None:
     shutil.copytree(OLD, small_disk / "state")
     with_no_room(small_disk)
     records = LaunchRecords(small_disk / "state", "local")
@@ -216,7 +235,9 @@ def test_on_a_full_disk_old_files_are_read_and_taken_in_once_there_is_room(small
 
 
 @pytest.mark.parametrize("is_migrated", [False, True])
-def test_in_a_read_only_home_all_is_read_and_writing_is_refused(small_disk: Path, is_migrated: bool) -> None:
+def test_in_a_read_only_home_all_is_read_and_writing_is_refused(
+    small_disk: Path, is_migrated: bool
+) -> None:
     state = Path(shutil.copytree(OLD, small_disk / "state"))
     records = LaunchRecords(state, "local")
     if is_migrated:
@@ -235,12 +256,23 @@ def test_in_a_read_only_home_all_is_read_and_writing_is_refused(small_disk: Path
 
 
 @pytest.mark.parametrize("failure", ["ENOLCK", "ENOSYS"])
-def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Path, failure: str) -> None:
+def test_without_locks_it_is_read_and_that_is_said_and_not_written(
+    tmp_path: Path, failure: str
+) -> None:
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc to make a file system look as if it had no locks")
     (tmp_path / "no_locks.c").write_text(NO_LOCKS)
-    built = (compiler, f"-DFAILURE={failure}", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c", "-ldl")
+    built = (
+        compiler,
+        f"-DFAILURE={failure}",
+        "-shared",
+        "-fPIC",
+        "-o",
+        "no_locks.so",
+        "no_locks.c",
+        "-ldl",
+    )
     subprocess.run(built, cwd=tmp_path, check=True)
     state = tmp_path / "state"
     LaunchRecords(state, "juno").launched(RECORD)
@@ -269,10 +301,14 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", ["random", "header", "cut"])
-def test_a_damaged_file_is_renamed_said_once_and_begun_anew(tmp_path: Path, notices: list[str], damage: str) -> None:
+def test_a_damaged_file_is_renamed_said_once_and_begun_anew(
+    tmp_path: Path, notices: list[str], damage: str
+) -> None:
     records = LaunchRecords(tmp_path, "juno")
     for number in range(50):
-        records.launched(LaunchRecord(f"/jobs/{number}", "", str(number), "t", "failed", "", 1, 1.0, "x" * 2000))
+        records.launched(
+            LaunchRecord(f"/jobs/{number}", "", str(number), "t", "failed", "", 1, 1.0, "x" * 2000)
+        )
     file = tmp_path / "state.db"
     whole = file.read_bytes()
     noise = random.Random(1).randbytes(len(whole))
@@ -285,7 +321,9 @@ def test_a_damaged_file_is_renamed_said_once_and_begun_anew(tmp_path: Path, noti
     records.launched(RECORD)
     assert records.all() == (RECORD,)
     (words,) = notices
-    assert words.startswith(f"{file} was damaged: it was renamed to {aside.name}, and a new one starts")
+    assert words.startswith(
+        f"{file} was damaged: it was renamed to {aside.name}, and a new one starts"
+    )
     assert is_whole(tmp_path)
 
 
@@ -296,9 +334,13 @@ def test_a_write_into_a_damaged_file_is_in_the_new_one(tmp_path: Path, notices: 
     assert len(notices) == 1
 
 
-def test_of_a_damaged_file_that_a_link_leads_to_the_file_is_renamed(tmp_path: Path, notices: list[str]) -> None:
+def test_of_a_damaged_file_that_a_link_leads_to_the_file_is_renamed(
+    tmp_path: Path, notices: list[str]
+) -> None:
     (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "mine").write_bytes(b"no database, and longer than its header would be " * 40)
+    (tmp_path / "there" / "mine").write_bytes(
+        b"no database, and longer than its header would be " * 40
+    )
     (tmp_path / "state.db").symlink_to("there/mine")
     LaunchRecords(tmp_path, "juno").launched(RECORD)
     assert (tmp_path / "state.db").is_symlink()
@@ -344,7 +386,11 @@ def test_what_an_older_version_writes_beside_is_taken_in_too(tmp_path: Path) -> 
     os.utime(state / "watch" / "local.json", (1.0, 1.0))
     with (state / "launches.jsonl").open("a") as file:
         line = (OLD / "launches.jsonl.1").read_text().splitlines()[0]
-        file.write("\n" + line.replace("00000001", "00000009").replace('"job_id":"1"', '"job_id":"9"') + "\n")
+        file.write(
+            "\n"
+            + line.replace("00000001", "00000009").replace('"job_id":"1"', '"job_id":"9"')
+            + "\n"
+        )
     WatchFiles(state, "local").write(WatchState(unreachable_rounds=3), Alerts())
     found = records.all()
     assert found[: len(before)] == before
@@ -358,9 +404,19 @@ def test_what_an_older_version_writes_beside_is_taken_in_too(tmp_path: Path) -> 
 def test_files_that_were_taken_in_but_not_renamed_are_taken_in_once(tmp_path: Path) -> None:
     state = Path(shutil.copytree(OLD, tmp_path / "state"))
     records, recents = LaunchRecords(state, "local"), Recents(state)
-    before = records.all(), records.unsettled(), recents.recent("local"), WatchFiles(state, "local").read()
+    before = (
+        records.all(),
+        records.unsettled(),
+        recents.recent("local"),
+        WatchFiles(state, "local").read(),
+    )
     for path in state.rglob("*.migrated"):
         path.rename(path.with_suffix(""))
-    again = records.all(), records.unsettled(), recents.recent("local"), WatchFiles(state, "local").read()
+    again = (
+        records.all(),
+        records.unsettled(),
+        recents.recent("local"),
+        WatchFiles(state, "local").read(),
+    )
     assert again == before
     assert list(StateDatabase(state).read("SELECT count(*) FROM switches")) == [(5,)]

@@ -1,4 +1,5 @@
-"""What an older hpcdash kept in files of their own is read the same once it is in state.db, and stays beside it.
+"""What an older hpcdash kept in files of their own is read the same once it is in state.db, and
+stays beside it.
 
 `old_state` was written by that version at 2026-11-21T08:33:20Z.
 """
@@ -21,7 +22,12 @@ from hpcdash.domain.switches import SwitchKind
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.state.recents import Recents
-from hpcdash.services.state.records import LaunchRecord, Recent, launched_statement, recent_statement
+from hpcdash.services.state.records import (
+    LaunchRecord,
+    Recent,
+    launched_statement,
+    recent_statement,
+)
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launched_job import launched_job, record_of_job
 from hpcdash.services.switches.names import LogMark, SwitchMemory
@@ -51,17 +57,34 @@ def person(tmp_path: Path, state: Path) -> Iterator[Program]:
 
 async def test_launches_are_known_with_their_switches_and_checkpoints(state: Path) -> None:
     async def known(job_id: str, cluster: str = "local", name: str = "train") -> str:
-        found = await launched_job(state, cluster, {**job_row(job_id, "running", work_dir="/home/maya"), "name": name})
+        found = await launched_job(
+            state, cluster, {**job_row(job_id, "running", work_dir="/home/maya"), "name": name}
+        )
         return "" if found is None else f"{found.folder} {found.kill_switch}"
 
     for job_id in ("1", "2", "3", "7"):
-        assert await known(job_id) == f"/home/maya/hpcdash/launches/train-0000000{job_id} /scratch/run/KILL"
-    assert await known("6_2.pbs01") == "/home/maya/hpcdash/launches/train-00000006 /scratch/run/KILL"
+        assert (
+            await known(job_id)
+            == f"/home/maya/hpcdash/launches/train-0000000{job_id} /scratch/run/KILL"
+        )
+    assert (
+        await known("6_2.pbs01") == "/home/maya/hpcdash/launches/train-00000006 /scratch/run/KILL"
+    )
     assert await known("4", "juno", "é") == "/juno/4 /scratch/run/KILL"
-    assert [await known("5"), await known("8"), await known("1", name="other"), await known("1", "juno")] == [""] * 4
+    assert [
+        await known("5"),
+        await known("8"),
+        await known("1", name="other"),
+        await known("1", "juno"),
+    ] == [""] * 4
     record = record_of_job(state, "local", {"id": "4", "name": "train"})
     assert record is not None
-    assert (record.run_as, record.keep, record.tasks, record.at) == ("svc", "always", 1, 1795250004.0)
+    assert (record.run_as, record.keep, record.tasks, record.at) == (
+        "svc",
+        "always",
+        1,
+        1795250004.0,
+    )
 
 
 def test_recent_submissions_are_listed(state: Path) -> None:
@@ -80,7 +103,9 @@ def test_named_switches_and_log_marks_are_remembered(state: Path) -> None:
     assert memory.of_name(SwitchKind.KILL, "train", "maya") == "/scratch/run/STOP"
     assert memory.of_name(SwitchKind.SAVE, "train", "maya") == ""
     assert memory.of_job(SwitchKind.SAVE, "9", "eval") == "/scratch/eval/SAVE"
-    assert memory.mark_of(SwitchKind.SAVE, "/scratch/eval/SAVE") == LogMark("9", {"/scratch/eval/9.out": 4096})
+    assert memory.mark_of(SwitchKind.SAVE, "/scratch/eval/SAVE") == LogMark(
+        "9", {"/scratch/eval/9.out": 4096}
+    )
     assert SwitchMemory(state, "juno").of_name(SwitchKind.KILL, "train", "maya") == ""
 
 
@@ -96,7 +121,11 @@ WITH_SECRET = f'command = "true"\n[environment]\nAPI_TOKEN = "{SECRET}"\nSEED = 
 def test_secrets_that_an_earlier_version_kept_leave_the_file(tmp_path: Path) -> None:
     database = StateDatabase(tmp_path)
     record = LaunchRecord("/jobs/1", "", "1", "train", "always", "", 1, 1.0, WITH_SECRET)
-    draft = {"texts": {"name": "a", "environment": f"export TOKEN={SECRET}\nSEED=1"}, "rest": {}, "as_it_is": False}
+    draft = {
+        "texts": {"name": "a", "environment": f"export TOKEN={SECRET}\nSEED=1"},
+        "rest": {},
+        "as_it_is": False,
+    }
     served = ("a", "c", "client", None, "ada", 1.0, "submitted", "{}", WITH_SECRET)
     database.write(
         launched_statement("c", record),
@@ -109,7 +138,9 @@ def test_secrets_that_an_earlier_version_kept_leave_the_file(tmp_path: Path) -> 
         connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("DROP TABLE scrubbed")
         # What was forgotten is in pages that are free.
-        connection.executemany("INSERT INTO drafts VALUES (?, ?)", [(f"d{at}", SECRET * 900) for at in range(9)])
+        connection.executemany(
+            "INSERT INTO drafts VALUES (?, ?)", [(f"d{at}", SECRET * 900) for at in range(9)]
+        )
         connection.execute("DELETE FROM drafts WHERE cluster != 'c'")
     assert SECRET.encode() in database.path.read_bytes()
 
@@ -119,9 +150,15 @@ def test_secrets_that_an_earlier_version_kept_leave_the_file(tmp_path: Path) -> 
     environment = {"API_TOKEN": "(not kept)", "SEED": "1"}
     launched = LaunchRecords(tmp_path, "c").of_job("1", "train")
     assert launched is not None
-    assert tomllib.loads(kept["train"])["environment"] == tomllib.loads(launched.request)["environment"] == environment
+    assert (
+        tomllib.loads(kept["train"])["environment"]
+        == tomllib.loads(launched.request)["environment"]
+        == environment
+    )
     assert launched == replace(record, request=launched.request)
-    assert Drafts(tmp_path).take("c") == KeptDraft({"name": "a", "environment": "export TOKEN=(not kept)\nSEED=1"})
+    assert Drafts(tmp_path).take("c") == KeptDraft(
+        {"name": "a", "environment": "export TOKEN=(not kept)\nSEED=1"}
+    )
 
 
 def test_secrets_in_files_of_an_older_version_do_not_come_along(state: Path) -> None:
@@ -135,10 +172,13 @@ def test_secrets_in_files_of_an_older_version_do_not_come_along(state: Path) -> 
 
 def test_an_announced_alert_and_a_snoozed_one_are_not_announced_again(person: Program) -> None:
     announced = person.home / "announced"
-    rules = "".join(f'[[watch.running]]\nname = "{name}"\nusers = ["maya"]\n' for name in ("train", "eval"))
+    rules = "".join(
+        f'[[watch.running]]\nname = "{name}"\nusers = ["maya"]\n' for name in ("train", "eval")
+    )
     person.config.parent.mkdir(parents=True)
     person.config.write_text(
-        f'[watch]\nremind_seconds = "never"\n{rules}[[watch.command]]\nargv = ["sh", "-c", "cat >> {announced}"]\n'
+        f'[watch]\nremind_seconds = "never"\n{rules}[[watch.command]]\nargv = ["sh", "-c", "cat >> '
+        f'{announced}"]\n'
     )
     for _ in range(2):
         run = person("watch", "--once")

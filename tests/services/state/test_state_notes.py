@@ -1,4 +1,6 @@
-"""Pins, notes and bookmarks outlive the program, each cluster's apart, and never grow without bound."""
+"""Pins, notes and bookmarks outlive the program, each cluster's apart, and never grow without
+bound.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.state.notes import LONGEST_NOTE, MOST_BOOKMARKS, JobNotes, KeptNotes
 
 
-def test_what_is_kept_of_a_job_is_read_by_the_next_run_and_not_by_another_cluster(tmp_path: Path) -> None:
+def test_what_is_kept_of_a_job_is_read_by_the_next_run_and_not_by_another_cluster(
+    tmp_path: Path,
+) -> None:
     notes = JobNotes(tmp_path, "juno")
     assert notes.kept() == KeptNotes()
     notes.pin(["7", "8"], True, 1.0)
@@ -34,7 +38,9 @@ def test_a_note_holds_no_control_characters_and_is_of_bounded_length(tmp_path: P
     assert kept.isprintable()
 
 
-def test_the_oldest_notes_go_and_pinned_jobs_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_notes_go_and_pinned_jobs_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_NO_MORE", (module._NO_MORE[0], (3,)))
     notes = JobNotes(tmp_path, "juno")
     notes.pin(["1"], True, 1.0)

@@ -1,4 +1,6 @@
-"""Scripts that a scheduler would not give back are kept here when they are submitted, and found by their job."""
+"""Scripts that a scheduler would not give back are kept here when they are submitted, and found by
+their job.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.jobs.scripts import fetch_script, keep_submitted
 from hpcdash.services.state import submitted_scripts as kept_scripts
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.state.submitted_scripts import APART_SECONDS, KEPT_SECONDS, KeptScript, KeptScripts
+from hpcdash.services.state.submitted_scripts import (
+    APART_SECONDS,
+    KEPT_SECONDS,
+    KeptScript,
+    KeptScripts,
+)
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
@@ -55,13 +62,17 @@ def test_nobody_else_can_read_them(scripts: KeptScripts) -> None:
         os.umask(before)
     [file] = files(scripts)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (file.parent, scripts.folder)} == {0o700}
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (file.parent, scripts.folder)} == {
+        0o700
+    }
     file.parent.chmod(0o755)
     scripts.keep("lab", "13.pbs01", SCRIPT, NOW)
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("wanted", ["12.pbs01", "12", "12.pbs01.example.org", "12[3].pbs01", "12[]"])
+@pytest.mark.parametrize(
+    "wanted", ["12.pbs01", "12", "12.pbs01.example.org", "12[3].pbs01", "12[]"]
+)
 def test_a_script_is_found_by_its_job_byte_by_byte(scripts: KeptScripts, wanted: str) -> None:
     scripts.keep("lab", "12.pbs01", SCRIPT, NOW)
     assert scripts.find("lab", wanted) == KeptScript(SCRIPT, NOW)
@@ -73,7 +84,9 @@ def test_a_task_s_script_is_its_array_s(scripts: KeptScripts, wanted: str) -> No
     assert scripts.find("lab", wanted) == KeptScript(SCRIPT, NOW)
 
 
-@pytest.mark.parametrize("wanted", ["1.pbs01", "120", "12.pbs02", "", "../12", "x", "12.pbs01/../.."])
+@pytest.mark.parametrize(
+    "wanted", ["1.pbs01", "120", "12.pbs02", "", "../12", "x", "12.pbs01/../.."]
+)
 def test_another_job_s_is_not(scripts: KeptScripts, wanted: str) -> None:
     scripts.keep("lab", "12.pbs01", SCRIPT, NOW)
     assert scripts.find("lab", wanted) is None
@@ -90,7 +103,9 @@ def test_clusters_have_their_own_whatever_their_names(scripts: KeptScripts) -> N
 
 
 @given(job_id=st.text(max_size=30))
-def test_no_id_leads_out_of_the_folder(tmp_path_factory: pytest.TempPathFactory, job_id: str) -> None:
+def test_no_id_leads_out_of_the_folder(
+    tmp_path_factory: pytest.TempPathFactory, job_id: str
+) -> None:
     root = tmp_path_factory.mktemp("kept")
     scripts = KeptScripts(root / "scripts")
     scripts.keep("lab", job_id, SCRIPT, NOW)
@@ -101,7 +116,9 @@ def test_no_id_leads_out_of_the_folder(tmp_path_factory: pytest.TempPathFactory,
 # -- numbers come again
 
 
-def test_of_two_jobs_with_a_number_the_newest_is_meant_where_no_time_is_known(scripts: KeptScripts) -> None:
+def test_of_two_jobs_with_a_number_the_newest_is_meant_where_no_time_is_known(
+    scripts: KeptScripts,
+) -> None:
     scripts.keep("lab", "12.pbs01", b"old", NOW - 86400 * 30)
     scripts.keep("lab", "12.pbs01", b"new", NOW)
     assert scripts.find("lab", "12") == KeptScript(b"new", NOW)
@@ -135,7 +152,13 @@ def test_only_the_newest_stay(scripts: KeptScripts, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kept_scripts, "MOST_KEPT", 3)
     for number in range(1, 6):
         scripts.keep("lab", f"{number}.pbs01", SCRIPT, NOW + number)
-    assert [scripts.find("lab", str(number)) is not None for number in range(1, 6)] == [False, False, True, True, True]
+    assert [scripts.find("lab", str(number)) is not None for number in range(1, 6)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_what_a_crash_left_unfinished_is_never_found_and_goes(scripts: KeptScripts) -> None:
@@ -162,7 +185,9 @@ def test_a_link_and_what_else_lies_there_is_not_read(scripts: KeptScripts, tmp_p
     assert scripts.find("lab", "2") is None
 
 
-def test_a_full_disk_leaves_nothing_half_written(scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_half_written(
+    scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scripts.keep("lab", "1.pbs01", SCRIPT, NOW)
 
     def full(_: int) -> None:
@@ -194,12 +219,21 @@ def forgetful(file: str | None = None) -> Backend:
 
 
 def store_of(
-    transport: ScriptedTransport, scripts: KeptScripts | None, backend: Backend | None = None, now: float = NOW
+    transport: ScriptedTransport,
+    scripts: KeptScripts | None,
+    backend: Backend | None = None,
+    now: float = NOW,
 ) -> ClusterStore:
     chosen = backend or forgetful()
     budget = CommandBudget(600)
     return ClusterStore(
-        "lab", transport, (chosen,), clock=FrozenClock(now), budget=budget, scripts=scripts, user="alice"
+        "lab",
+        transport,
+        (chosen,),
+        clock=FrozenClock(now),
+        budget=budget,
+        scripts=scripts,
+        user="alice",
     )
 
 
@@ -208,7 +242,9 @@ async def submitted(store: ClusterStore, tmp_path: Path) -> tuple[SubmissionPlan
     return again, await Actions(store, Journal(tmp_path / "journal.jsonl")).run(again.plan)
 
 
-async def test_a_submitted_script_is_kept_and_shown_again(tmp_path: Path, scripts: KeptScripts) -> None:
+async def test_a_submitted_script_is_kept_and_shown_again(
+    tmp_path: Path, scripts: KeptScripts
+) -> None:
     store = store_of(failed_array(tmp_path), scripts)
     _, report = await submitted(store, tmp_path)
     assert report.outcomes == (Outcome("sim.sh", True, "job 93"),)
@@ -217,7 +253,9 @@ async def test_a_submitted_script_is_kept_and_shown_again(tmp_path: Path, script
     assert shown.source == "saved by hpcdash at submission, 2026-11-21T08:33:20Z"
 
 
-async def test_where_the_scheduler_keeps_scripts_none_is_kept_here(tmp_path: Path, scripts: KeptScripts) -> None:
+async def test_where_the_scheduler_keeps_scripts_none_is_kept_here(
+    tmp_path: Path, scripts: KeptScripts
+) -> None:
     await submitted(store_of(failed_array(tmp_path), scripts, BACKEND), tmp_path)
     assert not scripts.folder.exists()
 
@@ -256,7 +294,9 @@ async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
     assert scripts.find("lab", "94") == KeptScript(SCRIPT, NOW)
 
 
-async def test_of_a_number_that_came_again_the_older_script_is_not_shown(tmp_path: Path, scripts: KeptScripts) -> None:
+async def test_of_a_number_that_came_again_the_older_script_is_not_shown(
+    tmp_path: Path, scripts: KeptScripts
+) -> None:
     transport = failed_array(tmp_path)
     store = store_of(transport, scripts)
     detail = await store.fetch_detail("88_3")
@@ -269,12 +309,16 @@ async def test_of_a_number_that_came_again_the_older_script_is_not_shown(tmp_pat
     assert (await fetch_script(store, "88_3", detail=detail)).source.startswith("saved by hpcdash")
 
 
-async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(tmp_path: Path, scripts: KeptScripts) -> None:
+async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(
+    tmp_path: Path, scripts: KeptScripts
+) -> None:
     transport = failed_array(tmp_path)
     store = store_of(transport, scripts)
     scripts.keep("lab", "93", SCRIPT, NOW)
     transport.connect_error = ControllerDown("it does not answer")
-    transport.fails = dict.fromkeys(("one", "scontrol", RECENT), ControllerDown("it does not answer"))
+    transport.fails = dict.fromkeys(
+        ("one", "scontrol", RECENT), ControllerDown("it does not answer")
+    )
     assert (await fetch_script(store, "93")).text.startswith("#!/bin/bash")
 
 
@@ -284,22 +328,36 @@ async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
 ) -> None:
     file = tmp_path / "train.sh"
     file.write_text("#!/bin/sh\nnow\n")
-    script = await fetch_script(store_of(failed_array(tmp_path), scripts, forgetful(str(file))), "88_3")
-    assert (script.text, script.source) == ("#!/bin/sh\nnow\n", f"read from {tmp_path}/train.sh as it is now")
+    script = await fetch_script(
+        store_of(failed_array(tmp_path), scripts, forgetful(str(file))), "88_3"
+    )
+    assert (script.text, script.source) == (
+        "#!/bin/sh\nnow\n",
+        f"read from {tmp_path}/train.sh as it is now",
+    )
 
 
 async def test_without_either_it_is_said_that_none_is_given_back(tmp_path: Path) -> None:
     with pytest.raises(
-        SchedulerRefused, match="not even to a job's owner\nhpcdash keeps only the scripts of jobs you submit"
+        SchedulerRefused,
+        match="not even to a job's owner\nhpcdash keeps only the scripts of jobs you submit",
     ):
         await fetch_script(store_of(failed_array(tmp_path), None), "88_3")
 
 
-async def test_words_behind_a_new_job_s_id_are_no_part_of_it(tmp_path: Path, scripts: KeptScripts) -> None:
+async def test_words_behind_a_new_job_s_id_are_no_part_of_it(
+    tmp_path: Path, scripts: KeptScripts
+) -> None:
     store = store_of(failed_array(tmp_path), scripts)
     command = plan_submission(store, Submission(SCRIPT, "sim.sh")).plan.commands[0]
-    for words in ("job 12.pbs01 (the only one of that name submitted since)", "job 13[].pbs01; and more"):
+    for words in (
+        "job 12.pbs01 (the only one of that name submitted since)",
+        "job 13[].pbs01; and more",
+    ):
         assert await keep_submitted(store, command, (Outcome("sim.sh", True, words),)) == (
             Outcome("sim.sh", True, words),
         )
-    assert [file.name for file in files(scripts)] == [f"12.pbs01~{int(NOW)}", f"13%5B%5D.pbs01~{int(NOW)}"]
+    assert [file.name for file in files(scripts)] == [
+        f"12.pbs01~{int(NOW)}",
+        f"13%5B%5D.pbs01~{int(NOW)}",
+    ]

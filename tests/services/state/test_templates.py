@@ -35,7 +35,9 @@ def test_a_template_is_kept_for_its_owner_alone(templates: Templates) -> None:
     assert templates.read("llm-8") == REQUEST
 
 
-def test_a_script_is_kept_as_one_and_takes_the_place_of_a_request_of_its_name(templates: Templates) -> None:
+def test_a_script_is_kept_as_one_and_takes_the_place_of_a_request_of_its_name(
+    templates: Templates,
+) -> None:
     templates.save("llm", REQUEST)
     assert templates.save("llm", SCRIPT).name == "llm.sh"
     assert templates.names() == ("llm",)
@@ -55,7 +57,9 @@ def test_bytes_of_a_script_that_are_no_utf_8_stay(templates: Templates) -> None:
     assert templates.read("old") == text
 
 
-@for_each("name", ["", ".", "..", "../x", "a/b", ".hidden", "-x", "a b", "a\nb", "é", "x" * 81, "a.toml"])
+@for_each(
+    "name", ["", ".", "..", "../x", "a/b", ".hidden", "-x", "a b", "a\nb", "é", "x" * 81, "a.toml"]
+)
 def test_a_name_that_is_no_safe_file_s_is_refused(templates: Templates, name: str) -> None:
     with pytest.raises(UsageError, match="name"):
         templates.save(name, REQUEST)
@@ -96,9 +100,18 @@ def test_a_template_that_is_a_link_stays_one(templates: Templates, tmp_path: Pat
 
 def test_the_newest_of_a_cluster_is_first(tmp_path: Path) -> None:
     recents = Recents(tmp_path)
-    for at, cluster, name in ((30.0, "juno", "a"), (10.0, "juno", "b"), (20.0, "ceres", "c"), (20.5, "juno", "a")):
+    for at, cluster, name in (
+        (30.0, "juno", "a"),
+        (10.0, "juno", "b"),
+        (20.0, "ceres", "c"),
+        (20.5, "juno", "a"),
+    ):
         recents.remember(cluster, name, f"{name} at {at}", "request", at)
-    assert [one.text for one in Recents(tmp_path).recent("juno")] == ["a at 30.0", "a at 20.5", "b at 10.0"]
+    assert [one.text for one in Recents(tmp_path).recent("juno")] == [
+        "a at 30.0",
+        "a at 20.5",
+        "b at 10.0",
+    ]
     last = recents.last_of("juno", "a")
     assert last is not None
     assert last.text == "a at 30.0"

@@ -1,4 +1,6 @@
-"""An array's failed tasks in parts, each an action of its own; what broke off goes on with the missing parts."""
+"""An array's failed tasks in parts, each an action of its own; what broke off goes on with the
+missing parts.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,30 @@ class Cluster:
         del self.transport.answers["sbatch"]
         budget = CommandBudget(600)
         self.store = ClusterStore(
-            "lab", self.transport, (RANGES_ONLY,), clock=FrozenClock(1_795_250_000.0), budget=budget, user="alice"
+            "lab",
+            self.transport,
+            (RANGES_ONLY,),
+            clock=FrozenClock(1_795_250_000.0),
+            budget=budget,
+            user="alice",
         )
         self.journal = Journal(folder / "journal")
         self.actions = Actions(self.store, self.journal)
 
     async def plan(self) -> ResubmissionPlan:
-        failed = [row for row in (await fetch_tasks(self.store, "88")).ended if row["state"] == "failed"]
+        failed = [
+            row for row in (await fetch_tasks(self.store, "88")).ended if row["state"] == "failed"
+        ]
         return await plan_again(self.store, wanted_of(failed), journal=self.journal)
 
     @property
     def arrays(self) -> list[str]:
-        return [word.partition("=")[2] for words, _ in self.transport.submitted for word in words if "array=" in word]
+        return [
+            word.partition("=")[2]
+            for words, _ in self.transport.submitted
+            for word in words
+            if "array=" in word
+        ]
 
 
 @pytest.fixture
@@ -73,7 +87,9 @@ async def test_each_part_has_its_own_mark_and_line_in_the_journal(cluster: Clust
     entries = cluster.journal.read()[0][::-1]
     assert [entry.job_ids for entry in entries] == [(name,) for name in names]
     assert {entry.parts for entry in entries} == {names}
-    marks = {word for words, _ in cluster.transport.submitted for word in words if "hpcdash:" in word}
+    marks = {
+        word for words, _ in cluster.transport.submitted for word in words if "hpcdash:" in word
+    }
     assert len(marks) == len(names)
     assert format_parts(outcomes, len(names)) == f"submitted again in {len(names)} parts: 91 92"
 
@@ -88,12 +104,16 @@ async def test_under_a_throttle_each_part_waits_for_the_one_before_it(cluster: C
     assert waits == ["--dependency=afterany:90", "--dependency=afterany:91"]
 
 
-async def test_what_broke_off_goes_on_with_the_missing_parts_and_then_begins_anew(cluster: Cluster) -> None:
+async def test_what_broke_off_goes_on_with_the_missing_parts_and_then_begins_anew(
+    cluster: Cluster,
+) -> None:
     again = await cluster.plan()
     cut = replace(again, plan=replace(again.plan, commands=again.plan.commands[:1]))
     await submit_parts(cut, cluster.actions, is_chained=False)
     rest = await cluster.plan()
-    assert [command.job_ids for command in rest.plan.commands] == [(name,) for name in again.plan.parts[1:]]
+    assert [command.job_ids for command in rest.plan.commands] == [
+        (name,) for name in again.plan.parts[1:]
+    ]
     assert rest.plan.parts == again.plan.parts
     assert rest.notes[0].startswith("tasks ")
     await submit_parts(rest, cluster.actions, is_chained=False)
@@ -114,7 +134,10 @@ async def test_a_part_that_was_refused_is_among_the_missing_ones(cluster: Cluste
     sent = await find_sent_parts(cluster.store, cluster.journal, "88", wanted)
     assert (sent.names, sent.last_job) == (again.plan.parts[:1], "91")
     # Of other tasks it was another submission.
-    assert await find_sent_parts(cluster.store, cluster.journal, "88", parse_tasks("7-9")) == SentParts()
+    assert (
+        await find_sent_parts(cluster.store, cluster.journal, "88", parse_tasks("7-9"))
+        == SentParts()
+    )
     assert await find_sent_parts(cluster.store, cluster.journal, "89", wanted) == SentParts()
 
 
@@ -122,14 +145,21 @@ async def test_a_part_that_is_being_sent_is_waited_for(cluster: Cluster) -> None
     again = await cluster.plan()
     name = again.plan.parts[0]
     cluster.journal.before(
-        cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=(), parts=again.plan.parts
+        cluster="lab",
+        user="alice",
+        verb="submit",
+        job_ids=(name,),
+        commands=(),
+        parts=again.plan.parts,
     )
     with pytest.raises(UsageError, match="is being submitted again already"):
         await cluster.plan()
 
 
 async def test_several_arrays_in_parts_are_refused_together(cluster: Cluster) -> None:
-    failed = [row for row in (await fetch_tasks(cluster.store, "88")).ended if row["state"] == "failed"]
+    failed = [
+        row for row in (await fetch_tasks(cluster.store, "88")).ended if row["state"] == "failed"
+    ]
     plain = {**failed[0], "id": "90", "array_id": None, "array_task": None}
     with pytest.raises(UsageError, match="in 2 submissions"):
         await plan_again(cluster.store, wanted_of([*failed, plain]), journal=cluster.journal)
@@ -151,6 +181,11 @@ def test_openpbs_takes_a_range_and_others_a_list(dialect: Dialect, parts: list[s
 def _note(cluster: Cluster, again: ResubmissionPlan, place: int, outcome: Outcome) -> None:
     name = again.plan.parts[place]
     action_id = cluster.journal.before(
-        cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=(), parts=again.plan.parts
+        cluster="lab",
+        user="alice",
+        verb="submit",
+        job_ids=(name,),
+        commands=(),
+        parts=again.plan.parts,
     )
     cluster.journal.after(action_id, (outcome,))

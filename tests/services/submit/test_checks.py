@@ -1,4 +1,6 @@
-"""Paths that are looked for before something is submitted, in a real shell; and starts, where they are told."""
+"""Paths that are looked for before something is submitted, in a real shell; and starts, where they
+are told.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,16 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 async def store() -> AsyncIterator[ClusterStore]:
-    made = ClusterStore("here", LocalTransport(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    made = ClusterStore(
+        "here", LocalTransport(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000)
+    )
     yield made
     await made.close()
 
 
-async def test_a_request_whose_paths_are_there_finds_nothing(store: ClusterStore, tmp_path: Path) -> None:
+async def test_a_request_whose_paths_are_there_finds_nothing(
+    store: ClusterStore, tmp_path: Path
+) -> None:
     (tmp_path / "run.sh").touch()
     (tmp_path / "image.sif").mkdir()
     request = Request(
@@ -57,7 +63,9 @@ async def test_what_is_missing_is_found_by_its_field(store: ClusterStore, tmp_pa
         work_dir=str(gone),
         kill_switch=f"{gone}/KILL",
         save_switch="SAVE",
-        container=Container(image=f"{gone}/image.sif", binds=(f"{gone}:/data", "/:/host", "relative:/x")),
+        container=Container(
+            image=f"{gone}/image.sif", binds=(f"{gone}:/data", "/:/host", "relative:/x")
+        ),
     )
     found = await missing_paths(store, request)
     assert [(one.severity, one.field) for one in found] == [
@@ -76,13 +84,23 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_it_ends_what_sta
     store: ClusterStore, tmp_path: Path, what: str
 ) -> None:
     switch = tmp_path / "KILL it"
-    {"file": switch.touch, "link to nowhere": lambda: switch.symlink_to("no"), "folder": switch.mkdir}.get(
-        what, lambda: None
-    )()
-    by_key = Request(command="x", work_dir=str(tmp_path), kill_switch="KILL it", save_switch="KILL it")
-    by_variable = Request(command="x", kill_switch="/none/KILL", environment={"HPCDASH_KILL_SWITCH": str(switch)})
+    {
+        "file": switch.touch,
+        "link to nowhere": lambda: switch.symlink_to("no"),
+        "folder": switch.mkdir,
+    }.get(what, lambda: None)()
+    by_key = Request(
+        command="x", work_dir=str(tmp_path), kill_switch="KILL it", save_switch="KILL it"
+    )
+    by_variable = Request(
+        command="x", kill_switch="/none/KILL", environment={"HPCDASH_KILL_SWITCH": str(switch)}
+    )
     for request in (by_key, by_variable):
-        found = [(one.severity, one.words) for one in await missing_paths(store, request) if "still set" in one.words]
+        found = [
+            (one.severity, one.words)
+            for one in await missing_paths(store, request)
+            if "still set" in one.words
+        ]
         told = [("warning", f"the kill switch {switch} is still set: the job would stop at once")]
         assert found == (told if what in ("file", "link to nowhere") else [])
     at_run = Request(command="x", kill_switch="/tmp/$USER/KILL")
@@ -97,7 +115,9 @@ async def test_a_script_that_comes_along_is_not_looked_for(store: ClusterStore) 
 
 async def test_an_image_by_a_name_or_from_a_registry_is_not_looked_for(store: ClusterStore) -> None:
     for image in ("train:1.0", "docker://nvcr.io/x", "library://x/y"):
-        assert await missing_paths(store, Request(command="x", container=Container(image=image))) == ()
+        assert (
+            await missing_paths(store, Request(command="x", container=Container(image=image))) == ()
+        )
 
 
 async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_path: Path) -> None:
@@ -111,7 +131,13 @@ async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_
 async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: Path) -> None:
     wire = tmp_path / "wire"
     hostile = [
-        *(f"$(touch {wire})", f"`touch {wire}`", f"'; touch {wire}; '", f'"; touch {wire}; "', f"x\ntouch {wire}"),
+        *(
+            f"$(touch {wire})",
+            f"`touch {wire}`",
+            f"'; touch {wire}; '",
+            f'"; touch {wire}; "',
+            f"x\ntouch {wire}",
+        ),
         *("-e", "!", "(", "=", "-f", "ok\nok", "\\", "*", "é\udcff", ""),
     ]
     found = await missing_paths(store, hostile)
@@ -133,7 +159,9 @@ async def test_of_very_many_paths_the_rest_is_told(store: ClusterStore) -> None:
 
 
 async def test_nothing_to_look_for_asks_nothing() -> None:
-    nowhere = ClusterStore("here", hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    nowhere = ClusterStore(
+        "here", hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000)
+    )
     assert await missing_paths(nowhere, Request(command="x")) == ()
 
 
@@ -153,7 +181,9 @@ async def test_a_file_server_that_hangs_is_said_without_the_shell_s_text() -> No
 
 async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
     backend = embedded_backend(queue_program(tmp_path / "queue"))
-    store = ClusterStore("here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(10))
+    store = ClusterStore(
+        "here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(10)
+    )
     estimate = await estimate_start(store, b"#!/bin/sh\n")
     await store.close()
     assert not estimate.is_known
@@ -161,16 +191,29 @@ async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
     assert replace(estimate, is_known=True, hint="") == type(estimate)()
 
 
-async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(store: ClusterStore, tmp_path: Path) -> None:
+async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(
+    store: ClusterStore, tmp_path: Path
+) -> None:
     def wanted(*directives: str, options: tuple[str, ...] = ()) -> Submission:
-        script = "".join(f"{line}\n" for line in ("#!/bin/bash", f"#SBATCH --chdir={tmp_path}", *directives, "srun x"))
+        script = "".join(
+            f"{line}\n"
+            for line in ("#!/bin/bash", f"#SBATCH --chdir={tmp_path}", *directives, "srun x")
+        )
         return Submission(script.encode(), "run.sh", options)
 
     (tmp_path / "there").mkdir()
-    for fine in ("--output=%x.out", "--output=there/%j.out", "--output=%x/%j.out", "--error=/dev/null"):
+    for fine in (
+        "--output=%x.out",
+        "--output=there/%j.out",
+        "--output=%x/%j.out",
+        "--error=/dev/null",
+    ):
         assert await missing_log_folders(store, wanted(f"#SBATCH {fine}")) == ()
     (warning,) = await missing_log_folders(store, wanted("#SBATCH -o logs/%j.out -e logs/%j.err"))
-    assert (warning.severity, warning.words) == ("warning", f"the folder of its log: {tmp_path}/logs does not exist")
+    assert (warning.severity, warning.words) == (
+        "warning",
+        f"the folder of its log: {tmp_path}/logs does not exist",
+    )
     assert warning.next_step == f"mkdir -p {tmp_path}/logs"
     over = wanted("#SBATCH -o logs/%j.out", options=("--output", "there/%j.out"))
     assert await missing_log_folders(store, over) == ()

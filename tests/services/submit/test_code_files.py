@@ -1,4 +1,6 @@
-"""Which files a request's `files` mean, and how they come to a launch's folder, as git and a shell have it."""
+"""Which files a request's `files` mean, and how they come to a launch's folder, as git and a shell
+have it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,15 @@ from hpcdash.transport.base import CommandResult
 
 pytestmark = pytest.mark.system
 LIMIT = 1 << 20
-HOSTILE = (b"-rf", b"new\nline", b"$(touch pwned)", b"\xff\xfe.bin", b"tab\t", b"'q\"\\", b"--to-command=id")
+HOSTILE = (
+    b"-rf",
+    b"new\nline",
+    b"$(touch pwned)",
+    b"\xff\xfe.bin",
+    b"tab\t",
+    b"'q\"\\",
+    b"--to-command=id",
+)
 
 
 def run(argv: tuple[str, ...], stdin: bytes = b"", *, file_blocks: int = 0) -> CommandResult:
@@ -81,7 +91,9 @@ class Cluster:
         query = look_query(str(self.root), code.digest)
         return query.parse(run(query.argv))
 
-    def send(self, code: PackedCode, folder: str, *, keep: int | None = None, file_blocks: int = 0) -> Outcome:
+    def send(
+        self, code: PackedCode, folder: str, *, keep: int | None = None, file_blocks: int = 0
+    ) -> Outcome:
         """`keep`: the line is cut after so many bytes."""
         command = code_command(code, str(self.root), folder, "job", self.arrived(code))
         content = command.stdin or b""
@@ -96,8 +108,13 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.mark.parametrize("is_repository", [True, False])
 def test_what_git_ignores_stays_and_so_do_its_own_files(project: Path, is_repository: bool) -> None:
-    write(project, {".gitignore": "*.pt\n/out/\n!kept.pt\n", "train.py": "1", "model.pt": "1", "kept.pt": "1"})
-    write(project, {"out/log": "1", "src/.gitignore": "cache/\n", "src/a.py": "1", "src/cache/x": "1"})
+    write(
+        project,
+        {".gitignore": "*.pt\n/out/\n!kept.pt\n", "train.py": "1", "model.pt": "1", "kept.pt": "1"},
+    )
+    write(
+        project, {"out/log": "1", "src/.gitignore": "cache/\n", "src/a.py": "1", "src/cache/x": "1"}
+    )
     if is_repository:
         git(project, "init", "-q")
         write(project, {".git/info/exclude": "train.py\n"})
@@ -105,7 +122,9 @@ def test_what_git_ignores_stays_and_so_do_its_own_files(project: Path, is_reposi
     expected = [".gitignore", "kept.pt", "src/.gitignore", "src/a.py"]
     expected += ["src/cache/x"] if is_repository else ["train.py"]
     assert names(project) == sorted(expected)
-    assert names(project, "src", "kept.pt") == sorted(one for one in expected if one.startswith(("src/", "kept")))
+    assert names(project, "src", "kept.pt") == sorted(
+        one for one in expected if one.startswith(("src/", "kept"))
+    )
 
 
 def test_a_repository_within_comes_along_and_what_is_gone_does_not(project: Path) -> None:
@@ -117,7 +136,9 @@ def test_a_repository_within_comes_along_and_what_is_gone_does_not(project: Path
     assert names(project) == ["a.py", "lib/b.py"]
 
 
-def test_a_folder_outside_is_unpacked_at_the_top_and_two_of_a_name_are_refused(project: Path) -> None:
+def test_a_folder_outside_is_unpacked_at_the_top_and_two_of_a_name_are_refused(
+    project: Path,
+) -> None:
     write(project, {"jobs/r.toml": "1", "src/a.py": "1", "other/a.py": "2"})
     assert names(project / "jobs", "../src") == ["a.py"]
     assert names(project / "jobs", ".", "../src/a.py") == ["a.py", "r.toml"]
@@ -139,7 +160,11 @@ def test_a_file_or_link_and_a_folder_of_one_name_are_refused(project: Path) -> N
 
 @pytest.mark.parametrize(
     ("files", "words"),
-    [(["missing"], "missing is not there"), (["empty"], "nothing to send"), (["."], "the largest is big, 2M: more th")],
+    [
+        (["missing"], "missing is not there"),
+        (["empty"], "nothing to send"),
+        (["."], "the largest is big, 2M: more th"),
+    ],
 )
 def test_what_cannot_be_sent_is_refused(project: Path, files: list[str], words: str) -> None:
     (project / "empty").mkdir()
@@ -149,7 +174,9 @@ def test_what_cannot_be_sent_is_refused(project: Path, files: list[str], words: 
         find_code_files(files, project, LIMIT)
 
 
-def test_without_git_a_gitignore_is_not_passed_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_a_gitignore_is_not_passed_over(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(project))
     write(project, {"a.py": "1"})
     assert names(project) == ["a.py"]
@@ -165,7 +192,12 @@ def test_no_link_is_followed(project: Path, tmp_path: Path, cluster: Cluster) ->
     write(project, {"a.py": "1", "swapped/key": "mine"})
     git(project, "add", ".")
     shutil.rmtree(project / "swapped")
-    for name, target in {"swapped": secret, "out": secret, "up": "../secret/key", "in": "a.py"}.items():
+    for name, target in {
+        "swapped": secret,
+        "out": secret,
+        "up": "../secret/key",
+        "in": "a.py",
+    }.items():
         (project / name).symlink_to(target)
     code = find_code_files(["."], project, LIMIT)
     assert [os.fsdecode(one.name) for one in code.files] == ["a.py", "in", "out", "swapped", "up"]
@@ -177,7 +209,9 @@ def test_no_link_is_followed(project: Path, tmp_path: Path, cluster: Cluster) ->
     assert [path.name for path in folder.rglob("key")] == []
 
 
-def test_names_arrive_as_they_are_with_their_bytes_and_modes(project: Path, cluster: Cluster) -> None:
+def test_names_arrive_as_they_are_with_their_bytes_and_modes(
+    project: Path, cluster: Cluster
+) -> None:
     for name in HOSTILE:
         (Path(os.fsdecode(os.fsencode(project) + b"/" + name))).write_bytes(name)
     deep = project / ("d" * 120) / ("e" * 120)
@@ -186,11 +220,13 @@ def test_names_arrive_as_they_are_with_their_bytes_and_modes(project: Path, clus
     (deep / "run.sh").chmod(0o755)
     os.mkfifo(project / "pipe")
     folder = Path(cluster.stage())
-    assert cluster.send(packed(project), str(folder)) == Outcome("job", True, f"its files are in {folder}/code")
+    assert cluster.send(packed(project), str(folder)) == Outcome(
+        "job", True, f"its files are in {folder}/code"
+    )
     there = folder / "code"
-    assert {os.fsencode(path.name): path.read_bytes() for path in there.iterdir() if path.is_file()} == {
-        name: name for name in HOSTILE
-    }
+    assert {
+        os.fsencode(path.name): path.read_bytes() for path in there.iterdir() if path.is_file()
+    } == {name: name for name in HOSTILE}
     assert (there / deep.relative_to(project) / "run.sh").stat().st_mode & 0o777 == 0o700
     assert (there / "-rf").stat().st_mode & 0o777 == 0o600
 
@@ -214,13 +250,18 @@ def test_equal_files_make_one_archive_which_is_sent_once(project: Path, cluster:
     assert packed(project).digest != first.digest
 
 
-def test_what_was_cut_is_not_used_and_goes_on_where_it_ended(project: Path, cluster: Cluster) -> None:
+def test_what_was_cut_is_not_used_and_goes_on_where_it_ended(
+    project: Path, cluster: Cluster
+) -> None:
     (project / "data").write_bytes(os.urandom(300_000))
     code = packed(project)
     folder = cluster.stage()
     cut = cluster.send(code, folder, keep=150_000)
     assert cut.done is False
-    assert f"150000 of {len(code.archive)} bytes of the files arrived: submit again to send the rest" in cut.words
+    assert (
+        f"150000 of {len(code.archive)} bytes of the files arrived: submit again to send the rest"
+        in cut.words
+    )
     assert not (Path(folder) / "code").exists()
     assert cluster.arrived(code) == 150_000
     rest = code_command(code, str(cluster.root), folder, "job", 150_000)
@@ -229,7 +270,9 @@ def test_what_was_cut_is_not_used_and_goes_on_where_it_ended(project: Path, clus
     assert (Path(folder) / "code" / "data").read_bytes() == (project / "data").read_bytes()
 
 
-def test_a_part_that_another_shell_still_writes_is_left_to_it(project: Path, cluster: Cluster) -> None:
+def test_a_part_that_another_shell_still_writes_is_left_to_it(
+    project: Path, cluster: Cluster
+) -> None:
     write(project, {"a.py": "1"})
     code, folder = packed(project), cluster.stage()
     cache = cluster.root / f".code-{os.getuid()}"
@@ -274,23 +317,35 @@ def test_a_full_disk_is_said_and_leaves_no_part(project: Path, cluster: Cluster)
     assert cluster.send(code, folder).done
 
 
-def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(project: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(
+    project: Path, tmp_path: Path
+) -> None:
     (project / "data").write_bytes(os.urandom(300_000))
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk], capture_output=True
+    )
     if mounted.returncode != 0:
         pytest.skip("a tmpfs cannot be mounted here")
     try:
         cluster, code = Cluster(disk), packed(project)
-        for held, words in ((200, "cat: write error: No space left on device"), (0, "tar: code/data: ")):
+        for held, words in (
+            (200, "cat: write error: No space left on device"),
+            (0, "tar: code/data: "),
+        ):
             folder = cluster.stage(f"held-{held}")
             (disk / "held").write_bytes(bytes(held << 10))
             outcome = cluster.send(code, folder)
             assert outcome.done is False
-            assert re.search(rf"{re.escape(words)}.*; \d+ KiB are free in {disk}\. Delete something", outcome.words)
+            assert re.search(
+                rf"{re.escape(words)}.*; \d+ KiB are free in {disk}\. Delete something",
+                outcome.words,
+            )
             assert not (Path(folder) / "code").exists()
-        refused = staging_command(staged_files(f"{disk}/two", {"batch.sh": bytes(500_000)}, {}), "job")
+        refused = staging_command(
+            staged_files(f"{disk}/two", {"batch.sh": bytes(500_000)}, {}), "job"
+        )
         (outcome,) = refused.read(run(refused.argv, refused.stdin or b""))
         assert outcome.done is False
         assert "No space left on device" in outcome.words or "Wrote only" in outcome.words
@@ -329,7 +384,9 @@ def test_it_says_how_much_has_arrived(project: Path, cluster: Cluster) -> None:
     assert command.explain("sbatch: error: other words") == "sbatch: error: other words"
 
 
-def test_of_the_archives_that_rest_the_newest_four_are_kept(project: Path, cluster: Cluster) -> None:
+def test_of_the_archives_that_rest_the_newest_four_are_kept(
+    project: Path, cluster: Cluster
+) -> None:
     write(project, {"a.py": "1"})
     cache = cluster.root / f".code-{os.getuid()}"
     folder = cluster.stage()
@@ -367,7 +424,9 @@ def until_later_than(marker: Path, clock: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("made", ["", "code/src/new.pt", "code/a.py", "other", "code/__pycache__/a.pyc", "code/link"])
+@pytest.mark.parametrize(
+    "made", ["", "code/src/new.pt", "code/a.py", "other", "code/__pycache__/a.pyc", "code/link"]
+)
 def test_a_finished_job_s_files_go_unless_it_changed_some(
     project: Path, cluster: Cluster, tmp_path: Path, made: str
 ) -> None:

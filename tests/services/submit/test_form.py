@@ -7,7 +7,13 @@ import pytest
 from hpcdash.backends.pbs import lint as pbs_lint
 from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
-from hpcdash.services.submit.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
+from hpcdash.services.submit.form import (
+    Draft,
+    draft_of,
+    field_of_complaint,
+    read_form,
+    read_script_form,
+)
 from hpcdash.services.submit.form_fields import FIELDS, GROUPS
 from tests.support.records import for_each
 
@@ -63,7 +69,9 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
     assert request.command == "module load cuda\npython train.py"
     assert (str(request.array), request.after, request.hold) == ("1-10%1", ("12", "13_[1-2]"), True)
     assert request.environment == {"A": "1", "B": "two words = 2"}
-    assert request.container == Container(Runtime.PODMAN, "docker://python:3.12", ("/data:/data:ro", "/with blank:/x"))
+    assert request.container == Container(
+        Runtime.PODMAN, "docker://python:3.12", ("/data:/data:ro", "/with blank:/x")
+    )
     assert request.extra_args == ("--nice=3", '--comment="a b"', "-A other")
     assert (request.place, request.attributes) == ("scatter:excl", ("group_list=lab", "umask=027"))
     assert request.keep_files == "oe"
@@ -80,7 +88,9 @@ def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
 
 
 @for_each(("typed", "sizes"), [("2", (2,)), ("2 4 8", (2, 4, 8)), ("8, 4", (4, 8))])
-def test_one_number_of_slices_or_those_that_fit_are_typed_in_one_line(typed: str, sizes: tuple[int, ...]) -> None:
+def test_one_number_of_slices_or_those_that_fit_are_typed_in_one_line(
+    typed: str, sizes: tuple[int, ...]
+) -> None:
     reading = read_form(Draft({"command": "true", "slice": "v4-16", "num_slices": typed}))
     assert reading.request is not None
     assert reading.request.num_slices == sizes
@@ -125,7 +135,9 @@ def test_what_is_wrong_is_told_of_its_field(name: str, text: str, words: str) ->
 
 
 def test_an_empty_form_misses_a_command_and_nothing_else() -> None:
-    assert read_form(Draft()).problems == {"command": "missing: give what to run, a command, a script or a [call]"}
+    assert read_form(Draft()).problems == {
+        "command": "missing: give what to run, a command, a script or a [call]"
+    }
 
 
 def test_each_odd_name_of_a_variable_is_told() -> None:
@@ -154,9 +166,20 @@ def test_quotes_line_ends_and_odd_letters_of_a_command_stay_what_they_are() -> N
         ("pbs", ("-q", "gpu", "-l", "walltime=01:30:00", "--nice=3")),
     ],
 )
-def test_what_is_said_over_a_script_is_in_the_words_of_its_scheduler(directives: str, options: tuple[str, ...]) -> None:
-    typed = {"file": "a.sh", "queue": "gpu", "time": "90m", "extra_args": "--nice=3", "array": "1-3", "after": "7"}
-    reading = read_script_form(Draft({**typed, "hold": "yes", "arguments": "--epochs '1 2'"}), READERS[directives])
+def test_what_is_said_over_a_script_is_in_the_words_of_its_scheduler(
+    directives: str, options: tuple[str, ...]
+) -> None:
+    typed = {
+        "file": "a.sh",
+        "queue": "gpu",
+        "time": "90m",
+        "extra_args": "--nice=3",
+        "array": "1-3",
+        "after": "7",
+    }
+    reading = read_script_form(
+        Draft({**typed, "hold": "yes", "arguments": "--epochs '1 2'"}), READERS[directives]
+    )
     assert reading.problems == {}
     assert reading.options == options
     assert (reading.array, reading.after, reading.held) == ("1-3", ("7",), True)

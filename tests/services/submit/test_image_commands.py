@@ -27,7 +27,14 @@ def test_apptainer_s_image_is_the_file_that_launches_look_for() -> None:
     assert steps[1].makes == "/images/nvcr.io/nvidia/cuda:12"
     [_, forced] = pull_steps(APPTAINER, "oras://ghcr.io/a/b:1", force=True)
     assert forced.argv == (
-        *("singularity", "pull", "--force", "--disable-cache", "/images/ghcr.io/a/b:1", "oras://ghcr.io/a/b:1"),
+        *(
+            "singularity",
+            "pull",
+            "--force",
+            "--disable-cache",
+            "/images/ghcr.io/a/b:1",
+            "oras://ghcr.io/a/b:1",
+        ),
     )
     assert forced.makes == ""
 
@@ -43,8 +50,14 @@ def test_enroot_s_image_is_imported_whole_and_made_a_container() -> None:
         f"enroot create --name nvcr.io+nvidia+cuda+12 -- {file}",
     ]
     assert steps[-1].container == "nvcr.io+nvidia+cuda+12"
-    assert argvs(pull_steps(ENROOT, "a:1", create=False))[-1] == "mv -f -- /images/a+1.sqsh.part /images/a+1.sqsh"
-    assert argvs(pull_steps(ENROOT, "a:1", force=True))[-1] == "enroot create --force --name a+1 -- /images/a+1.sqsh"
+    assert (
+        argvs(pull_steps(ENROOT, "a:1", create=False))[-1]
+        == "mv -f -- /images/a+1.sqsh.part /images/a+1.sqsh"
+    )
+    assert (
+        argvs(pull_steps(ENROOT, "a:1", force=True))[-1]
+        == "enroot create --force --name a+1 -- /images/a+1.sqsh"
+    )
 
 
 def test_podman_keeps_images_itself() -> None:

@@ -1,4 +1,6 @@
-"""Root's program that keeps the launches of other accounts, under three shells and the real sudo, and under attack."""
+"""Root's program that keeps the launches of other accounts, under three shells and the real sudo,
+and under attack.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ def made(site: SudoSite, account: str, name: str = "one", **files: bytes) -> Pat
     folder = site.root / name
     assert (done.returncode, done.stdout.decode()) == (0, f"{folder}\n"), done
     for file, content in files.items():
-        assert site.launch(account, "write", name, file.replace("_", "."), stdin=content).returncode == 0
+        assert (
+            site.launch(account, "write", name, file.replace("_", "."), stdin=content).returncode
+            == 0
+        )
     return folder
 
 
@@ -120,14 +125,20 @@ def test_a_part_of_a_file_comes_with_what_the_file_is(site: SudoSite) -> None:
         ("99", "5", 99, b""),
         ("3", "0", 3, b""),
     ):
-        assert site.launch(site.alice, "read", "one", "log", first, count).stdout == f"{head} {begin}\n".encode() + part
+        assert (
+            site.launch(site.alice, "read", "one", "log", first, count).stdout
+            == f"{head} {begin}\n".encode() + part
+        )
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(site: SudoSite) -> None:
     folder = made(site, site.alice, data=b"old")
     done = site.launch(site.alice, "write", "one", "data", digest(b"new"), stdin=b"ne")
     assert (done.returncode, (folder / "data").read_bytes()) == (REFUSED, b"old")
-    assert site.launch(site.alice, "write", "one", "data", digest(b"new"), stdin=b"new").returncode == 0
+    assert (
+        site.launch(site.alice, "write", "one", "data", digest(b"new"), stdin=b"new").returncode
+        == 0
+    )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"data": b"new"}
 
 
@@ -147,7 +158,10 @@ def test_results_keep_a_launch_that_has_run_and_logs_do_not(site: SudoSite) -> N
     for name in ("7.out", "7.err", "result.pkl"):
         (folder / name).touch()
     left = site.launch(site.alice, "remove", "one", digest(sums), "staged")
-    assert (left.returncode, left.stderr) == (MORE, b"hpcdash-launch: it holds more than was staged: result.pkl\n")
+    assert (left.returncode, left.stderr) == (
+        MORE,
+        b"hpcdash-launch: it holds more than was staged: result.pkl\n",
+    )
     (folder / "result.pkl").unlink()
     assert site.launch(site.alice, "remove", "one", digest(sums), "staged").returncode == 0
     assert not folder.exists()
@@ -231,7 +245,9 @@ def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, launch: Path, na
     ],
     ids=str,
 )
-def test_other_words_than_its_own_are_refused(site: SudoSite, launch: Path, words: tuple[str, ...]) -> None:
+def test_other_words_than_its_own_are_refused(
+    site: SudoSite, launch: Path, words: tuple[str, ...]
+) -> None:
     done = site.run_as(site.alice, str(site.program), *words)
     assert (done.returncode, done.stdout) == (USAGE, b"")
     assert (launch / "log").read_bytes() == b"1"
@@ -241,7 +257,10 @@ def test_a_system_account_and_root_launch_nothing(site: SudoSite) -> None:
     done = site.launch(site.system, "make", "one")
     assert done.returncode == REFUSED
     assert b"is a system account, below UID_MIN" in done.stderr
-    assert subprocess.run([site.program, "make", "one"], capture_output=True, check=False).returncode == REFUSED
+    assert (
+        subprocess.run([site.program, "make", "one"], capture_output=True, check=False).returncode
+        == REFUSED
+    )
     assert site.launch(site.second_root, "make", "one").returncode != 0
     assert site.launch(site.outsider, "make", "one").returncode != 0
     assert list(site.root.iterdir()) == []
@@ -267,7 +286,12 @@ def test_the_launcher_s_surroundings_change_nothing(site: SudoSite, tmp_path: Pa
     assert done.returncode == 0, done
     assert (site.root / "one").stat().st_mode & 0o777 == 0o700
     # As under a sudo that has no secure_path.
-    assert site.run_as(site.alice, *shell, str(site.program), "make", "two", variables=hostile).returncode == 0
+    assert (
+        site.run_as(
+            site.alice, *shell, str(site.program), "make", "two", variables=hostile
+        ).returncode
+        == 0
+    )
     assert not (site.home(site.launcher) / "trapped").exists()
 
 
@@ -292,10 +316,18 @@ def test_the_launcher_changes_neither_the_program_nor_the_root(site: SudoSite) -
 @pytest.mark.parametrize("planter", ["launcher", "bob", "outsider"])
 def test_a_planted_link_leads_nowhere(site: SudoSite, planter: str) -> None:
     target = precious(site, site.alice)
-    assert site.run_as(getattr(site, planter), "ln", "-s", str(target), str(site.root / "one")).returncode == 0
+    assert (
+        site.run_as(
+            getattr(site, planter), "ln", "-s", str(target), str(site.root / "one")
+        ).returncode
+        == 0
+    )
     assert site.launch(site.alice, "make", "one").returncode == REFUSED
     assert site.launch(site.alice, "write", "one", "model", stdin=b"bad").returncode == NOT_STAGED
-    assert site.launch(site.alice, "write", "one", "authorized_keys", stdin=b"bad").returncode == NOT_STAGED
+    assert (
+        site.launch(site.alice, "write", "one", "authorized_keys", stdin=b"bad").returncode
+        == NOT_STAGED
+    )
     done = site.launch(site.alice, "read", "one", "model")
     assert (done.returncode, done.stdout) == (NOT_STAGED, b"")
     assert site.launch(site.alice, "remove", "one").returncode == NOT_STAGED
@@ -311,7 +343,9 @@ def test_a_planted_link_to_a_launch_of_the_account_s_own_is_no_launch(site: Sudo
     assert (folder / "log").read_bytes() == b"1"
 
 
-@pytest.mark.parametrize("kind", ["open folder", "readable folder", "file", "fifo", "dangling link"])
+@pytest.mark.parametrize(
+    "kind", ["open folder", "readable folder", "file", "fifo", "dangling link"]
+)
 def test_what_others_planted_is_never_used(site: SudoSite, kind: str) -> None:
     place = str(site.root / "one")
     planted = site.home(site.bob) / "planted"
@@ -319,7 +353,13 @@ def test_what_others_planted_is_never_used(site: SudoSite, kind: str) -> None:
     (planted / "log").write_text("planted")
     command = {
         "open folder": ("mkdir", "-m", "777", place),
-        "readable folder": ("cp", "-r", "--preserve=mode", str(site.home(site.bob) / "planted"), place),
+        "readable folder": (
+            "cp",
+            "-r",
+            "--preserve=mode",
+            str(site.home(site.bob) / "planted"),
+            place,
+        ),
         "file": ("cp", "/etc/hostname", place),
         "fifo": ("mkfifo", "-m", "666", place),
         "dangling link": ("ln", "-s", str(site.home(site.alice) / "new"), place),
@@ -350,7 +390,9 @@ def test_a_folder_that_others_may_write_to_is_no_launch(site: SudoSite) -> None:
     """One of alice's that lay open could be moved there, with links in it."""
     folder = made(site, site.alice, log=b"1")
     folder.chmod(0o777)
-    site.run_as(site.bob, "ln", "-s", str(precious(site, site.alice) / "model"), str(folder / "more"))
+    site.run_as(
+        site.bob, "ln", "-s", str(precious(site, site.alice) / "model"), str(folder / "more")
+    )
     for words in (("read", "one", "log"), ("write", "one", "more"), ("remove", "one")):
         assert site.launch(site.alice, *words).returncode == NOT_STAGED, words
     assert is_untouched(site.home(site.alice) / "precious")
@@ -367,7 +409,9 @@ def test_links_and_folders_in_a_launch_are_neither_read_nor_written_through(site
     os.link(target / "model", folder / "hard")
     for name in ("link", "loop", "to", "folder", "fifo"):
         assert site.launch(site.alice, "read", "one", name).returncode == NOT_STAGED, name
-        assert site.launch(site.alice, "write", "one", name, stdin=b"bad").returncode == NOT_STAGED, name
+        assert (
+            site.launch(site.alice, "write", "one", name, stdin=b"bad").returncode == NOT_STAGED
+        ), name
     # Another file takes the name: what else the old one is called stays as it was.
     assert site.launch(site.alice, "write", "one", "hard", stdin=b"new").returncode == 0
     assert (folder / "hard").read_bytes() == b"new"
@@ -395,7 +439,9 @@ def test_whoever_swaps_folders_for_links_while_it_runs_gains_nothing(site: SudoS
                 assert (place / "log").read_bytes() == b"1"
                 assert site.launch(site.alice, "remove", "one").returncode == 0
             else:
-                assert site.launch(site.alice, "write", "one", "model", stdin=b"bad").returncode != 0
+                assert (
+                    site.launch(site.alice, "write", "one", "model", stdin=b"bad").returncode != 0
+                )
                 assert site.launch(site.alice, "read", "one", "model").stdout == b""
                 assert site.launch(site.alice, "remove", "one").returncode != 0
             assert is_untouched(target)

@@ -1,4 +1,6 @@
-"""Launches that programs ask for: what a crash leaves is found out, and only an account's own files are read for it."""
+"""Launches that programs ask for: what a crash leaves is found out, and only an account's own files
+are read for it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,13 @@ from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_service, recovery
 from hpcdash.services.submit.cleanup import fetch_ended
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.launch_service import KeyReused, LaunchService, NoLog, NoSuchLaunch, NotAllowed
+from hpcdash.services.submit.launch_service import (
+    KeyReused,
+    LaunchService,
+    NoLog,
+    NoSuchLaunch,
+    NotAllowed,
+)
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.served_launches import ServedLaunch, ServedLaunches, Stage
 from tests.embedded.queue_lab import QueueLab
@@ -54,7 +62,9 @@ class CrashingActions(Actions):
             report = await super().run(plan)
             # Nobody has noted how it ended.
             lines = self.journal.path.read_bytes().splitlines(keepends=True)
-            self.journal.path.write_bytes(b"".join(line for line in lines if b'"event":"after"' not in line))
+            self.journal.path.write_bytes(
+                b"".join(line for line in lines if b'"event":"after"' not in line)
+            )
             assert report.outcomes[0].done
         raise asyncio.CancelledError
 
@@ -93,7 +103,10 @@ async def test_what_a_crash_leaves_is_launched_once(
     service = LaunchService(after)
     await after.store.open()
     [left] = await service.of_accounts(accounts)
-    assert (left.stage, (await service.state(left)).status) == (Stage.SUBMITTING, LaunchStatus.UNKNOWN)
+    assert (left.stage, (await service.state(left)).status) == (
+        Stage.SUBMITTING,
+        LaunchStatus.UNKNOWN,
+    )
     await service.reconcile()
     found = await service.submit("ci", accounts, HELD, {}, "key")
     assert (found.stage, found.launch_id == left.launch_id) == (Stage.SUBMITTED, was_sent)
@@ -120,7 +133,9 @@ async def test_what_surely_did_not_arrive_may_be_sent_again_with_its_key(
     run = there.actions.run
 
     async def cut(plan: Plan, **heard: Any) -> Report:
-        return Report(plan, (Outcome(plan.request.job_ids[0], False, "it never arrived: the line was cut"),))
+        return Report(
+            plan, (Outcome(plan.request.job_ids[0], False, "it never arrived: the line was cut"),)
+        )
 
     monkeypatch.setattr(there.actions, "run", cut)
     with pytest.raises(UnreachableError, match="the line was cut"):
@@ -130,7 +145,9 @@ async def test_what_surely_did_not_arrive_may_be_sent_again_with_its_key(
     found = await service.submit("ci", accounts, HELD, {}, "key")
     with pytest.raises(NoSuchLaunch):
         await service.find(found.launch_id, ("somebody-else",))
-    as_another = replace(HELD, site=replace(HELD.site, run_as="another"), said=frozenset({"site.run_as"}))
+    as_another = replace(
+        HELD, site=replace(HELD.site, run_as="another"), said=frozenset({"site.run_as"})
+    )
     with pytest.raises(NotAllowed):
         await service.submit("ci", accounts, as_another, {})
     assert (await service.terminate(found)).done
@@ -150,7 +167,9 @@ async def test_a_job_that_the_scheduler_hides_is_known_to_nobody_and_no_error() 
 
 
 def slurm_session(folder: Path) -> ClusterSession:
-    store = ClusterStore("lab", ScriptedTransport(), (SLURM,), clock=SystemClock(), budget=CommandBudget(600))
+    store = ClusterStore(
+        "lab", ScriptedTransport(), (SLURM,), clock=SystemClock(), budget=CommandBudget(600)
+    )
     store.probe = Probe("launcher", "22.05.8", commands={"scancel": "/opt/slurm/bin/scancel"})
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")))
     actions = Actions(store, Journal(folder / "journal.jsonl"))
@@ -158,7 +177,9 @@ def slurm_session(folder: Path) -> ClusterSession:
 
 
 def launch_of_bob(service_folder: Path) -> ServedLaunch:
-    record = LaunchRecord("/launches/x-1", "sums", "7", "x", "always", "bob", 1, 1.0, 'command = "id"\n')
+    record = LaunchRecord(
+        "/launches/x-1", "sums", "7", "x", "always", "bob", 1, 1.0, 'command = "id"\n'
+    )
     launch = ServedLaunch(
         launch_id="0" * 32,
         client="ci",
@@ -188,7 +209,11 @@ def launch_of_bob(service_folder: Path) -> ServedLaunch:
     ],
 )
 async def test_of_another_account_s_job_only_its_own_folder_is_read_and_as_that_account(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, user: str, refusal: type[Exception] | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    user: str,
+    refusal: type[Exception] | None,
 ) -> None:
     session = slurm_session(tmp_path)
     launch = launch_of_bob(tmp_path)

@@ -1,4 +1,6 @@
-"""Where launches are and save, what their scripts ask for, what is remembered of them, and when their folders go."""
+"""Where launches are and save, what their scripts ask for, what is remembered of them, and when
+their folders go.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from tests.support.scripted_cluster import Cluster, settled
 from tests.support.scripted_transport import HISTORY, QUEUES, Command, ScriptedTransport
 from tests.support.waiting import until
 
-RECORD = LaunchRecord("/jobs/one-1", "sums", "7", "one", "failed", "", 1, 1_795_242_000.0, 'command = "true"\n')
+RECORD = LaunchRecord(
+    "/jobs/one-1", "sums", "7", "one", "failed", "", 1, 1_795_242_000.0, 'command = "true"\n'
+)
 
 
 def asks_for_root(words: tuple[str, ...]) -> bool:
@@ -42,7 +46,10 @@ def home(number: int = 1000, *, has_login: bool = False) -> Callable[[Command], 
     """What a shell says of a person's home."""
 
     def told(command: Command) -> str:
-        return f"{number}\n{command.argv[-1] or '/home/alice/hpcdash/launches'}\n" + "login\n" * has_login
+        return (
+            f"{number}\n{command.argv[-1] or '/home/alice/hpcdash/launches'}\n"
+            + "login\n" * has_login
+        )
 
     return told
 
@@ -77,7 +84,9 @@ def launches(cluster: Cluster, tmp_path: Path) -> Launches:
 
 
 def options(script: str) -> list[str]:
-    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+    return [
+        line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")
+    ]
 
 
 async def test_launches_are_below_the_home_which_is_asked_for_once_as_the_queues_are(
@@ -96,7 +105,9 @@ async def test_queues_that_are_known_are_not_asked_for(
     assert transport.count(QUEUES) == 1
 
 
-async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transport: ScriptedTransport) -> None:
+async def test_for_root_a_storage_root_has_to_be_set(
+    launches: Launches, transport: ScriptedTransport
+) -> None:
     transport.answers[asks_for_root] = home(0)
     with pytest.raises(UsageError, match="storage_root"):
         await launches.root()
@@ -109,9 +120,13 @@ async def test_where_others_could_replace_the_folder_nothing_is_launched(
     launches: Launches, transport: ScriptedTransport, root: str
 ) -> None:
     answer = home()
-    transport.answers[asks_for_root] = lambda command: f"{answer(command)}weak members of group x may write to /proj\n"
+    transport.answers[asks_for_root] = lambda command: (
+        f"{answer(command)}weak members of group x may write to /proj\n"
+    )
     launches.settings = LaunchSettings(Site(storage_root=root))
-    with pytest.raises(UsageError, match="members of group x may write to /proj, and so others could") as refused:
+    with pytest.raises(
+        UsageError, match="members of group x may write to /proj, and so others could"
+    ) as refused:
         await launches.plan(Request(command="true", name="one"))
     assert "Set storage_root to a folder below your home there" in refused.value.next_step
 
@@ -122,9 +137,13 @@ async def test_without_a_queue_gpus_are_asked_for_where_there_are_some(launches:
     assert {"--partition=gpu", "--gpus=1", "--output=/jobs/hpcdash_exp-1/%j.out"} <= set(asked)
 
 
-async def test_without_gpus_the_default_queue_is_meant_and_slots_are_cpus(launches: Launches) -> None:
+async def test_without_gpus_the_default_queue_is_meant_and_slots_are_cpus(
+    launches: Launches,
+) -> None:
     await launches.root()
-    on_cpus = launches.render(Request(command="true", slots=2, slot_type=SlotType.CPU), uid="1", root="/jobs")
+    on_cpus = launches.render(
+        Request(command="true", slots=2, slot_type=SlotType.CPU), uid="1", root="/jobs"
+    )
     assert {"--partition=main", "--ntasks=2"} <= set(options(on_cpus.text))
     in_main = launches.render(Request(command="true", queue="MAIN"), uid="1", root="/jobs")
     assert not [option for option in options(in_main.text) if "gpu" in option]
@@ -144,7 +163,9 @@ async def test_of_a_queue_that_nobody_knows_it_is_said_what_its_slots_are_taken_
 
 
 async def test_what_the_site_says_of_a_queue_counts_there(launches: Launches) -> None:
-    launches.settings = LaunchSettings(queues={"GPU": {"account": "physics", "extra_args": ["--nice=1"]}})
+    launches.settings = LaunchSettings(
+        queues={"GPU": {"account": "physics", "extra_args": ["--nice=1"]}}
+    )
     await launches.root()
     asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
     assert {"--account=physics", "--nice=1", "--partition=gpu"} <= set(asked)
@@ -157,7 +178,9 @@ async def test_an_only_queue_is_not_named(launches: Launches, transport: Scripte
     assert not [option for option in asked if option.startswith(("--partition", "--gpus"))]
 
 
-async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(cluster: Cluster, launches: Launches) -> None:
+async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(
+    cluster: Cluster, launches: Launches
+) -> None:
     cluster.store.backend = pbs_backend(Dialect.TORQUE)
     with pytest.raises(UsageError, match="Torque"):
         launches.render(Request(command="true"), uid="1", root="/jobs")
@@ -198,7 +221,9 @@ async def concluded(launches: Launches, outcome: Outcome) -> tuple[LaunchPlan, s
     return planned, await launches.conclude(planned, outcome)
 
 
-async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folder_told(launches: Launches) -> None:
+async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folder_told(
+    launches: Launches,
+) -> None:
     planned, said = await concluded(launches, Outcome("one", None, "not known"))
     assert said == f"its files are in {planned.place.folder}"
     (record,) = launches.records.all()
@@ -225,7 +250,9 @@ def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Pa
     assert len(records.all()) == 4
 
 
-def test_of_very_many_launches_the_newest_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_launches_the_newest_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch_records, "MOST_LAUNCHES", 3)
     records = LaunchRecords(tmp_path, "lab")
     for number in range(5):
@@ -259,7 +286,9 @@ def test_a_launch_completed_when_each_of_its_jobs_is_known_to_have(
     assert (has_completed(rows, tasks), has_failed(rows, tasks)) == (completed, failed)
 
 
-async def test_where_nothing_was_launched_nothing_is_asked(launches: Launches, transport: ScriptedTransport) -> None:
+async def test_where_nothing_was_launched_nothing_is_asked(
+    launches: Launches, transport: ScriptedTransport
+) -> None:
     assert await launches.tidy() == ()
     assert transport.asked == []
 
@@ -350,7 +379,9 @@ async def test_what_nobody_knows_any_more_is_left(
     assert transport.ran(shell) == []
 
 
-async def test_a_history_that_fails_is_asked_another_time(launches: Launches, transport: ScriptedTransport) -> None:
+async def test_a_history_that_fails_is_asked_another_time(
+    launches: Launches, transport: ScriptedTransport
+) -> None:
     launches.records.launched(RECORD)
     transport.fails[HISTORY] = CommandTimedOut("no answer")
     assert await launches.tidy() == ()
@@ -385,11 +416,15 @@ async def test_a_job_that_leaves_the_list_is_followed_by_its_folder(
     stop()
 
 
-def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_job_sees_it(tmp_path: Path) -> None:
+def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_job_sees_it(
+    tmp_path: Path,
+) -> None:
     folders = LaunchedCheckpoints(tmp_path, "here")
 
     def launched(job_id: str, request: str, cluster: str = "here") -> None:
-        LaunchRecords(tmp_path, cluster).launched(LaunchRecord("", "", job_id, "train", "", "", 1, 0.0, request))
+        LaunchRecords(tmp_path, cluster).launched(
+            LaunchRecord("", "", job_id, "train", "", "", 1, 0.0, request)
+        )
 
     def folder(job_id: str, name: str = "train") -> str:
         return folders.folder({**job_row(job_id, "running", work_dir="/home/ada"), "name": name})

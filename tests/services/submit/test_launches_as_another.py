@@ -1,4 +1,6 @@
-"""Launches that one account submits as another, through the real sudo; sbatch is a stand-in that tells who called."""
+"""Launches that one account submits as another, through the real sudo; sbatch is a stand-in that
+tells who called.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def as_launcher(site: SudoSite) -> ScriptedTransport:
     """Runs commands as the launcher, with the stand-ins on the PATH."""
     before = (*site.argv_as(site.launcher), f"PATH={site.bin}:/usr/bin:/bin")
     transport = ScriptedTransport()
-    transport.answers["*"] = lambda command: replace(command, argv=(*before, *command.argv)).run_here()
+    transport.answers["*"] = lambda command: replace(
+        command, argv=(*before, *command.argv)
+    ).run_here()
     return transport
 
 
@@ -73,13 +77,19 @@ def site(a_site: SudoSite) -> SudoSite:
 
 @pytest.fixture
 def launches(site: SudoSite, tmp_path: Path) -> Launches:
-    store = ClusterStore("site", as_launcher(site), (SLURM,), clock=SystemClock(), budget=CommandBudget(600))
-    settings = LaunchSettings(Site(storage_root=str(site.root), run_as=site.alice), {}, str(site.program))
+    store = ClusterStore(
+        "site", as_launcher(site), (SLURM,), clock=SystemClock(), budget=CommandBudget(600)
+    )
+    settings = LaunchSettings(
+        Site(storage_root=str(site.root), run_as=site.alice), {}, str(site.program)
+    )
     return Launches(store, settings, tmp_path / "state")
 
 
 async def planned(launches: Launches, name: str = "run.sh") -> LaunchPlan:
-    request = Request(script=name, name="as-another", slot_type=SlotType.CPU, site=launches.settings.site)
+    request = Request(
+        script=name, name="as-another", slot_type=SlotType.CPU, site=launches.settings.site
+    )
     return await launches.plan(request, "# text\n", {name: b"#!/bin/sh\n"})
 
 
@@ -127,7 +137,9 @@ async def test_it_is_submitted_as_the_user_whose_the_folder_is(
     assert f"{folder}/batch.sh" in said
     assert f"bash {folder}/run.sh" in said
     assert f"#SBATCH --chdir={folder}" in said
-    assert not [line for line in said if line.startswith(("HOME=", "USER=")) and site.alice not in line]
+    assert not [
+        line for line in said if line.startswith(("HOME=", "USER=")) and site.alice not in line
+    ]
 
 
 async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site: SudoSite) -> None:
@@ -148,7 +160,14 @@ def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site
     site.install(commands=("qsub",), bin_folder=str(site.bin), env_file=str(variables))
     file = site.home(site.alice) / "batch.sh"
     file.write_text("#!/bin/sh\n")
-    wanted = Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1", file=str(file), run_as=site.alice, program=str(qsub))
+    wanted = Submission(
+        b"#!/bin/sh\n",
+        "one",
+        mark="hpcdash:1",
+        file=str(file),
+        run_as=site.alice,
+        program=str(qsub),
+    )
     command = pbs_backend(Dialect.OPENPBS).submit.submission(wanted).command
     own = {"PBS_CONF_FILE": "/tmp/mine.conf", "PBS_DEFAULT": "mine"}
     done = site.run_as(site.launcher, *command.argv, stdin=command.stdin or b"", variables=own)
@@ -168,15 +187,21 @@ async def test_a_refused_one_is_removed(launches: Launches, site: SudoSite, tmp_
     assert list(site.root.iterdir()) == []
 
 
-async def test_without_the_rules_nothing_is_submitted(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+async def test_without_the_rules_nothing_is_submitted(
+    launches: Launches, site: SudoSite, tmp_path: Path
+) -> None:
     one = await planned(launches)
     install_rules(site.rules, "")
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
-    assert f"not submitted: cannot create {one.place.folder} and its files: sudo: a password is required" in (
-        outcome.words
+    assert (
+        f"not submitted: cannot create {one.place.folder} and its files: sudo: a password is "
+        f"required" in (outcome.words)
     )
-    assert f"the sudo rules do not let this account run {site.program} as {site.alice}" in outcome.words
+    assert (
+        f"the sudo rules do not let this account run {site.program} as {site.alice}"
+        in outcome.words
+    )
     assert said == ""
     assert not (site.bin / "said" / "called").exists()
     assert list(site.root.iterdir()) == []
@@ -195,11 +220,15 @@ async def test_nothing_is_submitted_from_a_folder_that_was_there_before(
     assert not (site.bin / "said" / "called").exists()
 
 
-async def test_a_program_that_keeps_another_root_is_told_of(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+async def test_a_program_that_keeps_another_root_is_told_of(
+    launches: Launches, site: SudoSite, tmp_path: Path
+) -> None:
     other = site.top / "other"
     other.mkdir(exist_ok=True)
     other.chmod(0o1777)
-    launches.settings = replace(launches.settings, site=replace(launches.settings.site, storage_root=str(other)))
+    launches.settings = replace(
+        launches.settings, site=replace(launches.settings.site, storage_root=str(other))
+    )
     outcome, said = await submitted(launches, await planned(launches), tmp_path)
     assert outcome.done is False
     assert f"{site.program} keeps launches in {site.root}" in outcome.words
@@ -207,7 +236,9 @@ async def test_a_program_that_keeps_another_root_is_told_of(launches: Launches, 
     assert (list(site.root.iterdir()), list(other.iterdir())) == ([], [])
 
 
-async def test_one_that_has_run_is_removed_as_its_account(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+async def test_one_that_has_run_is_removed_as_its_account(
+    launches: Launches, site: SudoSite, tmp_path: Path
+) -> None:
     one = await planned(launches)
     await submitted(launches, one, tmp_path)
     folder = Path(one.place.folder)
@@ -225,7 +256,9 @@ async def test_one_that_has_run_is_removed_as_its_account(launches: Launches, si
     assert site.run_as(site.launcher, *argv).returncode == NOTHING_THERE
 
 
-async def test_its_log_is_read_as_its_account(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+async def test_its_log_is_read_as_its_account(
+    launches: Launches, site: SudoSite, tmp_path: Path
+) -> None:
     one = await planned(launches)
     await submitted(launches, one, tmp_path)
     path = f"{one.place.folder}/7.out"
@@ -234,7 +267,12 @@ async def test_its_log_is_read_as_its_account(launches: Launches, site: SudoSite
     assert (missing.is_there, missing.is_missing) == (False, True)
     assert missing.problem == "hpcdash-launch: there is no file 7.out"
     lines = b"".join(b"line %d\n" % number for number in range(1000))
-    assert site.launch(site.alice, "write", one.place.folder.rpartition("/")[2], "7.out", stdin=lines).returncode == 0
+    assert (
+        site.launch(
+            site.alice, "write", one.place.folder.rpartition("/")[2], "7.out", stdin=lines
+        ).returncode
+        == 0
+    )
     chunk = await file.read(5, 3)
     assert (chunk.look.identity, chunk.look.size) == (identity(Path(path)), len(lines))
     assert (chunk.offset, chunk.content) == (5, lines[5:8])
@@ -256,8 +294,12 @@ async def test_it_needs_a_storage_root(launches: Launches, site: SudoSite) -> No
         await planned(launches)
 
 
-@pytest.mark.parametrize("name", ["batch.sh", "SHA256SUMS", "two words.sh", "-rf", ".profile", "naïve.sh"])
-async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(launches: Launches, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["batch.sh", "SHA256SUMS", "two words.sh", "-rf", ".profile", "naïve.sh"]
+)
+async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(
+    launches: Launches, name: str
+) -> None:
     with pytest.raises(UsageError, match="a staged file cannot be named"):
         await planned(launches, name)
 
@@ -270,13 +312,19 @@ async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(lau
         (lambda site: site.program.chmod(0o644), "{program} is not a program"),
         (lambda site: shutil.chown(site.program, site.launcher), "{program} is not root's"),
         (lambda site: site.program.parent.chmod(0o1777), "others may write to {program.parent}"),
-        (lambda site: shutil.chown(site.program.parent, site.launcher), "{program.parent} is not root's"),
+        (
+            lambda site: shutil.chown(site.program.parent, site.launcher),
+            "{program.parent} is not root's",
+        ),
         (lambda site: site.top.chmod(0o775), "others may write to {top}"),
         (lambda site: site.root.rmdir(), "{root} is not there"),
         (lambda site: site.root.chmod(0o777), "others may write to {root}"),
         (lambda site: shutil.chown(site.root, site.alice), "{root} is not root's"),
         (lambda site: (site.root.rmdir(), site.root.symlink_to("/tmp")), "{root} is a link"),
-        (lambda site: (site.program.unlink(), site.program.symlink_to("/bin/sh")), "{program} is a link"),
+        (
+            lambda site: (site.program.unlink(), site.program.symlink_to("/bin/sh")),
+            "{program} is a link",
+        ),
     ],
 )
 async def test_what_others_could_swap_is_refused_with_root_s_commands(
@@ -294,12 +342,17 @@ async def test_what_others_could_swap_is_refused_with_root_s_commands(
         site.program.unlink(missing_ok=True)
         if site.root.is_symlink():
             site.root.unlink()
-    assert refused.value.message == f"run_as: {why.format(program=site.program, root=site.root, top=site.top)}"
+    assert (
+        refused.value.message
+        == f"run_as: {why.format(program=site.program, root=site.root, top=site.top)}"
+    )
     assert f"install -o root -m 0755 -D /dev/stdin {site.program}" in refused.value.next_step
     assert f"install -d -m 1777 {site.root}" in refused.value.next_step
 
 
-async def test_without_another_account_nothing_uses_sudo(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+async def test_without_another_account_nothing_uses_sudo(
+    launches: Launches, site: SudoSite, tmp_path: Path
+) -> None:
     launches.settings = LaunchSettings(Site(storage_root=str(site.root)))
     one = await planned(launches)
     assert not [command for command in one.plan.commands if "sudo" in " ".join(command.argv)]
@@ -317,9 +370,15 @@ async def test_a_login_that_another_planted_in_the_shared_root_is_none(
     shutil.chown(own, site.launcher)
     own.chmod(0o600)
     login = site.root / "login"
-    site.run_as(site.bob, *(("cp", "/etc/hostname") if planted == "own file" else ("ln", "-s", str(own))), str(login))
+    site.run_as(
+        site.bob,
+        *(("cp", "/etc/hostname") if planted == "own file" else ("ln", "-s", str(own))),
+        str(login),
+    )
     site_settings = Site(storage_root=str(site.root))
     launches.settings = LaunchSettings(site_settings)
     container = Container(image="nvcr.io/lab/net:1")
-    request = Request(command="true", name="one", slot_type=SlotType.CPU, site=site_settings, container=container)
+    request = Request(
+        command="true", name="one", slot_type=SlotType.CPU, site=site_settings, container=container
+    )
     assert "source" not in (await launches.plan(request)).script.text

@@ -1,4 +1,6 @@
-"""More of what a job was ended for want of is proposed, in round amounts, and no more than its queue gives."""
+"""More of what a job was ended for want of is proposed, in round amounts, and no more than its
+queue gives.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,21 @@ BOTH = frozenset({"time_seconds", "memory_bytes"})
 
 
 def row(state: str, **fields: Any) -> dict[str, Any]:
-    had = {"limit_seconds": 12 * HOUR, "memory_bytes": 32 * GIB, "nodes": 2, "queue": "gpu", "exit_signal": None}
+    had = {
+        "limit_seconds": 12 * HOUR,
+        "memory_bytes": 32 * GIB,
+        "nodes": 2,
+        "queue": "gpu",
+        "exit_signal": None,
+    }
     return {"state": state, **had, **fields}
 
 
 def store(
-    usage: Usage | None = None, offered: frozenset[str] = BOTH, most_seconds: int | None = None, most: int = 512
+    usage: Usage | None = None,
+    offered: frozenset[str] = BOTH,
+    most_seconds: int | None = None,
+    most: int = 512,
 ) -> Any:
     queues = pa.table({"name": ["gpu"], "limit_seconds": pa.array([most_seconds], pa.int64())})
     nodes = pa.table({"queues": [["gpu"], ["cpu"]], "memory_bytes": [most * GIB, 4096 * GIB]})
@@ -38,7 +49,8 @@ def store(
 
     return SimpleNamespace(
         backend=SimpleNamespace(
-            submit=SimpleNamespace(new_limits=offered), detail=SimpleNamespace(usage=lambda row: "sacct")
+            submit=SimpleNamespace(new_limits=offered),
+            detail=SimpleNamespace(usage=lambda row: "sacct"),
         ),
         table={Kind.QUEUES: queues, Kind.NODES: nodes}.get,
         ask=ask,

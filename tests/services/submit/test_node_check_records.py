@@ -43,7 +43,10 @@ def test_of_a_queue_the_idle_nodes_are_meant_and_named_ones_whatever_they_do() -
     assert ([row["name"] for row in named.nodes], named.queue) == (["n2", "n3"], "long")
     # PBS binds no nodes to queues: any of them may run its jobs.
     unbound = select_nodes(
-        "workq", [node("n1"), node("n2", "down"), node("n3", "idle", "other")], "", ["workq", "other"]
+        "workq",
+        [node("n1"), node("n2", "down"), node("n3", "idle", "other")],
+        "",
+        ["workq", "other"],
     )
     assert ([row["name"] for row in unbound.nodes], unbound.queue) == (["n1"], "workq")
 
@@ -58,7 +61,9 @@ def words_of(records: NodeCheckRecords, now: float) -> dict[str, tuple[str, str]
     return {node: (found.summary, found.format(now)) for node, found in records.findings().items()}
 
 
-def test_a_card_is_known_again_in_another_node_and_a_node_that_is_well_again_says_so(tmp_path: Path) -> None:
+def test_a_card_is_known_again_in_another_node_and_a_node_that_is_well_again_says_so(
+    tmp_path: Path,
+) -> None:
     records = NodeCheckRecords(tmp_path, "lab")
     assert (records.findings(), records.known_gpus(0.0)) == ({}, {})
     records.note_lines(
@@ -76,10 +81,13 @@ def test_a_card_is_known_again_in_another_node_and_a_node_that_is_well_again_say
         "n1": ("cuda failed", f"cuda check failed 1 min ago: {UUID}: ␛[2Jbad"),
         "n2": (
             "clock, disk failed",
-            "clock check failed 1 min ago: it is 90 s off; disk check failed 1 min ago: /tmp has 3 MiB left",
+            "clock check failed 1 min ago: it is 90 s off; disk check failed 1 min ago: /tmp has 3 "
+            "MiB left",
         ),
     }
-    records.note_lines(["n2: check disk: ok: /tmp", "n2: check clock: ok", f"n7: gpus: {UUID}"], 2000.0)
+    records.note_lines(
+        ["n2: check disk: ok: /tmp", "n2: check clock: ok", f"n7: gpus: {UUID}"], 2000.0
+    )
     # What is older comes late.
     records.note_lines(["n2: hpcdash: the clock check failed: it is 90 s off"], 1500.0)
     assert words_of(records, 2060.0)["n2"] == ("ok", "checked 1 min ago: clock, disk ok")
@@ -88,7 +96,9 @@ def test_a_card_is_known_again_in_another_node_and_a_node_that_is_well_again_say
     assert NodeCheckRecords(tmp_path, "other").findings() == {}
 
 
-def test_a_check_is_read_once_and_of_nodes_that_say_nothing_nothing_is_remembered(tmp_path: Path) -> None:
+def test_a_check_is_read_once_and_of_nodes_that_say_nothing_nothing_is_remembered(
+    tmp_path: Path,
+) -> None:
     records = NodeCheckRecords(tmp_path, "lab")
     assert records.unread() == ()
     check = SubmittedCheck("12", ("n1", "gpu[0]"), ("disk", "clock"))

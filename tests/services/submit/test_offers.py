@@ -1,4 +1,6 @@
-"""What a cluster offers: from the tables that are there, asked where they are old, and told where it cannot be."""
+"""What a cluster offers: from the tables that are there, asked where they are old, and told where
+it cannot be.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +44,33 @@ def accounted(**arguments: str) -> ScriptedTransport:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, transport=accounted())
-    made.transport.queues = [{}, {"partition": "main*", "gres": "(null)", "gresused": "(null)", "time": "infinite"}]
+    made.transport.queues = [
+        {},
+        {"partition": "main*", "gres": "(null)", "gresused": "(null)", "time": "infinite"},
+    ]
     made.transport.nodes = [
         {},
-        {"nodelist": "g2", "statecomplete": "idle+drain", "cpusstate": "0/0/8/8", "gresused": "gpu:a100:0(IDX:N/A)"},
-        {"nodelist": "n1", "partition": "main", "gres": "(null)", "gresused": "(null)", "memory": "8000"},
+        {
+            "nodelist": "g2",
+            "statecomplete": "idle+drain",
+            "cpusstate": "0/0/8/8",
+            "gresused": "gpu:a100:0(IDX:N/A)",
+        },
+        {
+            "nodelist": "n1",
+            "partition": "main",
+            "gres": "(null)",
+            "gresused": "(null)",
+            "memory": "8000",
+        },
     ]
     yield made
     await made.close()
 
 
-async def test_a_queue_has_what_its_nodes_have_and_what_is_free_on_those_that_are_up(cluster: Cluster) -> None:
+async def test_a_queue_has_what_its_nodes_have_and_what_is_free_on_those_that_are_up(
+    cluster: Cluster,
+) -> None:
     gpu = (await fetch_offers(cluster.store)).queue("gpu")
     assert gpu == QueueOffer(
         "gpu",
@@ -75,15 +93,27 @@ async def test_a_queue_has_what_its_nodes_have_and_what_is_free_on_those_that_ar
 async def test_the_default_queue_is_the_one_without_a_name(cluster: Cluster) -> None:
     queue = (await fetch_offers(cluster.store)).queue("")
     assert queue is not None
-    assert (queue.name, queue.limit_seconds, queue.gpus_per_node, queue.gpu_types) == ("main", None, 0, ())
+    assert (queue.name, queue.limit_seconds, queue.gpus_per_node, queue.gpu_types) == (
+        "main",
+        None,
+        0,
+        (),
+    )
 
 
-async def test_accounts_and_qos_are_one_s_own_and_a_row_that_is_none_is_told(cluster: Cluster) -> None:
+async def test_accounts_and_qos_are_one_s_own_and_a_row_that_is_none_is_told(
+    cluster: Cluster,
+) -> None:
     offers = await fetch_offers(cluster.store)
     assert offers.accounts == (AccountOffer("physics", True, ("normal", "tiny")),)
-    assert [(one.name, one.limit_seconds) for one in offers.qos] == [("normal", None), ("tiny", 600)]
+    assert [(one.name, one.limit_seconds) for one in offers.qos] == [
+        ("normal", None),
+        ("tiny", 600),
+    ]
     assert offers.notes == ("1 row of accounts could not be read: alice|chem",)
-    assert any("name=alice" in words and "cluster=lab" in words for words in cluster.transport.argvs)
+    assert any(
+        "name=alice" in words and "cluster=lab" in words for words in cluster.transport.argvs
+    )
 
 
 async def test_the_accounts_of_whoever_jobs_are_submitted_as_can_be_asked(cluster: Cluster) -> None:
@@ -121,17 +151,24 @@ async def test_a_cluster_without_accounting_is_not_asked_for_accounts(tmp_path: 
     assert offers.notes == ("no accounting on this cluster: no accounts or QoS to choose from",)
 
 
-async def test_a_controller_that_is_down_leaves_what_was_known_with_its_age(cluster: Cluster) -> None:
+async def test_a_controller_that_is_down_leaves_what_was_known_with_its_age(
+    cluster: Cluster,
+) -> None:
     await cluster.store.fetch(Kind.QUEUES)
     cluster.clock.seconds += 600
-    cluster.transport.fails = {QUEUES: ControllerDown("slurmctld is away"), NODES: ControllerDown("slurmctld is away")}
+    cluster.transport.fails = {
+        QUEUES: ControllerDown("slurmctld is away"),
+        NODES: ControllerDown("slurmctld is away"),
+    }
     offers = await fetch_offers(cluster.store)
     assert [queue.name for queue in offers.queues] == ["gpu", "main"]
     assert "queues are as known 10 min ago: slurmctld is away" in offers.notes
     assert "nodes are not known: slurmctld is away" in offers.notes
 
 
-async def test_a_cluster_that_is_not_reached_offers_what_is_kept_of_it(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_cluster_that_is_not_reached_offers_what_is_kept_of_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     await fetch_offers(cluster.store)
     later = Cluster(tmp_path)
     later.transport.connect_error = ConnectionFailed("no route to juno")
@@ -142,7 +179,9 @@ async def test_a_cluster_that_is_not_reached_offers_what_is_kept_of_it(cluster: 
 
 
 async def test_an_ordinary_day_is_offered_as_it_was_recorded() -> None:
-    store = ClusterStore("atlas", ReplayTransport(EVERYDAY), (SLURM,), clock=SystemClock(), budget=CommandBudget(100))
+    store = ClusterStore(
+        "atlas", ReplayTransport(EVERYDAY), (SLURM,), clock=SystemClock(), budget=CommandBudget(100)
+    )
     offers = await fetch_offers(store)
     await store.close()
     assert offers.notes == ()
@@ -160,7 +199,9 @@ async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
 ) -> None:
     stand_ins = StandIns.install(tmp_path / "pbs", "everyday")
     monkeypatch.setenv("PATH", stand_ins.environment["PATH"])
-    store = ClusterStore("pbs", LocalTransport(), (PBS,), clock=SystemClock(), budget=CommandBudget(100))
+    store = ClusterStore(
+        "pbs", LocalTransport(), (PBS,), clock=SystemClock(), budget=CommandBudget(100)
+    )
     offers = await fetch_offers(store)
     await store.close()
     assert offers.notes == ("a queue's own nodes are unknown: counting all",)
@@ -174,7 +215,9 @@ async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
 @pytest.mark.system
 async def test_the_embedded_queue_offers_this_machine(tmp_path: Path) -> None:
     backend = embedded_backend(queue_program(tmp_path / "queue"))
-    store = ClusterStore("here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(100))
+    store = ClusterStore(
+        "here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(100)
+    )
     offers = await fetch_offers(store)
     await store.close()
     (queue,) = offers.queues
@@ -183,20 +226,30 @@ async def test_the_embedded_queue_offers_this_machine(tmp_path: Path) -> None:
     assert offers.notes == ()
 
 
-async def test_a_pbs_queue_says_what_it_does_with_a_job_and_only_what_starts_none_is_warned_of() -> None:
+async def test_a_pbs_queue_says_what_it_does_with_a_job_and_only_what_starts_none_is_warned_of() -> (
+    None
+):
     transport = ReplayTransport(EVERYDAY_OF_PBS)
     store = ClusterStore("pbs", transport, (PBS,), clock=SystemClock(), budget=CommandBudget(100))
     offers = await fetch_offers(store)
     told = {queue.name: (queue.note, queue.closed_reason, queue.refuses) for queue in offers.queues}
     assert told == {
         **dict.fromkeys(("workq", "gpu", "debug"), ("", "", False)),
-        "maint": ("disabled: PBS rejects new jobs", "queue maint is disabled: PBS rejects new jobs", True),
+        "maint": (
+            "disabled: PBS rejects new jobs",
+            "queue maint is disabled: PBS rejects new jobs",
+            True,
+        ),
         "stopped": (
             "stopped: jobs wait until the site starts the queue",
             "queue stopped is stopped: jobs wait until the site starts the queue",
             False,
         ),
-        "bobonly": ("closed to you: only bob may submit", "queue bobonly is closed to you: only bob may submit", False),
+        "bobonly": (
+            "closed to you: only bob may submit",
+            "queue bobonly is closed to you: only bob may submit",
+            False,
+        ),
         "route": ("routes jobs to workq", "", False),
     }
     await store.close()

@@ -56,7 +56,13 @@ def test_no_program_that_a_repository_names_is_run(project: Path) -> None:
     git(project, "commit", "-q", "-m", "first")
     (project / "a.py").write_text("2\n")
     (project / ".gitattributes").write_text("* diff=evil\n")
-    for key in ("diff.evil.command", "diff.evil.textconv", "core.fsmonitor", "diff.external", "core.pager"):
+    for key in (
+        "diff.evil.command",
+        "diff.evil.textconv",
+        "core.fsmonitor",
+        "diff.external",
+        "core.pager",
+    ):
         git(project, "config", key, "touch ran; false")
     found = find_code_state(project)
     assert found is not None
@@ -115,7 +121,9 @@ def test_no_hook_is_run_as_files_are_compared(project: Path, ran: Path) -> None:
     assert list(ran.iterdir()) == []
 
 
-def test_what_a_partial_clone_lacks_is_not_fetched_and_changes_are_unknown(project: Path, ran: Path) -> None:
+def test_what_a_partial_clone_lacks_is_not_fetched_and_changes_are_unknown(
+    project: Path, ran: Path
+) -> None:
     commit_all(project)
     blob = git(project, "rev-parse", "HEAD:a.py").strip()
     (project / ".git/objects" / blob[:2] / blob[2:]).unlink()
@@ -173,7 +181,9 @@ def test_line_ends_are_compared_as_the_repository_sets_them(project: Path) -> No
     assert found.diff == b""
 
 
-def test_git_that_prints_without_end_is_ended(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_prints_without_end_is_ended(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = project / "programs"
     programs.mkdir()
     (programs / "git").write_text("#!/bin/sh\nexec yes\n")
@@ -195,7 +205,9 @@ def test_a_large_difference_is_cut_off(project: Path, monkeypatch: pytest.Monkey
     assert found.text.endswith(b"\n(cut off here)\n")
 
 
-def test_outside_a_repository_and_without_git_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_repository_and_without_git_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert find_code_state(tmp_path) is None
     git(tmp_path, "init", "-q")

@@ -1,4 +1,6 @@
-"""A submission whose answer is lost is looked for on a line that is opened again, and never sent a second time."""
+"""A submission whose answer is lost is looked for on a line that is opened again, and never sent a
+second time.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
-from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
+from hpcdash.services.submit.recovery import (
+    reconcile,
+    reconcile_noted,
+    reconcile_recent,
+    searches_of,
+)
 from hpcdash.transport.http import HttpTransport
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import HISTORY, RECENT, Command
@@ -50,7 +57,12 @@ class Person:
         self.transport = failed_array(folder)
         self.transport.answers |= {"stage": "", STILL_THERE: ""}
         self.store = ClusterStore(
-            "lab", self.transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice"
+            "lab",
+            self.transport,
+            (BACKEND,),
+            clock=FrozenClock(NOW),
+            budget=CommandBudget(600),
+            user="alice",
         )
         self.journal = Journal(folder / "journal.jsonl")
         self.again = plan_submission(self.store, Submission(b"#!/bin/sh\n", "sim.sh"))
@@ -70,11 +82,19 @@ class Person:
         return report, outcome
 
     def arrive(self, **fields: str) -> None:
-        self.transport.recent.append({"jobarrayid": "93", "name": "sim.sh", "comment": self.mark, **fields})
+        self.transport.recent.append(
+            {"jobarrayid": "93", "name": "sim.sh", "comment": self.mark, **fields}
+        )
 
 
 def _read_staging(answer: Answer) -> tuple[Outcome, ...]:
-    return (Outcome("sim.sh", True if answer.status == 0 else None if answer.status == 143 else False, "staging"),)
+    return (
+        Outcome(
+            "sim.sh",
+            True if answer.status == 0 else None if answer.status == 143 else False,
+            "staging",
+        ),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +103,16 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("staging", [LOST, CommandTimedOut("no answer"), NotSent("no channel"), 143])
+@pytest.mark.parametrize(
+    "staging", [LOST, CommandTimedOut("no answer"), NotSent("no channel"), 143]
+)
 async def test_where_the_staging_was_lost_it_never_arrived_and_nothing_needs_to_be_looked_for(
     tmp_path: Path, staging: Exception | int
 ) -> None:
     person = Person(tmp_path, stages=True)
-    person.transport.answers["stage"] = (staging, b"", b"no room") if isinstance(staging, int) else staging
+    person.transport.answers["stage"] = (
+        (staging, b"", b"no room") if isinstance(staging, int) else staging
+    )
     report, outcome = await person.submit()
     assert report.outcomes == (outcome,)
     assert outcome.done is False
@@ -152,7 +176,11 @@ async def test_what_is_found_out_later_is_what_the_journal_has(tmp_path: Path) -
     person.arrive()
     await reconcile(person.store, person.again, report)
     (entry,), unreadable = person.journal.read()
-    assert (entry.state, entry.outcomes, unreadable) == ("done", (Outcome("sim.sh", True, "job 93"),), 0)
+    assert (entry.state, entry.outcomes, unreadable) == (
+        "done",
+        (Outcome("sim.sh", True, "job 93"),),
+        0,
+    )
 
 
 async def test_a_command_that_still_runs_over_there_is_waited_for(tmp_path: Path) -> None:
@@ -169,7 +197,9 @@ async def test_a_command_that_still_runs_over_there_is_waited_for(tmp_path: Path
     assert len([words for words in person.told if "still running on the login node" in words]) == 1
 
 
-async def test_one_that_does_not_end_over_there_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_does_not_end_over_there_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lost_answers, "_END_SECONDS", -1000.0)
     person = Person(tmp_path)
     person.transport.answers["sbatch"] = LOST
@@ -179,7 +209,9 @@ async def test_one_that_does_not_end_over_there_is_not_known(tmp_path: Path, mon
     assert person.mark in outcome.words
 
 
-async def test_a_line_that_is_down_for_a_while_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_that_is_down_for_a_while_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 5.0)
     monkeypatch.setattr(lost_answers, "_LONGEST_PAUSE_SECONDS", 0.01)
     person = Person(tmp_path)
@@ -221,7 +253,9 @@ async def test_a_job_that_left_the_queue_at_once_is_found_in_the_history(
     person = Person(tmp_path)
     person.transport.answers["sbatch"] = LOST
     said = person.mark if comment == "mark" else comment
-    person.transport.history.append({"jobid": "93", "jobname": "sim.sh", "comment": said, "submit": str(int(NOW))})
+    person.transport.history.append(
+        {"jobid": "93", "jobname": "sim.sh", "comment": said, "submit": str(int(NOW))}
+    )
     _, outcome = await person.submit()
     assert outcome.done is done, outcome
     if done is None:
@@ -237,43 +271,70 @@ async def test_a_history_that_cannot_be_asked_leaves_it_unknown(tmp_path: Path) 
     assert "the database is down" in outcome.words
 
 
-async def test_a_submission_of_an_earlier_run_is_looked_for_by_the_mark_in_the_journal(tmp_path: Path) -> None:
+async def test_a_submission_of_an_earlier_run_is_looked_for_by_the_mark_in_the_journal(
+    tmp_path: Path,
+) -> None:
     person = Person(tmp_path)
     (command,) = person.again.plan.commands
-    person.journal.before(cluster="lab", user="alice", verb="submit", job_ids=("sim.sh",), commands=[command.argv])
+    person.journal.before(
+        cluster="lab", user="alice", verb="submit", job_ids=("sim.sh",), commands=[command.argv]
+    )
     (entry,), _ = person.journal.read()
     assert searches_of(entry)["sim.sh"].mark == person.mark
     person.arrive()
-    assert await reconcile_noted(person.store, person.journal, entry) == (Outcome("sim.sh", True, "job 93"),)
+    assert await reconcile_noted(person.store, person.journal, entry) == (
+        Outcome("sim.sh", True, "job 93"),
+    )
     (entry,), _ = person.journal.read()
     assert (entry.state, person.transport.submitted) == ("done", [])
 
 
-async def test_one_of_an_earlier_run_whose_mark_was_not_noted_stays_as_it_is(tmp_path: Path) -> None:
+async def test_one_of_an_earlier_run_whose_mark_was_not_noted_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
     person = Person(tmp_path)
-    person.journal.before(cluster="lab", user="alice", verb="submit", job_ids=("9",), commands=[("sbatch", "job.sh")])
+    person.journal.before(
+        cluster="lab", user="alice", verb="submit", job_ids=("9",), commands=[("sbatch", "job.sh")]
+    )
     (entry,), _ = person.journal.read()
     assert await reconcile_noted(person.store, person.journal, entry) == (Outcome("9", None),)
     assert person.transport.count(RECENT) == 0
 
 
-async def test_one_that_was_submitted_as_another_account_is_looked_for_among_its_jobs(tmp_path: Path) -> None:
+async def test_one_that_was_submitted_as_another_account_is_looked_for_among_its_jobs(
+    tmp_path: Path,
+) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     sudo = ("sudo", "-n", "-u", "svc", "/usr/bin/sbatch", "--comment=hpcdash:0123456789")
     for name, words in (("theirs", sudo), ("mine", sudo[4:])):
-        journal.before(cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=[("sh", "x"), words])
+        journal.before(
+            cluster="lab",
+            user="alice",
+            verb="submit",
+            job_ids=(name,),
+            commands=[("sh", "x"), words],
+        )
     (mine, theirs), _ = journal.read()
     assert (searches_of(theirs)["theirs"].user, searches_of(mine)["mine"].user) == ("svc", "alice")
 
 
-def noted(person: Person, *commands: tuple[str, ...], name: str = "night", hours_ago: float = 0.1) -> JournalEntry:
+def noted(
+    person: Person, *commands: tuple[str, ...], name: str = "night", hours_ago: float = 0.1
+) -> JournalEntry:
     """A submission of `batch.sh` that a run noted before it was killed."""
     journal = Journal(person.journal.path, now=lambda: NOW - 3600 * hours_ago)
     journal.before(
-        cluster="lab", user="alice", verb="submit", job_ids=("batch.sh",), commands=commands, names={"batch.sh": name}
+        cluster="lab",
+        user="alice",
+        verb="submit",
+        job_ids=("batch.sh",),
+        commands=commands,
+        names={"batch.sh": name},
     )
     # Whoever wrote it runs no more.
-    journal.path.write_bytes(re.sub(rb'"host":"[^"]*"', b'"host":"elsewhere"', journal.path.read_bytes()))
+    journal.path.write_bytes(
+        re.sub(rb'"host":"[^"]*"', b'"host":"elsewhere"', journal.path.read_bytes())
+    )
     person.journal = Journal(journal.path, now=lambda: NOW)
     return person.journal.read()[0][0]
 
@@ -329,7 +390,9 @@ async def test_what_is_settled_or_was_long_ago_is_not_looked_for(tmp_path: Path)
 async def test_a_submission_is_noted_with_the_name_of_its_job(tmp_path: Path) -> None:
     person = Person(tmp_path)
     script = b"#!/bin/sh\n#SBATCH --job-name=night\n"
-    again = plan_submission(person.store, Submission(script, "batch.sh", file="/l/night-1/batch.sh"))
+    again = plan_submission(
+        person.store, Submission(script, "batch.sh", file="/l/night-1/batch.sh")
+    )
     person.transport.answers["sbatch"] = LOST
     await Actions(person.store, person.journal).run(again.plan)
     (entry,), _ = person.journal.read()
@@ -337,7 +400,9 @@ async def test_a_submission_is_noted_with_the_name_of_its_job(tmp_path: Path) ->
     assert searches_of(entry)["batch.sh"].name == "night"
 
 
-async def test_a_job_whose_id_we_chose_is_found_by_it_among_jobs_of_that_name(tmp_path: Path) -> None:
+async def test_a_job_whose_id_we_chose_is_found_by_it_among_jobs_of_that_name(
+    tmp_path: Path,
+) -> None:
     posted: list[str] = []
 
     async def dashboard(request: bytes, writer: asyncio.StreamWriter) -> None:
@@ -345,9 +410,15 @@ async def test_a_job_whose_id_we_chose_is_found_by_it_among_jobs_of_that_name(tm
             posted.append(json.loads(request.partition(b"\r\n\r\n")[2])["submission_id"])
             return
         ids = ["raysubmit_0123456789", *posted]
-        row = {"status": "RUNNING", "start_time": int(NOW * 1000), "metadata": {"job_name": "sim.sh"}}
+        row = {
+            "status": "RUNNING",
+            "start_time": int(NOW * 1000),
+            "metadata": {"job_name": "sim.sh"},
+        }
         jobs = [{"submission_id": job_id, **row} for job_id in ids]
-        body = json.dumps({"ray_version": "2.60.0"} if b" /api/version " in request else jobs).encode()
+        body = json.dumps(
+            {"ray_version": "2.60.0"} if b" /api/version " in request else jobs
+        ).encode()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
     async with server(dashboard) as port:

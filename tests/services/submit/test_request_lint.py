@@ -13,19 +13,30 @@ from hpcdash.services.submit.request_lint import format_resources, lint_request
 from tests.support.records import for_each
 
 GB, HOUR = 1 << 30, 3600
-MAIN = QueueOffer("main", True, True, 48 * HOUR, 4, 2, 32, 20, cpus_per_node=8, memory_per_node_bytes=64 * GB)
+MAIN = QueueOffer(
+    "main", True, True, 48 * HOUR, 4, 2, 32, 20, cpus_per_node=8, memory_per_node_bytes=64 * GB
+)
 GPU = QueueOffer(
     *("gpu", False, True, 24 * HOUR, 4, 1, 128, 40, 32, 12, ("a100",)),
     cpus_per_node=32,
     gpus_per_node=8,
     memory_per_node_bytes=512 * GB,
 )
-LONG = QueueOffer("long", False, True, None, 2, 2, 16, 16, cpus_per_node=8, memory_per_node_bytes=64 * GB)
+LONG = QueueOffer(
+    "long", False, True, None, 2, 2, 16, 16, cpus_per_node=8, memory_per_node_bytes=64 * GB
+)
 CLOSED = QueueOffer("closed", False, False, 24 * HOUR, 1, 1, 8, 8, cpus_per_node=8)
 OFFERS = Offers(
     (MAIN, GPU, LONG, CLOSED),
-    (AccountOffer("physics", True, ("normal", "tiny")), AccountOffer("chem", False, ("normal", "limited"))),
-    (QosOffer("normal"), QosOffer("tiny", limit_seconds=600), QosOffer("limited", most_cpus=6, most_gpus=2)),
+    (
+        AccountOffer("physics", True, ("normal", "tiny")),
+        AccountOffer("chem", False, ("normal", "limited")),
+    ),
+    (
+        QosOffer("normal"),
+        QosOffer("tiny", limit_seconds=600),
+        QosOffer("limited", most_cpus=6, most_gpus=2),
+    ),
     ("a100",),
 )
 
@@ -77,10 +88,15 @@ def test_what_fits_finds_nothing(request_: Request) -> None:
         (ask(qos="tinny"), [("error", "qos")]),
         (ask(qos="limited"), [("error", "qos")]),
         (ask(qos="tiny", limit_seconds=HOUR), [("error", "time")]),
-        (ask(qos="limited", account="chem", slots=4, slots_per_node=4, queue="gpu"), [("error", "slots")]),
+        (
+            ask(qos="limited", account="chem", slots=4, slots_per_node=4, queue="gpu"),
+            [("error", "slots")],
+        ),
     ],
 )
-def test_what_does_not_fit_is_found_where_it_was_written(request_: Request, wanted: list[tuple[str, str]]) -> None:
+def test_what_does_not_fit_is_found_where_it_was_written(
+    request_: Request, wanted: list[tuple[str, str]]
+) -> None:
     assert found(request_) == wanted
 
 
@@ -91,7 +107,10 @@ def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
 
 def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     one = only(ask(limit_seconds=60 * HOUR))
-    assert one.words == "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would wait for ever, or be refused"
+    assert one.words == (
+        "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would wait for ever, or be "
+        "refused"
+    )
     assert one.next_step == "At most 2-00:00:00. Queue long can take all of this."
     assert "Queue" not in only(ask(limit_seconds=60 * HOUR, queue="gpu", slots=8)).next_step
 
@@ -128,13 +147,19 @@ def test_gpus_that_slurm_may_lay_together_need_no_node_each() -> None:
 
 
 def test_what_nobody_knows_finds_nothing() -> None:
-    request = ask(queue="x", account="y", qos="z", slots=1000, slots_per_node=500, limit_seconds=10**9)
+    request = ask(
+        queue="x", account="y", qos="z", slots=1000, slots_per_node=500, limit_seconds=10**9
+    )
     assert lint_request(request, Offers()) == ()
 
 
 def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
-    script = BatchScript("#!/bin/bash\n", "x", ("4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",))
-    assert lint_request(ask(queue="main"), OFFERS, script) == (LintFinding("warning", "", script.warnings[0]),)
+    script = BatchScript(
+        "#!/bin/bash\n", "x", ("4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",)
+    )
+    assert lint_request(ask(queue="main"), OFFERS, script) == (
+        LintFinding("warning", "", script.warnings[0]),
+    )
 
 
 @for_each(
@@ -144,8 +169,10 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
             ask(slots=32, slots_per_node=8, gpu_type="a100", queue="gpu", limit_seconds=20 * HOUR),
             "4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now",
         ),
-        (ask(slots=4, queue="gpu", limit_seconds=5400), "4 GPUs for 1 h 30 min = 6 GPU-hours; 12 idle now"),
-        (ask(slots=1, queue="gpu", limit_seconds=60), "1 GPU for 1 min = 1 GPU-minute; 12 idle now"),
+        (ask(slots=4, queue="gpu", limit_seconds=5400), "4 GPUs for 1 h 30 min = 6 GPU-hours; 12 "
+                                                        "idle now"),
+        (ask(slots=1, queue="gpu", limit_seconds=60), "1 GPU for 1 min = 1 GPU-minute; 12 "
+                                                      "idle now"),
         (
             ask(slots=16, slots_per_node=8, slot_type=SlotType.CPU),
             "2 nodes × 8 CPUs for at most the queue's 48 h (up to 768 CPU-hours); 20 CPUs idle now",
@@ -174,8 +201,13 @@ def test_more_nodes_than_have_gpus_are_told_of() -> None:
     mixed = Offers((replace(GPU, nodes=6, gpu_nodes=2),))
     assert lint_request(ask(slots=4, slots_per_node=2, queue="gpu"), mixed) == ()
     request_ = ask(slots=6, slots_per_node=2, queue="gpu", site=Site(tres_supported=False))
-    assert lint_request(request_, mixed)[0].words == "3 nodes with GPUs are more than queue gpu has: 2"
-    assert lint_request(ask(slots=6, slots_per_node=1, slot_type=SlotType.CPU, queue="gpu"), mixed) == ()
+    assert (
+        lint_request(request_, mixed)[0].words == "3 nodes with GPUs are more than queue gpu has: 2"
+    )
+    assert (
+        lint_request(ask(slots=6, slots_per_node=1, slot_type=SlotType.CPU, queue="gpu"), mixed)
+        == ()
+    )
 
 
 def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
@@ -188,12 +220,17 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
 
 
 def test_without_offers_there_is_no_word_of_what_is_idle() -> None:
-    assert format_resources(ask(slots=4, limit_seconds=HOUR), Offers()) == "4 GPUs for 1 h = 4 GPU-hours"
+    assert (
+        format_resources(ask(slots=4, limit_seconds=HOUR), Offers())
+        == "4 GPUs for 1 h = 4 GPU-hours"
+    )
     assert format_resources(ask(slots=4), Offers()) == "4 GPUs for the queue's maximum time"
 
 
 def test_a_type_of_gpu_may_be_a_part_of_a_device_s_whole_name() -> None:
-    torque = Offers((QueueOffer("batch", True, nodes=2, gpus=4, gpu_types=("Tesla V100-SXM2-32GB",)),))
+    torque = Offers(
+        (QueueOffer("batch", True, nodes=2, gpus=4, gpu_types=("Tesla V100-SXM2-32GB",)),)
+    )
     assert found(ask(gpu_type="v100"), torque) == []
     assert found(ask(gpu_type="a100"), torque) == [("error", "gpu_type")]
     assert found(ask(gpu_type="a10", queue="gpu")) == [("error", "gpu_type")]

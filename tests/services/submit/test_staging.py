@@ -52,7 +52,13 @@ def mode(path: Path) -> int:
 
 
 def test_files_arrive_byte_by_byte_under_their_names(tmp_path: Path) -> None:
-    given = {"-rf": b"dash", "two words": BINARY, "naïve.py": b"\r\n\x00", "$(id)": b"", "a'b\"c*": b"x" * 70_000}
+    given = {
+        "-rf": b"dash",
+        "two words": BINARY,
+        "naïve.py": b"\r\n\x00",
+        "$(id)": b"",
+        "a'b\"c*": b"x" * 70_000,
+    }
     staged = staged_files(str(tmp_path / "jobs" / "one-1"), OWN, given)
     outcome = stage(staged)
     assert (outcome.job_id, outcome.done) == ("job", True), outcome
@@ -106,7 +112,10 @@ def test_what_is_there_already_is_neither_entered_nor_changed(tmp_path: Path, pl
 def test_what_does_not_arrive_whole_is_removed_again(tmp_path: Path) -> None:
     staged = staged_files(str(tmp_path / "jobs" / "one-1"), OWN, {"table": BINARY})
     command = staging_command(staged, "job")
-    for cut in (staged.archive[:5000], staged.archive.replace(b"#!/bin/bash\ntrue", b"#!/bin/bash\nfals", 1)):
+    for cut in (
+        staged.archive[:5000],
+        staged.archive.replace(b"#!/bin/bash\ntrue", b"#!/bin/bash\nfals", 1),
+    ):
         (outcome,) = command.read(run(command.argv, cut))
         assert outcome.done is False
         assert list((tmp_path / "jobs").iterdir()) == []
@@ -119,7 +128,9 @@ def test_where_no_folder_can_be_made_that_is_said(tmp_path: Path) -> None:
     assert f"cannot create {tmp_path}/jobs/one-1 and its files: mkdir: " in outcome.words
 
 
-@for_each("name", ["", ".", "..", "a/b", "/etc/passwd", "a\nb", "a\\nb", "a\x1b[2J", "x" * 101, "\udcff"])
+@for_each(
+    "name", ["", ".", "..", "a/b", "/etc/passwd", "a\nb", "a\\nb", "a\x1b[2J", "x" * 101, "\udcff"]
+)
 def test_a_name_that_is_no_plain_one_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="staged file"):
         staged_files("/jobs/one", OWN, {name: b""})
@@ -136,7 +147,9 @@ def test_an_account_that_is_none_is_not_submitted_as(account: str) -> None:
         staged_files("/jobs/one", OWN, {}, run_as=account)
 
 
-def test_the_folder_is_removed_with_all_that_came_into_it_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_the_folder_is_removed_with_all_that_came_into_it_and_nothing_beside_it(
+    tmp_path: Path,
+) -> None:
     beside, precious = tmp_path / "jobs" / "one-2", tmp_path / "precious"
     precious.mkdir()
     (precious / "model").write_bytes(b"1")
@@ -155,9 +168,21 @@ def test_the_folder_is_removed_with_all_that_came_into_it_and_nothing_beside_it(
 
 
 @pytest.mark.parametrize(
-    "result", ["predictions.out", "42-losses.err", "out/7.out", "table", "\n7.out", "\n\n7.out", "7.out.gz", "7.outs"]
+    "result",
+    [
+        "predictions.out",
+        "42-losses.err",
+        "out/7.out",
+        "table",
+        "\n7.out",
+        "\n\n7.out",
+        "7.out.gz",
+        "7.outs",
+    ],
 )
-def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(tmp_path: Path, result: str) -> None:
+def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(
+    tmp_path: Path, result: str
+) -> None:
     staged = staged_files(str(tmp_path / "one-1"), OWN, {"table": b"1"})
     assert stage(staged).done
     folder = tmp_path / "one-1"
@@ -169,28 +194,43 @@ def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(
     path.write_bytes(b"2")
     left = run(argv)
     assert left.stderr.startswith(b"it holds more than was staged: ")
-    (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(answer_of([(folder, staged)]))
+    (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
+        answer_of([(folder, staged)])
+    )
     assert inspected.why_kept.startswith("it holds more than was staged: ")
     path.write_bytes(b"1") if result == "table" else path.unlink()
-    (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(answer_of([(folder, staged)]))
+    (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
+        answer_of([(folder, staged)])
+    )
     assert inspected.why_kept == ""
     assert run(argv).status == 0
 
 
 def answer_of(folders: list[tuple[Path, Staged]]) -> CommandResult:
-    return run(inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).argv)
+    return run(
+        inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).argv
+    )
 
 
-def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remove(tmp_path: Path) -> None:
-    ours, linked, theirs, gone, other = (tmp_path / name for name in ("ours", "linked", "theirs", "gone", "other"))
-    made = {folder: staged_files(str(folder), OWN, {"table": b"1"}) for folder in (ours, linked, theirs, gone, other)}
+def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remove(
+    tmp_path: Path,
+) -> None:
+    ours, linked, theirs, gone, other = (
+        tmp_path / name for name in ("ours", "linked", "theirs", "gone", "other")
+    )
+    made = {
+        folder: staged_files(str(folder), OWN, {"table": b"1"})
+        for folder in (ours, linked, theirs, gone, other)
+    }
     for folder in (ours, theirs, other):
         assert stage(made[folder]).done
     linked.symlink_to(ours)
     os.chown(theirs, 12345, 12345)
     (other / "SHA256SUMS").write_text("")
     folders = list(made.items())
-    found = inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).parse(answer_of(folders))
+    found = inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).parse(
+        answer_of(folders)
+    )
     assert [one.why_kept for one in found] == [
         "",
         "it is a link, or not a folder of yours",
@@ -263,8 +303,12 @@ def test_results_that_a_job_wrote_beside_its_script_are_not_removed_with_it(tmp_
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(("mode_there", "is_staged"), [(0o777, False), (0o1777, True), (0o775, True), (0o2770, True)])
-def test_nothing_is_staged_where_anybody_may_swap_it(tmp_path: Path, mode_there: int, is_staged: bool) -> None:
+@pytest.mark.parametrize(
+    ("mode_there", "is_staged"), [(0o777, False), (0o1777, True), (0o775, True), (0o2770, True)]
+)
+def test_nothing_is_staged_where_anybody_may_swap_it(
+    tmp_path: Path, mode_there: int, is_staged: bool
+) -> None:
     root = tmp_path / "jobs"
     root.mkdir()
     root.chmod(mode_there)
@@ -272,10 +316,15 @@ def test_nothing_is_staged_where_anybody_may_swap_it(tmp_path: Path, mode_there:
     assert outcome.done is is_staged
     assert (root / "one-1").exists() is is_staged
     if not is_staged:
-        assert f"others may write to {root}, and so others could replace what jobs run from {root}" in outcome.words
+        assert (
+            f"others may write to {root}, and so others could replace what jobs run from {root}"
+            in outcome.words
+        )
 
 
-def test_a_folder_of_another_s_that_all_may_write_to_is_one_that_they_may_swap_things_in(tmp_path: Path) -> None:
+def test_a_folder_of_another_s_that_all_may_write_to_is_one_that_they_may_swap_things_in(
+    tmp_path: Path,
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives folders away")
     root = tmp_path / "jobs"

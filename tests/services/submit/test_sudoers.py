@@ -41,12 +41,17 @@ def rules(
 
 def rule_of(text: str) -> str:
     """What sudo reads of it, on one line."""
-    return " ".join(line.rstrip("\\").strip() for line in text.splitlines() if not line.startswith("#"))
+    return " ".join(
+        line.rstrip("\\").strip() for line in text.splitlines() if not line.startswith("#")
+    )
 
 
 def test_the_scheduler_s_commands_and_root_s_program_are_run_as_members_of_the_group() -> None:
     paths = ", ".join((*(f"/usr/bin/{name}" for name in SLURM.probe.delegated_commands), PROGRAM))
-    assert rule_of(rules()) == f"Defaults:launcher use_pty launcher ALL = (%hpcusers, !root, !#0) NOPASSWD: {paths}"
+    assert (
+        rule_of(rules())
+        == f"Defaults:launcher use_pty launcher ALL = (%hpcusers, !root, !#0) NOPASSWD: {paths}"
+    )
     pbs = sudoers_text(
         "launcher",
         "hpcusers",
@@ -68,7 +73,8 @@ def test_root_s_commands_and_what_the_rules_give_away_are_in_the_remarks() -> No
     text = rules()
     remarks = [line for line in text.splitlines() if line.startswith("#")]
     program = (
-        f"hpcdash sudoers --program --storage-root /work/launches | install -o root -m 0755 -D /dev/stdin {PROGRAM}"
+        f"hpcdash sudoers --program --storage-root /work/launches | install -o root -m 0755 "
+        f"-D /dev/stdin {PROGRAM}"
     )
     assert f"#   {program}" in remarks
     assert "#   install -d -m 1777 /work/launches" in remarks
@@ -111,15 +117,21 @@ def test_what_sudo_would_read_as_something_else_is_refused(wrong: dict[str, str]
 @pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")
 def test_sudo_s_own_check_finds_nothing_wrong_in_the_rules_of_two_accounts(tmp_path: Path) -> None:
     file = tmp_path / "rules"
-    file.write_text(rules("launcher", env_file="/etc/hpcdash/slurm.env") + rules("j.Doe@site", group="Others.2"))
+    file.write_text(
+        rules("launcher", env_file="/etc/hpcdash/slurm.env") + rules("j.Doe@site", group="Others.2")
+    )
     file.chmod(0o440)
-    checked = subprocess.run(["visudo", "-c", "-f", file], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        ["visudo", "-c", "-f", file], capture_output=True, text=True, check=False
+    )
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SudoSite]:
-    """Accounts with the rules on the real sudo, in which id and env stand for the scheduler's commands."""
+    """Accounts with the rules on the real sudo, in which id and env stand for the scheduler's
+    commands.
+    """
     if reason := why_no_sudo():
         pytest.skip(reason)
     with sudo_site() as found:
@@ -135,14 +147,26 @@ def test_a_command_is_run_as_every_member_of_the_group(site: SudoSite) -> None:
 
 
 def test_nobody_else_is_run_as(site: SudoSite) -> None:
-    others = ["root", "#0", site.second_root, site.outsider, "nobody", "daemon", "#-1", "#4294967295", "%root"]
+    others = [
+        "root",
+        "#0",
+        site.second_root,
+        site.outsider,
+        "nobody",
+        "daemon",
+        "#-1",
+        "#4294967295",
+        "%root",
+    ]
     for other in (*others, site.launcher):
         assert site.sudo("-u", other, "id").returncode != 0, other
     assert site.sudo("id").returncode != 0
 
 
 def test_an_account_of_uid_0_is_left_out_although_it_is_in_the_group(site: SudoSite) -> None:
-    listed = subprocess.run(["id", "-G", "-n", site.second_root], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["id", "-G", "-n", site.second_root], capture_output=True, text=True, check=True
+    )
     assert site.group in listed.stdout.split()
     done = site.sudo("-u", site.second_root, "id")
     assert done.returncode != 0
@@ -157,7 +181,11 @@ def test_no_group_is_taken_that_a_member_is_not_in(site: SudoSite) -> None:
 
 
 def test_no_other_program_is_run(site: SudoSite) -> None:
-    for words in (("chown", "-R", site.launcher, str(site.root)), ("sh", "-c", "id"), ("/usr/bin/../bin/sh",)):
+    for words in (
+        ("chown", "-R", site.launcher, str(site.root)),
+        ("sh", "-c", "id"),
+        ("/usr/bin/../bin/sh",),
+    ):
         assert site.sudo("-u", site.alice, *words).returncode != 0, words
         assert site.sudo("-u", "root", *words).returncode != 0, words
     for option in (("-s",), ("-i",), ("-e", "/etc/passwd"), ("-D", "/", "id"), ("-R", "/", "id")):

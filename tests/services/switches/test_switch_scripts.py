@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.domain.switch_text import SwitchLook, Thing, clear_doubt, clear_refusal, format_group, refusal, warnings
+from hpcdash.domain.switch_text import (
+    SwitchLook,
+    Thing,
+    clear_doubt,
+    clear_refusal,
+    format_group,
+    refusal,
+    warnings,
+)
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.switches.scripts import (
@@ -45,7 +53,13 @@ class Node:
     def run(self, argv: Sequence[str]) -> CommandResult:
         words = [self.shell, *(("sh",) if self.shell == "busybox" else ()), *argv[1:]]
         if self.account:
-            words = ["setpriv", f"--reuid={self.account}", f"--regid={self.account}", "--init-groups", *words]
+            words = [
+                "setpriv",
+                f"--reuid={self.account}",
+                f"--regid={self.account}",
+                "--init-groups",
+                *words,
+            ]
         done = subprocess.run(words, capture_output=True, check=False)
         return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr, 0.0)
 
@@ -69,8 +83,12 @@ def node(request: pytest.FixtureRequest) -> Node:
     return Node(request.param)
 
 
-@pytest.mark.parametrize("name", ["KILL", "-rf", "a b", "$(touch gone)", 'it\'s "it"', "*", "ä\udcff", "; exit 0"])
-def test_a_switch_is_dropped_seen_and_cleared_whatever_it_is_called(node: Node, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["KILL", "-rf", "a b", "$(touch gone)", 'it\'s "it"', "*", "ä\udcff", "; exit 0"]
+)
+def test_a_switch_is_dropped_seen_and_cleared_whatever_it_is_called(
+    node: Node, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name
     assert node.drop(path) == Outcome("7", True, f"created {path}")
     look = node.look(path)
@@ -94,8 +112,12 @@ def test_a_second_drop_and_a_second_clear_change_nothing(node: Node, tmp_path: P
     assert command.read(node.run(command.argv))[0].words == "it is already gone"
 
 
-@pytest.mark.parametrize("target", ["elsewhere/here", "elsewhere/nothing", "elsewhere", "/dev/null"])
-def test_a_planted_link_is_refused_and_nothing_is_made_where_it_leads(node: Node, tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["elsewhere/here", "elsewhere/nothing", "elsewhere", "/dev/null"]
+)
+def test_a_planted_link_is_refused_and_nothing_is_made_where_it_leads(
+    node: Node, tmp_path: Path, target: str
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "here").write_text("mine")
@@ -147,7 +169,9 @@ def test_a_folder_stays_and_a_fifo_is_cleared(node: Node, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("before", ["empty", "link"])
-def test_what_took_a_switch_s_place_after_the_look_stays(node: Node, tmp_path: Path, before: str) -> None:
+def test_what_took_a_switch_s_place_after_the_look_stays(
+    node: Node, tmp_path: Path, before: str
+) -> None:
     path = tmp_path / "KILL"
     if before == "empty":
         path.touch()
@@ -198,7 +222,9 @@ def test_a_link_on_the_way_is_followed_and_told(node: Node, tmp_path: Path) -> N
 
 
 def test_ages_are_of_the_login_node_s_clock(tmp_path: Path) -> None:
-    """Its clock and its file server's are an hour ahead of ours: the age is still what passed there."""
+    """Its clock and its file server's are an hour ahead of ours: the age is still what passed
+    there.
+    """
     date = tmp_path / "bin" / "date"
     date.parent.mkdir()
     ahead = int(time.time()) + 3600
@@ -209,7 +235,10 @@ def test_ages_are_of_the_login_node_s_clock(tmp_path: Path) -> None:
     os.utime(path, (ahead - 12, ahead - 12))
     query = look_query(str(path), "")
     done = subprocess.run(
-        query.argv, env={"PATH": f"{date.parent}:{os.environ['PATH']}"}, capture_output=True, check=False
+        query.argv,
+        env={"PATH": f"{date.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
     )
     look = query.parse(CommandResult(query.argv, 0, done.stdout, b"", 0.0))
     assert look.age_seconds == 12
@@ -239,7 +268,9 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
         query = written_query([str(log), str(none), "/dev/null"], read)
         found = query.parse(node.run(query.argv))
         ages.append(found[0].look.age_seconds)
-        return [(one.look.size, one.content.decode()) if one.look.is_there else None for one in found]
+        return [
+            (one.look.size, one.content.decode()) if one.look.is_there else None for one in found
+        ]
 
     assert told(None, None, None) == [(7, ""), None, None]
     assert ages[0] is not None
@@ -260,10 +291,13 @@ def test_a_command_is_told_in_plain_words_and_without_its_script(tmp_path: Path)
     look = Node(SHELLS[0]).look(path)
     group = tmp_path.group()
     assert (
-        drop_command(look, "", ("7",)).words == f"create the empty file {path}, group {group}; links are not followed"
+        drop_command(look, "", ("7",)).words
+        == f"create the empty file {path}, group {group}; links are not followed"
     )
     path.touch()
-    assert clear_command(Node(SHELLS[0]).look(path), ("7",)).words == f"remove the empty file {path}"
+    assert (
+        clear_command(Node(SHELLS[0]).look(path), ("7",)).words == f"remove the empty file {path}"
+    )
     path.write_text("a note")
     words = clear_command(Node(SHELLS[0]).look(path), ("7",)).words
     assert words == f"remove the file {path}, at most 6 bytes"
@@ -324,7 +358,11 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
     assert refusal(look) == ""
     assert warnings(look, SwitchKind.KILL, people.alice.account) == ()
     assert people.bob.drop(path, people.alice.account).done
-    assert (path.owner(), path.group(), path.stat().st_mode & 0o777) == (people.bob.account, people.group, 0o664)
+    assert (path.owner(), path.group(), path.stat().st_mode & 0o777) == (
+        people.bob.account,
+        people.group,
+        0o664,
+    )
     assert refusal(people.alice.look(path)).startswith("already set ")
     assert people.alice.clear(path).words == f"removed {path}, created by {people.bob.account}"
 
@@ -334,7 +372,9 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
     path = folder_of(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
-    assert format_group(mine) == f"members of the group {people.group} cannot create or clear it there"
+    assert (
+        format_group(mine) == f"members of the group {people.group} cannot create or clear it there"
+    )
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False
     assert people.bob.drop(path, people.alice.account) == Outcome("7", False, "Permission denied")
@@ -342,7 +382,9 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
 
 
 @NEEDS_ROOT
-def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(people: People) -> None:
+def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
+    people: People,
+) -> None:
     mallory = people.mallory.account
     path = folder_of(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
@@ -365,7 +407,9 @@ def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> No
 @contextlib.contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False
+    )
     if made.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode()}")
     try:

@@ -64,7 +64,9 @@ while not switches.kill_wanted():
 
 
 class Site:
-    """An embedded queue with room for all, its store and its switches; `run` is where jobs are submitted from."""
+    """An embedded queue with room for all, its store and its switches; `run` is where jobs are
+    submitted from.
+    """
 
     def __init__(self, lab: QueueLab, state: Path) -> None:
         self.lab = lab
@@ -81,8 +83,14 @@ class Site:
         self.journal = Journal(state / "journal.jsonl")
         self.switches = JobSwitches(Actions(store, self.journal), state)
 
-    def submit(self, body: str = POLLS, *options: str, kill: str = "KILL", save: str = "SAVE") -> str:
-        exports = [f"export HPCDASH_{k}_SWITCH={shlex.quote(v)}" for k, v in (("KILL", kill), ("SAVE", save)) if v]
+    def submit(
+        self, body: str = POLLS, *options: str, kill: str = "KILL", save: str = "SAVE"
+    ) -> str:
+        exports = [
+            f"export HPCDASH_{k}_SWITCH={shlex.quote(v)}"
+            for k, v in (("KILL", kill), ("SAVE", save))
+            if v
+        ]
         return self.lab.submit("\n".join([*exports, body]), "--job-name=train", *options)
 
     async def drop(self, switch: Switch) -> str:
@@ -141,7 +149,9 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     assert site.switches.dropped_here_seconds_ago(await site.switches.find(job, KILL)) is None
     row = {**switch.rows[0], "submitted_at": datetime.now(UTC) + timedelta(minutes=1)}
     later = replace(switch, rows=(row,))
-    assert site.switches.dropped_here_seconds_ago(later) is None, "what was done before it was for another job"
+    assert site.switches.dropped_here_seconds_ago(later) is None, (
+        "what was done before it was for another job"
+    )
 
 
 async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> None:
@@ -151,7 +161,9 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     await site.store.fetch(Kind.MINE)
     found = await site.switches.namesakes(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
-    assert await SwitchLog(site.store, switch).words(switch.living) in {f"its log grew {n} s ago" for n in range(10)}
+    assert await SwitchLog(site.store, switch).words(switch.living) in {
+        f"its log grew {n} s ago" for n in range(10)
+    }
     assert await site.drop(switch) == f"created {site.run / 'KILL me'}"
     told: list[SwitchProgress] = []
 
@@ -162,7 +174,9 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     await site.until(burnt, "all tasks to end")
     assert told[-1] == SwitchProgress(0, 5, 5)
     assert all(one.living + one.ended == 5 for one in told), told
-    logs = sorted((site.run / f"slurm-{array}_{task}.out").read_text().split()[-1] for task in range(1, 6))
+    logs = sorted(
+        (site.run / f"slurm-{array}_{task}.out").read_text().split()[-1] for task in range(1, 6)
+    )
     assert logs == ["burnt"] * 4 + ["stopped"]
 
 
@@ -205,7 +219,9 @@ async def test_all_that_name_the_same_file_are_found_and_others_are_not(site: Si
     assert not {elsewhere, plain} & set(found.job_ids)
 
 
-async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_mode_0600(site: Site) -> None:
+async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_mode_0600(
+    site: Site,
+) -> None:
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
@@ -222,23 +238,37 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     assert (await site.switches.find(second, KILL)).path == ""
 
 
-async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_that_is_told(site: Site) -> None:
+async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_that_is_told(
+    site: Site,
+) -> None:
     job = site.submit()
     wrong = await site.switches.find(job, KILL, str(site.run / "WRONG"))
     assert site.switches.remember(wrong) == ""
     switch = await site.switches.find(job, KILL)
     assert (switch.path, switch.naming.also) == (str(site.run / "KILL"), str(site.run / "WRONG"))
-    said = f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script takes precedence"
+    said = (
+        f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script "
+        f"takes precedence"
+    )
     assert switch.format_other_path == said
     other = site.submit()
     await site.store.fetch(Kind.MINE)
-    assert set((await site.switches.namesakes(switch)).job_ids) == {job, other}, "its own script counts for it too"
+    assert set((await site.switches.namesakes(switch)).job_ids) == {job, other}, (
+        "its own script counts for it too"
+    )
     unsure = site.submit("KILL_SWITCH=$(pwd)/KILL\nsleep 60", kill="", save="")
-    assert (await site.switches.find(unsure, KILL)).path == str(site.run / "WRONG"), "its script does not tell"
+    assert (await site.switches.find(unsure, KILL)).path == str(site.run / "WRONG"), (
+        "its script does not tell"
+    )
 
 
-async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_program(site: Site) -> None:
-    job = site.submit("echo saved checkpoint 1; echo up\nuntil [ -e go ]; do sleep 0.05; done; echo saved 2; sleep 60")
+async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_program(
+    site: Site,
+) -> None:
+    job = site.submit(
+        "echo saved checkpoint 1; echo up\nuntil [ -e go ]; do sleep 0.05; done; echo saved 2; "
+        "sleep 60"
+    )
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     log = site.switches.log_of(switch)
@@ -251,7 +281,9 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
     assert (await site.switches.log_of(switch).since_mark(switch.living))[0] == "saved 2"
-    assert (await site.switches.find(job, SAVE)).naming.also == "", "a log's length is not a path that was named"
+    assert (await site.switches.find(job, SAVE)).naming.also == "", (
+        "a log's length is not a path that was named"
+    )
 
 
 async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
@@ -269,7 +301,9 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
     plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
     (outcome,) = (await site.switches.carry_out(switch, plan)).outcomes
     assert outcome.done is None
-    assert outcome.words.startswith(f"the answer was lost; check with: hpcdash kill-switch {job} --status (")
+    assert outcome.words.startswith(
+        f"the answer was lost; check with: hpcdash kill-switch {job} --status ("
+    )
     assert acting.ANSWER_LOST not in outcome.words
 
 
@@ -295,7 +329,9 @@ async def test_variables_of_one_s_own_login_are_put_in_and_unknown_ones_are_told
 ) -> None:
     monkeypatch.setenv("WORK", str(site.run))
     monkeypatch.delenv("NOWHERE", raising=False)
-    job = site.submit("KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save="")
+    job = site.submit(
+        "KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save=""
+    )
     assert (await site.switches.find(job, KILL)).path == str(site.run / "KILL")
     assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).naming.problem
 
@@ -326,7 +362,11 @@ async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
     look = await site.switches.look(switch)
     with pytest.raises(SwitchRefused, match="a link of"):
         site.switches.plan_drop(switch, look)
-    assert (await site.switches.carry_out(switch, site.switches.plan_clear(switch, look))).outcomes[0].done
+    assert (
+        (await site.switches.carry_out(switch, site.switches.plan_clear(switch, look)))
+        .outcomes[0]
+        .done
+    )
     assert not (site.run / "SAVE").is_symlink()
     kill = await site.switches.find(job, KILL)
     await site.drop(kill)

@@ -14,8 +14,17 @@ from tests.support.job_rows import job_row
 
 
 def limit(resource: str = "jobs_running", maximum: int = 4, **fields: Any) -> dict[str, Any]:
-    row = dict.fromkeys(LIMITS.names) | {"scope": "queue", "name": "q", "per": "user", "subject": "ada"}
-    return row | {"resource": resource, "maximum": maximum, "native": resource, "_id": resource} | fields
+    row = dict.fromkeys(LIMITS.names) | {
+        "scope": "queue",
+        "name": "q",
+        "per": "user",
+        "subject": "ada",
+    }
+    return (
+        row
+        | {"resource": resource, "maximum": maximum, "native": resource, "_id": resource}
+        | fields
+    )
 
 
 def limits(*rows: dict[str, Any]) -> pa.Table:
@@ -27,8 +36,12 @@ def jobs(*rows: dict[str, Any]) -> pa.Table:
 
 
 MINE = jobs(
-    job_row("1", state="running", queue="q", qos="long", account="lab", cpus=4, memory_bytes=1 << 30),
-    job_row("2", state="running", queue="other", qos="long", account="lab", cpus=2, memory_bytes=None),
+    job_row(
+        "1", state="running", queue="q", qos="long", account="lab", cpus=4, memory_bytes=1 << 30
+    ),
+    job_row(
+        "2", state="running", queue="other", qos="long", account="lab", cpus=2, memory_bytes=None
+    ),
     job_row("3_[0-9]", state="pending", queue="q", qos="long", account="bio", cpus=8, _tasks=10),
     job_row("4", state="held", queue="q", qos="short", account="lab", cpus=1),
     job_row("5", state="completed", queue="q", qos="long", account="lab", cpus=64),
@@ -64,7 +77,9 @@ def test_jobs_that_run_or_wait_use_a_limit_up_and_ended_ones_do_not() -> None:
 def test_a_limit_of_many_is_counted_from_everyone_s_jobs() -> None:
     table = limits(limit(per="all", subject=None, _of_queue="q"))
     assert has_uncounted(table)
-    [row] = with_counted_use(table, MINE, jobs(*MINE.to_pylist(), *MINE.to_pylist()), "ada").to_pylist()
+    [row] = with_counted_use(
+        table, MINE, jobs(*MINE.to_pylist(), *MINE.to_pylist()), "ada"
+    ).to_pylist()
     assert row["used"] == 2
     assert not has_uncounted(limits(limit(used=1, **OF_ADA), limit()))
 
@@ -88,7 +103,10 @@ def test_a_job_waits_for_the_limit_of_its_reason_s_kind_and_its_own_names() -> N
     of_association = PolicyReason("limits", "", "", "jobs_running")
     assert [row["name"] for row in limits_of(of_association, job, table)] == ["lab/ada"]
     lines = policy_lines(of_association, job, table)
-    assert lines == ["association lab/ada: 4 of 4 running jobs, for user ada", "see :limits, or hpcdash limits"]
+    assert lines == [
+        "association lab/ada: 4 of 4 running jobs, for user ada",
+        "see :limits, or hpcdash limits",
+    ]
     assert policy_lines(PolicyReason("shares"), job, None) == ["see :shares, or hpcdash shares"]
 
 
@@ -96,7 +114,8 @@ def test_amounts_are_written_in_the_resource_s_unit() -> None:
     told = {
         "memory_bytes": "queue q: 1G of 2G memory used, for user ada",
         "cpu_minutes": "queue q: 17.9M of 35.8M CPU-hours used, for user ada",
-        "license/x_run_minutes": "queue q: 17.9M of 35.8M license/x hours of running jobs used, for user ada",
+        "license/x_run_minutes": "queue q: 17.9M of 35.8M license/x hours of running jobs used, "
+        "for user ada",
         "license/x": "queue q: 1.1G of 2.1G license/x used, for user ada",
     }
     for resource, words in told.items():

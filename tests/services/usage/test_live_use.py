@@ -1,4 +1,6 @@
-"""What a job uses while one looks: how a look is read, what is warned of, and what is kept of it."""
+"""What a job uses while one looks: how a look is read, what is warned of, and what is kept of
+it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ card1,N/A,0,68702699520,10960896
 
 
 def look(
-    text: str, up: float = 10.0, gpus: int | None = None, node: str = "n1", process: tuple[int, str] = (0, "-")
+    text: str,
+    up: float = 10.0,
+    gpus: int | None = None,
+    node: str = "n1",
+    process: tuple[int, str] = (0, "-"),
 ) -> NodeSample:
     ticks, rank = process
     content = f"{HEAD.format(up=up)}process 7 {ticks} 0 1000 {rank} python train.py\n{text}"
@@ -90,7 +96,12 @@ def test_rocm_smi_is_read_by_its_titles() -> None:
 )
 def test_memory_is_the_cgroup_s_else_the_processes(text: str, expected: tuple[Any, ...]) -> None:
     found = look(text)
-    assert (found.memory_bytes, found.memory_limit_bytes, found.is_rss, found.cpu_seconds) == expected
+    assert (
+        found.memory_bytes,
+        found.memory_limit_bytes,
+        found.is_rss,
+        found.cpu_seconds,
+    ) == expected
 
 
 def test_what_no_node_prints_breaks_nothing_and_is_unknown() -> None:
@@ -110,7 +121,9 @@ def test_what_no_node_prints_breaks_nothing_and_is_unknown() -> None:
 class _Looks(Cluster):
     """A cluster whose streams give these chunks, in turn, for each step."""
 
-    def stream_of(self, *steps: list[tuple[str, str]], stderr: bytes = b"", status: int = 0) -> list[tuple[str, ...]]:
+    def stream_of(
+        self, *steps: list[tuple[str, str]], stderr: bytes = b"", status: int = 0
+    ) -> list[tuple[str, ...]]:
         begun: list[tuple[str, ...]] = []
         remaining = list(steps)
 
@@ -129,7 +142,9 @@ class _Looks(Cluster):
             chunks = []
             for node, text in remaining.pop(0) if remaining else []:
                 coded = base64.encodebytes(text.encode()).decode().splitlines()
-                frames = [f"{token} {node} - .{line}\n" for line in coded] + [f"{token} {node} - =0\n"]
+                frames = [f"{token} {node} - .{line}\n" for line in coded] + [
+                    f"{token} {node} - =0\n"
+                ]
                 chunks.append("".join(frames).encode())
             yield Chunks(chunks)
 
@@ -137,7 +152,9 @@ class _Looks(Cluster):
         return begun
 
 
-async def followed(cluster: _Looks, folder: Path | None = None, row: dict[str, Any] = ROW) -> LiveUse:
+async def followed(
+    cluster: _Looks, folder: Path | None = None, row: dict[str, Any] = ROW
+) -> LiveUse:
     live = LiveUse(cluster.store, row, folder)
     async for _ in live.follow():
         pass
@@ -157,7 +174,9 @@ def seen(up: float, text: str = "", ticks: int = 0, rank: str = "0", pid: int = 
 
 
 async def test_one_step_samples_a_job_and_its_cpu_is_that_between_two_looks(looks: _Looks) -> None:
-    begun = looks.stream_of([("n1", seen(10, ticks=100)), ("n1", seen(20, ticks=600)), ("n1", seen(30, ticks=600))])
+    begun = looks.stream_of(
+        [("n1", seen(10, ticks=100)), ("n1", seen(20, ticks=600)), ("n1", seen(30, ticks=600))]
+    )
     live = await followed(looks)
     assert len(begun) == 1
     assert [use.cores for use in live.nodes["n1"].uses] == [None, 0.5, 0.0]
@@ -242,15 +261,22 @@ async def test_what_was_watched_stands_where_nothing_else_tells_what_a_run_used(
         looks.stream_of([("n1", seen(start, gpus(40), 0)), ("n1", seen(start + 8, gpus(60), 400))])
         (await followed(looks, folder)).remember()
     assert (folder / "state.db").stat().st_mode & 0o777 == 0o600
-    row = run_row("12", started_at=ROW["started_at"], elapsed_seconds=100) | dict.fromkeys(USED) | run
+    row = (
+        run_row("12", started_at=ROW["started_at"], elapsed_seconds=100) | dict.fromkeys(USED) | run
+    )
     # The one beside it was never watched.
     runs = table_of(run_row("1") | dict.fromkeys(USED), row, schema=RUNS)
     found = with_watched(runs, folder, cluster or looks.store.name)
     assert found.schema == RUNS
-    assert [tuple(one[name] for name in USED) for one in found.select(USED).to_pylist()] == [NOTHING, expected]
+    assert [tuple(one[name] for name in USED) for one in found.select(USED).to_pylist()] == [
+        NOTHING,
+        expected,
+    ]
 
 
-async def test_of_a_run_whose_nodes_were_not_all_watched_nothing_is_said(looks: _Looks, tmp_path: Path) -> None:
+async def test_of_a_run_whose_nodes_were_not_all_watched_nothing_is_said(
+    looks: _Looks, tmp_path: Path
+) -> None:
     for nodes, use in ((["n1"], None), (["n1", "n2"], pytest.approx(0.5))):
         looks.stream_of([(node, seen(up, ticks=50 * up)) for up in (10, 50) for node in nodes])
         (await followed(looks, tmp_path, ROW | {"nodes": 2})).remember()
@@ -260,7 +286,9 @@ async def test_of_a_run_whose_nodes_were_not_all_watched_nothing_is_said(looks: 
         assert efficiency_of(found)["cpu_use"].to_pylist() == [use]
 
 
-async def test_two_windows_that_watch_one_job_lose_nothing_of_each_other(looks: _Looks, tmp_path: Path) -> None:
+async def test_two_windows_that_watch_one_job_lose_nothing_of_each_other(
+    looks: _Looks, tmp_path: Path
+) -> None:
     windows = []
     for percent in (20, 60):
         looks.stream_of([("n1", seen(10, gpus(percent), 0)), ("n1", seen(50, gpus(percent), 0))])

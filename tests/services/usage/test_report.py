@@ -1,4 +1,6 @@
-"""A report: hours cut to the span and to days, jobs and waits counted once, in any zone, of runs that are odd too."""
+"""A report: hours cut to the span and to days, jobs and waits counted once, in any zone, of runs
+that are odd too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from msgspec.structs import replace
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.services.usage.archive import FetchedRuns
-from hpcdash.services.usage.report import GROUPINGS, MEASURES, build_report, day_edges, runs_and_notes
+from hpcdash.services.usage.report import (
+    GROUPINGS,
+    MEASURES,
+    build_report,
+    day_edges,
+    runs_and_notes,
+)
 from tests.support.job_rows import run_row, table_of
 from tests.support.records import for_each
 
@@ -29,7 +37,9 @@ def moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(BEGIN + seconds, UTC)
 
 
-def run(job: str, begin: float | None, end: float | None, state: str = "completed", **more: Any) -> dict[str, Any]:
+def run(
+    job: str, begin: float | None, end: float | None, state: str = "completed", **more: Any
+) -> dict[str, Any]:
     """A run from and to so many seconds after the span's begin."""
     elapsed = None if begin is None or end is None else int(end - begin)
     times = {"started_at": moment(begin), "ends_at": moment(end), "elapsed_seconds": elapsed}
@@ -61,7 +71,12 @@ def test_runs_are_cut_to_the_span_and_to_its_days() -> None:
     }
     assert report.total["gpu_seconds"] == DAY // 2
     # What ends after the span is not one of its jobs, and what ended as it began is.
-    assert column(report, "day", "jobs") == {"2026-03-27": 2, "2026-03-28": 1, "2026-03-29": 0, "2026-03-30": 0}
+    assert column(report, "day", "jobs") == {
+        "2026-03-27": 2,
+        "2026-03-28": 1,
+        "2026-03-29": 0,
+        "2026-03-30": 0,
+    }
     assert column(report, "week", "cpu_seconds") == {"2026-03-23": DAY + 300, "2026-03-30": 2 * DAY}
 
 
@@ -69,10 +84,18 @@ def test_days_are_those_of_the_persons_zone_when_clocks_change() -> None:
     # Berlin's 29 March has 23 hours; Lord Howe's clocks change by half an hour, on 5 April.
     spring = report_of(run("1", 0, 4 * DAY, cpus=1), zone=BERLIN)
     hours = {day: seconds / 3600 for day, seconds in column(spring, "day", "cpu_seconds").items()}
-    assert hours == {"2026-03-27": 23, "2026-03-28": 24, "2026-03-29": 23, "2026-03-30": 24, "2026-03-31": 2}
+    assert hours == {
+        "2026-03-27": 23,
+        "2026-03-28": 24,
+        "2026-03-29": 23,
+        "2026-03-30": 24,
+        "2026-03-31": 2,
+    }
     begin = int(datetime(2026, 4, 4, tzinfo=HOWE).timestamp())
     week = Span(begin, begin + 3 * DAY)
-    howe = build_report(table_of(run("1", begin - BEGIN, begin - BEGIN + 3 * DAY, cpus=1), schema=RUNS), week, HOWE)
+    howe = build_report(
+        table_of(run("1", begin - BEGIN, begin - BEGIN + 3 * DAY, cpus=1), schema=RUNS), week, HOWE
+    )
     hours = {day: seconds / 3600 for day, seconds in column(howe, "day", "cpu_seconds").items()}
     assert hours == {"2026-04-04": 24, "2026-04-05": 24.5, "2026-04-06": 23.5}
     assert [name for _, name in day_edges(week, HOWE)][:-1] == list(hours)
@@ -90,7 +113,16 @@ def test_suspended_time_is_no_cpu_time_but_gpu_time() -> None:
 def test_failures_requeues_and_waits_are_counted_where_they_belong() -> None:
     report = report_of(
         run("1", 100, 1100, "failed", submitted_at=moment(-500), queue="gpu", gpus=1, user="bob"),
-        run("2", 100, 1100, "timeout", submitted_at=moment(40), eligible_at=moment(70), queue="gpu", gpus=8),
+        run(
+            "2",
+            100,
+            1100,
+            "timeout",
+            submitted_at=moment(40),
+            eligible_at=moment(70),
+            queue="gpu",
+            gpus=8,
+        ),
         run("3", 100, 1100, "preempted", submitted_at=moment(100), queue="cpu"),
         run("3", 2100, 3100, submitted_at=moment(1100), queue="cpu", run=2),
         run("4", None, 50, "cancelled", submitted_at=moment(0), queue="cpu"),
@@ -105,7 +137,15 @@ def test_failures_requeues_and_waits_are_counted_where_they_belong() -> None:
     waits = {(row["queue"], row["size"]): row for row in report.waits.to_pylist()}
     assert waits["cpu", "no GPU"]["wait_longest_seconds"] == 1000
     assert waits["gpu", "1 GPU"]["wait_median_seconds"] == 600
-    assert [waits["cpu", "no GPU"][f"waits_{number}"] for number in range(7)] == [1, 0, 1, 0, 0, 0, 0]
+    assert [waits["cpu", "no GPU"][f"waits_{number}"] for number in range(7)] == [
+        1,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_the_most_wasteful_names_come_first_and_unknown_use_is_no_waste() -> None:
@@ -115,7 +155,9 @@ def test_the_most_wasteful_names_come_first_and_unknown_use_is_no_waste() -> Non
         run("3", 0, 3600, name="busy", gpus=8, gpu_use=0.9),
         run("4", 0, 3600, name="unknown", gpus=64),
     )
-    rows = [(row["name"], row["runs"], row["unused_gpu_seconds"]) for row in report.wasteful.to_pylist()]
+    rows = [
+        (row["name"], row["runs"], row["unused_gpu_seconds"]) for row in report.wasteful.to_pylist()
+    ]
     assert rows == [("lazy", 2, 2 * 4 * 2700), ("busy", 1, 2880)]
     assert report.total["measured_gpu_seconds"] == 16 * 3600
 
@@ -127,7 +169,20 @@ def test_the_most_wasteful_names_come_first_and_unknown_use_is_no_waste() -> Non
         [run("1", None, None)],
         [run("1", 5, None), run("2", None, 7)],
         [run("1", 50, 10)],
-        [run("1", 0, 10, cpus=None, gpus=None, user=None, name=None, queue=None, account=None, state=None)],
+        [
+            run(
+                "1",
+                0,
+                10,
+                cpus=None,
+                gpus=None,
+                user=None,
+                name=None,
+                queue=None,
+                account=None,
+                state=None,
+            )
+        ],
     ],
     ids=["no runs", "no times", "half a time", "ended before it began", "nothing known"],
 )
@@ -170,12 +225,18 @@ def test_every_grouping_adds_up_to_the_total(rows: list[Any], zone: Any, seconds
     report = report_of(*rows, span=Span(BEGIN, BEGIN + seconds), zone=zone)
     for grouping in GROUPINGS:
         for name, _ in MEASURES:
-            assert (pc.sum(report.groups[grouping][name]).as_py() or 0) == report.total[name], (grouping, name)
+            assert (pc.sum(report.groups[grouping][name]).as_py() or 0) == report.total[name], (
+                grouping,
+                name,
+            )
     assert (pc.sum(report.waits["started"]).as_py() or 0) == report.total["started"]
 
 
 def test_a_table_in_chunks_with_dictionaries_of_their_own_is_one_table() -> None:
-    parts = [table_of(run(str(at), 0, 10, user=user), schema=RUNS) for at, user in enumerate(["bob", "alice", "bob"])]
+    parts = [
+        table_of(run(str(at), 0, 10, user=user), schema=RUNS)
+        for at, user in enumerate(["bob", "alice", "bob"])
+    ]
     report = build_report(pa.concat_tables(parts), SPAN, UTC)
     assert column(report, "user", "cpu_seconds") == {"bob": 40, "alice": 20}
 
@@ -192,7 +253,12 @@ HIDDEN = "The cluster hides others' ended jobs from you"
     ("users", "everyone", "hides_others", "said"),
     [
         (["alice"], False, None, "Your own jobs"),
-        (["alice"], True, None, "The cluster showed no jobs but yours: others' may be private there"),
+        (
+            ["alice"],
+            True,
+            None,
+            "The cluster showed no jobs but yours: others' may be private there",
+        ),
         (["bob"], True, None, "Jobs of 1 user: all that the cluster shows you"),
         (["alice", "bob", None], True, None, "Jobs of 2 users: all that the cluster shows you"),
         ([], True, None, "Jobs of 0 users: all that the cluster shows you"),
@@ -206,21 +272,31 @@ def test_a_report_says_whose_jobs_it_is_of(
     users: list[str | None], everyone: bool, hides_others: bool | None, said: str
 ) -> None:
     runs = table_of(*(run(str(at), 0, 10, user=user) for at, user in enumerate(users)), schema=RUNS)
-    fetched = FetchedRuns(runs, SPAN, SPAN.until, hides_others=hides_others, running=runs.slice(0, 0))
+    fetched = FetchedRuns(
+        runs, SPAN, SPAN.until, hides_others=hides_others, running=runs.slice(0, 0)
+    )
     assert runs_and_notes(fetched, everyone=everyone, user="alice") == (runs, [said])
 
 
 def test_what_a_cluster_forgot_is_rounded_up_to_days_where_there_are_many() -> None:
     span = Span(BEGIN - 30 * DAY, SPAN.until)
     missing = (Span(span.since, span.until - 3 * DAY - 300),)
-    fetched = FetchedRuns(RUNS.empty_table(), span, span.until, missing, kept_since=span.until - 3 * DAY)
-    assert fetched.format_forgotten().endswith(f": {span.seconds // DAY - 3} d of the span before that are missing")
+    fetched = FetchedRuns(
+        RUNS.empty_table(), span, span.until, missing, kept_since=span.until - 3 * DAY
+    )
+    assert fetched.format_forgotten().endswith(
+        f": {span.seconds // DAY - 3} d of the span before that are missing"
+    )
 
 
 def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
     ended = table_of(run("1", 0, 10, user="bob"), schema=RUNS)
-    running = table_of(run("2", DAY, None, "running", elapsed_seconds=DAY, user="carol"), schema=RUNS)
-    fetched = FetchedRuns(ended, SPAN, SPAN.until, (Span(BEGIN, BEGIN + 2 * DAY),), kept_since=SPAN.until - 3 * DAY)
+    running = table_of(
+        run("2", DAY, None, "running", elapsed_seconds=DAY, user="carol"), schema=RUNS
+    )
+    fetched = FetchedRuns(
+        ended, SPAN, SPAN.until, (Span(BEGIN, BEGIN + 2 * DAY),), kept_since=SPAN.until - 3 * DAY
+    )
     runs, notes = runs_and_notes(fetched, everyone=True, user="alice")
     assert (runs.num_rows, notes) == (
         1,
@@ -231,12 +307,20 @@ def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
             "1 d of the span are missing: they could not be fetched",
         ],
     )
-    runs, notes = runs_and_notes(replace(fetched, missing=(), running=running), everyone=True, user="alice")
+    runs, notes = runs_and_notes(
+        replace(fetched, missing=(), running=running), everyone=True, user="alice"
+    )
     assert runs["id"].to_pylist() == ["1", "2"]
-    assert notes == ["Jobs of 2 users: all that the cluster shows you", "1 job still running, counted up to now"]
+    assert notes == [
+        "Jobs of 2 users: all that the cluster shows you",
+        "1 job still running, counted up to now",
+    ]
     # Of what is filtered out nothing is said.
     runs, notes = runs_and_notes(
-        replace(fetched, missing=(), running=running), everyone=True, user="", wanted=lambda part: part.slice(1)
+        replace(fetched, missing=(), running=running),
+        everyone=True,
+        user="",
+        wanted=lambda part: part.slice(1),
     )
     assert (runs.num_rows, notes) == (0, ["Jobs of 2 users: all that the cluster shows you"])
 

@@ -1,4 +1,6 @@
-"""The archive of runs: what it asks for, what it keeps, and what becomes of that when something breaks."""
+"""The archive of runs: what it asks for, what it keeps, and what becomes of that when something
+breaks.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,13 @@ class Stage:
     def run(self, job_id: str, ended_ago: int, *, hours: int = 2, **fields: str) -> Fields:
         end = self.now - ended_ago
         times = {"start": str(end - hours * 3600), "end": str(end), "submit": str(end - 5 * 3600)}
-        return {"jobid": job_id, **times, "eligible": times["submit"], "elapsedraw": str(hours * 3600), **fields}
+        return {
+            "jobid": job_id,
+            **times,
+            "eligible": times["submit"],
+            "elapsedraw": str(hours * 3600),
+            **fields,
+        }
 
     def new_cluster(self) -> Cluster:
         """The program anew on the same disk."""
@@ -92,7 +100,9 @@ async def test_a_second_look_asks_only_for_what_is_new(stage: Stage) -> None:
     assert stage.accounting.asked == [Span(stage.now - 600, stage.now + 1800)]
 
 
-async def test_a_longer_span_asks_for_what_is_before_and_a_shorter_one_for_nothing_old(stage: Stage) -> None:
+async def test_a_longer_span_asks_for_what_is_before_and_a_shorter_one_for_nothing_old(
+    stage: Stage,
+) -> None:
     await stage.fetch(10)
     stage.accounting.asked.clear()
     assert len(ids(await stage.fetch(40))) == 40
@@ -104,7 +114,9 @@ async def test_a_longer_span_asks_for_what_is_before_and_a_shorter_one_for_nothi
 
 
 async def test_slices_do_not_overlap_and_grow_while_they_are_cheap(stage: Stage) -> None:
-    stage.accounting.runs = [stage.run(str(number), number * DAY, user="bob") for number in range(1, 301)]
+    stage.accounting.runs = [
+        stage.run(str(number), number * DAY, user="bob") for number in range(1, 301)
+    ]
     fetched = await stage.fetch(300, everyone=True)
     assert len(ids(fetched)) == 300
     asked = sorted(stage.accounting.asked, key=lambda span: span.since)
@@ -163,7 +175,9 @@ async def test_a_selection_narrows_what_came(stage: Stage) -> None:
         assert ids(await stage.fetch(10, **selection)) == expected, selection
 
 
-async def test_what_came_before_the_line_was_cut_is_kept_and_the_rest_asked_for_later(stage: Stage) -> None:
+async def test_what_came_before_the_line_was_cut_is_kept_and_the_rest_asked_for_later(
+    stage: Stage,
+) -> None:
     cut = ConnectionFailed("the line was cut", "Try again.")
     stage.accounting.before = lambda turn: cut if turn == 1 else None
     fetched = await stage.fetch(90)
@@ -177,7 +191,9 @@ async def test_what_came_before_the_line_was_cut_is_kept_and_the_rest_asked_for_
     assert stage.asked_seconds() == fetched.missing[0].seconds + 600
 
 
-async def test_where_nothing_at_all_is_known_the_problem_is_raised_and_else_what_is_known_shown(stage: Stage) -> None:
+async def test_where_nothing_at_all_is_known_the_problem_is_raised_and_else_what_is_known_shown(
+    stage: Stage,
+) -> None:
     stage.accounting.before = lambda turn: ConnectionFailed("the line was cut", "Try again.")
     with pytest.raises(ConnectionFailed):
         await stage.fetch(10)
@@ -207,7 +223,9 @@ async def test_a_stop_keeps_what_has_come(stage: Stage) -> None:
     stage.accounting.before = hang_at(1)
     seen: list[ArchiveProgress] = []
     span = Span(stage.now - 90 * DAY, stage.now)
-    fetching = asyncio.create_task(stage.cluster.store.archive.fetch_runs(span, progress=seen.append, stop=stop))
+    fetching = asyncio.create_task(
+        stage.cluster.store.archive.fetch_runs(span, progress=seen.append, stop=stop)
+    )
     await reached.wait()
     assert seen[-1].runs > 0
     assert 0 < seen[-1].fraction < 1
@@ -263,7 +281,9 @@ async def test_it_waits_where_our_own_ceiling_has_no_room(stage: Stage) -> None:
     assert len(ids(fetched)) == 10
 
 
-async def test_the_files_are_private_and_a_damaged_one_is_as_if_it_were_not_there(stage: Stage) -> None:
+async def test_the_files_are_private_and_a_damaged_one_is_as_if_it_were_not_there(
+    stage: Stage,
+) -> None:
     await stage.fetch(60)
     files = stage.files()
     assert len(files) > 1
@@ -329,7 +349,8 @@ def test_file_names_tell_nothing_of_a_user(tmp_path: Path) -> None:
     files.add(RUNS.empty_table(), Span(0, 3 * DAY))
     files.save()
     assert [
-        re.fullmatch(r"runs-[0-9a-f]{12}-1969-12-29\.arrow", one.name) is not None for one in tmp_path.iterdir()
+        re.fullmatch(r"runs-[0-9a-f]{12}-1969-12-29\.arrow", one.name) is not None
+        for one in tmp_path.iterdir()
     ] == [True]
 
 
@@ -361,7 +382,9 @@ async def test_whether_others_are_hidden_is_asked_once_and_only_with_everyone_s(
 
 async def test_what_was_hidden_is_asked_for_again_once_it_is_not(stage: Stage) -> None:
     policy = b"PrivateData            = jobs\nNone|\n"
-    stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = lambda _command: policy
+    stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = (
+        lambda _command: policy
+    )
     stage.accounting.runs = [stage.run("1", 20 * DAY)]
     assert ids(await stage.fetch(30, everyone=True)) == ["1"]
     # Bob's was there all the time.
@@ -374,7 +397,9 @@ async def test_what_was_hidden_is_asked_for_again_once_it_is_not(stage: Stage) -
     for _ in range(2):
         stage.accounting.asked.clear()
         stage.new_cluster()
-        stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = lambda _command: policy
+        stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = (
+            lambda _command: policy
+        )
         fetched = await stage.fetch(30, everyone=True)
         assert (ids(fetched), fetched.hides_others) == (["1", "2"], False)
     # Once is enough.
@@ -385,8 +410,20 @@ async def test_what_runs_is_of_the_queue_but_for_what_ended_meanwhile(stage: Sta
     start = stage.now - 3600
     stage.accounting.runs = [stage.run("8", 0, start=str(start))]
     stage.cluster.transport.mine = [
-        {"jobarrayid": "7", "jobid": "7", "state": "RUNNING", "starttime": str(start), "timeused": "40:00"},
-        {"jobarrayid": "8", "jobid": "8", "state": "COMPLETING", "starttime": str(start), "timeused": "1:00:00"},
+        {
+            "jobarrayid": "7",
+            "jobid": "7",
+            "state": "RUNNING",
+            "starttime": str(start),
+            "timeused": "40:00",
+        },
+        {
+            "jobarrayid": "8",
+            "jobid": "8",
+            "state": "COMPLETING",
+            "starttime": str(start),
+            "timeused": "1:00:00",
+        },
         {"jobarrayid": "9", "jobid": "9", "state": "PENDING"},
     ]
     span = Span(stage.now - DAY, stage.now + 1)
@@ -397,6 +434,8 @@ async def test_what_runs_is_of_the_queue_but_for_what_ended_meanwhile(stage: Sta
     (row,) = fetched.running.select(columns).to_pylist()
     assert (row["id"], row["state"], row["ends_at"]) == ("7", "running", None)
     assert (row["elapsed_seconds"], row["suspended_seconds"]) == (2400, 1200)
-    before = await stage.cluster.store.archive.fetch_runs(Span(start - DAY, start), with_running=True)
+    before = await stage.cluster.store.archive.fetch_runs(
+        Span(start - DAY, start), with_running=True
+    )
     assert before.running is not None
     assert before.running.num_rows == 0

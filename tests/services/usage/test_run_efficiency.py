@@ -1,4 +1,6 @@
-"""Efficiency: the figures of seff, reportseff and jobstats on their own published inputs, and comments made to harm."""
+"""Efficiency: the figures of seff, reportseff and jobstats on their own published inputs, and
+comments made to harm.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,20 @@ def clock(text: str) -> float:
     """Seconds of `2-07:51:43` or `16:01.272`."""
     days, _, rest = text.rpartition("-")
     parts = [float(part) for part in rest.split(":")]
-    return int(days or 0) * 86400 + sum(part * 60**place for place, part in enumerate(reversed(parts)))
+    return int(days or 0) * 86400 + sum(
+        part * 60**place for place, part in enumerate(reversed(parts))
+    )
 
 
-def run(cpus: int, elapsed: str, used: str, memory: float, peak: float, limit: str = "", comment: Any = None) -> Any:
+def run(
+    cpus: int,
+    elapsed: str,
+    used: str,
+    memory: float,
+    peak: float,
+    limit: str = "",
+    comment: Any = None,
+) -> Any:
     return run_row(
         "1",
         cpus=cpus,
@@ -42,12 +54,22 @@ def run(cpus: int, elapsed: str, used: str, memory: float, peak: float, limit: s
         memory_peak_bytes=int(peak),
         limit_seconds=int(clock(limit)) if limit else None,
         usage_source="accounting",
-        _admin_comment=comment if comment is None or isinstance(comment, str) else comment_of(comment),
+        _admin_comment=comment
+        if comment is None or isinstance(comment, str)
+        else comment_of(comment),
     )
 
 
-def node(cpus: int, seconds: float, used: int, memory: int, **gpus: Mapping[str, float]) -> dict[str, Any]:
-    return {"cpus": cpus, "total_time": seconds, "used_memory": used, "total_memory": memory, **gpus}
+def node(
+    cpus: int, seconds: float, used: int, memory: int, **gpus: Mapping[str, float]
+) -> dict[str, Any]:
+    return {
+        "cpus": cpus,
+        "total_time": seconds,
+        "used_memory": used,
+        "total_memory": memory,
+        **gpus,
+    }
 
 
 V100 = 17071734784
@@ -58,8 +80,13 @@ FOUR_GPUS = {
     "gpu_utilization": {"0": 3.5, "1": 3.5, "2": 3.2, "3": 3.8},
 }
 FOUR_MORE = {**FOUR_GPUS, "gpu_utilization": {"0": 7.5, "1": 7.5, "2": 7.2, "3": 7.8}}
-ONE_GPU = {"gpu_total_memory": {"3": V100}, "gpu_used_memory": {"3": 17040539648}, "gpu_utilization": {"3": 29.4}}
-# Source, the run, and in percent what the tool prints of it: CPU, memory, time, GPU, GPU memory. None: it prints none.
+ONE_GPU = {
+    "gpu_total_memory": {"3": V100},
+    "gpu_used_memory": {"3": 17040539648},
+    "gpu_utilization": {"3": 29.4},
+}
+# Source, the run, and in percent what the tool prints of it: CPU, memory, time, GPU, GPU memory.
+# None: it prints none.
 PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
     (
         "seff 12347496 (University of Wyoming, Slurm Job Performance)",
@@ -90,7 +117,11 @@ PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
         "reportseff 39889258_1426, whose comment is another job's (tests/test_job.py)",
         run(
             *(2, "02:14:11", "03:43:27", 8 * GIB, 3501608 * KIB, "02:55:00"),
-            {"gpus": False, "nodes": {"a": node(1, 54515.3, 582283264, 16106127360)}, "total_time": 54677},
+            {
+                "gpus": False,
+                "nodes": {"a": node(1, 54515.3, 582283264, 16106127360)},
+                "total_time": 54677,
+            },
         ),
         (99.7, 3.6, 76.7, None, None),
     ),
@@ -113,7 +144,11 @@ PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
         "reportseff 8197399, one GPU (tests/test_job.py)",
         run(
             *(1, "05:03:23", "04:49:38", 32 * GIB, 3132024 * KIB, "23:59:00"),
-            {"gpus": True, "nodes": {"a": node(1, 17368.0, 3250450432, 32 * GIB, **ONE_GPU)}, "total_time": 18203},
+            {
+                "gpus": True,
+                "nodes": {"a": node(1, 17368.0, 3250450432, 32 * GIB, **ONE_GPU)},
+                "total_time": 18203,
+            },
         ),
         (95.4, 9.5, 21.1, 29.4, 99.8),
     ),
@@ -121,7 +156,11 @@ PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
         "reportseff 8189521, four GPUs (tests/test_job.py)",
         run(
             *(28, "19:04:47", "2-07:51:43", 112000 * KIB * KIB, 29036860 * KIB, "23:00:00"),
-            {"gpus": True, "nodes": {"a": node(28, 201481.2, 30866018304, TIGER, **FOUR_GPUS)}, "total_time": 68687},
+            {
+                "gpus": True,
+                "nodes": {"a": node(28, 201481.2, 30866018304, TIGER, **FOUR_GPUS)},
+                "total_time": 68687,
+            },
         ),
         (10.5, 26.3, 83.0, 3.5, 30.1),
     ),
@@ -157,8 +196,12 @@ PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
 ]
 
 
-@for_each(("row", "percents"), [case[1:] for case in PUBLISHED], ids=[case[0] for case in PUBLISHED])
-def test_efficiency_is_what_the_fields_tools_print(row: Any, percents: tuple[float | None, ...]) -> None:
+@for_each(
+    ("row", "percents"), [case[1:] for case in PUBLISHED], ids=[case[0] for case in PUBLISHED]
+)
+def test_efficiency_is_what_the_fields_tools_print(
+    row: Any, percents: tuple[float | None, ...]
+) -> None:
     found = efficiency_of(table_of(row, schema=RUNS)).to_pylist()[0]
     for use, percent in zip(("cpu", "memory", "time", "gpu", "gpu_memory"), percents, strict=True):
         value = found[f"{use}_use"]
@@ -167,11 +210,15 @@ def test_efficiency_is_what_the_fields_tools_print(row: Any, percents: tuple[flo
         else:
             # The tools round to one digit or two.
             assert value is not None, use
-            assert 100 * value == pytest.approx(percent, abs=0.06 if percent != 99.25 else 0.006), use
+            assert 100 * value == pytest.approx(percent, abs=0.06 if percent != 99.25 else 0.006), (
+                use
+            )
 
 
 def test_what_is_not_known_is_null_and_never_nothing() -> None:
-    known = run_row("1", cpus=4, elapsed_seconds=100, cpu_seconds_used=0.0, limit_seconds=0, memory_bytes=0)
+    known = run_row(
+        "1", cpus=4, elapsed_seconds=100, cpu_seconds_used=0.0, limit_seconds=0, memory_bytes=0
+    )
     unknown = run_row("2", cpus=4, elapsed_seconds=100)
     never_began = run_row("3", cpus=4, elapsed_seconds=0, cpu_seconds_used=0.0)
     rows = efficiency_of(table_of(known, unknown, never_began, schema=RUNS)).to_pylist()
@@ -193,11 +240,16 @@ HOSTILE = {
     "a bomb": bomb(),
     "too long": "JS1:" + "A" * (2 << 20),
     "no object": comment_of([1, 2]),
-    "words for numbers": comment_of({"nodes": {"a": {"cpus": "many", "total_time": 1}}, "total_time": 1}),
-    "nan": "JS1:" + base64.b64encode(gzip.compress(b'{"nodes":{"a":{"cpus":NaN}},"total_time":1}')).decode(),
+    "words for numbers": comment_of(
+        {"nodes": {"a": {"cpus": "many", "total_time": 1}}, "total_time": 1}
+    ),
+    "nan": "JS1:"
+    + base64.b64encode(gzip.compress(b'{"nodes":{"a":{"cpus":NaN}},"total_time":1}')).decode(),
     "nested": "JS1:" + base64.b64encode(gzip.compress(b'{"x":' + b"[" * 200_000)).decode(),
     "less than nothing": comment_of({"nodes": {"a": node(-4, -1, -1, -1)}, "total_time": -5}),
-    "more than there is": comment_of({"nodes": {"a": node(10**300, 10**300, 10**300, 10**300)}, "total_time": 1}),
+    "more than there is": comment_of(
+        {"nodes": {"a": node(10**300, 10**300, 10**300, 10**300)}, "total_time": 1}
+    ),
     "nothing in it": comment_of({"nodes": {}, "total_time": 5}),
 }
 
@@ -210,7 +262,9 @@ def test_a_comment_that_is_no_summary_changes_nothing(comment: str) -> None:
 
 
 def test_a_summary_without_memory_leaves_the_accountings() -> None:
-    comment = comment_of({"nodes": {"a": {"cpus": 15, "total_time": 505333.1}}, "total_time": 36322})
+    comment = comment_of(
+        {"nodes": {"a": {"cpus": 15, "total_time": 505333.1}}, "total_time": 36322}
+    )
     row = run(15, "10:05:22", "1-00:00:00", GIB, GIB // 2, comment=comment)
     found = efficiency_of(table_of(row, schema=RUNS)).to_pylist()[0]
     assert found["cpu_use"] == pytest.approx(505333.1 / 15 / 36322)
@@ -220,11 +274,31 @@ def test_a_summary_without_memory_leaves_the_accountings() -> None:
 
 def array_of_three() -> pa.Table:
     def task(number: str, **more: Any) -> dict[str, Any]:
-        return run_row(f"7_{number}", array_id="7", array_task=number, gpus=0, cpus=2, memory_bytes=8 * GIB, **more)
+        return run_row(
+            f"7_{number}",
+            array_id="7",
+            array_task=number,
+            gpus=0,
+            cpus=2,
+            memory_bytes=8 * GIB,
+            **more,
+        )
 
     return table_of(
-        task("1", elapsed_seconds=100, cpu_seconds_used=200.0, memory_peak_bytes=GIB, limit_seconds=400),
-        task("2", elapsed_seconds=300, cpu_seconds_used=0.0, memory_peak_bytes=2 * GIB, limit_seconds=400),
+        task(
+            "1",
+            elapsed_seconds=100,
+            cpu_seconds_used=200.0,
+            memory_peak_bytes=GIB,
+            limit_seconds=400,
+        ),
+        task(
+            "2",
+            elapsed_seconds=300,
+            cpu_seconds_used=0.0,
+            memory_peak_bytes=2 * GIB,
+            limit_seconds=400,
+        ),
         task("3", elapsed_seconds=50, state="failed"),
         run_row("8", cpus=1, elapsed_seconds=10, cpu_seconds_used=5.0),
         schema=RUNS,
@@ -235,13 +309,24 @@ def test_an_array_is_one_row_whose_tasks_weigh_what_they_had() -> None:
     whole, other = efficiency_of(array_of_three(), by="array").to_pylist()
     assert (whole["id"], whole["runs"], whole["state"]) == ("7", 3, None)
     assert whole["cpu_use"] == pytest.approx(200 / 800)
-    assert (whole["memory_use"], whole["memory_peak_bytes"], whole["time_use"]) == (0.25, 2 * GIB, 0.75)
-    assert (other["id"], other["runs"], other["cpu_use"], other["memory_use"]) == ("8", 1, 0.5, None)
+    assert (whole["memory_use"], whole["memory_peak_bytes"], whole["time_use"]) == (
+        0.25,
+        2 * GIB,
+        0.75,
+    )
+    assert (other["id"], other["runs"], other["cpu_use"], other["memory_use"]) == (
+        "8",
+        1,
+        0.5,
+        None,
+    )
     assert efficiency_of(array_of_three(), by="name")["runs"].to_pylist() == [4]
 
 
 def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() -> None:
-    def memory(job: int, peak: float, state: str = "completed", name: str = "eval") -> dict[str, Any]:
+    def memory(
+        job: int, peak: float, state: str = "completed", name: str = "eval"
+    ) -> dict[str, Any]:
         return run_row(
             str(job),
             state,
@@ -273,8 +358,19 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
 @for_each(
     ("before", "after", "refusal", "said"),
     [
-        (10_850.0, 50.0, "", "with 1G of memory it would start about 3 h earlier: now, not in 3 h (Slurm's estimate)"),
-        (100.0, 100.0, "", "with 1G of memory it would start no earlier now: now (Slurm's estimate)"),
+        (
+            10_850.0,
+            50.0,
+            "",
+            "with 1G of memory it would start about 3 h earlier: now, not in 3 h (Slurm's "
+            "estimate)",
+        ),
+        (
+            100.0,
+            100.0,
+            "",
+            "with 1G of memory it would start no earlier now: now (Slurm's estimate)",
+        ),
         # Without an estimate nothing is said.
         (11_000.0, None, "", ""),
         (None, 100.0, "", ""),
@@ -285,5 +381,7 @@ def test_an_earlier_start_is_told_where_both_are_estimated(
     before: float | None, after: float | None, refusal: str, said: str
 ) -> None:
     as_it_was = StartOption("as it was", "sbatch", StartEstimate(starts_at_epoch=before), "Slurm")
-    changed = StartOption("1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal), "Slurm")
+    changed = StartOption(
+        "1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal), "Slurm"
+    )
     assert EarlierStart(as_it_was, changed).format(50.0) == said

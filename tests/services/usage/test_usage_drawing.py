@@ -1,4 +1,6 @@
-"""A report as lines and as a page: they fit, say what is so without colours, and let no name out of its place."""
+"""A report as lines and as a page: they fit, say what is so without colours, and let no name out of
+its place.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ HOSTILE = (
 )
 
 
-def report_of(names: tuple[str, ...] = ("train", "eval"), *, days: int = 14, gpus: int = 2) -> UsageReport:
+def report_of(
+    names: tuple[str, ...] = ("train", "eval"), *, days: int = 14, gpus: int = 2
+) -> UsageReport:
     """Two runs a day, one of which fails; each name is a user, account and queue too."""
     rows: list[dict[str, Any]] = []
     for number in range(2 * max(days, len(names))):
@@ -57,7 +61,9 @@ def report_of(names: tuple[str, ...] = ("train", "eval"), *, days: int = 14, gpu
                 ends_at=datetime.fromtimestamp(begin + 7200, UTC),
             )
         )
-    return build_report(table_of(*rows, schema=RUNS), Span(BEGIN, BEGIN + days * DAY), UTC, ("Your own jobs",))
+    return build_report(
+        table_of(*rows, schema=RUNS), Span(BEGIN, BEGIN + days * DAY), UTC, ("Your own jobs",)
+    )
 
 
 def text_of(lines: list[Line]) -> list[str]:
@@ -72,12 +78,18 @@ def test_lines_fit_the_width_at_any_span(width: int, days: int) -> None:
         for line in text_of(draw_report(report, width, by, 60)):
             assert cell_len(line.rstrip()) <= max(width, 60), line
             # Nothing that a terminal obeys or that turns the rest around.
-            assert not [letter for letter in line if unicodedata.category(letter) in ("Cc", "Cf")], line
+            assert not [
+                letter for letter in line if unicodedata.category(letter) in ("Cc", "Cf")
+            ], line
 
 
 def test_what_is_drawn_says_it_without_colours() -> None:
     lines = text_of(draw_report(report_of(), 100))
-    titles = [line for line in lines if line.startswith(("GPU hours a day", "By queue", "GPUs held", "Most unused"))]
+    titles = [
+        line
+        for line in lines
+        if line.startswith(("GPU hours a day", "By queue", "GPUs held", "Most unused"))
+    ]
     assert [title.split("  ")[0] for title in titles] == [
         "GPU hours a day",
         "By queue",
@@ -95,7 +107,9 @@ def test_what_is_drawn_says_it_without_colours() -> None:
 
 
 def test_without_gpus_it_is_about_cpus_and_of_nothing_it_says_so() -> None:
-    assert any(line.startswith("CPU hours a day") for line in text_of(draw_report(report_of(gpus=0), 100)))
+    assert any(
+        line.startswith("CPU hours a day") for line in text_of(draw_report(report_of(gpus=0), 100))
+    )
     empty = build_report(RUNS.empty_table(), Span(BEGIN, BEGIN + DAY), UTC)
     assert text_of(draw_report(empty, 100))[-1] == "Nothing ran in this span."
     assert "Nothing ran in this span." in report_page(empty, "Usage of juno")
@@ -124,7 +138,9 @@ class _Page(HTMLParser):
 
 
 def test_no_name_gets_out_of_its_place_in_the_page() -> None:
-    harmless, hostile = (_Page(report_page(report_of(names), names[0], names[0])) for names in (("a", "b"), HOSTILE))
+    harmless, hostile = (
+        _Page(report_page(report_of(names), names[0], names[0])) for names in (("a", "b"), HOSTILE)
+    )
     # What others wrote makes no element and no attribute that is not there without it.
     assert hostile.elements == harmless.elements | {"details", "summary"} & hostile.elements
     assert hostile.attributes == harmless.attributes
@@ -135,13 +151,27 @@ def test_no_name_gets_out_of_its_place_in_the_page() -> None:
     # The one style sheet is the page's own, and nothing is loaded from anywhere.
     style = next(value for value in hostile.values if value.startswith("default-src"))
     assert style.startswith("default-src 'none'")
-    drawn = [value for value in hostile.values if ("url(" in value or "//" in value) and "evil.example" not in value]
+    drawn = [
+        value
+        for value in hostile.values
+        if ("url(" in value or "//" in value) and "evil.example" not in value
+    ]
     assert drawn == []
 
 
 def test_the_page_has_every_grouping_and_what_the_lines_say() -> None:
-    page = _Page(report_page(report_of(), "Usage of juno", "everyone's jobs", datetime(2026, 11, 20, tzinfo=UTC)))
+    page = _Page(
+        report_page(
+            report_of(), "Usage of juno", "everyone's jobs", datetime(2026, 11, 20, tzinfo=UTC)
+        )
+    )
     for name in GROUPINGS:
         assert f"By {name}" in page.text
-    for words in ("GPU hours a day", "Usage of juno", "2026-11-02 to 2026-11-15", "asked 64G, peak 3G in", "weekday"):
+    for words in (
+        "GPU hours a day",
+        "Usage of juno",
+        "2026-11-02 to 2026-11-15",
+        "asked 64G, peak 3G in",
+        "weekday",
+    ):
         assert words in page.text

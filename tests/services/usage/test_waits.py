@@ -24,8 +24,17 @@ from tests.support.scripted_transport import ScriptedTransport
 
 
 def run(minutes: float, **more: Any) -> dict[str, Any]:
-    """A run that started so long after it was eligible, which was an hour after it was submitted."""
-    asked = {"queue": "gpu", "nodes": 1, "gpus": 4, "limit_seconds": 3600, "submitted_at": at(0), "eligible_at": at(60)}
+    """A run that started so long after it was eligible, which was an hour after it was
+    submitted.
+    """
+    asked = {
+        "queue": "gpu",
+        "nodes": 1,
+        "gpus": 4,
+        "limit_seconds": 3600,
+        "submitted_at": at(0),
+        "eligible_at": at(60),
+    }
     return {**job_row("1"), **asked, "started_at": at(60 + minutes), **more}
 
 
@@ -41,7 +50,8 @@ def test_jobs_of_its_queue_size_and_time_tell_and_where_they_are_few_others_too(
     assert found is not None
     assert (found.runs, found.median_seconds, found.most_seconds) == (10, 330, 492)
     assert str(found) == (
-        "half started within 5 min, 80% within 8 min (10 jobs in gpu with 2 to 4 GPUs and a time limit up to 1 h)"
+        "half started within 5 min, 80% within 8 min (10 jobs in gpu with 2 to 4 GPUs and a time "
+        "limit up to 1 h)"
     )
     without_time = wait_times(waits, {**job, "limit_seconds": 2 * 86_400})
     assert without_time is not None
@@ -57,16 +67,29 @@ def test_jobs_of_its_queue_size_and_time_tell_and_where_they_are_few_others_too(
 async def test_a_waiting_job_s_page_has_them_and_asks_nothing_for_it(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     now = int(cluster.clock.now())
-    times = {"submit": str(now - 7200), "eligible": str(now - 7200), "start": str(now - 6600), "end": str(now - 3600)}
+    times = {
+        "submit": str(now - 7200),
+        "eligible": str(now - 7200),
+        "start": str(now - 6600),
+        "end": str(now - 3600),
+    }
     runs = [{"jobid": str(number), **times} for number in range(20)]
     cluster.transport.answers[RUNS_ASKED] = Accounting(runs)  # type: ignore[arg-type]
     from hpcdash.domain.spans import Span
 
     await cluster.store.archive.fetch_runs(Span(now - 86_400, now))
     asked = cluster.transport.count(RUNS_ASKED)
-    waiting = {"jobarrayid": "99", "state": "PENDING", "reason": "Priority", "starttime": "N/A", "endtime": "N/A"}
+    waiting = {
+        "jobarrayid": "99",
+        "state": "PENDING",
+        "reason": "Priority",
+        "starttime": "N/A",
+        "endtime": "N/A",
+    }
     cluster.transport.recent = [waiting]
-    cluster.transport.native = {"99": "JobId=99 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n"}
+    cluster.transport.native = {
+        "99": "JobId=99 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n"
+    }
     picture = JobPicture(cluster.store, "99")
     await picture.fetch()
     assert picture.waits is not None
@@ -83,7 +106,9 @@ async def test_a_waiting_job_s_page_has_them_and_asks_nothing_for_it(tmp_path: P
         ("Can Never Run: Insufficient amount of resource: ncpus (R: 40 A: 16 T: 16)", False),
     ],
 )
-def test_a_job_that_pbs_never_starts_is_not_compared_with_others(comment: str, is_shown: bool) -> None:
+def test_a_job_that_pbs_never_starts_is_not_compared_with_others(
+    comment: str, is_shown: bool
+) -> None:
     budget, clock = CommandBudget(600), FrozenClock(1_795_250_000.0)
     store = ClusterStore("lab", ScriptedTransport(), (PBS,), clock=clock, budget=budget)
     picture = JobPicture(store, "12.pbs01")

@@ -1,4 +1,6 @@
-"""Alerts are told once, again when they last, worsen or recover, whatever the order and however often it is run."""
+"""Alerts are told once, again when they last, worsen or recover, whatever the order and however
+often it is run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ HOUR = 3600.0
 PLAIN = AlertSettings(remind_seconds=None)
 
 
-def finding(subject: str = "a", severity: Severity = Severity.WARNING, rule: str = "rule", words: str = "x") -> Finding:
+def finding(
+    subject: str = "a", severity: Severity = Severity.WARNING, rule: str = "rule", words: str = "x"
+) -> Finding:
     return Finding(rule, subject, severity, words)
 
 
@@ -40,17 +44,38 @@ def play(rounds: list[list[Finding]], settings: AlertSettings = PLAIN) -> list[l
 
 
 def test_once_then_over() -> None:
-    assert play([[finding()], [finding(words="y")], [], [], [finding()]]) == [[RAISED], [], [RECOVERED], [], [RAISED]]
+    assert play([[finding()], [finding(words="y")], [], [], [finding()]]) == [
+        [RAISED],
+        [],
+        [RECOVERED],
+        [],
+        [RAISED],
+    ]
 
 
 def test_it_worsens_once_and_getting_better_is_not_told() -> None:
     grave = finding(severity=Severity.CRITICAL)
-    assert play([[finding()], [grave], [finding()], [grave], []]) == [[RAISED], [WORSENED], [], [], [RECOVERED]]
+    assert play([[finding()], [grave], [finding()], [grave], []]) == [
+        [RAISED],
+        [WORSENED],
+        [],
+        [],
+        [RECOVERED],
+    ]
 
 
 def test_it_is_told_again_after_a_long_time() -> None:
     settings = AlertSettings(remind_seconds=3 * HOUR)
-    assert play([[finding()]] * 8, settings) == [[RAISED], [], [], [REMINDED], [], [], [REMINDED], []]
+    assert play([[finding()]] * 8, settings) == [
+        [RAISED],
+        [],
+        [],
+        [REMINDED],
+        [],
+        [],
+        [REMINDED],
+        [],
+    ]
 
 
 def test_what_is_not_grave_enough_is_never_told_nor_its_end() -> None:
@@ -77,11 +102,21 @@ def test_of_two_with_one_key_the_graver_counts() -> None:
 
 def test_it_has_to_be_gone_for_a_while() -> None:
     settings = AlertSettings(remind_seconds=None, settle_seconds=1.5 * HOUR)
-    assert play([[finding()], [], [finding()], [], [], []], settings) == [[RAISED], [], [], [], [], [RECOVERED]]
+    assert play([[finding()], [], [finding()], [], [], []], settings) == [
+        [RAISED],
+        [],
+        [],
+        [],
+        [],
+        [RECOVERED],
+    ]
 
 
 def test_of_a_subject_that_could_not_be_looked_at_no_aspect_is_over() -> None:
-    nan, other = Finding("loss", "7/a", Severity.WARNING, "x", aspect="nan loss"), finding("b", rule="loss")
+    nan, other = (
+        Finding("loss", "7/a", Severity.WARNING, "x", aspect="nan loss"),
+        finding("b", rule="loss"),
+    )
     alerts, _ = Alerts().step([nan, other], 0, PLAIN)
     after, events = alerts.step([], HOUR, PLAIN, [finding_key("loss", "7/a", ANY_ASPECT)])
     assert [event.key for event in events] == [other.key]
@@ -132,7 +167,10 @@ def test_the_night_is_quiet_by_the_clock_of_its_zone_and_tells_in_the_morning() 
     alerts, events = alerts.step([finding("b")], paris(2, 4), settings)
     assert events == ()
     alerts, events = alerts.step([finding("b")], paris(2, 5), settings)
-    assert [(event.kind, event.finding.subject) for event in events] == [(RAISED, "b"), (RECOVERED, "a")]
+    assert [(event.kind, event.finding.subject) for event in events] == [
+        (RAISED, "b"),
+        (RECOVERED, "a"),
+    ]
     # In winter seven in Paris is six in UTC.
     assert Alerts().step([finding()], paris(2, 5, month=1), settings)[1] == ()
 
@@ -171,7 +209,9 @@ def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
     assert (recovered.kind, recovered.words) == (RECOVERED, "b is well")
 
 
-@for_each("text", [b"", b"{", b"[]", b'{"schema":2,"states":[],"snoozed":{}}', b'{"schema":1}', b"\xff"])
+@for_each(
+    "text", [b"", b"{", b"[]", b'{"schema":2,"states":[],"snoozed":{}}', b'{"schema":1}', b"\xff"]
+)
 def test_a_damaged_state_says_what_to_do(text: bytes) -> None:
     with pytest.raises(HpcdashError, match="alerts will be sent again"):
         Alerts.from_json(text)
@@ -233,4 +273,6 @@ def test_rules_can_be_stepped_apart_or_together(rounds: list[tuple[list[Finding]
         whole, events = whole.step(found, now, PLAIN)
         one, of_one = one.step([f for f in found if f.rule == "one"], now, PLAIN)
         two, of_two = two.step([f for f in found if f.rule == "two"], now, PLAIN)
-        assert sorted(events, key=lambda event: event.key) == sorted((*of_one, *of_two), key=lambda event: event.key)
+        assert sorted(events, key=lambda event: event.key) == sorted(
+            (*of_one, *of_two), key=lambda event: event.key
+        )

@@ -1,4 +1,6 @@
-"""Alerts reach people by each way, against real servers on loopback; what fails says so and gives no secret away."""
+"""Alerts reach people by each way, against real servers on loopback; what fails says so and gives
+no secret away.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ HOSTILE = "train\r\nBcc: eve@x.org\x1b]0;\x07 <!channel> & ünï"
 TOKEN = "T00SECRET"
 
 
-def event(words: str, kind: AlertKind = AlertKind.RAISED, severity: Severity = Severity.CRITICAL) -> AlertEvent:
+def event(
+    words: str, kind: AlertKind = AlertKind.RAISED, severity: Severity = Severity.CRITICAL
+) -> AlertEvent:
     finding = Finding("is-running", words, severity, words, "hpcdash history")
     return AlertEvent(kind, finding, 0.0, 7200.0, AlertState(finding, 0.0))
 
@@ -48,7 +52,9 @@ def event(words: str, kind: AlertKind = AlertKind.RAISED, severity: Severity = S
 MESSAGE = message_of([event(HOSTILE), event("disk full", severity=Severity.WARNING)], "juno")
 
 
-def sends(*notifiers: object, attempts: int = 3) -> tuple[list[float], asyncio.Task[tuple[Delivery, ...]]]:
+def sends(
+    *notifiers: object, attempts: int = 3
+) -> tuple[list[float], asyncio.Task[tuple[Delivery, ...]]]:
     """(the pauses, the deliveries) without waiting."""
     pauses: list[float] = []
 
@@ -119,7 +125,9 @@ class TestMail:
     async def test_tls_from_the_first_byte(self, tmp_path: Path) -> None:
         tls, trusted = server_context(tmp_path)
         async with mail_receiver(tls, from_first_byte=True) as receiver:
-            await MailNotifier(self.settings(receiver.port, security="tls", ca_file=trusted)).send(MESSAGE)
+            await MailNotifier(self.settings(receiver.port, security="tls", ca_file=trusted)).send(
+                MESSAGE
+            )
         assert receiver.taken[0].over_tls
 
     async def test_a_certificate_nobody_vouches_for_is_refused(self, tmp_path: Path) -> None:
@@ -137,7 +145,9 @@ class TestMail:
         assert failed.value.is_lasting
         assert receiver.taken == []
 
-    async def test_one_refused_recipient_does_not_keep_it_from_the_others_nor_is_it_sent_twice(self) -> None:
+    async def test_one_refused_recipient_does_not_keep_it_from_the_others_nor_is_it_sent_twice(
+        self,
+    ) -> None:
         async with mail_receiver() as receiver:
             receiver.refuses["bob@x.org"] = "450 no such user\x1b[2J"
             pauses, deliveries = sends(MailNotifier(self.settings(receiver.port, security="none")))
@@ -174,14 +184,21 @@ class TestMail:
             with pytest.raises(NotifyFailed):
                 await MailNotifier(self.settings(receiver.port, timeout_seconds=0.2)).send(MESSAGE)
 
-    @for_each("address", ["alice", "a@", "@x", "a@x.org\nBcc: e@x.org", "a b@x.org, c@d", "", "a@x.org,b@x.org"])
+    @for_each(
+        "address",
+        ["alice", "a@", "@x", "a@x.org\nBcc: e@x.org", "a b@x.org, c@d", "", "a@x.org,b@x.org"],
+    )
     def test_an_address_that_is_none_is_refused_at_once(self, address: str) -> None:
         with pytest.raises(UsageError):
             MailNotifier(MailSettings((address,), "me@x.org"))
 
     def test_a_password_is_not_sent_without_tls(self) -> None:
         with pytest.raises(UsageError, match="without TLS"):
-            MailNotifier(MailSettings(("a@x.org",), "me@x.org", user="me", password="hunter22", security="none"))
+            MailNotifier(
+                MailSettings(
+                    ("a@x.org",), "me@x.org", user="me", password="hunter22", security="none"
+                )
+            )
 
 
 class TestWebhook:
@@ -190,7 +207,9 @@ class TestWebhook:
 
     async def test_a_post_of_all_there_is(self) -> None:
         async with hook_receiver() as receiver:
-            settings = WebhookSettings(self.url(receiver.port), headers={"Authorization": "Bearer B34RER"})
+            settings = WebhookSettings(
+                self.url(receiver.port), headers={"Authorization": "Bearer B34RER"}
+            )
             await WebhookNotifier(settings).send(MESSAGE)
         (request,) = receiver.requests
         assert (request.method, request.path) == ("POST", f"/services/{TOKEN}?key=K3YSECRET")
@@ -210,14 +229,19 @@ class TestWebhook:
         tls, trusted = server_context(tmp_path)
         async with hook_receiver(tls) as receiver:
             with pytest.raises(NotifyFailed, match="certificate verification failed") as failed:
-                await WebhookNotifier(WebhookSettings(self.url(receiver.port, "https"))).send(MESSAGE)
+                await WebhookNotifier(WebhookSettings(self.url(receiver.port, "https"))).send(
+                    MESSAGE
+                )
             assert failed.value.is_lasting
             assert receiver.requests == []
-            await WebhookNotifier(WebhookSettings(self.url(receiver.port, "https"), ca_file=trusted)).send(MESSAGE)
+            await WebhookNotifier(
+                WebhookSettings(self.url(receiver.port, "https"), ca_file=trusted)
+            ).send(MESSAGE)
         assert len(receiver.requests) == 1
 
     @for_each(
-        ("status", "attempts"), [("500 Oops", 3), ("503 Later", 3), ("408 Slow", 3), ("404 Gone", 1), ("400 Bad", 1)]
+        ("status", "attempts"),
+        [("500 Oops", 3), ("503 Later", 3), ("408 Slow", 3), ("404 Gone", 1), ("400 Bad", 1)],
     )
     async def test_what_may_pass_is_tried_again(self, status: str, attempts: int) -> None:
         async with hook_receiver() as receiver:
@@ -241,7 +265,9 @@ class TestWebhook:
 
     async def test_a_redirection_is_not_followed(self) -> None:
         async with hook_receiver() as elsewhere, hook_receiver() as receiver:
-            receiver.answers = [answer("302 Found", "", f"Location: http://127.0.0.1:{elsewhere.port}/{TOKEN}")]
+            receiver.answers = [
+                answer("302 Found", "", f"Location: http://127.0.0.1:{elsewhere.port}/{TOKEN}")
+            ]
             with pytest.raises(NotifyFailed, match="302 Found") as failed:
                 await WebhookNotifier(WebhookSettings(self.url(receiver.port))).send(MESSAGE)
         assert failed.value.is_lasting
@@ -250,7 +276,9 @@ class TestWebhook:
     async def test_no_answer_no_server_and_no_http_are_told_without_the_url(self) -> None:
         async with hook_receiver() as receiver:
             receiver.answers = [None, b"220 mail.example.org\r\n\r\n"]
-            notifier = WebhookNotifier(WebhookSettings(self.url(receiver.port), timeout_seconds=0.2))
+            notifier = WebhookNotifier(
+                WebhookSettings(self.url(receiver.port), timeout_seconds=0.2)
+            )
             for _ in range(2):
                 with pytest.raises(NotifyFailed) as failed:
                     await notifier.send(MESSAGE)
@@ -260,7 +288,16 @@ class TestWebhook:
             await WebhookNotifier(WebhookSettings("http://127.0.0.1:1/x")).send(MESSAGE)
 
     @for_each(
-        "url", ["file:///etc/passwd", "ftp://x/y", "https://", "https://u:p@x/y", "http://x/\r\nA: b", "http://[x", ""]
+        "url",
+        [
+            "file:///etc/passwd",
+            "ftp://x/y",
+            "https://",
+            "https://u:p@x/y",
+            "http://x/\r\nA: b",
+            "http://[x",
+            "",
+        ],
     )
     def test_what_is_no_webhook_is_refused_at_once(self, url: str) -> None:
         with pytest.raises(UsageError) as refused:
@@ -295,16 +332,23 @@ class TestCommand:
     @pytest.mark.system
     async def test_an_alert_too_long_for_a_variable_stands_on_stdin(self) -> None:
         long = message_of([event("x" * 300_000)], "juno")
-        code = "import os,sys; sys.exit(len(sys.stdin.read()) < 300000 or 'HPCDASH_ALERT' in os.environ)"
+        code = (
+            "import os,sys; sys.exit(len(sys.stdin.read()) < 300000 or 'HPCDASH_ALERT' in "
+            "os.environ)"
+        )
         await CommandNotifier(CommandSettings(python(code))).send(long)
 
     @pytest.mark.system
     async def test_a_program_that_reads_nothing_is_no_harm(self) -> None:
-        await CommandNotifier(CommandSettings(("true",))).send(message_of([event("x" * 300_000)], "juno"))
+        await CommandNotifier(CommandSettings(("true",))).send(
+            message_of([event("x" * 300_000)], "juno")
+        )
 
     @pytest.mark.system
     async def test_how_it_ended_and_its_last_words(self) -> None:
-        code = "import sys; print('x' * 10**6, file=sys.stderr); sys.exit('no line to ' + sys.argv[1])"
+        code = (
+            "import sys; print('x' * 10**6, file=sys.stderr); sys.exit('no line to ' + sys.argv[1])"
+        )
         with pytest.raises(NotifyFailed) as failed:
             await CommandNotifier(CommandSettings(python(code, "s3cr3t-token"))).send(MESSAGE)
         assert "exit status 1" in failed.value.message
@@ -317,9 +361,9 @@ class TestCommand:
         reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
         script = 'exec 3> "$1"; sleep 1000 & sleep 1000'
         with pytest.raises(NotifyFailed, match=r"did not finish within 1 s") as failed:
-            await CommandNotifier(CommandSettings(("sh", "-c", script, "sh", str(held)), limit_seconds=1.0)).send(
-                MESSAGE
-            )
+            await CommandNotifier(
+                CommandSettings(("sh", "-c", script, "sh", str(held)), limit_seconds=1.0)
+            ).send(MESSAGE)
         assert failed.value.is_lasting
         # It ends when nobody holds it open for writing any more.
         os.set_blocking(reader, True)
@@ -376,20 +420,28 @@ class TestApprise:
     async def test_it_posts_to_a_service_it_knows(self) -> None:
         pytest.importorskip("apprise")
         async with hook_receiver() as receiver:
-            await AppriseNotifier(AppriseSettings((f"json://127.0.0.1:{receiver.port}/{TOKEN}",))).send(MESSAGE)
+            await AppriseNotifier(
+                AppriseSettings((f"json://127.0.0.1:{receiver.port}/{TOKEN}",))
+            ).send(MESSAGE)
             sent = json.loads(receiver.requests[0].body)
             assert (sent["title"], sent["type"]) == (MESSAGE.subject, "failure")
             receiver.answers = [answer("500 Oops")]
             with pytest.raises(NotifyFailed) as failed:
-                await AppriseNotifier(AppriseSettings((f"json://127.0.0.1:{receiver.port}/{TOKEN}",))).send(MESSAGE)
+                await AppriseNotifier(
+                    AppriseSettings((f"json://127.0.0.1:{receiver.port}/{TOKEN}",))
+                ).send(MESSAGE)
         assert TOKEN not in str(failed.value)
 
     async def test_an_address_of_no_service(self) -> None:
         pytest.importorskip("apprise")
         with pytest.raises(NotifyFailed, match="1 of 2 URLs"):
-            await AppriseNotifier(AppriseSettings((f"nothing://{TOKEN}", "json://localhost"))).send(MESSAGE)
+            await AppriseNotifier(AppriseSettings((f"nothing://{TOKEN}", "json://localhost"))).send(
+                MESSAGE
+            )
 
-    async def test_without_it_the_step_is_to_install_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_without_it_the_step_is_to_install_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(sys.modules, "apprise", None)
         notifier = AppriseNotifier(AppriseSettings((f"json://x/{TOKEN}",)))
         with pytest.raises(NotifyFailed) as failed:
@@ -411,12 +463,18 @@ class TestDelivery:
         async with hook_receiver() as receiver:
             hook = WebhookNotifier(WebhookSettings(f"http://127.0.0.1:{receiver.port}/"))
             _, deliveries = sends(
-                Broken(), CommandNotifier(CommandSettings(("false",))), hook, TerminalNotifier(write=written.append)
+                Broken(),
+                CommandNotifier(CommandSettings(("false",))),
+                hook,
+                TerminalNotifier(write=written.append),
             )
             told = await deliveries
         assert [one.reached for one in told] == [False, False, True, True]
         assert told[0].problem == "a broken one: internal error (KeyError)"
-        assert (told[1].attempts, told[1].words) == (3, "not sent (3 attempts): command false: exit status 1")
+        assert (told[1].attempts, told[1].words) == (
+            3,
+            "not sent (3 attempts): command false: exit status 1",
+        )
 
     async def test_a_dry_run_sends_nothing_and_says_to_whom(self) -> None:
         written: list[str] = []
@@ -432,12 +490,19 @@ class TestDelivery:
         assert notifier_for(CommandSettings(("true",))).name == "command true"
         assert notifier_for(AppriseSettings(("ntfy://x",))).name == "apprise (ntfy)"
         assert notifier_for(TerminalSettings()).name == "this terminal"
-        assert notifier_for(WebhookSettings("https://x.org/y")).name == "json webhook at https://x.org"
-        assert notifier_for(MailSettings(("a@x.org",), "b@x.org")).name == "e-mail to a@x.org through localhost:587"
+        assert (
+            notifier_for(WebhookSettings("https://x.org/y")).name == "json webhook at https://x.org"
+        )
+        assert (
+            notifier_for(MailSettings(("a@x.org",), "b@x.org")).name
+            == "e-mail to a@x.org through localhost:587"
+        )
 
 
 async def test_a_port_where_nobody_listens_is_told_without_its_error_number() -> None:
-    with pytest.raises(NotifyFailed, match=r"webhook at http://127\.0\.0\.1:1: Connection refused$"):
+    with pytest.raises(
+        NotifyFailed, match=r"webhook at http://127\.0\.0\.1:1: Connection refused$"
+    ):
         await WebhookNotifier(WebhookSettings("http://127.0.0.1:1/x")).send(MESSAGE)
 
 
@@ -465,7 +530,10 @@ class TestRound:
     @pytest.mark.system
     async def test_what_reached_nobody_is_told_again_and_then_once(self) -> None:
         written: list[str] = []
-        deaf, hearing = CommandNotifier(CommandSettings(("/no/such",))), TerminalNotifier(write=written.append)
+        deaf, hearing = (
+            CommandNotifier(CommandSettings(("/no/such",))),
+            TerminalNotifier(write=written.append),
+        )
         told = await tell(Alerts(), [self.finding], 0, [deaf], cluster="juno")
         assert [one.reached for one in told.deliveries] == [False]
         kept = Alerts.from_json(told.alerts.to_json())
@@ -473,11 +541,15 @@ class TestRound:
         assert [one.kind for one in told.events] == [AlertKind.RAISED]
         told = await tell(told.alerts, [self.finding], 120, [deaf, hearing], cluster="juno")
         assert (told.events, len(written)) == ((), 1)
-        assert [(channel, one.kind) for channel, one in told.again] == [(deaf.name, AlertKind.RAISED)]
+        assert [(channel, one.kind) for channel, one in told.again] == [
+            (deaf.name, AlertKind.RAISED)
+        ]
         told = await tell(told.alerts, [], 180, [deaf, hearing], cluster="juno")
         assert "over: no job train" in written[-1]
         assert [one.notifier for one in told.deliveries] == [hearing.name]
-        assert told.lost == (f"{deaf.name} was never notified: {self.finding.words}; it is resolved",)
+        assert told.lost == (
+            f"{deaf.name} was never notified: {self.finding.words}; it is resolved",
+        )
         assert told.alerts == Alerts()
 
     async def test_who_missed_the_first_is_told_the_newest_as_news_and_the_end_of_what_it_knows(
@@ -513,7 +585,9 @@ class TestRound:
         two.is_deaf = True
         told = await self.rounds(Alerts(), [(0, [self.finding])], one, two)
         two.is_deaf = False
-        told = await self.rounds(told.snooze(self.finding.key, 500), [(60, [self.finding])], one, two)
+        told = await self.rounds(
+            told.snooze(self.finding.key, 500), [(60, [self.finding])], one, two
+        )
         assert two.taken == []
         await self.rounds(told, [(600, [self.finding])], one, two)
         assert two.taken == ["raised no job train"]
@@ -522,7 +596,9 @@ class TestRound:
         old, new = Listener("hook"), Listener("mail")
         other = replace(self.finding, subject="other", words="no job other")
         nobody = await self.rounds(Alerts(), [(0, [replace(self.finding, subject="third")])])
-        told = await self.rounds(nobody, [(60, [self.finding, replace(self.finding, subject="third")])], old)
+        told = await self.rounds(
+            nobody, [(60, [self.finding, replace(self.finding, subject="third")])], old
+        )
         told = await self.rounds(told, [(120, [self.finding, other])], old, new)
         assert new.taken == ["raised no job other"]
         await self.rounds(told, [(180, [])], old, new)
@@ -536,7 +612,9 @@ class TestRound:
 
     slight = Finding("is-running", "train", Severity.WARNING, "no job train")
 
-    async def rounds(self, alerts: Alerts, played: Sequence[tuple[float, list[Finding]]], *ways: Listener) -> Alerts:
+    async def rounds(
+        self, alerts: Alerts, played: Sequence[tuple[float, list[Finding]]], *ways: Listener
+    ) -> Alerts:
         """The alerts after rounds at these epochs, kept as JSON in between."""
         for now, found in played:
             told = await tell(alerts, found, now, ways, cluster="juno", sleep=no_pause)

@@ -1,4 +1,6 @@
-"""What a training's log tells from round to round: nan, spikes each once, a stall, and whether it ends in its time."""
+"""What a training's log tells from round to round: nan, spikes each once, a stall, and whether it
+ends in its time.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,16 @@ def lines(steps: Iterable[int], loss: Any = None, *, stamped: bool = False) -> b
     for step in steps:
         value = loss(step) if loss is not None else 2 + math.exp(-step / 500) + NOISE.gauss(0, 0.02)
         stamp = f"[{datetime.fromtimestamp(NOW + step, UTC):%Y-%m-%d %H:%M:%S}] " if stamped else ""
-        written.append(f"{stamp}iteration {step}/{STEPS} | lm loss: {value:.6E} | grad norm: 0.9 |\n")
+        written.append(
+            f"{stamp}iteration {step}/{STEPS} | lm loss: {value:.6E} | grad norm: 0.9 |\n"
+        )
     return "".join(written).encode()
 
 
 class Log:
-    """A log that is looked at round by round, as the script does it; what is remembered goes through JSON."""
+    """A log that is looked at round by round, as the script does it; what is remembered goes
+    through JSON.
+    """
 
     def __init__(self, most_bytes: int = 1 << 20) -> None:
         self.content = b""
@@ -42,7 +48,9 @@ class Log:
         self.sent = 0
         self.identity = "1:2"
 
-    def round(self, added: bytes = b"", *, age: float | None = 0.0, seconds: float = 600) -> list[Finding]:
+    def round(
+        self, added: bytes = b"", *, age: float | None = 0.0, seconds: float = 600
+    ) -> list[Finding]:
         self.content += added
         self.now += seconds
         begin = 0 if self.tail is None else read_from(self.tail)
@@ -70,7 +78,9 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
     (found,) = log.round(lines(range(200, 240), lambda step: float("nan")))
     assert (found.severity, found.is_moment) == (Severity.CRITICAL, False)
     assert found.words.startswith("job 7: lm loss: nan first at 200 ")
-    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest checkpoint before step 200. ")
+    assert found.next_step.startswith(
+        "hpcdash cancel 7, and resume from the newest checkpoint before step 200. "
+    )
     assert "hpcdash save-switch" not in found.next_step
     assert log.round(lines(range(240, 300), lambda step: float("nan")))[0].key == found.key
     assert log.round(lines(range(300, 330))) == []
@@ -79,14 +89,25 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
 def test_a_loss_that_megatron_leaves_out_once_it_is_nan_is_grave() -> None:
     log = Log()
     record = (
-        " iteration {}/ 5000 | lm loss: {:.6E} | loss scale: 1.0 | grad norm: 0.731 | number of nan iterations: 0 |\n"
+        " iteration {}/ 5000 | lm loss: {:.6E} | loss scale: 1.0 | grad norm: 0.731 | number "
+        "of nan iterations: 0 |\n"
     )
-    broken = " iteration {}/ 5000 | loss scale: 1.0 | grad norm: nan | number of nan iterations: 1 |\n"
-    assert log.round("".join(record.format(step, 2 + NOISE.gauss(0, 0.02)) for step in range(1, 200)).encode()) == []
+    broken = (
+        " iteration {}/ 5000 | loss scale: 1.0 | grad norm: nan | number of nan iterations: 1 |\n"
+    )
+    assert (
+        log.round(
+            "".join(
+                record.format(step, 2 + NOISE.gauss(0, 0.02)) for step in range(1, 200)
+            ).encode()
+        )
+        == []
+    )
     found = log.round("".join(broken.format(step) for step in range(200, 214)).encode())
     assert {one.severity for one in found} == {Severity.CRITICAL}
     assert [one.words.partition(" (")[0] for one in found] == [
-        "job 7: lm loss: not logged since 200, in 14 records: some trainers leave out a loss that is nan",
+        "job 7: lm loss: not logged since 200, in 14 records: some trainers leave out a loss that "
+        "is nan",
         "job 7: grad norm: nan first at 200",
     ]
     assert log.round("".join(record.format(step, 2.0) for step in range(214, 230)).encode()) == []
@@ -95,8 +116,12 @@ def test_a_loss_that_megatron_leaves_out_once_it_is_nan_is_grave() -> None:
 def test_a_loss_of_exactly_0_beside_a_gradient_that_is_nan_is_grave() -> None:
     log = Log()
     record = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-4, 'epoch': {}}}\n"
-    log.round("".join(record.format(2 - step / 50, 1.2, step / 10) for step in range(1, 20)).encode())
-    found = log.round("".join(record.format(0.0, "nan", step / 10) for step in range(20, 24)).encode())
+    log.round(
+        "".join(record.format(2 - step / 50, 1.2, step / 10) for step in range(1, 20)).encode()
+    )
+    found = log.round(
+        "".join(record.format(0.0, "nan", step / 10) for step in range(20, 24)).encode()
+    )
     assert [one.words.partition(" (")[0] for one in found] == [
         "job 7: loss: exactly 0 since 2",
         "job 7: grad_norm: nan first at 2",
@@ -105,9 +130,17 @@ def test_a_loss_of_exactly_0_beside_a_gradient_that_is_nan_is_grave() -> None:
 
 def test_where_a_log_tells_epochs_alone_no_step_is_named_to_resume_from() -> None:
     log = Log()
-    log.round("".join(f"{{'loss': 2.{epoch % 10}, 'epoch': {epoch / 100}}}\n" for epoch in range(1, 200)).encode())
-    (found,) = log.round("".join(f"{{'loss': nan, 'epoch': {epoch / 100}}}\n" for epoch in range(200, 240)).encode())
-    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest checkpoint before then. ")
+    log.round(
+        "".join(
+            f"{{'loss': 2.{epoch % 10}, 'epoch': {epoch / 100}}}\n" for epoch in range(1, 200)
+        ).encode()
+    )
+    (found,) = log.round(
+        "".join(f"{{'loss': nan, 'epoch': {epoch / 100}}}\n" for epoch in range(200, 240)).encode()
+    )
+    assert found.next_step.startswith(
+        "hpcdash cancel 7, and resume from the newest checkpoint before then. "
+    )
 
 
 def test_a_nan_that_passed_between_two_rounds_is_told_as_a_moment() -> None:
@@ -176,7 +209,9 @@ def test_divergence_is_grave_and_a_training_that_diverges_is_no_spike() -> None:
     log.round(lines(range(1, 600)))
     kinds = [
         one.aspect.split()[0]
-        for one in log.round(lines(range(600, 800), lambda step: 2 + (step - 600) / 20 + NOISE.gauss(0, 0.02)))
+        for one in log.round(
+            lines(range(600, 800), lambda step: 2 + (step - 600) / 20 + NOISE.gauss(0, 0.02))
+        )
     ]
     assert kinds == ["divergence"]
 
@@ -190,7 +225,9 @@ def test_no_sample_for_much_longer_than_usual_is_a_stall_by_our_clock() -> None:
     assert log.round(lines(range(1100, 1110), stamped=True)) == []
 
 
-def test_samples_that_came_since_the_last_look_are_no_stall_though_the_servers_clock_is_behind() -> None:
+def test_samples_that_came_since_the_last_look_are_no_stall_though_the_servers_clock_is_behind() -> (
+    None
+):
     log, behind = Log(), 40 * 60.0
     log.round(lines(range(1000, 1100), stamped=True), age=behind)
     assert log.round(lines(range(1100, 1200), stamped=True), age=behind) == []
@@ -238,7 +275,11 @@ def test_the_last_step_of_epochs_is_that_of_all_of_them() -> None:
     log.round("".join(line.format(1, step, 2 - step / 1000) for step in range(1, 51)).encode())
     assert log.tail is not None
     assert course(log.tail) == Course(50, 1000, None)
-    log.round("".join(line.format(epoch, step, 1.5) for epoch in (1, 2) for step in range(51, 101)).encode())
+    log.round(
+        "".join(
+            line.format(epoch, step, 1.5) for epoch in (1, 2) for step in range(51, 101)
+        ).encode()
+    )
     assert course(log.tail) == Course(200, 1000, 600 / 150)
 
 
@@ -249,12 +290,20 @@ def test_the_pace_is_the_logs_own_else_what_rounds_saw() -> None:
     assert course(log.tail) == Course(99, STEPS, None)
     log.round(lines(range(100, 160)), seconds=120)
     assert course(log.tail) == Course(159, STEPS, 2.0)
-    log.round(b"".join(b"iteration %d/5000 | loss 2.0 | iteration time (s): 3.5\n" % step for step in range(160, 200)))
+    log.round(
+        b"".join(
+            b"iteration %d/5000 | loss 2.0 | iteration time (s): 3.5\n" % step
+            for step in range(160, 200)
+        )
+    )
     found = course(log.tail)
     assert found is not None
     assert found.seconds_per_step == 3.5
     # 100 steps of 60 s each would not have come in two minutes.
-    claims = b"".join(b"iteration %d/5000 | loss 2.0 | iteration time (s): 60\n" % step for step in range(200, 300))
+    claims = b"".join(
+        b"iteration %d/5000 | loss 2.0 | iteration time (s): 60\n" % step
+        for step in range(200, 300)
+    )
     log.round(claims, seconds=120)
     found = course(log.tail)
     assert found is not None

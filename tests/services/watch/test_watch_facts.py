@@ -1,4 +1,6 @@
-"""What a login node is asked beside its scheduler, by the real script, sh and coreutils: logs, saves, disks."""
+"""What a login node is asked beside its scheduler, by the real script, sh and coreutils: logs,
+saves, disks.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ import pytest
 from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
-from hpcdash.services.watch.facts import MOST_TAIL_BYTES, DiskQuery, Facts, FactsRequest, TailQuery, facts_query
+from hpcdash.services.watch.facts import (
+    MOST_TAIL_BYTES,
+    DiskQuery,
+    Facts,
+    FactsRequest,
+    TailQuery,
+    facts_query,
+)
 from hpcdash.services.watch.rules.storage import storage
 from hpcdash.transport.base import CommandResult
 
@@ -40,13 +49,17 @@ def look(
         environment["PATH"] = f"{path}:{environment['PATH']}"
     argv = (*query.argv[:2], script, *query.argv[3:])
     ended = subprocess.run(argv, capture_output=True, check=False, env=environment)
-    return query.parse(CommandResult(query.argv, ended.returncode, noise + ended.stdout, ended.stderr, 0.1))
+    return query.parse(
+        CommandResult(query.argv, ended.returncode, noise + ended.stdout, ended.stderr, 0.1)
+    )
 
 
 @contextlib.contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False
+    )
     if made.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode()}")
     try:
@@ -92,7 +105,9 @@ def test_a_logs_size_and_age_are_told_whatever_its_name_holds(tmp_path: Path) ->
     assert (facts.files[missing].is_there, facts.files[missing].age_seconds) == (False, None)
 
 
-def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tmp_path: Path) -> None:
+def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "it's a\n log*.out"
     log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MOST_TAIL_BYTES // 8))
     missing = TailQuery(str(tmp_path / "none"))
@@ -100,7 +115,10 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tm
     assert set(first.tails) == {str(log)}
     chunk = first.tails[str(log)]
     content = log.read_bytes()
-    assert (chunk.offset, chunk.content) == (len(content) - MOST_TAIL_BYTES, content[-MOST_TAIL_BYTES:])
+    assert (chunk.offset, chunk.content) == (
+        len(content) - MOST_TAIL_BYTES,
+        content[-MOST_TAIL_BYTES:],
+    )
     assert first.heads == {str(log): content[:4096]}
     end = len(content)
     with log.open("ab") as opened:
@@ -108,7 +126,12 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tm
     identity = chunk.look.identity
     facts = look(FactsRequest(tails=(TailQuery(str(log), identity, end, end - 3),)))
     chunk = facts.tails[str(log)]
-    assert (chunk.offset, chunk.content, facts.heads, chunk.look.size) == (end - 3, b"45\nnew\n", {}, end + 4)
+    assert (chunk.offset, chunk.content, facts.heads, chunk.look.size) == (
+        end - 3,
+        b"45\nnew\n",
+        {},
+        end + 4,
+    )
     done = TailQuery(str(log), identity, end + 4, end, is_done=True)
     assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b""
     log.write_bytes(b"anew")
@@ -243,17 +266,23 @@ def test_a_quota_tool_goes_before_df(tmp_path: Path) -> None:
         "     Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace\n"
         "       $4  900000*  1000000 1000000       -  42       0       0       -"
     )
-    path = program(tmp_path, "lfs", f'[ "$1 $2" = "quota -u" ] || exit 9\ncat <<END\n{printed}\nEND')
+    path = program(
+        tmp_path, "lfs", f'[ "$1 $2" = "quota -u" ] || exit 9\ncat <<END\n{printed}\nEND'
+    )
     (disk,) = look(FactsRequest(disks=(DiskQuery(str(tmp_path), "lfs"),)), path=path).disks.values()
     assert disk.usage is not None
     assert (disk.usage.bytes_used, disk.usage.bytes_limit) == (900000 * 1024, 1000000 * 1024)
     assert "lfs quota" in disk.usage.source
 
 
-@pytest.mark.parametrize("body", ["exit 1", "echo rubbish", "kill -9 $$", "head -c 100 /dev/urandom"])
+@pytest.mark.parametrize(
+    "body", ["exit 1", "echo rubbish", "kill -9 $$", "head -c 100 /dev/urandom"]
+)
 def test_without_a_quota_that_can_be_read_df_tells(tmp_path: Path, body: str) -> None:
     path = program(tmp_path, "lfs", body)
-    (disk,) = look(FactsRequest(disks=(DiskQuery(str(tmp_path), "lfs", "group:lab"),)), path=path).disks.values()
+    (disk,) = look(
+        FactsRequest(disks=(DiskQuery(str(tmp_path), "lfs", "group:lab"),)), path=path
+    ).disks.values()
     assert disk.usage is not None
     assert disk.usage.source.startswith("df")
 

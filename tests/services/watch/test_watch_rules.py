@@ -1,4 +1,6 @@
-"""What watchdogs find in snapshots: each rule finds its trouble, and is silent where there is none."""
+"""What watchdogs find in snapshots: each rule finds its trouble, and is silent where there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRe
 from hpcdash.services.watch.alerts import title_of
 from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
 from hpcdash.services.watch.rules.allocations import ends_soon
-from hpcdash.services.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
+from hpcdash.services.watch.rules.deadlines import (
+    GraceFacts,
+    Saves,
+    end_before_save,
+    grace_too_short,
+    no_save,
+)
 from hpcdash.services.watch.rules.failures import fails_on_a_node
 from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
 from hpcdash.services.watch.rules.losses import losses
@@ -69,13 +77,17 @@ EITHER = ReasonsPart(
 
 class TestIsRunning:
     def test_neither_running_nor_pending_is_told(self) -> None:
-        (found,) = is_running(table_of(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train"))
+        (found,) = is_running(
+            table_of(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train")
+        )
         assert found.severity is Severity.CRITICAL
         assert found.words == "no job train is running or pending"
 
     @for_each("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
-        assert is_running(table_of(job_row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
+        assert (
+            is_running(table_of(job_row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
+        )
 
     @for_each("name", ["train-2", "Train", "train ", "trai", "*"])
     def test_the_name_is_exact(self, name: str) -> None:
@@ -84,12 +96,20 @@ class TestIsRunning:
     def test_another_users_job_of_that_name_does_not_count(self) -> None:
         watch = RunningWatch("train", ("bob",))
         (found,) = is_running(table_of(job_row("1", "running")), watch)
-        assert (found.subject, found.words) == ("train of bob", "no job train of bob is running or pending")
+        assert (found.subject, found.words) == (
+            "train of bob",
+            "no job train of bob is running or pending",
+        )
 
     def test_one_that_is_held_will_not_run(self) -> None:
         (found,) = is_running(table_of(job_row("1", "held")), RunningWatch("train"))
         assert (found.severity, found.next_step) == (Severity.WARNING, "hpcdash release 1")
-        assert is_running(table_of(job_row("1", "held"), job_row("2", "running")), RunningWatch("train")) == []
+        assert (
+            is_running(
+                table_of(job_row("1", "held"), job_row("2", "running")), RunningWatch("train")
+            )
+            == []
+        )
 
     def test_a_hostile_name_is_made_visible(self) -> None:
         (found,) = is_running(table_of(), RunningWatch("a\n\x1b]0;b"))
@@ -98,7 +118,9 @@ class TestIsRunning:
 
 class TestPulse:
     def words(self, *rows: dict[str, Any]) -> str:
-        return format_pulse("train", living_rows(table_of(*rows), RunningWatch("train")), NOW, EITHER)
+        return format_pulse(
+            "train", living_rows(table_of(*rows), RunningWatch("train")), NOW, EITHER
+        )
 
     def test_the_line(self) -> None:
         zone = timezone(timedelta(hours=2))
@@ -111,15 +133,16 @@ class TestPulse:
         )
 
     def test_one_that_depends_on_another(self) -> None:
-        assert self.words(job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")) == (
-            "train (9) waits for the job it depends on to end (afterany:8(unfulfilled))"
-        )
+        assert self.words(
+            job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")
+        ) == ("train (9) waits for the job it depends on to end (afterany:8(unfulfilled))")
         assert "never start" in self.words(job_row("9", reason="DependencyNeverSatisfied"))
 
     def test_an_estimated_start(self) -> None:
         words = self.words(job_row("9", reason="Priority", _expected_start_at=at(690)))
-        assert (
-            words == "train (9) is estimated by the scheduler to start in 1 h 30 min, at 2026-11-20 11:30:00 (Priority)"
+        assert words == (
+            "train (9) is estimated by the scheduler to start in 1 h 30 min, at 2026-11-20 "
+            "11:30:00 (Priority)"
         )
         assert "no estimate" in self.words(job_row("9", reason="Resources"))
         assert "was estimated by the scheduler to start at 2026-11-20 09:00:00" in self.words(
@@ -128,7 +151,8 @@ class TestPulse:
 
     def test_the_one_that_runs_counts(self) -> None:
         words = self.words(
-            job_row("9", reason="Priority"), job_row("8", "running", started=540, ended=660, node_list="n[1-2]")
+            job_row("9", reason="Priority"),
+            job_row("8", "running", started=540, ended=660, node_list="n[1-2]"),
         )
         assert words == "train (8) has been running for 1 h on n[1-2], 1 h left"
 
@@ -154,14 +178,31 @@ class TestIsHanging:
         log = LogGrowth("8", "/w/8.out", 10, at(569).timestamp())
         (found,) = self.found(log, job_row("8", "running", started=0))
         assert found.words == "job 8 (train): its log has not grown for 31 min: /w/8.out"
-        assert self.found(LogGrowth("8", "/w/8.out", 10, at(571).timestamp()), job_row("8", "running", started=0)) == []
+        assert (
+            self.found(
+                LogGrowth("8", "/w/8.out", 10, at(571).timestamp()),
+                job_row("8", "running", started=0),
+            )
+            == []
+        )
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
-        assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), job_row("8", "running", started=590)) == []
+        assert (
+            self.found(
+                LogGrowth("8", "/w/8.out", 10, at(0).timestamp()),
+                job_row("8", "running", started=590),
+            )
+            == []
+        )
 
     def test_a_job_that_waits_or_ended_does_not_hang(self) -> None:
         assert (
-            self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), job_row("8"), job_row("9", "running")) == []
+            self.found(
+                LogGrowth("8", "/w/8.out", 10, at(0).timestamp()),
+                job_row("8"),
+                job_row("9", "running"),
+            )
+            == []
         )
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
@@ -176,7 +217,9 @@ class TestIsHanging:
         assert (log.size_bytes, log.same_since) == (3, 40.0)
         assert log.looked_at(3, 60.0, 5.0, 55.0).looked_at(3, 70.0, 1.0, 69.0).same_since == 70.0
 
-    def test_what_a_log_got_since_the_last_look_is_of_now_unless_that_look_is_long_past(self) -> None:
+    def test_what_a_log_got_since_the_last_look_is_of_now_unless_that_look_is_long_past(
+        self,
+    ) -> None:
         day = 86_400.0
         log = LogGrowth("8", "/w/8.out", None, 0.0).looked_at(5, day, 7200.0, 0.0)
         assert log.same_since == day - 7200
@@ -191,15 +234,26 @@ class TestNodes:
         table = nodes(idle=1, drained=1, allocated=1).to_pylist()
         table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
         (found,) = drained_nodes(table_of(*table, schema=NODES))
-        assert found.words == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
+        assert (
+            found.words
+            == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
+        )
 
     def test_only_the_queues_that_are_meant(self) -> None:
         assert drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu",))) == []
-        assert len(drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu", "gpu")))) == 3
+        assert (
+            len(drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu", "gpu"))))
+            == 3
+        )
 
-    @for_each(("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)])
+    @for_each(
+        ("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)]
+    )
     def test_spares_are_a_share_of_those_in_use(self, idle: int, in_use: int, told: bool) -> None:
-        assert bool(spare_nodes(nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2))) is told
+        assert (
+            bool(spare_nodes(nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2)))
+            is told
+        )
 
     def test_nothing_in_use_needs_no_spares_and_a_node_in_maintenance_is_none(self) -> None:
         assert spare_nodes(nodes(idle=0, down=3)) == []
@@ -222,7 +276,10 @@ class TestSuccessors:
 
     def test_a_task_or_a_job_behind_it(self) -> None:
         assert self.found(task_row("88", "1", "running"), task_row("88", "3-10%1")) == []
-        assert self.found(job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)")) == []
+        assert (
+            self.found(job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)"))
+            == []
+        )
 
     def test_fewer_than_wanted(self) -> None:
         rows = (job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)"))
@@ -235,7 +292,9 @@ class TestSuccessors:
             job_row("10", "pending", "afterok:8(failed)", reason="DependencyNeverSatisfied"),
         )
         (found,) = self.found(job_row("8", "running"), *behind)
-        assert found.words == "train (8) is running with no successor queued, plus 1 held and 1 that will never start"
+        assert found.words == (
+            "train (8) is running with no successor queued, plus 1 held and 1 that will never start"
+        )
 
     def test_a_train_that_does_not_run_is_not_for_this_rule(self) -> None:
         assert self.found(job_row("8")) == []
@@ -270,12 +329,16 @@ class TestDeadlines:
         assert self.ending(ends=660, saved=10, started=500) == [found]
 
     def silent(self, saved: float | None, started: float = 0, **given: Any) -> list[Finding]:
-        table = table_of(job_row("8", "running", started=started, ended=2000), job_row("9", qos="high"))
+        table = table_of(
+            job_row("8", "running", started=started, ended=2000), job_row("9", qos="high")
+        )
         last = None if saved is None else at(saved).timestamp()
         known = Saves("8", self.plan, last, **({"place": "/scratch/ck"} | given))
         return no_save(table, [known, Saves("9", self.plan, place="/scratch/ck")], NOW.timestamp())
 
-    def test_a_job_that_does_not_save_is_told_after_three_intervals_and_the_time_of_a_save(self) -> None:
+    def test_a_job_that_does_not_save_is_told_after_three_intervals_and_the_time_of_a_save(
+        self,
+    ) -> None:
         assert self.silent(saved=60) == []
         (found,) = self.silent(saved=50, newest="step-00000012")
         assert (found.severity, found.subject) == (Severity.WARNING, "8")
@@ -285,10 +348,15 @@ class TestDeadlines:
         )
         assert found.next_step == "hpcdash log 8 -f; hpcdash save-switch 8"
         (found,) = self.silent(saved=None, place="/scratch/*.pt", is_folder=False)
-        assert found.words == "job 8 (train): no save in 3 intervals of 3 h; no file yet: /scratch/*.pt"
+        assert (
+            found.words
+            == "job 8 (train): no save in 3 intervals of 3 h; no file yet: /scratch/*.pt"
+        )
         assert "no complete checkpoint yet: /scratch/ck" in self.silent(saved=None)[0].words
 
-    def test_a_job_that_has_just_begun_with_an_old_checkpoint_or_whose_saves_nobody_looks_for_is_not_told(self) -> None:
+    def test_a_job_that_has_just_begun_with_an_old_checkpoint_or_whose_saves_nobody_looks_for_is_not_told(
+        self,
+    ) -> None:
         assert self.silent(saved=10, started=300) == []
         assert self.silent(saved=None, place="") == []
 
@@ -302,14 +370,15 @@ class TestDeadlines:
         assert ending(last_saved_at=at(400).timestamp(), place="/scratch/ck") == []
         (found,) = ending(place="/scratch/ck")
         assert found.severity is Severity.WARNING
-        assert (
-            found.words
-            == "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of training would be lost"
+        assert found.words == (
+            "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of "
+            "training would be lost"
         )
         table = table_of(job_row("8", "running", started=0, ended=600.8))
         (found,) = ending()
         assert found.words == (
-            "job 8 (train) ends in 48 s and its last save is unknown: up to 10 h of training would be lost"
+            "job 8 (train) ends in 48 s and its last save is unknown: up to 10 h of training would "
+            "be lost"
         )
 
     def test_less_lost_than_a_save_takes_is_not_worth_one(self) -> None:
@@ -327,28 +396,45 @@ class TestDeadlines:
             ("SUSPEND,GANG", 0, False),
         ],
     )
-    def test_a_preemption_shorter_than_a_save(self, mode: str, grace: float | None, told: bool) -> None:
+    def test_a_preemption_shorter_than_a_save(
+        self, mode: str, grace: float | None, told: bool
+    ) -> None:
         qos = {"low": GraceFacts("low", mode, grace)}
         found = grace_too_short(
-            table_of(job_row("8", "running", qos="low"), job_row("9", qos="high")), qos, [Saves("8", self.plan)]
+            table_of(job_row("8", "running", qos="low"), job_row("9", qos="high")),
+            qos,
+            [Saves("8", self.plan)],
         )
         assert bool(found) is told
-        assert grace_too_short(table_of(job_row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
+        assert (
+            grace_too_short(table_of(job_row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
+        )
         tasks = [job_row(job_id, array_id="9", qos="low") for job_id in ("9_1", "9_[2-5%1]")]
-        of_an_array = grace_too_short(table_of(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks])
+        of_an_array = grace_too_short(
+            table_of(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks]
+        )
         assert [one.subject for one in of_an_array] == (["9"] if told else [])
 
-    def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(self) -> None:
+    def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(
+        self,
+    ) -> None:
         table = table_of(job_row("8", "running", qos="normal", queue="low,other"))
         queues = {"low": GraceFacts("low", "cancel", 10)}
         qos = {"normal": GraceFacts("normal", is_preempted=False)}
         (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
-        assert (
-            found.words
-            == "job 8 (train): its partition low is preemptible (cancel) with 10 s of grace; a save takes 40 s"
+        assert found.words == (
+            "job 8 (train): its partition low is preemptible (cancel) with 10 s of grace; a "
+            "save takes 40 s"
         )
-        assert grace_too_short(table, {"normal": GraceFacts("normal", "", 60)}, [Saves("8", self.plan)], queues) == []
-        (found,) = grace_too_short(table, {"normal": GraceFacts("normal", "", 0)}, [Saves("8", self.plan)], queues)
+        assert (
+            grace_too_short(
+                table, {"normal": GraceFacts("normal", "", 60)}, [Saves("8", self.plan)], queues
+            )
+            == []
+        )
+        (found,) = grace_too_short(
+            table, {"normal": GraceFacts("normal", "", 0)}, [Saves("8", self.plan)], queues
+        )
         assert "its QoS normal is preemptible (cancel)" in found.words
         safe = {"low": GraceFacts("low", "cancel", 10, is_preempted=False)}
         assert grace_too_short(table, qos, [Saves("8", self.plan)], safe) == []
@@ -396,13 +482,21 @@ class TestWaiting:
         ],
     )
     def test_reasons_that_pass(self, reason: str | None) -> None:
-        assert waits_for_ever(table_of(job_row("9", reason=reason), job_row("10", "held", reason=reason)), EITHER) == []
+        assert (
+            waits_for_ever(
+                table_of(job_row("9", reason=reason), job_row("10", "held", reason=reason)), EITHER
+            )
+            == []
+        )
 
     @pytest.mark.parametrize(
         ("reason", "words"),
         [
             ("PartitionConfig", "the partition does not allow this request (PartitionConfig)"),
-            ("DependencyNeverSatisfied", "its dependency can no longer be met (DependencyNeverSatisfied)"),
+            (
+                "DependencyNeverSatisfied",
+                "its dependency can no longer be met (DependencyNeverSatisfied)",
+            ),
         ],
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
@@ -418,13 +512,40 @@ class TestWaiting:
 
 
 class TestPools:
-    def task(self, *hows: str, state: str = "running", user: str = "ada", name: str = "train") -> Task:
-        runs = tuple(Run(at_run, "NORMAL", at(at_run), at(at_run + 1), how) for at_run, how in enumerate(hows, 1))
+    def task(
+        self, *hows: str, state: str = "running", user: str = "ada", name: str = "train"
+    ) -> Task:
+        runs = tuple(
+            Run(at_run, "NORMAL", at(at_run), at(at_run + 1), how)
+            for at_run, how in enumerate(hows, 1)
+        )
         why = "quota: ada has 2 of 2 nodes at NORMAL"
-        return Task("7", user, name, 1, "NORMAL", None, state, why, None, at(0), None, None, False, len(hows), runs)
+        return Task(
+            "7",
+            user,
+            name,
+            1,
+            "NORMAL",
+            None,
+            state,
+            why,
+            None,
+            at(0),
+            None,
+            None,
+            False,
+            len(hows),
+            runs,
+        )
 
     def found(self, *tasks: Task, users: tuple[str, ...] = ("ada",), name: str = "") -> list[str]:
-        rules = {"grace_seconds": 5.0, "demote_after_seconds": 1800.0, "least_gpus": 0, "choosers": (), "quotas": ()}
+        rules = {
+            "grace_seconds": 5.0,
+            "demote_after_seconds": 1800.0,
+            "least_gpus": 0,
+            "choosers": (),
+            "quotas": (),
+        }
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
         assert silent_pool(pool, NOW + timedelta(seconds=10)) == []
         (silent,) = silent_pool(pool, NOW + timedelta(hours=1))
@@ -442,7 +563,9 @@ class TestPools:
         assert self.found(replace(self.task(state="waiting"), runs=(just,))) == []
         assert self.found(self.task(state="paused"), self.task()) == []
 
-    @for_each("hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")])
+    @for_each(
+        "hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")]
+    )
     def test_one_that_saves_or_was_hardly_interrupted_is_well(self, hows: tuple[str, ...]) -> None:
         assert self.found(self.task(*hows)) == []
 
@@ -452,7 +575,9 @@ class TestPools:
             "interrupted-unsaved: job 7 (train) of ada lost its work:"
             " it was interrupted 2 times in a row and did not save"
         )
-        assert slow == "slow-save: job 7 (train) of ada takes longer to save than the 5 s that pool lab gives"
+        assert slow == (
+            "slow-save: job 7 (train) of ada takes longer to save than the 5 s that pool lab gives"
+        )
         [lost] = self.found(self.task("ignored", "suspended", "ignored"))
         assert lost.endswith("lost its work: it was interrupted 3 times and saved 1")
         assert self.found(self.task("suspended", "ignored", "suspended", "ignored")) == []
@@ -471,7 +596,13 @@ class TestFailures:
         return table_of(
             *(
                 job_row(
-                    str(number), state, started=number, ended=number + 1, node_list=there, name=name, _number=number
+                    str(number),
+                    state,
+                    started=number,
+                    ended=number + 1,
+                    node_list=there,
+                    name=name,
+                    _number=number,
                 )
                 for number, (state, there) in enumerate(runs, 1)
             )
@@ -479,37 +610,59 @@ class TestFailures:
 
     def test_three_in_a_row_on_one_node(self) -> None:
         (found,) = fails_on_a_node(
-            self.history(("completed", "n2"), *[("failed", "n[1,3]"), ("failed", "n1"), ("node_failed", "n[1,4]")])
+            self.history(
+                ("completed", "n2"),
+                *[("failed", "n[1,3]"), ("failed", "n1"), ("node_failed", "n[1,4]")],
+            )
         )
         assert found.words == "train of alice failed 3 times in a row on n1"
         assert "--exclude=n1" in found.next_step
 
     def test_one_that_worked_there_ends_the_row(self) -> None:
         assert (
-            fails_on_a_node(self.history(("failed", "n1"), ("failed", "n1"), ("timeout", "n1"), ("failed", "n1"))) == []
+            fails_on_a_node(
+                self.history(
+                    ("failed", "n1"), ("failed", "n1"), ("timeout", "n1"), ("failed", "n1")
+                )
+            )
+            == []
         )
 
     def test_a_cancelled_run_says_nothing(self) -> None:
-        assert fails_on_a_node(self.history(("failed", "n1"), ("cancelled", "n1"), ("failed", "n1"), ("failed", "n1")))
+        assert fails_on_a_node(
+            self.history(("failed", "n1"), ("cancelled", "n1"), ("failed", "n1"), ("failed", "n1"))
+        )
 
     def test_failures_elsewhere_before_put_the_job_in_doubt(self) -> None:
         (found,) = fails_on_a_node(self.history(("failed", "n7"), *[("failed", "n1")] * 3))
         assert "the job may be at fault" in found.words
-        assert fails_on_a_node(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1"))) == []
+        assert (
+            fails_on_a_node(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1")))
+            == []
+        )
 
     def test_of_many_common_nodes_none_can_be_named(self) -> None:
         assert fails_on_a_node(self.history(*[("failed", "n[1-64]")] * 4)) == []
-        assert fails_on_a_node(self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4))
+        assert fails_on_a_node(
+            self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4)
+        )
 
 
 def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
     noticed = [
-        *(Noticed("loss", "spike", f"spike at {step}", step, is_moment=True) for step in (5, 7, 12, 19)),
+        *(
+            Noticed("loss", "spike", f"spike at {step}", step, is_moment=True)
+            for step in (5, 7, 12, 19)
+        ),
         Noticed("train/loss", "nan", "nan at 9", 9),
         Noticed("loss", "plateau", "flat"),
     ]
     nan, *spikes = losses("8", noticed, LossWatch())
-    assert (nan.severity, nan.words, nan.is_moment) == (Severity.CRITICAL, "job 8: train/loss: nan at 9", False)
+    assert (nan.severity, nan.words, nan.is_moment) == (
+        Severity.CRITICAL,
+        "job 8: train/loss: nan at 9",
+        False,
+    )
     assert nan.key == "loss/nan train|loss/8"
     assert [one.key for one in spikes] == [f"loss/spike loss@{step}/8" for step in (7, 12, 19)]
     assert {(one.severity, one.is_moment) for one in spikes} == {(Severity.WARNING, True)}
@@ -518,22 +671,34 @@ def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
 def test_a_key_stays_when_words_and_severity_change() -> None:
     one = Finding("storage", "/work", Severity.WARNING, "90 %", aspect="bytes")
     assert one.key == Finding("storage", "/work", Severity.CRITICAL, "99 %", aspect="bytes").key
-    assert one.key == finding_key("storage", "/work", "bytes") != finding_key("storage", "/work", "inodes")
+    assert (
+        one.key
+        == finding_key("storage", "/work", "bytes")
+        != finding_key("storage", "/work", "inodes")
+    )
     assert BEGIN.tzinfo is UTC
 
 
 def test_an_allocation_is_warned_of_once_its_time_is_nearly_over(tmp_path: Path) -> None:
     def launch(job: str, kind: str) -> LaunchRecord:
-        return LaunchRecord(f"/l/{job}", "", job, "work", "always", "", 1, 1.0, f'kind = "{kind}"\ncommand = ":"\n')
+        return LaunchRecord(
+            f"/l/{job}", "", job, "work", "always", "", 1, 1.0, f'kind = "{kind}"\ncommand = ":"\n'
+        )
 
     records = LaunchRecords(tmp_path, "c")
-    for record in (launch("1", "allocation"), launch("2", "allocation"), launch("3", "exp"), launch("5", "allocation")):
+    for record in (
+        launch("1", "allocation"),
+        launch("2", "allocation"),
+        launch("3", "exp"),
+        launch("5", "allocation"),
+    ):
         records.launched(record)
     jobs = table_of(
         job_row("1", name="work", state="running", ends_at=NOW + timedelta(minutes=14)),
         job_row("2", name="work", state="running", ends_at=NOW + timedelta(minutes=16)),
         job_row("3", name="work", state="running", ends_at=NOW + timedelta(minutes=1)),
-        # Another job that has the number of an allocation that is forgotten; and one whose end nobody knows.
+        # Another job that has the number of an allocation that is forgotten; and one whose end
+        # nobody knows.
         job_row("4", name="other", state="running", ends_at=NOW + timedelta(minutes=1)),
         job_row("5", name="work", state="running", ends_at=None),
     )

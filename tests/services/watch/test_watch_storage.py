@@ -44,7 +44,9 @@ GPFS = (
 
 
 def run(*argv: str) -> bytes:
-    return subprocess.run(argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, check=False).stdout
+    return subprocess.run(
+        argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, check=False
+    ).stdout
 
 
 @pytest.mark.system
@@ -71,7 +73,12 @@ def test_du_of_this_machine_counts_what_it_may_read(tmp_path: Path) -> None:
     used = parse_du(run("du", "-s", "-k", "--", str(tmp_path)), str(tmp_path)).bytes_used
     assert used is not None
     assert used >= 300_000 - KIB
-    assert parse_du(run("du", "-s", "--inodes", "--", str(tmp_path)), str(tmp_path), inodes=True).inodes_used == 2
+    assert (
+        parse_du(
+            run("du", "-s", "--inodes", "--", str(tmp_path)), str(tmp_path), inodes=True
+        ).inodes_used
+        == 2
+    )
 
 
 def test_what_is_kept_for_root_is_not_free() -> None:
@@ -80,14 +87,20 @@ def test_what_is_kept_for_root_is_not_free() -> None:
 
 
 def test_blocks_have_the_size_of_the_heading() -> None:
-    (root,) = parse_df(b"Filesystem 512-blocks Used Available Capacity Mounted on\n/dev/a 8 2 6 25% /\n")
+    (root,) = parse_df(
+        b"Filesystem 512-blocks Used Available Capacity Mounted on\n/dev/a 8 2 6 25% /\n"
+    )
     assert root.bytes_used == 1024
 
 
 def test_a_device_and_a_mount_point_may_hold_blanks_and_figures() -> None:
     printed = DF + b"//server/my share 9 9 9 99% /x 1000 900 100 90% /mnt/a 5 6 7 8% /real\n"
     (found,) = parse_df(printed, "/mnt/a 5 6 7 8% /real/ckpt")
-    assert (found.name, found.bytes_used, found.bytes_limit) == ("/mnt/a 5 6 7 8% /real", 900 * KIB, 1000 * KIB)
+    assert (found.name, found.bytes_used, found.bytes_limit) == (
+        "/mnt/a 5 6 7 8% /real",
+        900 * KIB,
+        1000 * KIB,
+    )
 
 
 def test_a_mount_point_cannot_forge_its_figures_where_the_path_is_not_known() -> None:
@@ -107,7 +120,9 @@ def test_a_file_system_without_figures_is_left_out() -> None:
 
 
 def test_btrfs_has_no_limit_of_inodes() -> None:
-    (found,) = parse_df_inodes(b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 0 0 0 - /data\n")
+    (found,) = parse_df_inodes(
+        b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 0 0 0 - /data\n"
+    )
     assert found.inodes_limit is None
 
 
@@ -116,11 +131,19 @@ def test_lustre_wraps_long_names_and_marks_what_is_over_and_what_is_inexact() ->
         b"Disk quotas for prj 1483801647 (pid 1483801647):\n"
         + LFS
         + b"/lus/lfs1aip2/projects/b5ak\n"
-        + b"                78173842908       0 214748364800       - 4044325       0 51200000       -\n"
+        + (
+            b"                78173842908       0 214748364800       - 4044325       0 51200000  "
+            b"    "
+            b" -\n"
+        )
         + b"Disk quotas for usr alice (uid 500):\n"
         + LFS
         + b"   /mnt/lustre 30720* 30000 30920 6d23h56m44s 10101* 10000 11000 6d23h59m50s\n"
-        + b"lustre-OST0000_UUID\n                  100*      -     100       -       -       -       -       -\n"
+        + (
+            b"lustre-OST0000_UUID\n                  100*      -     100       -       -       - "
+            b"    "
+            b"  -       -\n"
+        )
         + b"Disk quotas for user root (uid 0):\n"
         + LFS
         + b"        /univ_1 [10200224]       0       0       -   17724       0       0       -\n"
@@ -142,8 +165,14 @@ def test_lustre_wraps_long_names_and_marks_what_is_over_and_what_is_inexact() ->
 
 
 def test_lustre_counts_in_units_with_h_and_names_hold_blanks() -> None:
-    (found,) = parse_lfs_quota(LFS + b" /lustre/my 5 7  1.5T   0k     10T       -      10        0   1000000       -\n")
-    assert (found.name, found.bytes_used, found.bytes_limit) == ("/lustre/my 5 7", 1.5 * TIB, 10 * TIB)
+    (found,) = parse_lfs_quota(
+        LFS + b" /lustre/my 5 7  1.5T   0k     10T       -      10        0   1000000       -\n"
+    )
+    assert (found.name, found.bytes_used, found.bytes_limit) == (
+        "/lustre/my 5 7",
+        1.5 * TIB,
+        10 * TIB,
+    )
 
 
 @for_each(
@@ -165,13 +194,29 @@ def test_lustre_counts_in_units_with_h_and_names_hold_blanks() -> None:
             105_000,
             None,
         ),
-        (b"10.1.1.1:/home 116M*   100M    200M   6days      12  0   0        ", "10.1.1.1:/home", 116, 100, 12, None),
-        (b"10.1.1.8:/ucl\n   13423M  0K  20480M   437k   0   1000k", "10.1.1.8:/ucl", 13423, 20480, 437_000, 1_000_000),
+        (
+            b"10.1.1.1:/home 116M*   100M    200M   6days      12  0   0        ",
+            "10.1.1.1:/home",
+            116,
+            100,
+            12,
+            None,
+        ),
+        (
+            b"10.1.1.8:/ucl\n   13423M  0K  20480M   437k   0   1000k",
+            "10.1.1.8:/ucl",
+            13423,
+            20480,
+            437_000,
+            1_000_000,
+        ),
         (b"s:/a 100M 200M 0K 12* 10 20 23:15", "s:/a", 100, 200, 12, 10),
         (b"s:/a 3 4 5 7M 8M 9M none 12 10 20 none", "s:/a 3 4 5", 7, 8, 12, 10),
     ],
 )
-def test_quota_of_linux(line: bytes, name: str, used: int, limit: int, files: int, files_limit: int | None) -> None:
+def test_quota_of_linux(
+    line: bytes, name: str, used: int, limit: int, files: int, files_limit: int | None
+) -> None:
     (found,) = parse_quota(b"Disk quotas for user alice (uid 1001): \n" + QUOTA + line)
     assert (found.name, found.owner) == (name, "user alice")
     assert (found.bytes_used, found.bytes_limit) == (used << 20, limit << 20)
@@ -179,8 +224,14 @@ def test_quota_of_linux(line: bytes, name: str, used: int, limit: int, files: in
 
 
 def test_quota_without_letters_counts_in_kib_and_none_is_none() -> None:
-    (found,) = parse_quota(QUOTA.replace(b" space", b"blocks") + b" /dev/sda1 62743228 0 0 137561 0 0\n")
-    assert (found.bytes_used, found.inodes_used, found.bytes_limit) == (62743228 * KIB, 137561, None)
+    (found,) = parse_quota(
+        QUOTA.replace(b" space", b"blocks") + b" /dev/sda1 62743228 0 0 137561 0 0\n"
+    )
+    assert (found.bytes_used, found.inodes_used, found.bytes_limit) == (
+        62743228 * KIB,
+        137561,
+        None,
+    )
     assert parse_quota(b"Disk quotas for user alice (uid 1001): none\n") == ()
 
 
@@ -194,10 +245,24 @@ def test_beegfs_as_a_table_and_as_csv() -> None:
         b"        a | b |158537||      0 Byte|      1 Byte||        0|        1\n"
     )
     support, other = parse_beegfs_quota(table)
-    assert support == DiskUsage("beegfs-ctl", "Default", "support", round(325.48 * GIB), 2 * TIB, 119758, None)
-    assert (other.owner, other.bytes_used, other.bytes_limit, other.inodes_limit) == ("a | b", 0, 1, 1)
-    (csv,) = parse_beegfs_quota(b"name,id,size,hard,files,hard\nfoo,1000,1073741824,unlimited,100,0\n")
-    assert (csv.bytes_used, csv.bytes_limit, csv.inodes_used, csv.inodes_limit) == (GIB, None, 100, None)
+    assert support == DiskUsage(
+        "beegfs-ctl", "Default", "support", round(325.48 * GIB), 2 * TIB, 119758, None
+    )
+    assert (other.owner, other.bytes_used, other.bytes_limit, other.inodes_limit) == (
+        "a | b",
+        0,
+        1,
+        1,
+    )
+    (csv,) = parse_beegfs_quota(
+        b"name,id,size,hard,files,hard\nfoo,1000,1073741824,unlimited,100,0\n"
+    )
+    assert (csv.bytes_used, csv.bytes_limit, csv.inodes_used, csv.inodes_limit) == (
+        GIB,
+        None,
+        100,
+        None,
+    )
 
 
 def test_gpfs_columns_go_by_name_and_values_are_unquoted() -> None:
@@ -206,7 +271,9 @@ def test_gpfs_columns_go_by_name_and_values_are_unquoted() -> None:
         b"mmlsquota::0:1:::gpfs01:FILESET:7:lab:9999999:0:0:0:none:1:0:0:0:none:e:on:off::proj:\n"
     )
     user, fileset = parse_mmlsquota(GPFS + rows)
-    assert user == DiskUsage("mmlsquota", "gpfs01", "USR m:e", 2097152 * KIB, 10485760 * KIB, 4000, 500000)
+    assert user == DiskUsage(
+        "mmlsquota", "gpfs01", "USR m:e", 2097152 * KIB, 10485760 * KIB, 4000, 500000
+    )
     assert (fileset.name, fileset.bytes_limit) == ("gpfs01:proj", None)
 
 
@@ -249,7 +316,12 @@ def test_the_quota_tool_comes_before_df_where_it_tells_a_limit() -> None:
     df = DiskUsage("df", "/w", bytes_used=50, bytes_limit=100, inodes_used=70, inodes_limit=700)
     both = joined([None, quota, df])
     assert both is not None
-    assert (both.bytes_used, both.inodes_used, both.inodes_limit, both.source) == (5, 70, 700, "lfs quota, df")
+    assert (both.bytes_used, both.inodes_used, both.inodes_limit, both.source) == (
+        5,
+        70,
+        700,
+        "lfs quota, df",
+    )
 
 
 def full(share: float, **more: object) -> DiskUsage:
@@ -287,7 +359,9 @@ def test_bytes_and_inodes_are_told_apart() -> None:
 def test_growth_against_what_is_left_forecasts_the_end() -> None:
     history = [(hour * HOUR, round(0.5 * TIB + hour * TIB / 96)) for hour in range(13)]
     used = history[-1][1]
-    (finding,) = storage(DiskUsage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history)
+    (finding,) = storage(
+        DiskUsage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history
+    )
     # A quarter of a TiB a day, three eighths left.
     assert finding.severity is Severity.WARNING
     assert "full in 1 d 12 h at 256G a day" in finding.words
@@ -306,7 +380,9 @@ def test_growth_needs_an_hour_and_does_not_mind_order() -> None:
 
 
 def test_what_du_counted_has_the_limit_of_the_settings() -> None:
-    (finding,) = storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work", limit_bytes=100))
+    (finding,) = storage(
+        DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work", limit_bytes=100)
+    )
     assert finding.severity is Severity.WARNING
     assert storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work")) == []
 
@@ -318,11 +394,17 @@ LONG = b"9" * 5000
     ("parse", "printed"),
     [
         (parse_df, DF + b"/dev/a 10 5 5 50%% /\n/dev/b %b 5 5 50%% /b\n" % LONG),
-        (parse_df_inodes, b"Filesystem Inodes IUsed IFree Mounted on\n/a 9 4 5 45%% /\n/b 9 %b 5 1%% /b\n" % LONG),
+        (
+            parse_df_inodes,
+            b"Filesystem Inodes IUsed IFree Mounted on\n/a 9 4 5 45%% /\n/b 9 %b 5 1%% /b\n" % LONG,
+        ),
         (parse_lfs_quota, LFS + b"/a 1 2 3 - 4 5 6 -\n/b %b 2 3 - 4 5 6 -\n" % LONG),
         (parse_quota, QUOTA + b"/a 1M 2M 3M 4 5 6\n/b 1M 2M 3M %b 5 6\n" % LONG),
         (parse_beegfs_quota, b"name,id,size,hard,files,hard\na,1,2,3,4,5\na,1,%b,3,4,5\n" % LONG),
-        (parse_mmlsquota, GPFS + b"mmlsquota::0:1:::a:USR:5:a:1:2:3\nmmlsquota::0:1:::b:USR:5:a:%b:2:3\n" % LONG),
+        (
+            parse_mmlsquota,
+            GPFS + b"mmlsquota::0:1:::a:USR:5:a:1:2:3\nmmlsquota::0:1:::b:USR:5:a:%b:2:3\n" % LONG,
+        ),
     ],
 )
 def test_a_figure_of_thousands_of_digits_is_none_and_the_other_rows_stand(
@@ -332,6 +414,9 @@ def test_a_figure_of_thousands_of_digits_is_none_and_the_other_rows_stand(
 
 
 def test_a_sum_of_thousands_of_digits_is_refused() -> None:
-    for parse, printed in ((parse_du, LONG + b"\t/a\n"), (parse_df, DF.replace(b"1024", LONG) + b"/a 10 5 5 50% /\n")):
+    for parse, printed in (
+        (parse_du, LONG + b"\t/a\n"),
+        (parse_df, DF.replace(b"1024", LONG) + b"/a 10 5 5 50% /\n"),
+    ):
         with pytest.raises(UnreadableOutput):
             parse(printed, "/")

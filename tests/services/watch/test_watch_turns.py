@@ -1,4 +1,6 @@
-"""A cluster with more to look at than fits a round, that answers late, or whose file server's clock is wrong."""
+"""A cluster with more to look at than fits a round, that answers late, or whose file server's clock
+is wrong.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +46,24 @@ class Clock(SystemClock):
 
 
 class Busy(ClusterStore):
-    """Has `jobs` that run since two hours; `answer` gives what the login node tells, after `late_seconds`."""
+    """Has `jobs` that run since two hours; `answer` gives what the login node tells, after
+    `late_seconds`.
+    """
 
-    def __init__(self, jobs: int, answer: Callable[[FactsRequest], Facts] = lambda asked: Facts()) -> None:
+    def __init__(
+        self, jobs: int, answer: Callable[[FactsRequest], Facts] = lambda asked: Facts()
+    ) -> None:
         self.ticking = Clock()
         backends = (embedded_backend(("false",)),)
         budget = CommandBudget(100_000)
-        super().__init__("here", LocalTransport(), backends, clock=self.ticking, budget=budget, user="ada")
+        super().__init__(
+            "here", LocalTransport(), backends, clock=self.ticking, budget=budget, user="ada"
+        )
         started = datetime.fromtimestamp(NOW - 2 * HOUR, UTC)
-        rows = [job_row(str(number), "running", user="ada", started_at=started) for number in range(1, jobs + 1)]
+        rows = [
+            job_row(str(number), "running", user="ada", started_at=started)
+            for number in range(1, jobs + 1)
+        ]
         self.snapshots[Kind.MINE] = Snapshot(Kind.MINE, table_of(*rows), NOW)
         self.answer = answer
         self.late_seconds = 0.0
@@ -85,7 +96,9 @@ async def look(watch: Watching) -> Judgement:
 
 
 def silent(asked: FactsRequest) -> Facts:
-    return Facts({path: FileStat("1:1", 10, NOW - 5000, age_seconds=5000.0) for path in asked.files})
+    return Facts(
+        {path: FileStat("1:1", 10, NOW - 5000, age_seconds=5000.0) for path in asked.files}
+    )
 
 
 async def test_what_took_long_to_answer_counts_as_of_now() -> None:
@@ -99,21 +112,26 @@ async def test_what_took_long_to_answer_counts_as_of_now() -> None:
 
 async def test_a_log_whose_time_nobody_knows_hangs_when_it_keeps_its_size() -> None:
     copies = count()
-    store = Busy(1, lambda asked: Facts({path: FileStat(f"1:{next(copies)}", 10) for path in asked.files}))
+    store = Busy(
+        1, lambda asked: Facts({path: FileStat(f"1:{next(copies)}", 10) for path in asked.files})
+    )
     watch = watching(store, HANGING + 'log = "/l/{id}"')
     assert (await look(watch)).findings == []
     store.ticking.epoch += 1800
     assert [one.rule for one in (await look(watch)).findings] == ["is-hanging"]
 
 
-async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wait_are_counted() -> None:
+async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wait_are_counted() -> (
+    None
+):
     jobs = MOST_FILES + 50
     watch = watching(Busy(jobs, silent), HANGING + 'log = "/l/{id}"')
     hung = set()
     for _ in range(2):
         found = await look(watch)
         assert found.problems == [
-            "the logs of 50 more jobs were not checked: a round checks at most 200 logs, and the next one continues"
+            "the logs of 50 more jobs were not checked: a round checks at most 200 logs, and the "
+            "next one continues"
         ]
         hung |= {one.subject for one in found.findings}
     assert len(hung) == jobs
@@ -121,23 +139,34 @@ async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wa
 
 async def test_of_a_job_that_waits_for_its_turn_both_streams_are_looked_at_together() -> None:
     watch = watching(Busy(MOST_FILES, silent), HANGING)
-    watch.state.logs_of = {str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MOST_FILES + 1)}
+    watch.state.logs_of = {
+        str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MOST_FILES + 1)
+    }
     rounds = [{one.subject for one in (await look(watch)).findings} for _ in range(2)]
     assert [len(one) for one in rounds] == [MOST_FILES // 2] * 2
     assert not rounds[0] & rounds[1]
 
 
-async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_their_turn() -> None:
+async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_their_turn() -> (
+    None
+):
     missing = {f"/l/{one}" for one in range(1, MOST_TAILS + 1)}
 
     def some(asked: FactsRequest) -> Facts:
         there = [one.path for one in asked.tails if one.path not in missing]
-        return Facts(tails={path: Chunk(FileStat("1:1", 9, age_seconds=0.0), 0, b"loss 2.5\n") for path in there})
+        return Facts(
+            tails={
+                path: Chunk(FileStat("1:1", 9, age_seconds=0.0), 0, b"loss 2.5\n") for path in there
+            }
+        )
 
-    watch = watching(Busy(MOST_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"')
+    watch = watching(
+        Busy(MOST_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"'
+    )
     first = await look(watch)
     assert first.problems == [
-        f"4 more training logs were not read: a round reads at most {MOST_TAILS}, and the next one continues"
+        f"4 more training logs were not read: a round reads at most {MOST_TAILS}, and the next one "
+        f"continues"
     ]
     for _ in range(2):
         await look(watch)
@@ -160,7 +189,9 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 
     def seen(asked: FactsRequest) -> Facts:
         age = max(0.0, store.ticking.epoch - written + behind)
-        return Facts({path: FileStat("1:1", size, written - behind, age_seconds=age) for path in asked.files})
+        return Facts(
+            {path: FileStat("1:1", size, written - behind, age_seconds=age) for path in asked.files}
+        )
 
     store = Busy(1, seen)
     watch = watching(store, HANGING + 'log = "/l/{id}"')
@@ -177,7 +208,9 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_logs() -> None:
     watch = watching(Busy(2, lambda asked: Facts(silent=("/l",))), HANGING + 'log = "/l/{id}"')
     found = await look(watch)
-    assert found.problems == ["/l did not respond in time: is its file system mounted? Nothing in it was checked"]
+    assert found.problems == [
+        "/l did not respond in time: is its file system mounted? Nothing in it was checked"
+    ]
     assert (found.findings, found.unknown) == ([], {"is-hanging//1", "is-hanging//2"})
 
 
@@ -189,7 +222,9 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
 
     dead = ["/l"]
     failure: list[Exception] = []
-    watch = watching(Busy(2, answer), HANGING + 'log = "/l/{id}"\n[[watch.storage]]\npath = "/l/deep"')
+    watch = watching(
+        Busy(2, answer), HANGING + 'log = "/l/{id}"\n[[watch.storage]]\npath = "/l/deep"'
+    )
     assert [len((await look(watch)).findings) for _ in range(3)] == [0, 0, 1]
     assert len(watch.judge().findings) == 1
     watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)

@@ -1,4 +1,6 @@
-"""Watchdogs at work on a real embedded queue: what they find, tell once, and take back, by webhook and e-mail."""
+"""Watchdogs at work on a real embedded queue: what they find, tell once, and take back, by webhook
+and e-mail.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +67,13 @@ while :; do [ -f more ] && { cat more; rm more; }; sleep 0.05; done
 
 
 class Watched:
-    """A queue with a store and the watchdogs' files; every round begins with what the one before has kept."""
+    """A queue with a store and the watchdogs' files; every round begins with what the one before
+    has kept.
+    """
 
-    def __init__(self, lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> None:
+    def __init__(
+        self, lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None
+    ) -> None:
         self.lab = lab
         self.transport = ScriptedTransport(behind=LocalTransport())
         backend = embedded_backend(queue_program(lab.folder))
@@ -84,7 +90,9 @@ class Watched:
 
     async def round(self, **given: Any) -> RoundReport:
         settings: WatchSettings = given.pop("settings", self.settings)
-        return await watch_round(self.store, settings, self.files, self.notifiers, sleep=_no_pause, **given)
+        return await watch_round(
+            self.store, settings, self.files, self.notifiers, sleep=_no_pause, **given
+        )
 
     async def until(self, holds: Callable[[RoundReport], object]) -> RoundReport:
         over = deadline()
@@ -100,7 +108,9 @@ async def _no_pause(seconds: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def watched(lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> AsyncIterator[Watched]:
+async def watched(
+    lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None
+) -> AsyncIterator[Watched]:
     found = Watched(lab, text, folder, logs)
     try:
         yield found
@@ -146,7 +156,11 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
                 assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (1, 1)
             (alert,) = json.loads(hook.requests[0].body)["alerts"]
-            assert (alert["kind"], alert["subject"], alert["severity"]) == ("raised", job, "critical")
+            assert (alert["kind"], alert["subject"], alert["severity"]) == (
+                "raised",
+                job,
+                "critical",
+            )
             assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
 
             (queue.work / "go").touch()
@@ -158,7 +172,9 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
             assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
 
 
-async def test_a_round_is_one_look_at_the_queue_and_one_more_command(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_round_is_one_look_at_the_queue_and_one_more_command(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     text = f"""
         [[watch.running]]
         name = "train"
@@ -182,10 +198,14 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
     node = Node(tmp_path / "node")
     monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
     text = '[[watch.hanging]]\nlimit_seconds = 1\n[[watch.losses]]\nkinds = ["nan"]'
-    async with watched(queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))) as here:
+    async with watched(
+        queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))
+    ) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         node.log.write_text("step 1 loss 2.5\n")
-        assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "is-hanging")]
+        assert kinds(await here.until(lambda report: report.told.events)) == [
+            ("raised", "is-hanging")
+        ]
         node.log.write_text("step 1 loss 2.5\nstep 2 loss nan\nstep 3 loss nan\n")
         report = await here.until(lambda report: report.told.events)
         assert set(kinds(report)) == {("recovered", "is-hanging"), ("raised", "loss")}
@@ -195,14 +215,15 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
         assert kinds(report) == []
         (found,) = (one for one in report.look.findings if one.rule == "is-hanging")
         assert found.words.startswith(
-            f"cannot tell whether job {job} (train) hangs: its log stays on cn01 until it ends, and "
+            f"cannot tell whether job {job} (train) hangs: its log stays on cn01 until it ends, "
+            f"and "
         )
         assert "Permission denied" in found.words
         assert [words for words in report.look.problems if "cannot tell" in words] == [found.words]
         # Nothing is over because it is not seen.
-        assert {key for key in report.told.alerts.states if not key.startswith("is-hanging/cannot")} >= {
-            f"loss/nan loss/{job}"
-        }
+        assert {
+            key for key in report.told.alerts.states if not key.startswith("is-hanging/cannot")
+        } >= {f"loss/nan loss/{job}"}
         node.ssh_does(REACHES)
         report = await here.round()
         assert not [one for one in report.look.findings if "cannot be seen" in one.words]
@@ -215,16 +236,25 @@ async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
     node = Node(tmp_path / "node")
     monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
     text = '[[watch.losses]]\nkinds = ["nan"]'
-    async with watched(queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))) as here:
+    async with watched(
+        queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))
+    ) as here:
         submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
-        node.log.write_text("step,loss\n" + "".join(f"{step},2.5\n" for step in range(40_000)) + "40000,nan\n")
+        node.log.write_text(
+            "step,loss\n" + "".join(f"{step},2.5\n" for step in range(40_000)) + "40000,nan\n"
+        )
         assert node.log.stat().st_size > MOST_TAIL_BYTES
         assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "loss")]
 
 
-async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     def more(first: int, last: int, loss: Callable[[int], float]) -> None:
-        written = [f"iteration {step}/9000 | loss: {loss(step):.4f} | ms/step: 100000\n" for step in range(first, last)]
+        written = [
+            f"iteration {step}/9000 | loss: {loss(step):.4f} | ms/step: 100000\n"
+            for step in range(first, last)
+        ]
         (queue.work / "new").write_text("".join(written))
         (queue.work / "new").rename(queue.work / "more")
 
@@ -245,14 +275,18 @@ async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue
         assert told(await here.round()) == []
         assert [argv[:2] == ("sh", "-c") for argv in here.transport.argvs] == [False, True]
         more(900, 1000, lambda step: 2 + step % 7 / 100)
-        assert told(await here.until(lambda report: report.told.events)) == [("recovered", "nan loss")]
+        assert told(await here.until(lambda report: report.told.events)) == [
+            ("recovered", "nan loss")
+        ]
         # What another run of the watchdogs, or the dashboard, begins with.
         board = WatchBoard(here.store, here.settings, here.files)
         await board.judge()
         assert {state.finding.aspect for state in board.states} == {"", "spike loss@300"}
 
 
-async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     text = f"""
         [watch]
         unreachable_rounds = 2
@@ -269,7 +303,10 @@ async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(queue: 
         if len(report.told.events) == 1:
             # The first round came before the job began.
             report = replace(
-                report, told=replace(report.told, events=report.told.events + (await here.round()).told.events)
+                report,
+                told=replace(
+                    report.told, events=report.told.events + (await here.round()).told.events
+                ),
             )
         assert sorted(event.words for event in report.told.events) == [
             f"{tmp_path}/{job}.log {not_seen}: no such file, or no permission",
@@ -284,7 +321,9 @@ async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(queue: 
         ]
 
 
-async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     async with watched(queue, '[[watch.running]]\nname = "train"', tmp_path) as here:
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train-2")
         report = await here.round()
@@ -294,28 +333,42 @@ async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue:
         report = await here.round()
         assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
         assert report.look.pulses[0].endswith("is held and will not start until it is released")
-        assert "job train is in the queue again as 2" in [event.words for event in report.told.events]
+        assert "job train is in the queue again as 2" in [
+            event.words for event in report.told.events
+        ]
 
 
-async def test_what_is_no_longer_configured_did_not_recover(queue: QueueLab, tmp_path: Path) -> None:
-    text = '[[watch.hanging]]\nname = "train"\nlimit_seconds = 1\n[[watch.running]]\nname = "gone"\n'
+async def test_what_is_no_longer_configured_did_not_recover(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = (
+        '[[watch.hanging]]\nname = "train"\nlimit_seconds = 1\n[[watch.running]]\nname = "gone"\n'
+    )
     async with watched(queue, text, tmp_path) as here:
         submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
-        renamed = settings_from_text(text.replace("train", "other").replace("gone", "there"), tmp_path / "c.toml").watch
+        renamed = settings_from_text(
+            text.replace("train", "other").replace("gone", "there"), tmp_path / "c.toml"
+        ).watch
         report = await here.round(settings=renamed)
         ended = [event for event in report.told.events if event.kind.is_end]
         assert {(str(event.kind), event.finding.rule) for event in ended} == {
             ("unwatched", "is-running"),
             ("unwatched", "is-hanging"),
         }
-        assert "no job gone" in next(event.words for event in ended if event.finding.rule == "is-running")
+        assert "no job gone" in next(
+            event.words for event in ended if event.finding.rule == "is-running"
+        )
         assert kinds(await here.round(settings=renamed)) == []
         await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
         queue.run("cancel", "1")
         # Of a job that is over nothing is left to be watched.
-        report = await here.until(lambda report: any(event.kind.is_end for event in report.told.events))
-        assert [event.words for event in report.told.events if event.kind.is_end] == ["job 1 (train) has ended"]
+        report = await here.until(
+            lambda report: any(event.kind.is_end for event in report.told.events)
+        )
+        assert [event.words for event in report.told.events if event.kind.is_end] == [
+            "job 1 (train) has ended"
+        ]
 
 
 async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_nothing_else_is_over(
@@ -385,11 +438,15 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         task = f"{submit(queue, SILENT_UNTIL_TOLD, '-J', 'train', '--array=4')}_4"
         records = LaunchRecords(tmp_path, "here")
         request = f'checkpoints = "saved/%a%%"\nwork_dir = "{tmp_path}"'
-        await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
+        await here.until(
+            lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"]
+        )
         here.store.clock = FrozenClock(here.store.clock.now() + 60)
         # Where nobody says where it saves, nobody knows that it does not.
         assert kinds(await here.round()) == []
-        records.launched(LaunchRecord("", "", task.partition("_")[0], "train", "", "", 1, 0.0, request))
+        records.launched(
+            LaunchRecord("", "", task.partition("_")[0], "train", "", "", 1, 0.0, request)
+        )
         here.transport.argvs.clear()
         report = await here.round()
         assert kinds(report) == [("raised", "no-save")]
@@ -402,12 +459,18 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
             (inside / "model").write_text("x")
         report = await here.round()
         assert kinds(report) == [("recovered", "no-save")]
-        assert report.told.events[0].words == f"job {task} (train): it saved again, or its next save is not overdue"
+        assert (
+            report.told.events[0].words
+            == f"job {task} (train): it saved again, or its next save is not overdue"
+        )
 
 
 async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_path: Path) -> None:
     async with hook_receiver() as hook:
-        text = f'[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"'
+        text = (
+            f'[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = '
+            f'"http://127.0.0.1:{hook.port}/"'
+        )
         async with watched(queue, text, tmp_path) as here:
             for _ in range(2):
                 report = await here.round(dry_run=True)
@@ -421,7 +484,9 @@ async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_p
                 assert kinds(await here.round(dry_run=True)) == []
 
 
-async def test_what_reached_nobody_is_told_by_the_next_round(queue: QueueLab, tmp_path: Path) -> None:
+async def test_what_reached_nobody_is_told_by_the_next_round(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     text = '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["PROGRAM"]'
     program = tmp_path / "tell"
     async with watched(queue, text.replace("PROGRAM", str(program)), tmp_path) as here:
@@ -433,13 +498,20 @@ async def test_what_reached_nobody_is_told_by_the_next_round(queue: QueueLab, tm
         assert kinds(await here.round()) == []
 
 
-async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     async with hook_receiver() as up, hook_receiver() as down:
-        text = "".join(f'[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"\n' for hook in (up, down))
+        text = "".join(
+            f'[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"\n' for hook in (up, down)
+        )
         async with watched(queue, '[[watch.running]]\nname = "t"\n' + text, tmp_path) as here:
             down.answers = [answer("503 Service Unavailable")] * 4
             report = await here.round()
-            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [(True, 1), (False, 3)]
+            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [
+                (True, 1),
+                (False, 3),
+            ]
             report = await here.round()
             (again,) = report.told.again
             assert again[0] == f"json webhook at http://127.0.0.1:{down.port}"
@@ -492,13 +564,17 @@ async def test_two_do_not_watch_one_cluster_at_a_time(queue: QueueLab, tmp_path:
     async with watched(queue, "[watch]", tmp_path) as here:
         with (
             here.files.alone(),
-            pytest.raises(HpcdashError, match="another hpcdash watch is already watching this cluster"),
+            pytest.raises(
+                HpcdashError, match="another hpcdash watch is already watching this cluster"
+            ),
         ):
             await here.round()
         await here.round()
 
 
-async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     async with watched(queue, "[watch]", tmp_path) as here:
         await here.round()
         database = StateDatabase(tmp_path / "state")
@@ -512,7 +588,10 @@ async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(queue: QueueLa
 async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_once(
     queue: QueueLab, tmp_path: Path
 ) -> None:
-    text = '[watch]\nsnooze_seconds = "1h"\n[[watch.running]]\nname = "a"\n[[watch.running]]\nname = "b"'
+    text = (
+        '[watch]\nsnooze_seconds = "1h"\n[[watch.running]]\nname = '
+        '"a"\n[[watch.running]]\nname = "b"'
+    )
     async with watched(queue, text, tmp_path) as here:
         only_a = replace(here.settings, running=here.settings.running[:1])
         await here.round(settings=only_a)
@@ -531,11 +610,15 @@ async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_on
         assert kinds(await here.round()) == [("raised", "is-running")]
 
 
-async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(queue: QueueLab, tmp_path: Path) -> None:
+async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     async with watched(queue, '[[watch.hanging]]\nlimit_seconds = "30m"', tmp_path) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         board = WatchBoard(here.store, here.settings, here.files)
-        await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
+        await here.until(
+            lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"]
+        )
         assert await board.look() == ()
         now = here.store.clock.now()
         here.store.clock = FrozenClock(now + 3600)
@@ -543,7 +626,9 @@ async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(queue: Que
         assert (row["id"], await board.judge()) == (job, ())
 
 
-async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab, tmp_path: Path) -> None:
+async def test_of_what_is_found_no_more_it_says_what_is_true_now(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     text = f"""
         [[watch.losses]]
         kinds = ["nan", "limit"]
@@ -563,7 +648,9 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab
     async with watched(queue, text, tmp_path) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         waits = submit(queue, SILENT_UNTIL_TOLD, "-J", "next", "--hold")
-        await here.until(lambda report: "running" in here.store.snapshots[Kind.MINE].table["state"].to_pylist())
+        await here.until(
+            lambda report: "running" in here.store.snapshots[Kind.MINE].table["state"].to_pylist()
+        )
         watching = Watching(here.store, here.settings)
         await watching.look()
         (node,) = here.store.snapshots[Kind.NODES].table["name"].to_pylist()
@@ -571,8 +658,12 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab
         said = {
             found("loss", job, "nan loss"): f"{who}: loss is a number again",
             found("loss", job, "plateau loss"): None,
-            found("loss", waits, "nan loss"): f"job {waits} (train) is no longer running: it is held",
-            found("ends-late", job): f"{who}: it will finish in time, or enough successors are queued",
+            found(
+                "loss", waits, "nan loss"
+            ): f"job {waits} (train) is no longer running: it is held",
+            found(
+                "ends-late", job
+            ): f"{who}: it will finish in time, or enough successors are queued",
             found("is-hanging", job): None,
             found("end-before-save", job): f"{who}: it will save before it ends",
             found("grace-too-short", job): f"{who}: there is enough time to save before preemption",
@@ -593,23 +684,59 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab
         for finding, words in said.items():
             ending = watching.ending_of(finding)
             assert (ending.words, ending.is_watched) == (words or "", words is not None), finding
-        assert watching.ending_of(found("drained-nodes", node)).words.startswith(f"node {node} is back: ")
+        assert watching.ending_of(found("drained-nodes", node)).words.startswith(
+            f"node {node} is back: "
+        )
 
 
 async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_published(
     queue: QueueLab, tmp_path: Path
 ) -> None:
     file = tmp_path / "pool.json"
-    run = {"run": 1, "level": "NORMAL", "started_at": "2026-11-21T06:00:00Z", "ended_at": "2026-11-21T07:00:00Z"}
-    task = {"id": "7", "user": "ada", "name": "t", "nodes": 1, "priority": "NORMAL", "level": None, "why": "behind"}
-    task |= {"state": "waiting", "place": 1, "submitted_at": run["started_at"], "since": None, "demotion_at": None}
+    run = {
+        "run": 1,
+        "level": "NORMAL",
+        "started_at": "2026-11-21T06:00:00Z",
+        "ended_at": "2026-11-21T07:00:00Z",
+    }
+    task = {
+        "id": "7",
+        "user": "ada",
+        "name": "t",
+        "nodes": 1,
+        "priority": "NORMAL",
+        "level": None,
+        "why": "behind",
+    }
+    task |= {
+        "state": "waiting",
+        "place": 1,
+        "submitted_at": run["started_at"],
+        "since": None,
+        "demotion_at": None,
+    }
     task |= {"is_demoted": False, "suspended": 1, "runs": [{**run, "how": "slow"}]}
-    pool = {"schema": 1, "pool": "lab", "coordinator": "c", "nodes": 1, "nodes_usable": 1, "nodes_used": 0}
-    pool |= {"grace_seconds": 5.0, "demote_after_seconds": 1800.0, "least_gpus": 0, "choosers": [], "quotas": []}
+    pool = {
+        "schema": 1,
+        "pool": "lab",
+        "coordinator": "c",
+        "nodes": 1,
+        "nodes_usable": 1,
+        "nodes_used": 0,
+    }
+    pool |= {
+        "grace_seconds": 5.0,
+        "demote_after_seconds": 1800.0,
+        "least_gpus": 0,
+        "choosers": [],
+        "quotas": [],
+    }
 
     def published(*tasks: dict[str, Any], taken_at: float) -> None:
         moment = datetime.fromtimestamp(int(taken_at), UTC).isoformat()
-        file.write_text(json.dumps({**pool, "taken_at": moment, "tasks": tasks, "tasks_left_out": 0}))
+        file.write_text(
+            json.dumps({**pool, "taken_at": moment, "tasks": tasks, "tasks_left_out": 0})
+        )
 
     lab = PoolSettings("lab", 1, state_file=str(file))
     async with watched(queue, '[watch.pools]\nusers = ["ada"]', tmp_path) as here:
@@ -618,13 +745,22 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
         assert "pool lab has published nothing" in report.look.problems[0]
         now = here.store.clock.now()
         published(task, taken_at=now)
-        assert kinds(await here.round(shared=(lab,))) == [("raised", "no-turn"), ("raised", "slow-save")]
+        assert kinds(await here.round(shared=(lab,))) == [
+            ("raised", "no-turn"),
+            ("raised", "slow-save"),
+        ]
         # A file that cannot be read ends nothing.
         file.write_text("{")
         assert kinds(await here.round(shared=(lab,))) == []
-        published({**task, "state": "running", "runs": [{**run, "how": "suspended"}]}, taken_at=now - 3600)
+        published(
+            {**task, "state": "running", "runs": [{**run, "how": "suspended"}]}, taken_at=now - 3600
+        )
         report = await here.round(shared=(lab,))
-        assert kinds(report) == [("raised", "pool-silent"), ("recovered", "no-turn"), ("recovered", "slow-save")]
+        assert kinds(report) == [
+            ("raised", "pool-silent"),
+            ("recovered", "no-turn"),
+            ("recovered", "slow-save"),
+        ]
         assert [event.words for event in report.told.events[1:]] == [
             "job 7 (t): it had its turn",
             "job 7 (t) saved when it was interrupted",
@@ -633,23 +769,34 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
         assert kinds(report) == [("unwatched", "pool-silent")]
 
 
-async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(queue: QueueLab, tmp_path: Path) -> None:
+async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     async with watched(queue, '[[watch.running]]\nname = "a"', tmp_path) as here:
         await here.store.open()
         own = Watching(here.store, here.settings)
         assert own.kinds == {Kind.MINE}
         (rule,) = here.settings.running
         others = replace(rule, meant=replace(rule.meant, users=("bob",)))
-        assert Watching(here.store, replace(here.settings, running=(others,))).kinds == {Kind.EVERYONE}
+        assert Watching(here.store, replace(here.settings, running=(others,))).kinds == {
+            Kind.EVERYONE
+        }
         elsewhere = replace(others, meant=replace(others.meant, clusters=("juno",)))
-        assert Watching(here.store, replace(here.settings, running=(elsewhere,))).kinds == {Kind.MINE}
+        assert Watching(here.store, replace(here.settings, running=(elsewhere,))).kinds == {
+            Kind.MINE
+        }
 
 
 def test_what_a_qos_or_a_queue_does_is_read_from_its_words() -> None:
-    words = {"a job that makes way": "is cancelled and takes turns with others", "time to save first": "2:00"}
+    words = {
+        "a job that makes way": "is cancelled and takes turns with others",
+        "time to save first": "2:00",
+    }
     assert qos_state(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
     none = {"a job that makes way": "is put back into the queue", "time to save first": "none"}
-    assert qos_state({**none, "may be preempted by": "high"}, 0.0) == QosState(0.0, "requeue", 0.0, is_preempted=True)
+    assert qos_state({**none, "may be preempted by": "high"}, 0.0) == QosState(
+        0.0, "requeue", 0.0, is_preempted=True
+    )
     assert qos_state({}, 0.0) == QosState(0.0, "", None, is_preempted=False)
 
 
@@ -659,5 +806,7 @@ def test_two_days_of_figures_are_kept_and_no_more() -> None:
         add_sample(samples, minute * 60.0, minute)
     assert len(samples) == MOST_SAMPLES
     assert samples[-1] == ((4 * 24 * 60 - 1) * 60.0, 4 * 24 * 60 - 1)
-    assert samples[-2][0] - samples[0][0] == pytest.approx((MOST_SAMPLES - 2) * SAMPLE_EVERY_SECONDS, rel=0.1)
+    assert samples[-2][0] - samples[0][0] == pytest.approx(
+        (MOST_SAMPLES - 2) * SAMPLE_EVERY_SECONDS, rel=0.1
+    )
     assert WatchState().disks == {}

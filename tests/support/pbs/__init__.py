@@ -1,4 +1,6 @@
-"""A PBS of recordings: commands that answer as a real OpenPBS 23.06 did, in a folder that goes first on PATH."""
+"""A PBS of recordings: commands that answer as a real OpenPBS 23.06 did, in a folder that goes
+first on PATH.
+"""
 
 from tests.support.pbs.cluster import COMMANDS, SCENES, StandIns
 

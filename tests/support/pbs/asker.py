@@ -1,4 +1,6 @@
-"""Asks commands that stand in for a cluster's, and keeps each different command once, as a case wants them."""
+"""Asks commands that stand in for a cluster's, and keeps each different command once, as a case
+wants them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.support.record_case import Recorded
 class Asker:
     """`run` answers a command; of `folder`, where the stand-ins are, a case says `site`."""
 
-    def __init__(self, run: Callable[[tuple[str, ...]], CommandResult], folder: str, site: str) -> None:
+    def __init__(
+        self, run: Callable[[tuple[str, ...]], CommandResult], folder: str, site: str
+    ) -> None:
         self.commands: dict[tuple[str, ...], Recorded] = {}
         self._run = run
         self._folder, self._site = folder.encode(), site.encode()
@@ -30,12 +34,22 @@ class Asker:
         argv = normalised_argv(query.argv)
         if argv not in self.commands:
             names = {command.name for command in self.commands.values()}
-            name = next(name for name in (stem, *(f"{stem}-{number}" for number in range(2, 99))) if name not in names)
+            name = next(
+                name
+                for name in (stem, *(f"{stem}-{number}" for number in range(2, 99)))
+                if name not in names
+            )
             file = self._files.setdefault(max(argv, key=len), word_file)
             token = token_of(query.argv)
-            stdout = answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
+            stdout = (
+                answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode())
+                if token
+                else answer.stdout
+            )
             stdout = stdout.replace(self._folder, self._site)
-            self.commands[argv] = Recorded(name, argv, answer.status, stdout, answer.stderr, answer.seconds, file)
+            self.commands[argv] = Recorded(
+                name, argv, answer.status, stdout, answer.stderr, answer.seconds, file
+            )
         try:
             return query.parse(answer)
         except HpcdashError as error:

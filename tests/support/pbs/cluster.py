@@ -58,7 +58,9 @@ class StandIns:
     @property
     def settings(self) -> dict[str, Any]:
         """What the scene says of itself: user, clock and whether its server answers."""
-        found: dict[str, Any] = json.loads((self.folder / "scene" / "scene.json").read_text("utf-8"))
+        found: dict[str, Any] = json.loads(
+            (self.folder / "scene" / "scene.json").read_text("utf-8")
+        )
         return found
 
     @property

@@ -1,9 +1,11 @@
-"""Makes the scenes of fixtures/pbs/ from what a real OpenPBS printed: a DSV file for each list of qstat and pbsnodes.
+"""Makes the scenes of fixtures/pbs/ from what a real OpenPBS printed: a DSV file for each list of
+qstat and pbsnodes.
 
     python -m tests.support.pbs.compose FOLDER_OF_RECORDINGS
 
-A recording is SET/NAME.out. Where DSV was recorded its bytes are taken as they are; other lists are written from the
-text or the JSON of the same moment, as qstat would have written them. fixtures/README.md says which.
+A recording is SET/NAME.out. Where DSV was recorded its bytes are taken as they are; other lists are
+written from the text or the JSON of the same moment, as qstat would have written them.
+fixtures/README.md says which.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ Fields = list[tuple[str, bytes]]
 
 
 class Entry(Struct, frozen=True):
-    """One job, queue, server or node: how its line begins (`Job Id: 2.pbs01`), and its fields as printed."""
+    """One job, queue, server or node: how its line begins (`Job Id: 2.pbs01`), and its fields as
+    printed.
+    """
 
     head: bytes
     fields: Fields
@@ -62,7 +66,9 @@ def from_dsv(raw: bytes, delimiter: bytes) -> list[Entry]:
 
 
 def from_text(raw: bytes) -> list[Entry]:
-    """Entries of `qstat -f`, long values joined; for text in which no value begins a line of its own."""
+    """Entries of `qstat -f`, long values joined; for text in which no value begins a line of its
+    own.
+    """
     found: list[Entry] = []
     for line in raw.replace(b"\n\t", b"").splitlines():
         if re.match(rb"(Job Id|Queue|Server): ", line):
@@ -74,7 +80,9 @@ def from_text(raw: bytes) -> list[Entry]:
 
 def from_json(jobs: Mapping[str, Any]) -> list[Entry]:
     """Entries of the "Jobs" of qstat's JSON."""
-    return [Entry(b"Job Id: " + job_id.encode(), list(_flat(said))) for job_id, said in jobs.items()]
+    return [
+        Entry(b"Job Id: " + job_id.encode(), list(_flat(said))) for job_id, said in jobs.items()
+    ]
 
 
 def _flat(said: Mapping[str, Any]) -> Iterable[tuple[str, bytes]]:
@@ -83,7 +91,9 @@ def _flat(said: Mapping[str, Any]) -> Iterable[tuple[str, bytes]]:
             joined = ",".join(f"{key}={_escaped(str(one))}" for key, one in value.items())
             yield name, dsv_value(joined.encode())
         elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", dsv_value(str(one).encode())) for key, one in value.items())
+            yield from (
+                (f"{name}.{key}", dsv_value(str(one).encode())) for key, one in value.items()
+            )
         else:
             yield name, dsv_value(str(value).encode())
 
@@ -109,7 +119,9 @@ def nodes_from_text(text: bytes) -> list[Entry]:
     for block in re.split(rb"\n\n+", text.strip(b"\n")):
         name, *lines = block.split(b"\n")
         pairs = (line.partition(b" = ") for line in lines)
-        fields = [(key.strip().decode(), _node_value(key.strip(), value)) for key, _, value in pairs]
+        fields = [
+            (key.strip().decode(), _node_value(key.strip(), value)) for key, _, value in pairs
+        ]
         found.append(Entry(b"Name=" + name, fields))
     return found
 
@@ -162,7 +174,11 @@ def compose(recorded: Path) -> None:
         jobs = from_dsv(out(f"{moment}/qstat-f-dsv-D"), b"@@")
         known = {id_of(entry): entry for entry in jobs}
         subjobs = from_json(json_jobs(out(f"{moment}/qstat-tf-json")))
-        ended = [entry for entry in from_text(out(f"{moment}/qstat-xf")) if entry.value("job_state") == b"F"]
+        ended = [
+            entry
+            for entry in from_text(out(f"{moment}/qstat-xf"))
+            if entry.value("job_state") == b"F"
+        ]
         return {
             "jobs": jobs,
             "subjobs": [entry for entry in subjobs if id_of(entry) not in known],
@@ -176,7 +192,9 @@ def compose(recorded: Path) -> None:
     day = lists_of("main")
     clock = clock_of("main/qstat-f-json")
     for name, listed in (("qstat-Qf", "queues"), ("qstat-Bf", "server")):
-        if b"".join(as_text(entry.line()[:-1]) + b"\n" for entry in day[listed]) != out(f"main/{name}"):
+        if b"".join(as_text(entry.line()[:-1]) + b"\n" for entry in day[listed]) != out(
+            f"main/{name}"
+        ):
             print(f"{name}: the text that the stand-ins write is not what was recorded")
     write("everyday", "jobs, arrays and chains of two people on five nodes", clock, day)
     write(
@@ -184,7 +202,10 @@ def compose(recorded: Path) -> None:
         "everyday as a PBS Professional without -F prints it",
         clock,
         day,
-        texts={name: out(f"main/pbsnodes-{options}") for name, options in (("nodes", "a"), ("vnodes", "av"))},
+        texts={
+            name: out(f"main/pbsnodes-{options}")
+            for name, options in (("nodes", "a"), ("vnodes", "av"))
+        },
         formats=False,
         version="14.1.2",
     )
@@ -237,16 +258,32 @@ def compose(recorded: Path) -> None:
     suspended = from_text(shown[shown.index(b"Job Id: ") :])
     shown = out("preempt/requeue-qstat")
     requeued = from_text(shown[shown.index(b"Job Id: ") :])
-    write("preempted", "two jobs made way for others", 1795234629, {**idle, **nothing, "jobs": suspended + requeued})
+    write(
+        "preempted",
+        "two jobs made way for others",
+        1795234629,
+        {**idle, **nothing, "jobs": suspended + requeued},
+    )
 
-    mine = {name: [job for job in day[name] if _owner(job) == b"alice"] for name in ("jobs", "subjobs", "ended")}
+    mine = {
+        name: [job for job in day[name] if _owner(job) == b"alice"]
+        for name in ("jobs", "subjobs", "ended")
+    }
     hidden = [day["server"][0].with_values({"query_other_jobs": b"False"})]
     write("private", "nobody sees the jobs of others", clock, {**day, **mine, "server": hidden})
 
     no_past = [
-        day["server"][0].with_values({"job_history_enable": b"False", "job_history_duration": None}),
+        day["server"][0].with_values(
+            {"job_history_enable": b"False", "job_history_duration": None}
+        ),
     ]
-    write("history-off", "no history is kept", clock, {**day, "ended": [], "server": no_past}, history=False)
+    write(
+        "history-off",
+        "no history is kept",
+        clock,
+        {**day, "ended": [], "server": no_past},
+        history=False,
+    )
 
     for name, about, words in (
         ("server-down", "nothing listens where the server should be", "Connection refused"),
@@ -259,9 +296,15 @@ def compose(recorded: Path) -> None:
 def _idle(node: Entry) -> Entry:
     nothing = {"ncpus": b"0", "ngpus": b"0", "mem": b"0kb"}
     known = dict(node.fields)
-    unused = {name: value for one, value in nothing.items() if (name := f"resources_assigned.{one}") in known}
+    unused = {
+        name: value
+        for one, value in nothing.items()
+        if (name := f"resources_assigned.{one}") in known
+    }
     state = node.value("state")
-    return node.with_values({**unused, "jobs": None, "state": b"free" if state == b"job-busy" else state})
+    return node.with_values(
+        {**unused, "jobs": None, "state": b"free" if state == b"job-busy" else state}
+    )
 
 
 def _no_jobs() -> dict[str, bytes | None]:
@@ -275,7 +318,9 @@ def _owner(job: Entry) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.support.pbs.compose", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.pbs.compose", description=__doc__
+    )
     parser.add_argument("recorded", type=Path, help="a folder of SET/NAME.out")
     compose(parser.parse_args().recorded)
 

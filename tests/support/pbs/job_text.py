@@ -1,4 +1,6 @@
-"""Writes what qstat would print of jobs with given attributes, in DSV, as the script of the login node passes it on."""
+"""Writes what qstat would print of jobs with given attributes, in DSV, as the script of the login
+node passes it on.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ JOB = {
 }
 # What a job that has not begun has not got.
 _BEGUN = ("resources_used.walltime", "exec_host", "stime")
-WAITING_JOB = {key: value for key, value in JOB.items() if key not in _BEGUN} | {"job_state": "Q", "substate": "10"}
+WAITING_JOB = {key: value for key, value in JOB.items() if key not in _BEGUN} | {
+    "job_state": "Q",
+    "substate": "10",
+}
 ENDED_JOB = JOB | {
     "job_state": "F",
     "substate": "92",
@@ -67,7 +72,9 @@ def dsv(job_id: str, attributes: Mapping[str, str | None]) -> bytes:
 
 def answered(*lines: bytes, status: int = 0, stderr: bytes = b"") -> CommandResult:
     """What the script leaves."""
-    return CommandResult(("env", "sh"), status, b"Clock: %d\n" % CLOCK + b"".join(lines), stderr, 0.1)
+    return CommandResult(
+        ("env", "sh"), status, b"Clock: %d\n" % CLOCK + b"".join(lines), stderr, 0.1
+    )
 
 
 def question(want: Want = Want.NOW, dialect: Dialect = Dialect.OPENPBS, *job_ids: str) -> Listing:
@@ -85,8 +92,12 @@ def rows_of(table: ParsedTable) -> list[dict[str, Any]]:
     return table_to_json_rows(table.table, table.table.column_names)
 
 
-def row(base: Mapping[str, str] = JOB, job_id: str = "12.pbs01", **changed: str | None) -> dict[str, Any]:
-    """The one row of a list of one job: `base` with some attributes changed; `__` stands for a resource's dot."""
+def row(
+    base: Mapping[str, str] = JOB, job_id: str = "12.pbs01", **changed: str | None
+) -> dict[str, Any]:
+    """The one row of a list of one job: `base` with some attributes changed; `__` stands for a
+    resource's dot.
+    """
     attributes = dict(base) | {key.replace("__", "."): value for key, value in changed.items()}
     (only,) = rows_of(parsed(dsv(job_id, attributes), want=Want.NAMED))
     return only

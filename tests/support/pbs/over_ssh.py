@@ -55,7 +55,9 @@ def pbs_over_ssh(scene: str = "everyday") -> Iterator[PbsCluster]:
         known_hosts = folder / "known_hosts"
         known_hosts.write_text(f"[127.0.0.1]:{server.port} {server.host_key_line}\n")
         try:
-            config = _SSH_CONFIG.format(host=HOST, port=server.port, user=user, key=server.key, known_hosts=known_hosts)
+            config = _SSH_CONFIG.format(
+                host=HOST, port=server.port, user=user, key=server.key, known_hosts=known_hosts
+            )
             yield PbsCluster(stand_ins, config)
         finally:
             server.stop()

@@ -1,4 +1,5 @@
-"""Asks the commands of the made-up Torque all that hpcdash asks, and keeps it as fixtures/pbs/torque-6.1/torque.
+"""Asks the commands of the made-up Torque all that hpcdash asks, and keeps it as
+fixtures/pbs/torque-6.1/torque.
 
     python -m tests.support.pbs.record_torque
 
@@ -20,7 +21,10 @@ from tests.support.record_case import write_case, write_expected
 from tests.support.record_pbs_case import case_questions, host_questions, job_questions, rows_of
 
 CASE = PRINTED.parent / "torque"
-ABOUT = "a Torque 6.1, made up from its formats' definition: two people, an array, GPUs, jobs that ended in every way"
+ABOUT = (
+    "a Torque 6.1, made up from its formats' definition: two people, an array, GPUs, jobs "
+    "that ended in every way"
+)
 
 
 def record(folder: Path) -> None:
@@ -29,7 +33,9 @@ def record(folder: Path) -> None:
     recorder = Asker(site.run, str(site.path), "/usr/local/bin")
     probe = recorder.ask("probe", "probe.sh", BACKEND.probe.query())
     backend = BACKEND.for_probe(probe)
-    tables = {stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)}
+    tables = {
+        stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)
+    }
     for question in host_questions(backend, "jobs-mine", tables["jobs-mine"].table):
         recorder.ask(*question)
     asked: set[str] = set()

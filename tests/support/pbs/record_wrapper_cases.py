@@ -1,9 +1,10 @@
-"""Asks what was printed by Slurm's commands by Torque's names all that hpcdash asks, and keeps it as replayable cases.
+"""Asks what was printed by Slurm's commands by Torque's names all that hpcdash asks, and keeps it
+as replayable cases.
 
     python -m tests.support.pbs.record_wrapper_cases
 
-The scenes are those of record_wrappers, which needs a Slurm; this needs none. Read the difference of expected.json
-before keeping it.
+The scenes are those of record_wrappers, which needs a Slurm; this needs none. Read the difference
+of expected.json before keeping it.
 """
 
 from __future__ import annotations
@@ -42,9 +43,25 @@ class Scene:
 
 
 SCENES = (
-    Scene("everyday", "wrappers", "Slurm asked by Torque's commands: a job of nearly every state", 1795265920, True),
-    Scene("hostile", "wrappers-hostile", "Slurm asked by Torque's commands: names meant to forge rows", 1795265980),
-    Scene("controller-down", "wrappers-down", "Slurm asked by Torque's commands, while slurmctld is gone", 1795265900),
+    Scene(
+        "everyday",
+        "wrappers",
+        "Slurm asked by Torque's commands: a job of nearly every state",
+        1795265920,
+        True,
+    ),
+    Scene(
+        "hostile",
+        "wrappers-hostile",
+        "Slurm asked by Torque's commands: names meant to forge rows",
+        1795265980,
+    ),
+    Scene(
+        "controller-down",
+        "wrappers-down",
+        "Slurm asked by Torque's commands, while slurmctld is gone",
+        1795265900,
+    ),
 )
 
 
@@ -62,7 +79,8 @@ class Printers:
         shutil.copy(wrappers_standin.__file__, folder / "standin.py")
         programs = {
             # How the probe knows whose qstat it is.
-            name: f'#!/bin/sh\n# Slurm\nexec python3 -I "{folder}/standin.py" "{PRINTED / scene.name}" {name} "$@"\n'
+            name: f'#!/bin/sh\n# Slurm\nexec python3 -I "{folder}/standin.py" '
+            f'"{PRINTED / scene.name}" {name} "$@"\n'
             for name in PROGRAMS
         }
         programs |= {"id": f"#!/bin/sh\necho {USER}\n", "date": f"#!/bin/sh\necho {scene.clock}\n"}
@@ -79,7 +97,11 @@ class Printers:
         """A command as a transport would run it."""
         environment = {"PATH": f"{self.path}:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         done = subprocess.run(
-            argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_SECONDS
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LIMIT_SECONDS,
         )
         return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.05)
 
@@ -90,14 +112,20 @@ def record(scene: Scene, folder: Path) -> Path:
     recorder = Asker(printers.run, str(printers.path), "/usr/bin")
     recorder.ask("probe", "probe.sh", BACKEND.probe.query())
     backend = pbs_backend(Dialect.SLURM_WRAPPERS)
-    tables = {stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)}
+    tables = {
+        stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)
+    }
     for row in rows_of(tables["jobs-all-ended"]) if scene.has_details else ():
         job_id = str(row["id"])
-        recorder.ask(f"jobs/{job_id}-row", "job-row.sh", backend.queue.jobs(JobScope(job_ids=(job_id,))))
+        recorder.ask(
+            f"jobs/{job_id}-row", "job-row.sh", backend.queue.jobs(JobScope(job_ids=(job_id,)))
+        )
         recorder.ask(f"jobs/{job_id}-native", "native.sh", backend.detail.native(job_id))
     directory = PRINTED.parent / scene.case
     shutil.rmtree(directory, ignore_errors=True)
-    write_case(directory, scene.about, USER, scene.clock, recorder.commands.values(), backend=BACKEND.name)
+    write_case(
+        directory, scene.about, USER, scene.clock, recorder.commands.values(), backend=BACKEND.name
+    )
     write_expected(directory)
     return directory
 

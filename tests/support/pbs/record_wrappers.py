@@ -1,9 +1,11 @@
-"""Plays scenes on a Slurm of its own and keeps what Slurm's commands by Torque's names print of them.
+"""Plays scenes on a Slurm of its own and keeps what Slurm's commands by Torque's names print of
+them.
 
     python -m tests.support.pbs.record_wrappers
 
-Writes fixtures/pbs/slurm-wrappers-22.05/printed/: SCENE/NAME.out and .err of each command, its words and exit status in
-SCENE/commands.json. `squeue` is asked at the same moment: the truth that the wrappers tell in part.
+Writes fixtures/pbs/slurm-wrappers-22.05/printed/: SCENE/NAME.out and .err of each command, its
+words and exit status in SCENE/commands.json. `squeue` is asked at the same moment: the truth that
+the wrappers tell in part.
 """
 
 from __future__ import annotations
@@ -19,12 +21,31 @@ from hpcdash.transport.base import CommandResult
 from tests.support.record_case import Recorded, renamed
 from tests.support.slurm import SlurmLab, free_base_port, hostile_jobs, scenario
 
-PRINTED = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "slurm-wrappers-22.05" / "printed"
+PRINTED = (
+    Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "slurm-wrappers-22.05" / "printed"
+)
 # As long as the names they stand for: qstat pads its table.
 _RENAMES = (("alice", "maira"), ("bob", "jon"))
 # What squeue tells, field by field, with a byte between that no name of these scenes holds.
 TRUTH_SEPARATOR = "\x1d"
-TRUTH_FIELDS = ("%A", "%u", "%P", "%T", "%r", "%Q", "%V", "%S", "%e", "%l", "%C", "%D", "%N", "%F", "%K", "%j")
+TRUTH_FIELDS = (
+    "%A",
+    "%u",
+    "%P",
+    "%T",
+    "%r",
+    "%Q",
+    "%V",
+    "%S",
+    "%e",
+    "%l",
+    "%C",
+    "%D",
+    "%N",
+    "%F",
+    "%K",
+    "%j",
+)
 TRUTH = ("squeue", "-a", "-h", "-t", "all", "-o", TRUTH_SEPARATOR.join(TRUTH_FIELDS) + "\x1e")
 LISTS: Mapping[str, tuple[str, ...]] = {
     "qstat": ("qstat",),
@@ -37,8 +58,10 @@ LISTS: Mapping[str, tuple[str, ...]] = {
 UNKNOWN = "99999999"
 # A name that closes its own record and begins another, and one that adds attributes to its own.
 FORGED_RECORD = (
-    b"fr\n\tJob_Owner = bob@n1\n\tjob_state = R\n\tqueue = main\n\tqtime = Sat Nov 21 12:42:34 2026\n"
-    b"\tPriority = 7\n\teuser = bob(1002)\n\tResource_List.walltime = 00:01:00\n\nJob Id:\t777\n\tJob_Name = whole"
+    b"fr\n\tJob_Owner = bob@n1\n\tjob_state = R\n\tqueue = main\n\tqtime = Sat Nov 21 12:42:34 "
+    b"2026\n"
+    b"\tPriority = 7\n\teuser = bob(1002)\n\tResource_List.walltime = 00:01:00\n\nJob "
+    b"Id:\t777\n\tJob_Name = whole"
 )
 FORGED_ATTRIBUTE = b"forge\n\tjob_state = C\n\tJob_Owner = root@x\n\tPriority = 5"
 
@@ -57,10 +80,14 @@ class Recorder:
         """Run one command and keep what it left."""
         ended = self._lab.as_user(user, "env", "LC_ALL=C", "TZ=UTC", *argv, check=False)
         answer = CommandResult(argv, ended.returncode, ended.stdout, ended.stderr, 0.0)
-        kept = renamed(Recorded(name, argv, answer.status, ended.stdout, ended.stderr, 0.0), _RENAMES)
+        kept = renamed(
+            Recorded(name, argv, answer.status, ended.stdout, ended.stderr, 0.0), _RENAMES
+        )
         for suffix, raw in (("out", kept.stdout), ("err", kept.stderr)):
             if raw:
-                (self._folder / f"{name}.{suffix}").write_bytes(raw.replace(str(self._lab.run_dir).encode(), b"/lab"))
+                (self._folder / f"{name}.{suffix}").write_bytes(
+                    raw.replace(str(self._lab.run_dir).encode(), b"/lab")
+                )
         self._said.append({"name": name, "argv": list(kept.argv), "exit": answer.status})
         return answer
 
@@ -74,7 +101,10 @@ class Recorder:
 
 
 def record() -> None:
-    """All scenes. Ended jobs stay listed for minutes: each gets a Slurm of its own, but for those that need none."""
+    """All scenes.
+
+    Ended jobs stay listed for minutes: each gets a Slurm of its own, but for those that need none.
+    """
     with _fresh_lab() as lab:
         _record_empty(Recorder(lab, "empty"))
         _record_acting(lab, Recorder(lab, "acting"))
@@ -130,7 +160,11 @@ def _submit_hostile(lab: SlurmLab) -> None:
 def _record_acting(lab: SlurmLab, keep: Recorder) -> None:
     ended = lab.submit("alice", script="#!/bin/sh\n")
     lab.wait_state(ended, "COMPLETED")
-    running, held, others = lab.submit("alice"), lab.submit("alice", "--hold"), lab.submit("bob", "--hold")
+    running, held, others = (
+        lab.submit("alice"),
+        lab.submit("alice", "--hold"),
+        lab.submit("bob", "--hold"),
+    )
     array = lab.submit("alice", "--hold", "--array=1-3")
     lab.wait_state(running, "RUNNING")
     jobs = {"running": running, "held": held, "others": others, "ended": ended, "unknown": UNKNOWN}
@@ -176,7 +210,21 @@ def _record_submitting(lab: SlurmLab, keep: Recorder) -> None:
                 "A=1,B=2",
                 "-V",
             ),
-            *("-t", "1-4%2", "-W", "depend=afterok:1:2", "-h", "-j", "oe", "-o", "out", "-q", "main", "-A", "physics"),
+            *(
+                "-t",
+                "1-4%2",
+                "-W",
+                "depend=afterok:1:2",
+                "-h",
+                "-j",
+                "oe",
+                "-o",
+                "out",
+                "-q",
+                "main",
+                "-A",
+                "physics",
+            ),
             *("train.sh", "first"),
         ),
         "shell-runs-it": ("-N", "$(echo ran >&2)x", "-h", "train.sh"),

@@ -1,9 +1,10 @@
-"""Answers as qstat, pbsnodes, qdel … of an OpenPBS 23.06 did when the scene beside this file was recorded.
+"""Answers as qstat, pbsnodes, qdel … of an OpenPBS 23.06 did when the scene beside this file was
+recorded.
 
     standin.py PROGRAM [WORD…]
 
-What was not recorded is refused with exit status 99, so that nobody takes an invented answer for PBS's. Standard
-library only: it runs on the login node of a test.
+What was not recorded is refused with exit status 99, so that nobody takes an invented answer for
+PBS's. Standard library only: it runs on the login node of a test.
 """
 
 import getopt
@@ -56,7 +57,9 @@ class Scene:
         return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
 
     def jobs(self, *, subjobs=False, ended=False):
-        """id → line, in the server's order: ended ones before the first of a higher number, subjobs behind theirs."""
+        """id → line, in the server's order: ended ones before the first of a higher number, subjobs
+        behind theirs.
+        """
         lines = self.lines("jobs")
         for line in self.lines("ended") if ended else ():
             number = order_of(id_of(line))
@@ -67,7 +70,9 @@ class Scene:
         for line in lines:
             found[id_of(line)] = line
             array = id_of(line).partition("]")[0] if "[]" in id_of(line) else ""
-            found.update((id_of(task), task) for task in tasks if array and id_of(task).startswith(array))
+            found.update(
+                (id_of(task), task) for task in tasks if array and id_of(task).startswith(array)
+            )
         return {**found, **{id_of(task): task for task in tasks}}
 
 
@@ -82,7 +87,9 @@ def order_of(job_id):
 
 def value_of(line, name):
     start = name.encode() + b"="
-    return next((field[len(start) :] for field in line.split(DELIMITER) if field.startswith(start)), b"")
+    return next(
+        (field[len(start) :] for field in line.split(DELIMITER) if field.startswith(start)), b""
+    )
 
 
 def owner_of(line):
@@ -116,7 +123,9 @@ def write(lines, delimiter):
 
 
 def as_text(line):
-    """A line of DSV as `qstat -f` prints it: long values go on after a tab, behind a comma where there is one."""
+    """A line of DSV as `qstat -f` prints it: long values go on after a tab, behind a comma where
+    there is one.
+    """
     head, *fields = line.split(DELIMITER)
     written = [head + b"\n"]
     for field in fields:
@@ -179,7 +188,10 @@ def queues_named(scene, names):
 
 
 def status_of_jobs_at_once(scene, names, ended, subjobs, delimiter):
-    """qstat -E: one request for all ids. What is unknown, or has ended, is told only where nothing else is."""
+    """qstat -E: one request for all ids.
+
+    What is unknown, or has ended, is told only where nothing else is.
+    """
     if not all(map(is_job_id, names)):
         raise Refusal(1, "qstat: Express option can only be used with job ids")
     status = 0
@@ -225,7 +237,10 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
     for name in names:
         if not is_job_id(name):
             queues_named(scene, [name])
-            write([line for line in listed.values() if value_of(line, "queue").decode() == name], delimiter)
+            write(
+                [line for line in listed.values() if value_of(line, "queue").decode() == name],
+                delimiter,
+            )
             continue
         job_id = full_id(name)
         array = job_id.partition("[")[0] + "["
@@ -247,7 +262,9 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
 
 
 def pbsnodes(scene, words):
-    options, names = options_of(words, "acC:dHjlLno:OrSsv" + "D:F:" * scene.settings.get("formats", True))
+    options, names = options_of(
+        words, "acC:dHjlLno:OrSsv" + "D:F:" * scene.settings.get("formats", True)
+    )
     given = dict(options)
     # Without -v a host's vnodes are one.
     which = "vnodes" if "-v" in given else "nodes"
@@ -255,13 +272,22 @@ def pbsnodes(scene, words):
     if given.keys() - {"-v"} == {"-a"} and text.is_file():
         sys.stdout.buffer.write(text.read_bytes())
         return
-    if given.get("-F") != "dsv" or given.keys() - {"-a", "-v", "-F", "-D"} or not (names or "-a" in given):
+    if (
+        given.get("-F") != "dsv"
+        or given.keys() - {"-a", "-v", "-F", "-D"}
+        or not (names or "-a" in given)
+    ):
         raise not_recorded(["pbsnodes", *words])
-    nodes = {line.split(DELIMITER)[0].partition(b"=")[2].decode(): line for line in scene.lines(which)}
+    nodes = {
+        line.split(DELIMITER)[0].partition(b"=")[2].decode(): line for line in scene.lines(which)
+    }
     for name in names:
         if name not in nodes:
             raise Refusal(1, f"Node: {name},  Error: Unknown node ")
-    write([nodes[name] for name in names] if names else nodes.values(), os.fsencode(given.get("-D", "|")))
+    write(
+        [nodes[name] for name in names] if names else nodes.values(),
+        os.fsencode(given.get("-D", "|")),
+    )
 
 
 def qselect(scene, words):
@@ -282,7 +308,11 @@ def qselect(scene, words):
         if given.get("-u", owner_of(line)) != owner_of(line) or state not in given.get("-s", state):
             continue
         # -T: subjobs in the place of their arrays.
-        if ("-H" in given and state not in "FM") or ("-T" in given and "[]" in job_id) or (state == "F" and not ended):
+        if (
+            ("-H" in given and state not in "FM")
+            or ("-T" in given and "[]" in job_id)
+            or (state == "F" and not ended)
+        ):
             continue
         if modified_at(line) >= modified_since:
             print(job_id)
@@ -301,9 +331,15 @@ def refusal_of(scene, program, typed, options):
     tasks = tasks_of(job_id)
     jobs = scene.jobs(subjobs=True, ended=True)
     array = jobs.get(f"{job_id.partition('[')[0]}[].{SERVER}") if tasks else None
-    lines = [line for line in (jobs.get(task) for task in tasks) if line] if tasks else [jobs.get(job_id)]
+    lines = (
+        [line for line in (jobs.get(task) for task in tasks) if line]
+        if tasks
+        else [jobs.get(job_id)]
+    )
     line = next(iter(lines), None) or array
-    unknown = Refusal(UNKNOWN_JOB, f"{program}: Unknown Job Id {typed if program == 'qdel' else job_id}")
+    unknown = Refusal(
+        UNKNOWN_JOB, f"{program}: Unknown Job Id {typed if program == 'qdel' else job_id}"
+    )
     if line is None:
         return unknown
     states = [value_of(one, "job_state") for one in lines]
@@ -311,7 +347,9 @@ def refusal_of(scene, program, typed, options):
     bad_state = Refusal(BAD_STATE, f"{program}: Request invalid for state of job {job_id}")
     unauthorized = Refusal(UNAUTHORIZED, f"{program}: Unauthorized Request  {job_id}")
     if value_of(array or line, "job_state") == b"F":
-        return None if "-x" in options else Refusal(FINISHED, f"{program}: Job has finished {job_id}")
+        return (
+            None if "-x" in options else Refusal(FINISHED, f"{program}: Job has finished {job_id}")
+        )
     # Who may not do it hears nothing of the state.
     if owner_of(line) != scene.settings["user"] or program == "qrerun":
         return unauthorized
@@ -341,17 +379,25 @@ def refusal_of(scene, program, typed, options):
 def is_down(scene, lines):
     """Whether the first host of a job, whose daemon the server asks, is down."""
     hosts = {value_of(line, "exec_host").partition(b"/")[0] for line in lines} - {b""}
-    nodes = {line.split(DELIMITER)[0].partition(b"=")[2]: value_of(line, "state") for line in scene.lines("nodes")}
+    nodes = {
+        line.split(DELIMITER)[0].partition(b"=")[2]: value_of(line, "state")
+        for line in scene.lines("nodes")
+    }
     return any(b"down" in nodes.get(host, b"").split(b",") for host in hosts)
 
 
 def tasks_of(job_id):
-    """The subjobs that 12[3].pbs01, 12[3-5].pbs01 and 12[1-9:2].pbs01 name; none for a job and an array."""
+    """The subjobs that 12[3].pbs01, 12[3-5].pbs01 and 12[1-9:2].pbs01 name; none for a job and an
+    array.
+    """
     found = re.match(r"(\d+)\[(\d+)(?:-(\d+)(?::(\d+))?)?\](.*)", job_id)
     if not found:
         return []
     number, low, high, step, server = found.groups()
-    return [f"{number}[{task}]{server}" for task in range(int(low), int(high or low) + 1, int(step or 1))]
+    return [
+        f"{number}[{task}]{server}"
+        for task in range(int(low), int(high or low) + 1, int(step or 1))
+    ]
 
 
 def hang():
@@ -360,9 +406,20 @@ def hang():
 
 
 def act(scene, program, words):
-    """qdel and its like: nothing changes, and what they say is what was said of jobs in this state."""
-    letters = {"qdel": "W:x", "qhold": "h:", "qrls": "h:", "qrerun": "W:", "qsig": "s:", "qmove": ""}
-    options, names = options_of(words, letters.get(program, "a:A:c:C:e:h:j:k:l:m:M:N:o:p:P:q:r:R:S:u:W:"))
+    """qdel and its like: nothing changes, and what they say is what was said of jobs in this
+    state.
+    """
+    letters = {
+        "qdel": "W:x",
+        "qhold": "h:",
+        "qrls": "h:",
+        "qrerun": "W:",
+        "qsig": "s:",
+        "qmove": "",
+    }
+    options, names = options_of(
+        words, letters.get(program, "a:A:c:C:e:h:j:k:l:m:M:N:o:p:P:q:r:R:S:u:W:")
+    )
     if program == "qmove":
         destination, *names = names
         queues = {id_of(line): line for line in scene.lines("queues")}
@@ -417,16 +474,36 @@ DEPENDENCIES = r"(after|before)(ok|notok|any)?:[^[,]+(\[\][^[,]*)*|on:\d+"
 # Those of a host: beside a select or a place qsub takes them in the select alone.
 OF_A_CHUNK = ("ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "host", "vnode", "arch")
 MOST_NAME_LETTERS = 230
-OF_A_JOB = ("walltime", "min_walltime", "max_walltime", "cput", "pcput", "pmem", "pvmem", "file", "nice", "software")
+OF_A_JOB = (
+    "walltime",
+    "min_walltime",
+    "max_walltime",
+    "cput",
+    "pcput",
+    "pmem",
+    "pvmem",
+    "file",
+    "nice",
+    "software",
+)
 SIZE = r"\d+([kmgtp]?[bw])?"
-AMOUNTS = {"ncpus": r"\d+", "ngpus": r"\d+", "mpiprocs": r"\d+", "ompthreads": r"\d+", "mem": SIZE, "vmem": SIZE}
+AMOUNTS = {
+    "ncpus": r"\d+",
+    "ngpus": r"\d+",
+    "mpiprocs": r"\d+",
+    "ompthreads": r"\d+",
+    "mem": SIZE,
+    "vmem": SIZE,
+}
 TIME = r"\d+(:\d+){0,2}(\.\d+)?"
 PLACE = r"(free|pack|scatter|vscatter)?(^|:|$)(excl|exclhost|shared)?(^|:|$)(group=\w+)?"
 BAD_RESOURCE, BAD_VALUE = "Illegal attribute or resource value", 166
 
 
 def qsub(scene, words):
-    """Takes what a real one took, under the number after the last; refuses the rest as that did, in its words."""
+    """Takes what a real one took, under the number after the last; refuses the rest as that did, in
+    its words.
+    """
     try:
         options, rest = getopt.gnu_getopt(words, QSUB_OPTIONS)
     except getopt.GetoptError as error:
@@ -435,7 +512,13 @@ def qsub(scene, words):
         raise Refusal(USAGE_STATUS, QSUB_USAGE)
     if rest and not Path(rest[0]).is_file():
         raise Refusal(1, "qsub: script file:: No such file or directory")
-    script = Path(rest[0]).read_bytes() if rest else b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    script = (
+        Path(rest[0]).read_bytes()
+        if rest
+        else b""
+        if sys.stdin.isatty()
+        else sys.stdin.buffer.read()
+    )
     job = {"-l": {}, "-W": {}}
     try:
         set_options(job, options, set())
@@ -448,7 +531,9 @@ def qsub(scene, words):
         try:
             found, others = getopt.gnu_getopt(said, QSUB_OPTIONS)
         except getopt.GetoptError as error:
-            raise Refusal(1, f"{invalid_option(error)}\nqsub: directive error: {' '.join(said)} ") from error
+            raise Refusal(
+                1, f"{invalid_option(error)}\nqsub: directive error: {' '.join(said)} "
+            ) from error
         if others:
             raise Refusal(1, f"qsub: directive error: {' '.join(said)} ")
         try:
@@ -477,11 +562,17 @@ def usage_of_qsub(words):
 def invalid_option(error):
     if "requires argument" in error.msg:
         return f"qsub: option requires an argument -- '{error.opt}'"
-    return f"qsub: invalid option -- '{error.opt[:1] if error.opt in QSUB_OPTIONS or len(error.opt) == 1 else '-'}'"
+    return (
+        f"qsub: invalid option -- "
+        f"'{error.opt[:1] if error.opt in QSUB_OPTIONS or len(error.opt) == 1 else '-'}'"
+    )
 
 
 def set_options(job, options, on_line):
-    """Into `job`, in qsub's order; those that stand `on_line` beat a directive's. Of -l a script's first counts."""
+    """Into `job`, in qsub's order; those that stand `on_line` beat a directive's.
+
+    Of -l a script's first counts.
+    """
     for letter, value in options:
         pattern = QSUB_VALUES.get(letter)
         found = re.fullmatch(pattern, value) if pattern else True
@@ -490,7 +581,11 @@ def set_options(job, options, on_line):
         if letter == "-N" and len(value) > MOST_NAME_LETTERS:
             raise Refusal(USAGE_STATUS, "qsub: Job name is too long ")
         if letter == "-I":
-            raise Refusal(1, "qsub:\tstandard input and output must be a terminal for\n\tinteractive job submission")
+            raise Refusal(
+                1,
+                "qsub:\tstandard input and output must be a terminal for\n\tinteractive job "
+                "submission",
+            )
         if letter == "-l":
             for item in value.split(","):
                 name, _, amount = item.strip().partition("=")
@@ -499,7 +594,9 @@ def set_options(job, options, on_line):
             job["-W"].update(attributes_of(value))
         elif letter in on_line:
             continue
-        elif (letter == "-J" and job.get("-r") == "n") or (letter == "-r" and value == "n" and "-J" in job):
+        elif (letter == "-J" and job.get("-r") == "n") or (
+            letter == "-r" and value == "n" and "-J" in job
+        ):
             raise NotRerunable("qsub:  cannot submit non-rerunable Array Job")
         else:
             job[letter] = value
@@ -573,18 +670,24 @@ def check_attributes(scene, job):
     for group in job["-W"].get("group_list", "").split(",") if "group_list" in job["-W"] else ():
         if group.partition("@")[0] not in groups:
             raise Refusal(197, "qsub: Bad GID for job execution")
-    most = int(value_of(scene.lines("server")[0], "max_array_size") or 10000) if scene.lines("server") else 10000
+    most = (
+        int(value_of(scene.lines("server")[0], "max_array_size") or 10000)
+        if scene.lines("server")
+        else 10000
+    )
     if array:
-        first, last, step = (int(part or 1) for part in re.match(r"(\d+)-(\d+)(?::(\d+))?", array).groups())
+        first, last, step = (
+            int(part or 1) for part in re.match(r"(\d+)-(\d+)(?::(\d+))?", array).groups()
+        )
         if (last - first) // step + 1 > most:
             raise Refusal(3, "qsub: Array job exceeds server or queue size limit")
 
 
 def check_resources(scene, asked):
     """(CPUs, GPUs, seconds) of the whole job, None where it does not say."""
-    listed = b"".join((*scene.lines("nodes"), *scene.lines("vnodes"), *scene.lines("queues"))).decode(
-        "utf-8", "replace"
-    )
+    listed = b"".join(
+        (*scene.lines("nodes"), *scene.lines("vnodes"), *scene.lines("queues"))
+    ).decode("utf-8", "replace")
     known = {
         *OF_A_CHUNK,
         *OF_A_JOB,
@@ -638,12 +741,20 @@ def check_resources(scene, asked):
         seconds = 0
         for part in time.partition(".")[0].split(":"):
             seconds = seconds * 60 + int(part)
-    return totals["ncpus"] if "select" in asked else None, totals["ngpus"] if "select" in asked else None, seconds
+    return (
+        totals["ncpus"] if "select" in asked else None,
+        totals["ngpus"] if "select" in asked else None,
+        seconds,
+    )
 
 
 def check_queue(scene, job, cpus, gpus, seconds):
     queues = {id_of(line): line for line in scene.lines("queues")}
-    default = value_of(scene.lines("server")[0], "default_queue").decode() if scene.lines("server") else ""
+    default = (
+        value_of(scene.lines("server")[0], "default_queue").decode()
+        if scene.lines("server")
+        else ""
+    )
     name = job.get("-q", default).partition("@")[0]
     if name not in queues:
         raise Refusal(UNKNOWN_QUEUE, "qsub: Unknown queue")
@@ -672,7 +783,9 @@ def unreachable(program, reason):
         "qdel": (162, f"Couldn't connect to cluster: {SERVER}"),
         "pbs_rstat": (162, "pbs_rstat: cannot connect to server (errno=15010)"),
     }
-    status, words = named.get(program, (162, f"{program}: cannot connect to server {SERVER} (errno=15010)"))
+    status, words = named.get(
+        program, (162, f"{program}: cannot connect to server {SERVER} (errno=15010)")
+    )
     return Refusal(status, f"{reason}\n{words}")
 
 
@@ -695,7 +808,9 @@ def answer(scene, program, words):
     elif program == "pbs_rstat":
         return
     elif program in ("qstat", "pbsnodes", "qselect", "qsub"):
-        {"qstat": qstat, "pbsnodes": pbsnodes, "qselect": qselect, "qsub": qsub}[program](scene, words)
+        {"qstat": qstat, "pbsnodes": pbsnodes, "qselect": qselect, "qsub": qsub}[program](
+            scene, words
+        )
     else:
         act(scene, program, words)
 

@@ -1,9 +1,11 @@
-"""Writes what Torque 6.1's qstat and pbsnodes would print of a made-up cluster, from the formats' definition.
+"""Writes what Torque 6.1's qstat and pbsnodes would print of a made-up cluster, from the formats'
+definition.
 
     python -m tests.support.pbs.torque FOLDER
 
-The sources are Torque's own: qstat.c and MXML.c (XML with five characters escaped and every other byte as it is; text
-in lines of 80), pbsnodes.c. Nothing here was recorded: there is no Torque server to be had.
+The sources are Torque's own: qstat.c and MXML.c (XML with five characters escaped and every other
+byte as it is; text in lines of 80), pbsnodes.c. Nothing here was recorded: there is no Torque
+server to be had.
 """
 
 from __future__ import annotations
@@ -24,14 +26,27 @@ from tests.support.pbs.torque_cluster import (
 )
 
 _LINE_WIDTH = 80
-_ESCAPES = {ord("<"): "&lt;", ord(">"): "&gt;", ord("&"): "&amp;", ord('"'): "&quot;", ord("'"): "&apos;"}
+_ESCAPES = {
+    ord("<"): "&lt;",
+    ord(">"): "&gt;",
+    ord("&"): "&amp;",
+    ord('"'): "&quot;",
+    ord("'"): "&apos;",
+}
 # What the text of `qstat -f` writes as ctime() does, and XML as the number it is.
-_TIMES = frozenset({"ctime", "etime", "mtime", "qtime", "start_time", "comp_time", "Execution_Time"})
+_TIMES = frozenset(
+    {"ctime", "etime", "mtime", "qtime", "start_time", "comp_time", "Execution_Time"}
+)
 
 
 def jobs_xml(jobs: Iterable[Record]) -> bytes:
-    """`qstat -x`: one line, nothing between the elements. A resource is an element within its attribute's."""
-    written = "".join(f"<Job>{_element('Job_Id', job.name)}{_elements(job.attributes)}</Job>" for job in jobs)
+    """`qstat -x`: one line, nothing between the elements.
+
+    A resource is an element within its attribute's.
+    """
+    written = "".join(
+        f"<Job>{_element('Job_Id', job.name)}{_elements(job.attributes)}</Job>" for job in jobs
+    )
     return f'<?xml version="1.0"?>\n<Data>{written}</Data>\n'.encode("utf-8", "surrogateescape")
 
 
@@ -75,12 +90,16 @@ def _record(kind: str, record: Record) -> str:
     lines = [f"{kind}: {record.name}"]
     for key, value in record.attributes.items():
         is_time = kind == "Job Id" and key in _TIMES
-        lines.append(_wrapped(f"    {key} = ", time.asctime(time.gmtime(int(value))) if is_time else value))
+        lines.append(
+            _wrapped(f"    {key} = ", time.asctime(time.gmtime(int(value))) if is_time else value)
+        )
     return "\n".join(lines) + "\n\n"
 
 
 def _wrapped(start: str, value: str) -> str:
-    """A full line goes on in the next one, after a tab: behind a comma, or in the middle of a word."""
+    """A full line goes on in the next one, after a tab: behind a comma, or in the middle of a
+    word.
+    """
     lines, line = [], start
     for index, piece in enumerate(pieces := value.split(",")):
         word = piece + ("," if index < len(pieces) - 1 else "")
@@ -99,7 +118,11 @@ def nodes_text(nodes: Iterable[Record]) -> bytes:
     """`pbsnodes -a`."""
     written = []
     for node in nodes:
-        written += [f"{node.name}\n", *(f"     {key} = {value}\n" for key, value in node.attributes.items()), "\n"]
+        written += [
+            f"{node.name}\n",
+            *(f"     {key} = {value}\n" for key, value in node.attributes.items()),
+            "\n",
+        ]
     return "".join(written).encode()
 
 

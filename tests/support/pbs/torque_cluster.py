@@ -14,7 +14,10 @@ _LOGIN = "login1.example.org"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Something with attributes, in the order they are printed; `name` is its id. A resource is NAME.RESOURCE."""
+    """Something with attributes, in the order they are printed; `name` is its id.
+
+    A resource is NAME.RESOURCE.
+    """
 
     name: str
     attributes: Mapping[str, str]
@@ -108,7 +111,9 @@ def _job(
         **more,
         "request_version": "1",
     }
-    return Record(f"{number}.{SERVER_NAME}", {key: value for key, value in attributes.items() if value != ""})
+    return Record(
+        f"{number}.{SERVER_NAME}", {key: value for key, value in attributes.items() if value != ""}
+    )
 
 
 def _used(walltime: str, cput: str, mem: str) -> Mapping[str, str]:
@@ -119,7 +124,9 @@ _SWEEP = {"nodes": "1:ppn=2", "walltime": "04:00:00", "nodect": "1"}
 _SHORT = {"nodes": "1:ppn=1", "walltime": "00:30:00", "nodect": "1"}
 
 
-def _ended(number: str, name: str, exit_status: str, *, minutes_ago: int, walltime: str = "00:20:00") -> Record:
+def _ended(
+    number: str, name: str, exit_status: str, *, minutes_ago: int, walltime: str = "00:20:00"
+) -> Record:
     hours, minutes, seconds = (int(part) for part in walltime.split(":"))
     ran = hours * _HOUR + minutes * 60 + seconds
     return _job(
@@ -144,12 +151,18 @@ JOBS = (
         queue="gpu",
         started_seconds_ago=6450,
         exec_host="g01/0-3+g02/0",
-        asked={"mem": "64gb", "nodes": "g01:ppn=4:gpus=1+g02:ppn=1:gpus=1", "walltime": "24:00:00", "nodect": "2"},
+        asked={
+            "mem": "64gb",
+            "nodes": "g01:ppn=4:gpus=1+g02:ppn=1:gpus=1",
+            "walltime": "24:00:00",
+            "nodect": "2",
+        },
         used=_used("01:47:22", "07:01:10", "18874368kb"),
         variables='HPCDASH_MARK=hpcdash:3f2a9c,NOTE=a <b> & "c"',
         Account_Name="physics",
         exec_gpus="g01-gpu/0+g02-gpu/1",
-        submit_args="-l nodes=g01:ppn=4:gpus=1+g02:ppn=1:gpus=1,walltime=24:00:00 -q gpu train-resnet.sh",
+        submit_args="-l nodes=g01:ppn=4:gpus=1+g02:ppn=1:gpus=1,walltime=24:00:00 -q gpu "
+        "train-resnet.sh",
     ),
     _job(
         "1043[1]",
@@ -186,7 +199,15 @@ JOBS = (
         task="3",
         submit_args="-t 1-4%2 sweep.sh",
     ),
-    _job("1043[4]", "sweep-4", "H", asked=_SWEEP, task="4", Hold_Types="l", submit_args="-t 1-4%2 sweep.sh"),
+    _job(
+        "1043[4]",
+        "sweep-4",
+        "H",
+        asked=_SWEEP,
+        task="4",
+        Hold_Types="l",
+        submit_args="-t 1-4%2 sweep.sh",
+    ),
     _job("1044", "held-by-me", "H", asked=_SHORT, Hold_Types="u"),
     _job(
         "1045",
@@ -240,15 +261,31 @@ JOBS = (
 # Without -t qstat shows an array in place of its tasks.
 SUMMARISED_JOBS = (
     *(job for job in JOBS if "[" not in job.name),
-    _job("1043[]", "sweep", "Q", asked=_SWEEP, submit_args="-t 1-4%2 sweep.sh", job_array_request="1-4%2"),
+    _job(
+        "1043[]",
+        "sweep",
+        "Q",
+        asked=_SWEEP,
+        submit_args="-t 1-4%2 sweep.sh",
+        job_array_request="1-4%2",
+    ),
 )
 
 
-def _status(load: str, jobs: str, *, state: str = "free", total: str = "67108864kb", free: str = "50331648kb") -> str:
+def _status(
+    load: str,
+    jobs: str,
+    *,
+    state: str = "free",
+    total: str = "67108864kb",
+    free: str = "50331648kb",
+) -> str:
     return (
-        "opsys=linux,uname=Linux n 3.10.0-1127.el7.x86_64 #1 SMP Tue Mar 31 23:36:51 UTC 2020 x86_64,"
+        "opsys=linux,uname=Linux n 3.10.0-1127.el7.x86_64 #1 SMP Tue Mar 31 23:36:51 UTC 2020 "
+        "x86_64,"
         f"sessions=20117,nsessions=1,nusers=1,idletime=1201,totmem={total},availmem={free},physmem={total},ncpus=8,"
-        f"loadave={load},gres=,netload=2262988229,state={state},varattr= ,cpuclock=Fixed,macaddr=ac:1f:6b:6a:ed:34,"
+        f"loadave={load},gres=,netload=2262988229,state={state},varattr= "
+        f",cpuclock=Fixed,macaddr=ac:1f:6b:6a:ed:34,"
         f"version=6.1.3,rectime={CLOCK - 20},jobs={jobs}"
     )
 
@@ -256,7 +293,8 @@ def _status(load: str, jobs: str, *, state: str = "free", total: str = "67108864
 def _gpu(index: int, state: str, utilization: int) -> str:
     return (
         f"gpu[{index}]=gpu_id=00000000:0{index + 3}:00.0;gpu_pci_location_id=00000000:0{index + 3}:00.0;"
-        f"gpu_product_name=Tesla V100-SXM2-32GB;gpu_memory_total=32510 MB;gpu_memory_used=812 MB;gpu_mode=Default;"
+        f"gpu_product_name=Tesla V100-SXM2-32GB;gpu_memory_total=32510 MB;gpu_memory_used=812 "
+        f"MB;gpu_mode=Default;"
         f"gpu_state={state};gpu_utilization={utilization}%;gpu_temperature=40 C"
     )
 

@@ -1,4 +1,6 @@
-"""Puts commands that answer as Torque's into a folder that goes first on PATH, and tells what they were called with."""
+"""Puts commands that answer as Torque's into a folder that goes first on PATH, and tells what they
+were called with.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from hpcdash.transport.base import CommandResult
 from tests.support.pbs import torque_standin
 
 PRINTED = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "torque-6.1" / "printed"
-PROGRAMS = ("qstat", "pbsnodes", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "qsig", "qmove", "qselect")
+PROGRAMS = (
+    "qstat",
+    "pbsnodes",
+    "qsub",
+    "qdel",
+    "qhold",
+    "qrls",
+    "qrerun",
+    "qalter",
+    "qsig",
+    "qmove",
+    "qselect",
+)
 USER = "maya"
 _LIMIT_SECONDS = 20.0
 
@@ -36,7 +50,9 @@ class TorqueSite:
         (folder / "standin.py").write_text(program, "utf-8")
         for name in PROGRAMS:
             file = there.path / name
-            file.write_text(f'#!/bin/sh\nexec python3 -I "{folder}/standin.py" "{folder}/printed" {name} "$@"\n')
+            file.write_text(
+                f'#!/bin/sh\nexec python3 -I "{folder}/standin.py" "{folder}/printed" {name} "$@"\n'
+            )
             file.chmod(0o755)
         # Who asks, and when: the machine's own would tell of the tester.
         person = f'[ "$1" != -Gn ] && echo {USER} || echo {USER} users'
@@ -52,7 +68,11 @@ class TorqueSite:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return {"PATH": f"{self.path}:/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder), "LANG": "C.UTF-8"}
+        return {
+            "PATH": f"{self.path}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+        }
 
     def run(self, argv: tuple[str, ...], stdin: bytes | None = None) -> CommandResult:
         """A command as a transport would run it."""
@@ -70,7 +90,9 @@ class TorqueSite:
 
     @property
     def called(self) -> list[tuple[list[str], dict[str, Any]]]:
-        """(program and words, what else: stdin and folder) of each call that was no question, in order."""
+        """(program and words, what else: stdin and folder) of each call that was no question, in
+        order.
+        """
         file = self.folder / "printed" / "called"
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         return [(words, more) for *words, more in map(json.loads, lines)]

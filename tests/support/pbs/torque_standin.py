@@ -2,8 +2,9 @@
 
     torque_standin.py FOLDER PROGRAM [WORD…]
 
-FOLDER holds the lists as they are printed; what a command was called with is added to FOLDER/called, a JSON array a
-line: the program, its words, and what it read from stdin. Standard library only: it runs on the login node of a test.
+FOLDER holds the lists as they are printed; what a command was called with is added to
+FOLDER/called, a JSON array a line: the program, its words, and what it read from stdin. Standard
+library only: it runs on the login node of a test.
 """
 
 import getopt
@@ -69,21 +70,29 @@ def one_job(folder, job_id, *, wants_xml, wants_tasks):
     wanted = job_id if job_id.endswith(SERVER) else f"{job_id}.{SERVER}"
     is_array = "[]" in wanted
     if wants_xml:
-        raw = (folder / ("qstat-x.xml" if is_array and not wants_tasks else "qstat-x-t.xml")).read_bytes()
+        raw = (
+            folder / ("qstat-x.xml" if is_array and not wants_tasks else "qstat-x-t.xml")
+        ).read_bytes()
         pattern = rb"<Job><Job_Id>([^<]*)</Job_Id>.*?</Job>"
     else:
-        raw, pattern = (folder / "qstat-f-t.txt").read_bytes(), rb"Job Id: (\S*)\n.*?\n\n(?=Job Id: |\Z)"
+        raw, pattern = (
+            (folder / "qstat-f-t.txt").read_bytes(),
+            rb"Job Id: (\S*)\n.*?\n\n(?=Job Id: |\Z)",
+        )
     start = wanted.partition("]")[0]
     found = [
         job[0]
         for job in re.finditer(pattern, raw, re.DOTALL)
-        if job[1].decode() == wanted or (is_array and wants_tasks and job[1].decode().startswith(start))
+        if job[1].decode() == wanted
+        or (is_array and wants_tasks and job[1].decode().startswith(start))
     ]
     if not found:
         print(f"qstat: Unknown Job Id Error {wanted}", file=sys.stderr)
         return UNKNOWN_JOB_STATUS
     text = b"".join(found)
-    sys.stdout.buffer.write(b'<?xml version="1.0"?>\n<Data>' + text + b"</Data>\n" if wants_xml else text)
+    sys.stdout.buffer.write(
+        b'<?xml version="1.0"?>\n<Data>' + text + b"</Data>\n" if wants_xml else text
+    )
     return 0
 
 

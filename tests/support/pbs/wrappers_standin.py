@@ -2,7 +2,8 @@
 
     wrappers_standin.py SCENE_FOLDER PROGRAM [WORD…]
 
-Only what tells of jobs, queues and nodes; whatever else is refused with exit status 99. Standard library only.
+Only what tells of jobs, queues and nodes; whatever else is refused with exit status 99. Standard
+library only.
 """
 
 import json
@@ -34,7 +35,10 @@ def main(scene, words):
     if options not in LISTS:
         return NOT_RECORDED
     name = LISTS[options]
-    kept = {command["name"]: command["exit"] for command in json.loads((scene / "commands.json").read_text("utf-8"))}
+    kept = {
+        command["name"]: command["exit"]
+        for command in json.loads((scene / "commands.json").read_text("utf-8"))
+    }
     out, err = (read(scene / f"{name}{suffix}") for suffix in (".out", ".err"))
     sys.stderr.buffer.write(err)
     if not ids:
@@ -50,7 +54,9 @@ def narrowed(out, ids, *, is_full):
     wanted = {job_id.encode() for job_id in ids}
     if is_full:
         records = re.findall(rb"Job Id:\t([0-9]+)(\n.*?\n\n)(?=Job Id:|\Z)", out, re.DOTALL)
-        return b"".join(b"Job Id:\t" + number + text for number, text in records if number in wanted)
+        return b"".join(
+            b"Job Id:\t" + number + text for number, text in records if number in wanted
+        )
     header, rows = out.splitlines(keepends=True)[:2], out.splitlines(keepends=True)[2:]
     kept = [row for row in rows if row.split(b" ", 1)[0] in wanted]
     return b"".join((*header, *kept)) if kept else b""

@@ -8,10 +8,11 @@ _ALL_QOS = "qos=normal,low,high,scavenger,limited,tiny"
 
 
 def account_stages(users: Sequence[str]) -> list[list[str]]:
-    """sacctmgr's words, a command a string, by stage: a stage needs those before it, its own commands may run together.
+    """sacctmgr's words, a command a string, by stage: a stage needs those before it, its own
+    commands may run together.
 
-    All users are in physics, the first also in chem, root in staff and its admin. The first user has the WCKeys
-    paper1 and paper2, the second paper1.
+    All users are in physics, the first also in chem, root in staff and its admin. The first user
+    has the WCKeys paper1 and paper2, the second paper1.
     """
     everyone = ",".join(users)
     return [

@@ -25,10 +25,12 @@ def bulk_jobs(
     prefix: str = "run_seed",
     first: int = 1,
 ) -> None:
-    """Submit `count` one-CPU jobs named PREFIX1, PREFIX2, … with differing time limits, about 2 000 a second.
+    """Submit `count` one-CPU jobs named PREFIX1, PREFIX2, … with differing time limits, about 2 000
+    a second.
 
-    `held`: they wait for their user, so that none starts; else as many run as fit. Numbers go on from `first`. Raises
-    LabError where gcc or libslurm's headers are missing: ask requirements.why_no_bulk() before.
+    `held`: they wait for their user, so that none starts; else as many run as fit. Numbers go on
+    from `first`. Raises LabError where gcc or libslurm's headers are missing: ask
+    requirements.why_no_bulk() before.
     """
     program = _compiled(lab)
     ends = [first + count * client // _CLIENTS for client in range(_CLIENTS + 1)]
@@ -48,7 +50,11 @@ def _compiled(lab: SlurmLab) -> Path:
         raise LabError(reason)
     program = lab.run_dir / "bin" / "bulk"
     if not program.exists():
-        built = subprocess.run(["gcc", "-O2", "-o", program, _SOURCE, "-lslurm"], capture_output=True)
+        built = subprocess.run(
+            ["gcc", "-O2", "-o", program, _SOURCE, "-lslurm"], capture_output=True
+        )
         if built.returncode:
-            raise LabError(f"gcc could not compile {_SOURCE.name}:\n{built.stderr.decode(errors='replace')}")
+            raise LabError(
+                f"gcc could not compile {_SOURCE.name}:\n{built.stderr.decode(errors='replace')}"
+            )
     return program

@@ -16,7 +16,9 @@ _LEFT_BEHIND = ("slurmstepd", "slurmctld", "slurmd")
 
 
 class LabError(RuntimeError):
-    """The lab could not do what was asked; the message quotes the log or the command that says why."""
+    """The lab could not do what was asked; the message quotes the log or the command that says
+    why.
+    """
 
 
 def log_tail(*logs: Path) -> str:
@@ -29,7 +31,10 @@ def log_tail(*logs: Path) -> str:
 
 
 class Daemons:
-    """Daemons by name. `RUN/pid/NAME` holds a pid and its start time, so a pid used again is not taken for ours."""
+    """Daemons by name.
+
+    `RUN/pid/NAME` holds a pid and its start time, so a pid used again is not taken for ours.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._pid_dir = run_dir / "pid"
@@ -37,7 +42,10 @@ class Daemons:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Run `argv` in a session of its own; it prints to `RUN/log/NAME.out`. Running already: nothing to do."""
+        """Run `argv` in a session of its own; it prints to `RUN/log/NAME.out`.
+
+        Running already: nothing to do.
+        """
         if self.pid(name) is not None:
             return
         with (self._log_dir / f"{name}.out").open("ab") as output:
@@ -54,7 +62,9 @@ class Daemons:
         (self._pid_dir / name).write_text(f"{child.pid} {_start_ticks(child.pid)}\n")
 
     def pid(self, name: str) -> int | None:
-        """The pid of a daemon that is alive; None: never started, ended, or its pid belongs to another process now."""
+        """The pid of a daemon that is alive; None: never started, ended, or its pid belongs to
+        another process now.
+        """
         child = self._children.get(name)
         if child is not None and child.poll() is not None:
             return None
@@ -85,11 +95,17 @@ class Daemons:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
         try:
-            wait_until("daemons to end", lambda: not any(self.pid(name) for name in running), seconds=seconds)
+            wait_until(
+                "daemons to end",
+                lambda: not any(self.pid(name) for name in running),
+                seconds=seconds,
+            )
         except AssertionError:
             for name in running:
                 self.send(name, signal.SIGKILL)
-            wait_until(f"{', '.join(running)} to die", lambda: not any(self.pid(name) for name in running))
+            wait_until(
+                f"{', '.join(running)} to die", lambda: not any(self.pid(name) for name in running)
+            )
         for name in running:
             (self._pid_dir / name).unlink(missing_ok=True)
             if name in self._children:
@@ -105,8 +121,8 @@ class Daemons:
 def kill_leftovers(run_dir: Path, conf: Path) -> list[int]:
     """Kill what the daemons of the lab in `run_dir` left behind, and answer the pids.
 
-    To be called after stop(). They are Slurm's own processes with a file open below `run_dir`, processes whose
-    environment names `conf` and a job, and the descendants of both.
+    To be called after stop(). They are Slurm's own processes with a file open below `run_dir`,
+    processes whose environment names `conf` and a job, and the descendants of both.
     """
     ours = {pid for pid in _pids() if _is_slurm_process(pid, run_dir) or _is_job_process(pid, conf)}
     parents = {pid: _parent(pid) for pid in _pids()}
@@ -125,11 +141,14 @@ def kill_leftovers(run_dir: Path, conf: Path) -> list[int]:
 
 
 def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+    return (
+        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()
+    )
 
 
 def _stat_fields(pid: int) -> list[str]:
-    # The command's name, in parentheses, may hold spaces: the fields are counted from after it. Field 3 comes first.
+    # The command's name, in parentheses, may hold spaces: the fields are counted from after it.
+    # Field 3 comes first.
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -137,7 +156,9 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _start_ticks(pid: int) -> int:
-    """When a live process started, in clock ticks after boot; 0 for one that is gone or a zombie."""
+    """When a live process started, in clock ticks after boot; 0 for one that is gone or a
+    zombie.
+    """
     fields = _stat_fields(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
@@ -151,7 +172,9 @@ def _is_slurm_process(pid: int, run_dir: Path) -> bool:
     try:
         if Path(os.readlink(f"/proc/{pid}/exe")).name not in _LEFT_BEHIND:
             return False
-        links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        links = [
+            os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")
+        ]
     except OSError:
         return False
     return any(link.startswith(f"{run_dir}/") for link in links)
@@ -162,4 +185,6 @@ def _is_job_process(pid: int, conf: Path) -> bool:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return b"SLURM_CONF=" + os.fsencode(conf) in variables and any(v.startswith(b"SLURM_JOB_ID=") for v in variables)
+    return b"SLURM_CONF=" + os.fsencode(conf) in variables and any(
+        v.startswith(b"SLURM_JOB_ID=") for v in variables
+    )

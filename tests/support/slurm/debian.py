@@ -26,19 +26,34 @@ def install(suite: str, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     options = (f"--aptopt={option}" for option in _apt_options())
-    argv = ("mmdebstrap", "--variant=apt", f"--include={','.join(_PACKAGES)}", *options, suite, partial, *_mirror())
+    argv = (
+        "mmdebstrap",
+        "--variant=apt",
+        f"--include={','.join(_PACKAGES)}",
+        *options,
+        suite,
+        partial,
+        *_mirror(),
+    )
     try:
-        ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        ended = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
         if ended.returncode:
             last_lines = "\n".join(ended.stderr.splitlines()[-_LOG_LINES:])
-            raise LabError(f"mmdebstrap could not install {suite} (exit status {ended.returncode}):\n{last_lines}")
+            raise LabError(
+                f"mmdebstrap could not install {suite} (exit status "
+                f"{ended.returncode}):\n{last_lines}"
+            )
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _mirror() -> list[str]:
-    """The mirror of Debian that this machine's APT uses; [] where it has none, as mmdebstrap has its own."""
+    """The mirror of Debian that this machine's APT uses; [] where it has none, as mmdebstrap has
+    its own.
+    """
     argv = ("apt-get", "indextargets", "--format", "$(LABEL) $(SITE)", "Created-By: Packages")
     listed = subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
     return [line.split()[1] for line in listed if line.startswith("Debian ")][:1]

@@ -7,11 +7,15 @@ import os
 from .lab import SlurmLab
 
 HOSTILE_NODE = "n3"
-HOSTILE_REASON = "[red]Xid 79[/red] | \x1b[31mfell off\x1b[0m\tthe bus, \u202ebob@ops\u202c '\"$(id)`id`".encode()
+HOSTILE_REASON = (
+    "[red]Xid 79[/red] | \x1b[31mfell off\x1b[0m\tthe bus, \u202ebob@ops\u202c '\"$(id)`id`"
+).encode()
 
 
 def hostile_names(lab: SlurmLab) -> tuple[bytes, ...]:
-    """Every hostile name, as the bytes given to sbatch; one of them would create `lab.tripwire` if it were run."""
+    """Every hostile name, as the bytes given to sbatch; one of them would create `lab.tripwire` if
+    it were run.
+    """
     tripwire = os.fsencode(lab.tripwire)
     return (
         b"latin1-\xe9\xff",
@@ -38,11 +42,15 @@ def hostile_names(lab: SlurmLab) -> tuple[bytes, ...]:
 
 
 def hostile_jobs(lab: SlurmLab, user: str = "alice") -> dict[bytes, str]:
-    """Submit a held job for every hostile name, with it as comment too, and drain HOSTILE_NODE for HOSTILE_REASON.
+    """Submit a held job for every hostile name, with it as comment too, and drain HOSTILE_NODE for
+    HOSTILE_REASON.
 
     Answers the job's id by its name.
     """
-    lab.admin("scontrol", "update", f"nodename={HOSTILE_NODE}", "state=drain", b"reason=" + HOSTILE_REASON)
+    lab.admin(
+        "scontrol", "update", f"nodename={HOSTILE_NODE}", "state=drain", b"reason=" + HOSTILE_REASON
+    )
     return {
-        name: lab.submit(user, "--hold", b"--job-name=" + name, b"--comment=" + name) for name in hostile_names(lab)
+        name: lab.submit(user, "--hold", b"--job-name=" + name, b"--comment=" + name)
+        for name in hostile_names(lab)
     }

@@ -1,4 +1,6 @@
-"""A real Slurm of one's own on loopback: five nodes, fake GPUs, accounting, an sshd, a few users."""
+"""A real Slurm of one's own on loopback: five nodes, fake GPUs, accounting, an sshd, a few
+users.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,17 @@ _USABLE = ("idle", "mixed", "allocated", "completing")
 
 
 class SlurmLab:
-    """A Slurm cluster in `run_dir`, on the 40 ports from `base_port` on. Needs root, and what requirements.py names.
+    """A Slurm cluster in `run_dir`, on the 40 ports from `base_port` on.
 
-    Nodes n1-n3 (8 CPUs), g1-g2 (8 CPUs, 4 GPUs a100) and x1 (down: it has no slurmd). Partitions main (default), debug,
-    gpu, long, closed (down), staff (root only). QoS normal, low, high, scavenger, limited, tiny. Licenses matlab:2 and
-    ansys:10. `accounting=False`: no slurmdbd, history or QoS. `empty=True`: no nodes, and a partition main without any.
-    `shards`: how many parts the GPUs of each of g1 and g2 are divided into. `root`: an installed Debian whose programs
-    it uses, in place of this machine's; by default HPCDASH_SLURM_ROOT.
-    Failures raise LabError, with the daemon's log or the command's words.
+    Needs root, and what requirements.py names.
+
+    Nodes n1-n3 (8 CPUs), g1-g2 (8 CPUs, 4 GPUs a100) and x1 (down: it has no slurmd). Partitions
+    main (default), debug, gpu, long, closed (down), staff (root only). QoS normal, low, high,
+    scavenger, limited, tiny. Licenses matlab:2 and ansys:10. `accounting=False`: no slurmdbd,
+    history or QoS. `empty=True`: no nodes, and a partition main without any. `shards`: how many
+    parts the GPUs of each of g1 and g2 are divided into. `root`: an installed Debian whose programs
+    it uses, in place of this machine's; by default HPCDASH_SLURM_ROOT. Failures raise LabError,
+    with the daemon's log or the command's words.
     """
 
     def __init__(
@@ -78,7 +83,15 @@ class SlurmLab:
         self.run_dir = Path(run_dir).resolve()
         root = chosen_root() if root is None else root
         self.settings = Settings(
-            base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty, shards, root
+            base_port,
+            tuple(users),
+            min_job_age,
+            extra_conf,
+            max_jobs,
+            accounting,
+            empty,
+            shards,
+            root,
         )
         self.conf = self.run_dir / "etc" / "slurm.conf"
         self._daemons = Daemons(self.run_dir)
@@ -102,7 +115,9 @@ class SlurmLab:
 
     @property
     def ssh_config(self) -> Path:
-        """An ssh client configuration with the hosts lab-alice and lab-bob, their key and the known host key."""
+        """An ssh client configuration with the hosts lab-alice and lab-bob, their key and the known
+        host key.
+        """
         return self.run_dir / "ssh" / "config"
 
     @property
@@ -119,7 +134,10 @@ class SlurmLab:
 
     @property
     def tripwire(self) -> Path:
-        """A file that appears when something ran a hostile job's name as a command. Anyone may create it."""
+        """A file that appears when something ran a hostile job's name as a command.
+
+        Anyone may create it.
+        """
         return self.run_dir / "jobs" / "tripwire"
 
     @property
@@ -132,11 +150,15 @@ class SlurmLab:
         return self.users[1]
 
     def account(self, user: str) -> str:
-        """The account of a user of the lab whose name ends so: hpcdash-test-0-alice of alice; of others `user`."""
+        """The account of a user of the lab whose name ends so: hpcdash-test-0-alice of alice; of
+        others `user`.
+        """
         return next((name for name in self.users if user == short_name(name)), user)
 
     def work_dir(self, user: str) -> Path:
-        """The folder that the user's commands run in, so where job output goes; it is the user's own."""
+        """The folder that the user's commands run in, so where job output goes; it is the user's
+        own.
+        """
         return self.run_dir / "work" / short_name(user)
 
     # Starting and stopping.
@@ -146,8 +168,12 @@ class SlurmLab:
         reason = why_no_lab(self.settings.root)
         if reason:
             raise LabError(reason)
-        if self._daemons.pid("slurmctld") is None and (busy := busy_ports(self.settings.listening_ports)):
-            raise LabError(f"ports in use: {busy}; choose another base_port, or stop the lab that has them")
+        if self._daemons.pid("slurmctld") is None and (
+            busy := busy_ports(self.settings.listening_ports)
+        ):
+            raise LabError(
+                f"ports in use: {busy}; choose another base_port, or stop the lab that has them"
+            )
         os.umask(0o022)
         prepare_folder(self.run_dir)
         write_record(self.run_dir, self.settings)
@@ -168,7 +194,9 @@ class SlurmLab:
             self._start_nodes()
 
     def stop(self, *, wipe: bool = False) -> None:
-        """End the daemons, by recorded pid, and the processes of the lab's jobs; `wipe` also deletes the folder."""
+        """End the daemons, by recorded pid, and the processes of the lab's jobs; `wipe` also
+        deletes the folder.
+        """
         # A controller with very many jobs takes long to save what would be deleted anyway.
         seconds = 3 if wipe else 30
         others = (f"slurmd.{OTHER_NODE}", f"slurmctld.{OTHER_CLUSTER}")
@@ -182,7 +210,9 @@ class SlurmLab:
             shutil.rmtree(self.run_dir)
 
     def reset(self) -> None:
-        """Cancel all jobs, resume all nodes and partitions, and start what was stopped; finished jobs stay listed."""
+        """Cancel all jobs, resume all nodes and partitions, and start what was stopped; finished
+        jobs stay listed.
+        """
         self.thaw_controller()
         if self.settings.accounting:
             self.start_accounting()
@@ -192,10 +222,13 @@ class SlurmLab:
         if self.settings.empty:
             return
         if self._listed_jobs():
-            # scancel takes one state at a time. Killed first, a job ends at once and not KillWait seconds later.
+            # scancel takes one state at a time. Killed first, a job ends at once and not KillWait
+            # seconds later.
             self.admin("scancel", "--quiet", "--state=PENDING", check=False)
             for state in ("RUNNING", "SUSPENDED"):
-                self.admin("scancel", "--quiet", "--full", "--signal=KILL", f"--state={state}", check=False)
+                self.admin(
+                    "scancel", "--quiet", "--full", "--signal=KILL", f"--state={state}", check=False
+                )
                 self.admin("scancel", "--quiet", f"--state={state}", check=False)
             wait_until("jobs to end", lambda: not self._listed_jobs(), self._queue)
         self.resume_nodes()
@@ -214,20 +247,31 @@ class SlurmLab:
         return self.run_dir / "etc" / OTHER_CLUSTER / "slurm.conf"
 
     def start_other_cluster(self) -> None:
-        """Bring up the cluster lab2 beside this one, in its slurmdbd: one node m1, a partition main, the same users.
+        """Bring up the cluster lab2 beside this one, in its slurmdbd: one node m1, a partition
+        main, the same users.
 
         Its jobs have the numbers that this one's have, too.
         """
         write_other_configuration(self.run_dir, self.settings, self.other_conf)
-        if OTHER_CLUSTER not in self._lines("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"):
+        if OTHER_CLUSTER not in self._lines(
+            "sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"
+        ):
             self.admin("sacctmgr", "-i", "-Q", "add", "cluster", OTHER_CLUSTER)
             users = ",".join((*self.users, "root"))
             where = (f"cluster={OTHER_CLUSTER}", "account=physics", "defaultaccount=physics")
-            self.admin("sacctmgr", "-i", "-Q", "add", "account", "physics", f"cluster={OTHER_CLUSTER}")
+            self.admin(
+                "sacctmgr", "-i", "-Q", "add", "account", "physics", f"cluster={OTHER_CLUSTER}"
+            )
             self.admin("sacctmgr", "-i", "-Q", "add", "user", users, *where)
         env = {**self._daemon_env, "SLURM_CONF": str(self.other_conf)}
-        self._start(f"slurmctld.{OTHER_CLUSTER}", ["slurmctld", "-D", "-f", str(self.other_conf)], env)
-        self._start(f"slurmd.{OTHER_NODE}", ["slurmd", "-D", "-N", OTHER_NODE, "-f", str(self.other_conf)], env)
+        self._start(
+            f"slurmctld.{OTHER_CLUSTER}", ["slurmctld", "-D", "-f", str(self.other_conf)], env
+        )
+        self._start(
+            f"slurmd.{OTHER_NODE}",
+            ["slurmd", "-D", "-N", OTHER_NODE, "-f", str(self.other_conf)],
+            env,
+        )
         known = ("sinfo", "-h", "-M", OTHER_CLUSTER, "-o", "%T")
         logs = (self.run_dir / "log" / f"slurmctld.{OTHER_CLUSTER}.log",)
         wait_until(
@@ -258,7 +302,9 @@ class SlurmLab:
         if self._daemons.pid("slurmdbd") is not None:
             return
         self._start("slurmdbd", ["slurmdbd", "-D"])
-        self._daemons.wait_ready("slurmdbd", lambda: self._answers("sacctmgr", "-n", "show", "cluster"))
+        self._daemons.wait_ready(
+            "slurmdbd", lambda: self._answers("sacctmgr", "-n", "show", "cluster")
+        )
 
     def stop_accounting(self) -> None:
         self._daemons.stop(("slurmdbd",))
@@ -293,25 +339,52 @@ class SlurmLab:
     # Commands and jobs.
 
     def user_argv(self, user: str, *argv: Argument) -> tuple[Argument, ...]:
-        """`argv` run as `user` in the user's work folder with a clean environment that names this lab."""
+        """`argv` run as `user` in the user's work folder with a clean environment that names this
+        lab.
+        """
         user = self.account(user)
         env = {**self._user_env(user), **self.env}
         words = [f"{name}={value}" for name, value in env.items()]
-        return (*self._inside, "runuser", "-u", user, "--", "env", "-i", "-C", self.work_dir(user), *words, *argv)
+        return (
+            *self._inside,
+            "runuser",
+            "-u",
+            user,
+            "--",
+            "env",
+            "-i",
+            "-C",
+            self.work_dir(user),
+            *words,
+            *argv,
+        )
 
     def as_user(
-        self, user: str, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = GUARD_SECONDS
+        self,
+        user: str,
+        *argv: Argument,
+        stdin: bytes | None = None,
+        check: bool = True,
+        seconds: float = GUARD_SECONDS,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command as `user`; `check`: a status that is not 0 raises LabError with the command's words."""
+        """Run a command as `user`; `check`: a status that is not 0 raises LabError with the
+        command's words.
+        """
         return self._run(self.user_argv(user, *argv), stdin, check, seconds)
 
     def admin(
-        self, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = GUARD_SECONDS
+        self,
+        *argv: Argument,
+        stdin: bytes | None = None,
+        check: bool = True,
+        seconds: float = GUARD_SECONDS,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as root, who may do all here."""
         return self._run((*self._inside, *argv), stdin, check, seconds)
 
-    def submit(self, user: str, *sbatch_args: Argument, script: str | bytes = SLEEPING_SCRIPT) -> str:
+    def submit(
+        self, user: str, *sbatch_args: Argument, script: str | bytes = SLEEPING_SCRIPT
+    ) -> str:
         """Submit a batch script (by default one that sleeps for hours) and answer the job's id."""
         stdin = script.encode() if isinstance(script, str) else script
         return (
@@ -322,20 +395,28 @@ class SlurmLab:
         )
 
     def job_states(self, job_id: str) -> set[str]:
-        """The states of a job and of its tasks, from the accounting once the controller has forgotten it."""
+        """The states of a job and of its tasks, from the accounting once the controller has
+        forgotten it.
+        """
         listed = self.admin("squeue", "-h", "-t", "all", "-o", "%T", "-j", job_id, check=False)
         if not listed.stdout.strip() and self.settings.accounting:
             listed = self.admin("sacct", "-n", "-X", "-P", "-o", "state", "-j", job_id, check=False)
         return {line.split()[0] for line in listed.stdout.decode().splitlines() if line.strip()}
 
     def wait_state(self, job_id: str, *states: str) -> None:
-        """Wait until the job, with all its tasks, is in one of `states` (Slurm's long words, as COMPLETED)."""
+        """Wait until the job, with all its tasks, is in one of `states` (Slurm's long words, as
+        COMPLETED).
+        """
         what = f"job {job_id} to be {' or '.join(states)}"
 
         def evidence() -> str:
-            return self.admin("scontrol", "show", "job", job_id, check=False).stdout.decode(errors="replace")
+            return self.admin("scontrol", "show", "job", job_id, check=False).stdout.decode(
+                errors="replace"
+            )
 
-        wait_until(what, lambda: bool(seen := self.job_states(job_id)) and seen <= set(states), evidence)
+        wait_until(
+            what, lambda: bool(seen := self.job_states(job_id)) and seen <= set(states), evidence
+        )
 
     def slow_epilog(self, job_id: str, seconds: int) -> None:
         """Keep the job in COMPLETING for `seconds` after its end; to be said before it ends."""
@@ -357,7 +438,13 @@ class SlurmLab:
 
     def _user_env(self, user: str) -> Mapping[str, str]:
         home = pwd.getpwnam(user).pw_dir
-        return {"HOME": home, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        return {
+            "HOME": home,
+            "USER": user,
+            "LOGNAME": user,
+            "LANG": "C.UTF-8",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+        }
 
     def _run(
         self, argv: Sequence[Argument], stdin: bytes | None, check: bool, seconds: float
@@ -366,9 +453,13 @@ class SlurmLab:
         env = {**self._daemon_env, "HOME": "/root"}
         try:
             # An input of None would leave the command our own stdin.
-            ended = subprocess.run(words, env=env, capture_output=True, timeout=seconds, input=stdin or b"")
+            ended = subprocess.run(
+                words, env=env, capture_output=True, timeout=seconds, input=stdin or b""
+            )
         except subprocess.TimeoutExpired as late:
-            raise LabError(f"no end after {seconds:g} s: {words!r}\n{late.stdout!r}\n{late.stderr!r}") from late
+            raise LabError(
+                f"no end after {seconds:g} s: {words!r}\n{late.stdout!r}\n{late.stderr!r}"
+            ) from late
         if check and ended.returncode:
             said = (ended.stderr + ended.stdout).decode(errors="replace")
             raise LabError(f"exit status {ended.returncode}: {words!r}\n{said}")
@@ -430,7 +521,11 @@ class SlurmLab:
             return
         with ThreadPoolExecutor() as pool:
             for stage in account_stages(self.users):
-                list(pool.map(lambda command: self.admin("sacctmgr", "-i", "-Q", *command.split()), stage))
+                list(
+                    pool.map(
+                        lambda command: self.admin("sacctmgr", "-i", "-Q", *command.split()), stage
+                    )
+                )
         done.touch()
 
     def _start_nodes(self) -> None:
@@ -438,7 +533,13 @@ class SlurmLab:
             (self.run_dir / "spool" / name).mkdir(exist_ok=True)
             self._start(f"slurmd.{name}", ["slurmd", "-D", "-N", name, "-f", str(self.conf)])
         self._wait_nodes()
-        self.admin("scontrol", "update", f"nodename={DEAD_NODE}", "state=down", "reason=no slurmd on this node")
+        self.admin(
+            "scontrol",
+            "update",
+            f"nodename={DEAD_NODE}",
+            "state=down",
+            "reason=no slurmd on this node",
+        )
 
     def _node_states(self) -> dict[str, str]:
         return dict(line.split() for line in self._lines("sinfo", "-h", "-N", "-o", "%N %T"))

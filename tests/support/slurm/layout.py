@@ -1,4 +1,7 @@
-"""The folder of a lab: settings, ports, and configuration files written from the templates. Starts nothing."""
+"""The folder of a lab: settings, ports, and configuration files written from the templates.
+
+Starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ LIVE_NODES = CPU_NODES + GPU_NODES
 OTHER_CLUSTER, OTHER_NODE = "lab2", "m1"
 DEAD_NODE = "x1"
 _TEMPLATES = Path(__file__).parent / "templates"
-_NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
+_NO_ACCOUNTING = (
+    "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
+)
 # slurmctld does not start without any partition.
 _NO_NODES = "MaxNodeCount=1\nPartitionName=main Default=YES State=UP"
 _RECORD = "lab.json"
@@ -65,7 +70,9 @@ class Settings:
     @property
     def node_ports(self) -> dict[str, int]:
         """The port of every node's slurmd, also of the node that has none."""
-        return {name: self.base_port + 10 + place for place, name in enumerate((*LIVE_NODES, DEAD_NODE))}
+        return {
+            name: self.base_port + 10 + place for place, name in enumerate((*LIVE_NODES, DEAD_NODE))
+        }
 
     @property
     def listening_ports(self) -> tuple[int, ...]:
@@ -96,7 +103,9 @@ def port_is_free(port: int) -> bool:
 
 
 def free_base_port() -> int:
-    """The first of 40 free ports in a row, below those the system hands out; no other process gets them meanwhile."""
+    """The first of 40 free ports in a row, below those the system hands out; no other process gets
+    them meanwhile.
+    """
     for base in range(_LOWEST_PORT, _HIGHEST_PORT, PORTS):
         lock = socket.socket(socket.AF_UNIX)
         try:
@@ -133,15 +142,32 @@ def read_record(run_dir: Path) -> Settings:
 
 
 def prepare_folder(run_dir: Path) -> None:
-    """Make the folders of a lab and its fake GPUs; the users must be able to read their way to it."""
-    for name in ("bin", "dev", "etc", "jobs", "log", "munge", "mysql", "pid", "spool", "ssh", "state", "work"):
+    """Make the folders of a lab and its fake GPUs; the users must be able to read their way to
+    it.
+    """
+    for name in (
+        "bin",
+        "dev",
+        "etc",
+        "jobs",
+        "log",
+        "munge",
+        "mysql",
+        "pid",
+        "spool",
+        "ssh",
+        "state",
+        "work",
+    ):
         folder = run_dir / name
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o1777 if name == "jobs" else 0o755)
     run_dir.chmod(0o755)
     closed = [str(folder) for folder in run_dir.parents if not folder.stat().st_mode & stat.S_IXOTH]
     if closed:
-        raise LabError(f"the lab's users cannot reach {run_dir}: {', '.join(closed)} is closed to others")
+        raise LabError(
+            f"the lab's users cannot reach {run_dir}: {', '.join(closed)} is closed to others"
+        )
     for number in range(4):
         gpu = run_dir / "dev" / f"gpu{number}"
         if gpu.exists():
@@ -171,10 +197,16 @@ def write_configuration(run_dir: Path, settings: Settings, release: str) -> None
         "extra": settings.extra_conf,
         "shards": f",shard:{settings.shards}" if settings.shards else "",
         "shard_type": ",shard" if settings.shards else "",
-        "shard_line": f"NodeName=g[1-2] Name=shard Count={settings.shards}" if settings.shards else "",
-        "hosts": "\n".join(f"Host lab-{short_name(user)}\n  User {user}" for user in settings.users),
+        "shard_line": f"NodeName=g[1-2] Name=shard Count={settings.shards}"
+        if settings.shards
+        else "",
+        "hosts": "\n".join(
+            f"Host lab-{short_name(user)}\n  User {user}" for user in settings.users
+        ),
     }
-    words["accounting"] = _rendered("accounting.conf", words) if settings.accounting else _NO_ACCOUNTING
+    words["accounting"] = (
+        _rendered("accounting.conf", words) if settings.accounting else _NO_ACCOUNTING
+    )
     words["nodes"] = _NO_NODES if settings.empty else _rendered("nodes.conf", words)
     etc = run_dir / "etc"
     for name in ("slurm.conf", "sshd_config", "epilog.sh"):
@@ -182,7 +214,9 @@ def write_configuration(run_dir: Path, settings: Settings, release: str) -> None
     (etc / "epilog.sh").chmod(0o755)
     # Slurm 24.11 and later look for the cgroups of systemd otherwise; 22.05 has no such plugin.
     (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if release >= "24.11" else "")
-    (etc / "gres.conf").write_text("AutoDetect=off\n" if settings.empty else _rendered("gres.conf", words))
+    (etc / "gres.conf").write_text(
+        "AutoDetect=off\n" if settings.empty else _rendered("gres.conf", words)
+    )
     if settings.accounting:
         (etc / "slurmdbd.conf").touch(0o600)
         (etc / "slurmdbd.conf").write_text(_rendered("slurmdbd.conf", words))
@@ -190,7 +224,9 @@ def write_configuration(run_dir: Path, settings: Settings, release: str) -> None
 
 
 def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> None:
-    """Write the configuration of a second cluster of the lab's, which has a node and a controller of its own."""
+    """Write the configuration of a second cluster of the lab's, which has a node and a controller
+    of its own.
+    """
     port = settings.base_port + 20
     changed = {
         "ClusterName": OTHER_CLUSTER,
@@ -206,8 +242,15 @@ def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> 
         for line in (run_dir / "etc" / "slurm.conf").read_text().splitlines()
         if not line.startswith(("NodeName", "PartitionName", *(f"{name}=" for name in changed)))
     ]
-    node = f"NodeName={OTHER_NODE} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port + 1} CPUs=8 RealMemory=8000"
-    lines = [*kept, *(f"{name}={value}" for name, value in changed.items()), f"{node} State=UNKNOWN"]
+    node = (
+        f"NodeName={OTHER_NODE} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port + 1} "
+        f"CPUs=8 RealMemory=8000"
+    )
+    lines = [
+        *kept,
+        *(f"{name}={value}" for name, value in changed.items()),
+        f"{node} State=UNKNOWN",
+    ]
     lines.append(f"PartitionName=main Nodes={OTHER_NODE} Default=YES MaxTime=1-00:00:00 State=UP")
     conf.parent.mkdir(exist_ok=True)
     conf.write_text("\n".join(lines) + "\n")
@@ -223,7 +266,8 @@ def make_ssh_keys(run_dir: Path, settings: Settings) -> None:
     for name in ("host_ed25519", "id_ed25519"):
         if not (folder / name).exists():
             subprocess.run(
-                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", folder / name], check=True
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", folder / name],
+                check=True,
             )
     shutil.copyfile(folder / "id_ed25519.pub", folder / "authorized_keys")
     host_key = " ".join((folder / "host_ed25519.pub").read_text().split()[:2])

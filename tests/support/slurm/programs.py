@@ -1,4 +1,7 @@
-"""The command lines of the daemons that Slurm stands on: munged, sshd, MariaDB. Starts none of them."""
+"""The command lines of the daemons that Slurm stands on: munged, sshd, MariaDB.
+
+Starts none of them.
+"""
 
 from __future__ import annotations
 

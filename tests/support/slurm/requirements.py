@@ -50,14 +50,20 @@ def search_path(root: str = "") -> str:
 def missing_packages(root: str = "") -> tuple[str, ...]:
     """Debian packages whose programs are not there, in the order they would be named to apt-get."""
     path = search_path(root)
-    wanted = [package for program, package in PACKAGE_OF_PROGRAM.items() if not shutil.which(program, path=path)]
+    wanted = [
+        package
+        for program, package in PACKAGE_OF_PROGRAM.items()
+        if not shutil.which(program, path=path)
+    ]
     if not _accounting_plugin_installed(root):
         wanted.append(ACCOUNTING_PLUGIN_PACKAGE)
     return tuple(dict.fromkeys(wanted))
 
 
 def why_no_lab(root: str | None = None) -> str | None:
-    """The reason that a lab cannot start with the Slurm of `root`, with what to do about it; None: it can."""
+    """The reason that a lab cannot start with the Slurm of `root`, with what to do about it; None:
+    it can.
+    """
     root = chosen_root() if root is None else root
     packages = missing_packages(root)
     if packages and root:
@@ -78,7 +84,11 @@ def why_no_bulk() -> str | None:
     packages = [] if shutil.which("gcc", path=SEARCH_PATH) else ["gcc"]
     if not os.path.exists("/usr/include/slurm/slurm.h"):
         packages.append("libslurm-dev")
-    return f"bulk submission is compiled here and needs: apt-get install {' '.join(packages)}" if packages else None
+    return (
+        f"bulk submission is compiled here and needs: apt-get install {' '.join(packages)}"
+        if packages
+        else None
+    )
 
 
 def why_no_wrappers() -> str | None:

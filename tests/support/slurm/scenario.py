@@ -1,4 +1,6 @@
-"""A cluster as people know it: a job of nearly every state and reason, for looking at and for recording."""
+"""A cluster as people know it: a job of nearly every state and reason, for looking at and for
+recording.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ _TRAIN = "#!/bin/sh\nsrun sleep 43200\n"
 
 
 def scenario(lab: SlurmLab) -> dict[str, str]:
-    """Submit the jobs, wait until they stand as named (about 10 s), and answer job ids by what they show.
+    """Submit the jobs, wait until they stand as named (about 10 s), and answer job ids by what they
+    show.
 
-    "timeout" runs out of its time within half a minute after that: the controller looks only so often.
+    "timeout" runs out of its time within half a minute after that: the controller looks only so
+    often.
     """
     alice, bob = lab.users[0], lab.users[-1]
     jobs = _ended_and_running(lab, alice, bob)
@@ -25,12 +29,26 @@ def scenario(lab: SlurmLab) -> dict[str, str]:
 def _ended_and_running(lab: SlurmLab, alice: str, bob: str) -> dict[str, str]:
     jobs = {
         "timeout": lab.submit(alice, "-J", "ran out of time", "-t", "5"),
-        "completed": lab.submit(alice, "-J", "eval", "--comment=best loss 0.12", script="#!/bin/sh\nsrun true\n"),
-        "failed": lab.submit(alice, "-J", "broken import", script="#!/bin/sh\necho boom >&2\nexit 3\n"),
+        "completed": lab.submit(
+            alice, "-J", "eval", "--comment=best loss 0.12", script="#!/bin/sh\nsrun true\n"
+        ),
+        "failed": lab.submit(
+            alice, "-J", "broken import", script="#!/bin/sh\necho boom >&2\nexit 3\n"
+        ),
         "killed by a signal": lab.submit(bob, "-J", "segv", script="#!/bin/sh\nkill -SEGV $$\n"),
         "running with gpus": lab.submit(
             alice,
-            *("-J", "train resnet50 (lr=1e-3)", "-p", "gpu", "-w", "g1", "--gres=gpu:a100:2", "-c4", "--mem=4G"),
+            *(
+                "-J",
+                "train resnet50 (lr=1e-3)",
+                "-p",
+                "gpu",
+                "-w",
+                "g1",
+                "--gres=gpu:a100:2",
+                "-c4",
+                "--mem=4G",
+            ),
             script=_TRAIN,
         ),
         "running on two nodes": lab.submit(
@@ -39,7 +57,11 @@ def _ended_and_running(lab: SlurmLab, alice: str, bob: str) -> dict[str, str]:
         "array": lab.submit(bob, "-J", "sweep", "-p", "long", "--array=0-99%2"),
         "licenses": lab.submit(alice, "-J", "holds both licenses", "-L", "matlab:2"),
     }
-    for label, state in (("completed", "COMPLETED"), ("failed", "FAILED"), ("killed by a signal", "FAILED")):
+    for label, state in (
+        ("completed", "COMPLETED"),
+        ("failed", "FAILED"),
+        ("killed by a signal", "FAILED"),
+    ):
         lab.wait_state(jobs[label], state)
     for label in ("timeout", "running with gpus", "running on two nodes"):
         lab.wait_state(jobs[label], "RUNNING")
@@ -62,7 +84,9 @@ def _take_down_and_preempt(lab: SlurmLab, alice: str, bob: str, jobs: dict[str, 
         )
         lab.wait_state(jobs["preempted"], "PREEMPTED")
         lab.wait_state(jobs["preemptor"], "COMPLETED")
-    lab.admin("scontrol", "update", "nodename=g2", "state=drain", "reason=GPU 3 fell off the bus: Xid 79")
+    lab.admin(
+        "scontrol", "update", "nodename=g2", "state=drain", "reason=GPU 3 fell off the bus: Xid 79"
+    )
 
 
 def _act_on_running(lab: SlurmLab, alice: str, jobs: dict[str, str]) -> None:
@@ -87,13 +111,21 @@ def _pending(lab: SlurmLab, alice: str, bob: str, jobs: dict[str, str]) -> None:
     lab.admin("scontrol", "hold", jobs["held by admin"])
     jobs["begin"] = lab.submit(alice, "-J", "tonight", "--begin=now+2hours")
     jobs["dependency"] = lab.submit(alice, "-J", "after training", "-d", f"afterok:{running}")
-    jobs["dependency never satisfied"] = lab.submit(alice, "-J", "never", "-d", f"afterok:{running},afterok:{ended}")
+    jobs["dependency never satisfied"] = lab.submit(
+        alice, "-J", "never", "-d", f"afterok:{running},afterok:{ended}"
+    )
     jobs["partition down"] = lab.submit(alice, "-J", "to closed", "-p", "closed")
-    jobs["over the partition's time"] = lab.submit(alice, "-J", "too long", "-p", "debug", "-t", "2:00:00")
-    jobs["license"] = lab.submit(alice, "-J", "waits for a license", "-p", "debug", "-L", "matlab:1")
+    jobs["over the partition's time"] = lab.submit(
+        alice, "-J", "too long", "-p", "debug", "-t", "2:00:00"
+    )
+    jobs["license"] = lab.submit(
+        alice, "-J", "waits for a license", "-p", "debug", "-L", "matlab:1"
+    )
     jobs["node drained"] = lab.submit(alice, "-J", "wants g2", "-p", "gpu", "-w", "g2")
     if lab.settings.accounting:
-        limited = [lab.submit(bob, "-J", "limited", "-p", "debug", "--qos=limited") for _ in range(3)]
+        limited = [
+            lab.submit(bob, "-J", "limited", "-p", "debug", "--qos=limited") for _ in range(3)
+        ]
         # Which two of them run is the scheduler's choice.
         wait_until("two of three to run", lambda: len(_waiting(lab, limited)) == 1)
         (jobs["qos limit"],) = _waiting(lab, limited)

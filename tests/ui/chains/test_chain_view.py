@@ -1,4 +1,6 @@
-"""The train of a job on the screen: found whole, acted on whole or in part, appended to, its next script edited."""
+"""The train of a job on the screen: found whole, acted on whole or in part, appended to, its next
+script edited.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path
         for field in pilot.app.screen.query(Input):
             field.cursor_blink = False
 
-    assert snap_compare(acting_app(train_cluster(), tmp_path), terminal_size=SIZE, run_before=go_there)
+    assert snap_compare(
+        acting_app(train_cluster(), tmp_path), terminal_size=SIZE, run_before=go_there
+    )
 
 
 async def test_it_is_found_whole_what_ended_too(tmp_path: Path) -> None:
@@ -121,16 +125,30 @@ async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) 
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "plus")
-        assert "how many more, or tasks as 1-10%1; then a script, or nothing for the same" in screen_text(pilot.app)
+        assert (
+            "how many more, or tasks as 1-10%1; then a script, or nothing for the same"
+            in screen_text(pilot.app)
+        )
         await type_text(pilot, "3")
         await pilot.press("enter")
-        await until(pilot, lambda: "append 3 jobs of train after 63?" in screen_text(pilot.app), "a question")
+        await until(
+            pilot,
+            lambda: "append 3 jobs of train after 63?" in screen_text(pilot.app),
+            "a question",
+        )
         await agreed(pilot)
         await until(pilot, lambda: len(transport.submitted) == 3, "three submissions")
-        waits = [word for words, _ in transport.submitted for word in words if word.startswith("--dependency=a")]
+        waits = [
+            word
+            for words, _ in transport.submitted
+            for word in words
+            if word.startswith("--dependency=a")
+        ]
         assert waits == [f"--dependency=afterany:{number}" for number in (63, 91, 92)]
         await until(
-            pilot, lambda: "after 63 on lab: 3 jobs, one after the other: 91 92 93" in told(pilot), "their numbers"
+            pilot,
+            lambda: "after 63 on lab: 3 jobs, one after the other: 91 92 93" in told(pilot),
+            "their numbers",
         )
 
 
@@ -152,7 +170,9 @@ async def test_a_script_of_one_s_own_is_appended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", ["0", "9-1", "500"])
-async def test_what_is_no_number_is_complained_of_and_nothing_is_sent(tmp_path: Path, typed: str) -> None:
+async def test_what_is_no_number_is_complained_of_and_nothing_is_sent(
+    tmp_path: Path, typed: str
+) -> None:
     transport = train_cluster(has_array=False)
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
@@ -185,7 +205,10 @@ async def test_a_script_that_is_no_stub_cannot_be_edited_any_more(tmp_path: Path
 
 
 async def edited(tmp_path: Path, change: Any) -> tuple[Path, list[str]]:
-    """E in a train whose script is a stub; the stub's file, and what was told. `change` is what the editor does."""
+    """E in a train whose script is a stub; the stub's file, and what was told.
+
+    `change` is what the editor does.
+    """
     real = tmp_path / "real.sh"
     real.write_bytes(SCRIPT)
     transport = train_cluster()
@@ -204,8 +227,12 @@ async def edited(tmp_path: Path, change: Any) -> tuple[Path, list[str]]:
         return real, told(pilot)
 
 
-async def test_what_was_edited_is_put_in_the_place_of_what_the_next_element_reads(tmp_path: Path) -> None:
-    real, words = await edited(tmp_path, lambda file, real: file.write_bytes(b"#!/bin/bash\necho new\n"))
+async def test_what_was_edited_is_put_in_the_place_of_what_the_next_element_reads(
+    tmp_path: Path,
+) -> None:
+    real, words = await edited(
+        tmp_path, lambda file, real: file.write_bytes(b"#!/bin/bash\necho new\n")
+    )
     assert real.read_bytes() == b"#!/bin/bash\necho new\n"
     assert words == [f"{real}: written; jobs that start from now on read it"]
 
@@ -215,7 +242,9 @@ async def test_what_was_not_changed_is_not_written(tmp_path: Path) -> None:
     assert words == [f"{real} stays as it is"]
 
 
-async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(tmp_path: Path) -> None:
+async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(
+    tmp_path: Path,
+) -> None:
     def change(file: Path, real: Path) -> None:
         file.write_bytes(b"#!/bin/bash\necho mine\n")
         real.write_bytes(b"#!/bin/bash\necho theirs\n")

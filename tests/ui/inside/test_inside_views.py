@@ -1,4 +1,6 @@
-"""Commands, stacks and live use of a running job in the dashboard, on a cluster whose nodes answer as a test says."""
+"""Commands, stacks and live use of a running job in the dashboard, on a cluster whose nodes answer
+as a test says.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ from tests.ui.stage import (
 
 SIZE = (140, 40)
 RUNNING = {"jobarrayid": "88", "username": "maya", "numnodes": "2", "nodelist": "n[1-2]"}
-WAITING = {"jobarrayid": "89", "arrayjobid": "89", "username": "maya", "state": "PENDING", "nodelist": ""}
+WAITING = {
+    "jobarrayid": "89",
+    "arrayjobid": "89",
+    "username": "maya",
+    "state": "PENDING",
+    "nodelist": "",
+}
 
 
 def frames(token: str, node: str, text: str, status: int = 0) -> bytes:
@@ -60,8 +68,12 @@ def cluster(text: str = "up\n", second: str = "up\n", status: int = 0) -> Script
 
 
 def app_of(transport: ScriptedTransport, text: str = "", *, read_only: bool = False) -> HpcdashApp:
-    settings = settings_from_text(text, Path("config.toml"), action_names=ACTION_NAMES, check=key_problems)
-    return HpcdashApp([answering(transport)], actions=configured(settings), settings=settings, read_only=read_only)
+    settings = settings_from_text(
+        text, Path("config.toml"), action_names=ACTION_NAMES, check=key_problems
+    )
+    return HpcdashApp(
+        [answering(transport)], actions=configured(settings), settings=settings, read_only=read_only
+    )
 
 
 async def test_a_typed_command_runs_on_the_nodes_and_can_be_run_again_and_recalled() -> None:
@@ -86,7 +98,10 @@ async def test_a_typed_command_runs_on_the_nodes_and_can_be_run_again_and_recall
 
 async def test_commands_of_the_site_are_offered_and_run_as_they_are() -> None:
     transport = cluster()
-    app = app_of(transport, '[[exec.commands]]\nname = "who"\ncommand = ["pgrep", "-u", "$USER"]\neach = "gpu"\n')
+    app = app_of(
+        transport,
+        '[[exec.commands]]\nname = "who"\ncommand = ["pgrep", "-u", "$USER"]\neach = "gpu"\n',
+    )
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         rows_of(app).move_to("88")
@@ -103,17 +118,24 @@ async def test_stacks_show_first_which_ranks_stand_where() -> None:
         await settled(pilot)
         rows_of(app).move_to("88")
         await press(pilot, "i")
-        await until(pilot, lambda: "1 of 2 in reduce (a.py:1): rank 0" in screen_text(app), "stacks")
+        await until(
+            pilot, lambda: "1 of 2 in reduce (a.py:1): rank 0" in screen_text(app), "stacks"
+        )
 
 
 def test_stacks_look_as_they_did(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdash.ui.inside.view.time", SimpleNamespace(monotonic=lambda: 0.0))
-    frames_of_a_loader = "    accept (socket.py:293)\n    get_batch (data.py:41)\n    train (train.py:88)\n"
+    frames_of_a_loader = (
+        "    accept (socket.py:293)\n    get_batch (data.py:41)\n    train (train.py:88)\n"
+    )
     frames_of_the_others = (
-        "    all_reduce (torch/distributed.py:2077)\n    step (optim.py:120)\n    train (train.py:91)\n"
+        "    all_reduce (torch/distributed.py:2077)\n    step (optim.py:120)\n "
+        "   train (train.py:91)\n"
     )
     dumped = 'process 9{0}, rank {0}: python train.py\nThread 8 (active): "MainThread"\n{1}'
-    app = app_of(cluster(dumped.format(0, frames_of_the_others), dumped.format(1, frames_of_a_loader)))
+    app = app_of(
+        cluster(dumped.format(0, frames_of_the_others), dumped.format(1, frames_of_a_loader))
+    )
 
     async def dump(pilot: Pilot[Any]) -> None:
         await settled(pilot)
@@ -126,7 +148,9 @@ def test_stacks_look_as_they_did(snap_compare: Any, monkeypatch: pytest.MonkeyPa
 
 
 async def test_leftovers_are_ended_once_that_is_agreed() -> None:
-    transport = cluster("left by job 5, which has ended: 41/900: sleep\x1b[2J\n3 other processes\n", "nothing\n")
+    transport = cluster(
+        "left by job 5, which has ended: 41/900: sleep\x1b[2J\n3 other processes\n", "nothing\n"
+    )
     app = app_of(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -135,7 +159,11 @@ async def test_leftovers_are_ended_once_that_is_agreed() -> None:
             await press(pilot, "X")
             await type_text(pilot, "leftovers")
             await press(pilot, "enter")
-            await until(pilot, lambda: "End 1 leftover of your ended jobs?" in screen_text(app), "the question")
+            await until(
+                pilot,
+                lambda: "End 1 leftover of your ended jobs?" in screen_text(app),
+                "the question",
+            )
             assert "n1 41, of job 5: sleep" in screen_text(app)
             await press(pilot, answer)
             await until(pilot, lambda: "2 nodes, took" in screen_text(app), "answered")
@@ -171,7 +199,11 @@ async def test_live_use_is_sampled_while_it_is_shown_and_no_longer() -> None:
         async def chunks() -> AsyncIterator[bytes]:
             for up in (10, 20):
                 for node in ("n1", "n2"):
-                    yield frames(token, node, f"up {up}\ncpus 8\nticks 100\nprocess 7 {90 * up} 0 9 0 \x1b[2Jpython\n")
+                    yield frames(
+                        token,
+                        node,
+                        f"up {up}\ncpus 8\nticks 100\nprocess 7 {90 * up} 0 9 0 \x1b[2Jpython\n",
+                    )
             await asyncio.Event().wait()
 
         try:

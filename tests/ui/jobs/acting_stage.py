@@ -62,7 +62,14 @@ EVERYDAY = (
 
 def acting_session(transport: ScriptedTransport, folder: Path) -> ClusterSession:
     """A cluster that is asked once, or when told to; its journal is in `folder`."""
-    store = ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
+    store = ClusterStore(
+        "lab",
+        transport,
+        (BACKEND,),
+        clock=FrozenClock(NOW),
+        budget=CommandBudget(600),
+        user="alice",
+    )
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return ClusterSession(store, poller, Actions(store, journal), "", UTC)

@@ -1,4 +1,6 @@
-"""Acting on jobs from the screen: what is asked, what is sent, what is told; nothing is sent unasked or twice."""
+"""Acting on jobs from the screen: what is asked, what is sent, what is told; nothing is sent
+unasked or twice.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ SMALL = (80, 24)
 async def asked(pilot: Pilot[Any], *keys: str) -> ConfirmDialog:
     """Press keys; the question they lead to."""
     await press(pilot, *keys)
-    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"))
+    await until(
+        pilot,
+        lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"),
+    )
     assert isinstance(pilot.app.screen, ConfirmDialog)
     return pilot.app.screen
 
@@ -152,7 +157,9 @@ async def test_requeue_asks_and_suspend_stops_what_runs(tmp_path: Path) -> None:
 
 async def test_a_job_that_slurm_does_not_requeue_is_not_offered_for_it(tmp_path: Path) -> None:
     transport = ScriptedTransport(*EVERYDAY)
-    transport.native["101"] = "JobId=101 JobName=train\n   UserId=alice(1001)\n   Requeue=0 Restarts=0 BatchFlag=1\n"
+    transport.native["101"] = (
+        "JobId=101 JobName=train\n   UserId=alice(1001)\n   Requeue=0 Restarts=0 BatchFlag=1\n"
+    )
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -203,7 +210,9 @@ async def test_what_is_not_ones_own_is_said_and_enter_leaves_it_alone(tmp_path: 
     assert transport.acted == []
 
 
-async def test_what_is_refused_is_reported_job_by_job_first_and_no_mark_outlives_the_action(tmp_path: Path) -> None:
+async def test_what_is_refused_is_reported_job_by_job_first_and_no_mark_outlives_the_action(
+    tmp_path: Path,
+) -> None:
     transport = ScriptedTransport(*EVERYDAY)
     transport.refused = {"302": "Access/permission denied"}
     app = acting_app(transport, tmp_path)
@@ -262,7 +271,9 @@ async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None
     assert len(transport.acted) == 1
 
 
-async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again(tmp_path: Path) -> None:
+async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again(
+    tmp_path: Path,
+) -> None:
     transport = ScriptedTransport(*EVERYDAY)
     transport.hangs[ACT] = asyncio.Event()
     app = acting_app(transport, tmp_path)
@@ -283,26 +294,38 @@ async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again
     assert len(transport.acted) == 1
 
 
-async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(tmp_path: Path) -> None:
+async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(
+    tmp_path: Path,
+) -> None:
     transport = ScriptedTransport(*EVERYDAY)
     transport.refused = {"302": "Access/permission denied"}
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         plan = app.main.session.actions.plan(ActionRequest(Verb.CANCEL, ("101", "302")))
-        worker = app.main.run_worker(app.main.handlers.runner.carry_out(plan, asides=("2 of 9 failed tasks",)))
-        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and "2 of 9 failed" in screen_text(app))
+        worker = app.main.run_worker(
+            app.main.handlers.runner.carry_out(plan, asides=("2 of 9 failed tasks",))
+        )
+        await until(
+            pilot,
+            lambda: isinstance(app.screen, ConfirmDialog) and "2 of 9 failed" in screen_text(app),
+        )
         await pilot.press("n")
         assert await worker.wait() is None
         worker = app.main.run_worker(app.main.handlers.runner.carry_out(plan))
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
         report = await worker.wait()
-        assert [(outcome.job_id, outcome.done) for outcome in report.outcomes] == [("101", True), ("302", False)]
+        assert [(outcome.job_id, outcome.done) for outcome in report.outcomes] == [
+            ("101", True),
+            ("302", False),
+        ]
         assert isinstance(app.screen, ResultsDialog)
 
 
-async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_keys(tmp_path: Path) -> None:
+async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_keys(
+    tmp_path: Path,
+) -> None:
     transport = ScriptedTransport(*EVERYDAY)
     transport.hangs[ACT] = asyncio.Event()
     transport.refused = {"101": "Access/permission denied"}
@@ -391,7 +414,9 @@ async def test_of_a_filtered_array_the_tasks_that_match_are_meant(tmp_path: Path
         assert app.main.view.targets().job_ids == ("200",)
 
 
-async def test_marks_that_a_filter_hides_are_meant_and_those_of_jobs_that_are_gone_end(tmp_path: Path) -> None:
+async def test_marks_that_a_filter_hides_are_meant_and_those_of_jobs_that_are_gone_end(
+    tmp_path: Path,
+) -> None:
     app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -429,7 +454,9 @@ async def test_a_signal_is_chosen_with_its_recipient_then_asked(tmp_path: Path) 
     assert sent[2:] == ("scancel", "-v", "--state=RUNNING", "--signal=USR2", "--batch", "101")
 
 
-async def test_a_signal_that_is_none_is_said_in_the_dialog_and_one_by_number_is_taken(tmp_path: Path) -> None:
+async def test_a_signal_that_is_none_is_said_in_the_dialog_and_one_by_number_is_taken(
+    tmp_path: Path,
+) -> None:
     transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=SMALL) as pilot:
@@ -504,7 +531,10 @@ async def test_of_running_jobs_only_the_time_limit_can_be_changed(tmp_path: Path
         await press(pilot, "escape", "u")
         await point_at(pilot, "200[]")
         await press(pilot, "A")
-        assert {field.id: field.value for field in app.screen.query(Input)} == {"time": "12:00:00", "throttle": "2"}
+        assert {field.id: field.value for field in app.screen.query(Input)} == {
+            "time": "12:00:00",
+            "throttle": "2",
+        }
         app.screen.query_one("#throttle", Input).value = "4"
         await asked(pilot, "enter")
         assert "tasks at once: 4" in screen_text(app)
@@ -618,7 +648,8 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
     remembered(
         tmp_path / "state",
         job,
-        'name = "night"\nkill_switch = "KILL"\ncheckpoints = "/saved"\n[call]\nfunction = "a.b:main"\n',
+        'name = "night"\nkill_switch = "KILL"\ncheckpoints = "/saved"\n[call]\nfunction = '
+        '"a.b:main"\n',
     )
     switch = queue.work / "KILL"
     switch.touch()
@@ -626,12 +657,20 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
     async with app.run_test(size=(160, 60)) as pilot:
         await settled(pilot)
         await press(pilot, "d")
-        await until(pilot, lambda: "Launched from here" in screen_text(app), "what is remembered of its launch")
+        await until(
+            pilot,
+            lambda: "Launched from here" in screen_text(app),
+            "what is remembered of its launch",
+        )
         for words in ("a.b:main", "/jobs/night/result.pkl", "/saved", str(switch)):
             assert words in screen_text(app)
         for is_there in (True, False):
             await press(pilot, "r")
-            await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys"), "question")
+            await until(
+                pilot,
+                lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys"),
+                "question",
+            )
             dialog = app.screen
             assert isinstance(dialog, ConfirmDialog)
             warned = f"the kill switch {switch} is set: the job ends at once. "

@@ -68,8 +68,13 @@ SHOWN = [(cancel, SMALL), *((scene, LARGE) for scene in SCENES)]
 @pytest.mark.parametrize(
     ("scene", "size"), SHOWN, ids=[f"{scene.__name__}-{size[0]}x{size[1]}" for scene, size in SHOWN]
 )
-def test_acting_looks_as_it_did(snap_compare: Any, scene: Any, size: tuple[int, int], tmp_path: Path) -> None:
-    others = [job("400", username="bob", name="eval [bold]\x1b[2J", **PENDING), job("401", state="COMPLETED")]
+def test_acting_looks_as_it_did(
+    snap_compare: Any, scene: Any, size: tuple[int, int], tmp_path: Path
+) -> None:
+    others = [
+        job("400", username="bob", name="eval [bold]\x1b[2J", **PENDING),
+        job("401", state="COMPLETED"),
+    ]
     bulk = [job(str(number), **PENDING) for number in range(1000, 1400)] if scene is many else []
     transport = ScriptedTransport(*EVERYDAY, *others, *bulk)
     transport.refused = {"400": "Access/permission denied"}

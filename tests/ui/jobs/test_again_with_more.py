@@ -1,4 +1,6 @@
-"""A job that was ended for want of time is submitted again with more, as a person has it, on a real embedded queue."""
+"""A job that was ended for want of time is submitted again with more, as a person has it, on a real
+embedded queue.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.ui.submit.submit_stage import queue_app
 SIZE = (120, 34)
 
 
-async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     old = queue.submit("sleep 60", "--time=00:00:01", "--job-name=slow")
     queue.wait(old, "timeout")
     app = queue_app(queue, tmp_path / "state", first_view="history")
@@ -22,7 +26,9 @@ async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(queu
         await settled(pilot)
         await point_at(pilot, old)
         await pilot.press("R")
-        await until(pilot, lambda: f"Resubmit job {old} (slow) with more" in screen_text(app), "the limits")
+        await until(
+            pilot, lambda: f"Resubmit job {old} (slow) with more" in screen_text(app), "the limits"
+        )
         text = screen_text(app)
         assert "it hit its time limit of 1 s" in text
         field = app.screen.query_one("#time", Input)
@@ -56,7 +62,9 @@ async def test_leaving_the_limits_submits_nothing(queue: QueueLab, tmp_path: Pat
         assert len(queue.store.jobs("1 = 1")) == 1
 
 
-async def test_a_job_that_failed_by_itself_is_submitted_again_as_it_was(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_job_that_failed_by_itself_is_submitted_again_as_it_was(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     old = queue.submit("exit 3")
     queue.wait(old, "failed")
     app = queue_app(queue, tmp_path / "state", first_view="history")
@@ -64,4 +72,6 @@ async def test_a_job_that_failed_by_itself_is_submitted_again_as_it_was(queue: Q
         await settled(pilot)
         await point_at(pilot, old)
         await pilot.press("R")
-        await until(pilot, lambda: f"submit {old} again, as it was" in screen_text(app), "the question")
+        await until(
+            pilot, lambda: f"submit {old} again, as it was" in screen_text(app), "the question"
+        )

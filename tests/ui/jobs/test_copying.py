@@ -1,4 +1,6 @@
-"""`y` offers what there is of a job: its row tells most at once, the rest is asked for when it is chosen."""
+"""`y` offers what there is of a job: its row tells most at once, the rest is asked for when it is
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ async def choose(pilot: Pilot[Any], label: str) -> None:
     await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog), "the list")
     dialog = pilot.app.screen
     assert isinstance(dialog, ChoiceDialog)
-    dialog.query_one(OptionList).highlighted = [choice.value for choice in dialog.choices].index(label)
+    dialog.query_one(OptionList).highlighted = [choice.value for choice in dialog.choices].index(
+        label
+    )
     await pilot.press("enter")
     await until(pilot, lambda: pilot.app.screen is pilot.app.main, "the table")
 
@@ -47,7 +51,11 @@ async def test_id_name_folder_and_logs_of_a_job_are_copied(queue: QueueLab, tmp_
             await choose(pilot, label)
             await until(pilot, lambda text=text: app.clipboard == text, f"{label}: {text}")
         await choose(pilot, "submit command")
-        await until(pilot, lambda: any("is not known" in words for words in notices(app)), "that it is not known")
+        await until(
+            pilot,
+            lambda: any("is not known" in words for words in notices(app)),
+            "that it is not known",
+        )
 
 
 async def test_all_marked_ids_are_copied_at_once(tmp_path: Path) -> None:

@@ -10,14 +10,28 @@ from textual.widgets import Input, Static
 from hpcdash.ui.app import HpcdashApp
 from tests.support.accounting import RUNS_ASKED, Accounting
 from tests.support.slurm_text import Fields
-from tests.ui.stage import NOW, answering, answering_transport, ids_of, press, rows_of, screen_text, until
+from tests.ui.stage import (
+    NOW,
+    answering,
+    answering_transport,
+    ids_of,
+    press,
+    rows_of,
+    screen_text,
+    until,
+)
 
 DAY = 86_400
 
 
 def run(job_id: str, days_ago: float, **fields: str) -> Fields:
     end = int(NOW - days_ago * DAY)
-    times = {"start": str(end - 3600), "end": str(end), "submit": str(end - 7200), "eligible": str(end - 7200)}
+    times = {
+        "start": str(end - 3600),
+        "end": str(end),
+        "submit": str(end - 7200),
+        "eligible": str(end - 7200),
+    }
     return {"jobid": job_id, "user": "user000", **times, **fields}
 
 
@@ -34,7 +48,9 @@ def app(accounting: Accounting) -> HpcdashApp:
     return HpcdashApp([answering(transport)])
 
 
-async def test_a_span_is_chosen_and_shown_with_whose_jobs(app: HpcdashApp, accounting: Accounting) -> None:
+async def test_a_span_is_chosen_and_shown_with_whose_jobs(
+    app: HpcdashApp, accounting: Accounting
+) -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await press(pilot, "4")
         assert "w looks further back" in screen_text(app)
@@ -77,7 +93,9 @@ async def test_any_span_can_be_typed_and_a_bad_one_says_why(app: HpcdashApp) -> 
         await press(pilot, "4", "w", "end", "enter")
         app.screen.query_one("#since", Input).value = "soon"
         await pilot.press("enter")
-        await until(pilot, lambda: "not a time" in str(app.screen.query_one("#problem", Static).render()))
+        await until(
+            pilot, lambda: "not a time" in str(app.screen.query_one("#problem", Static).render())
+        )
         app.screen.query_one("#since", Input).value = "100d"
         app.screen.query_one("#until", Input).value = "30d"
         await pilot.press("enter")
@@ -85,7 +103,9 @@ async def test_any_span_can_be_typed_and_a_bad_one_says_why(app: HpcdashApp) -> 
         assert "100d to 30d" in screen_text(app)
 
 
-async def test_esc_stops_it_and_what_has_come_is_shown(app: HpcdashApp, accounting: Accounting) -> None:
+async def test_esc_stops_it_and_what_has_come_is_shown(
+    app: HpcdashApp, accounting: Accounting
+) -> None:
     never = asyncio.Event()
     accounting.before = lambda turn: never if turn == 1 else None
     async with app.run_test(size=(140, 40)) as pilot:

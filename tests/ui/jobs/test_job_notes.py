@@ -1,4 +1,6 @@
-"""Pins and notes on jobs: kept on this machine, shown in the tables and on a job's page, found by the filter."""
+"""Pins and notes on jobs: kept on this machine, shown in the tables and on a job's page, found by
+the filter.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ async def test_a_pinned_job_comes_first_with_a_sign_until_it_is_let_go(tmp_path:
         await until(pilot, lambda: ids_of(app) == before, "as before")
 
 
-async def test_marked_jobs_and_whole_arrays_are_pinned_and_their_tasks_stay_below_them(tmp_path: Path) -> None:
+async def test_marked_jobs_and_whole_arrays_are_pinned_and_their_tasks_stay_below_them(
+    tmp_path: Path,
+) -> None:
     app = app_on(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -65,13 +69,17 @@ async def test_marked_jobs_and_whole_arrays_are_pinned_and_their_tasks_stay_belo
         assert set(shown[:4]) == {"200[]", "200_1", "200_[2-5%2]", "302"}
 
 
-async def test_a_note_is_shown_in_the_table_and_on_the_page_and_found_by_the_filter(tmp_path: Path) -> None:
+async def test_a_note_is_shown_in_the_table_and_on_the_page_and_found_by_the_filter(
+    tmp_path: Path,
+) -> None:
     app = app_on(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await point_at(pilot, "101")
         await note(pilot, "baseline with dropout, lr 3e-4")
-        await until(pilot, lambda: "note: baseline with dropout, lr 3e-4" in screen_text(app), "the note")
+        await until(
+            pilot, lambda: "note: baseline with dropout, lr 3e-4" in screen_text(app), "the note"
+        )
         assert "baseline with dropout,…" in screen_text(app)
         await press(pilot, "slash")
         await type_text(pilot, "note~dropout")

@@ -96,7 +96,9 @@ def log_of(content: bytes) -> Callable[[Command], bytes]:
         token = command.words[4]
         # Of a pair of paths that are one, neither is stderr.
         missing = f"{token} missing\n" * 3
-        return f"{missing}{token} there 1:1 {len(content)} 0 0\n".encode() + content + token.encode()
+        return (
+            f"{missing}{token} there 1:1 {len(content)} 0 0\n".encode() + content + token.encode()
+        )
 
     return told
 
@@ -147,8 +149,13 @@ async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         assert "2000 (20 % of max)" in line_with(app, "fair share")
-        used = {name: line_with(app, name).count(signs().bar_used) for name in ("fair share", "job size", " age ")}
-        assert used == {"fair share": 2, "job size": 2, " age ": 1}, "bars of ten cells, for 20, 16 and 0.2 %"
+        used = {
+            name: line_with(app, name).count(signs().bar_used)
+            for name in ("fair share", "job size", " age ")
+        }
+        assert used == {"fair share": 2, "job size": 2, " age ": 1}, (
+            "bars of ten cells, for 20, 16 and 0.2 %"
+        )
         assert "high" in line_with(app, "may be preempted by")
         assert "put back into the queue" in line_with(app, "a job that makes way")
         assert "5:00" in line_with(app, "time to save first")
@@ -185,7 +192,10 @@ async def test_what_the_list_knows_is_shown_before_anything_is_answered() -> Non
 
 async def test_each_part_may_fail_alone_and_says_why() -> None:
     transport = speaking(WAITING)
-    transport.fails = {"sacctmgr": ControllerDown("the database is away"), "sprio": ControllerDown("no ranks today")}
+    transport.fails = {
+        "sacctmgr": ControllerDown("the database is away"),
+        "sprio": ControllerDown("no ranks today"),
+    }
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -198,9 +208,25 @@ async def test_each_part_may_fail_alone_and_says_why() -> None:
 
 async def test_a_job_it_can_never_start_after_is_said_to_be_so() -> None:
     transport = speaking(
-        {**WAITING, "reason": "DependencyNeverSatisfied", "dependency": "afterok:70(failed),afterany:6_*(unfulfilled)"},
-        {"jobarrayid": "6_1", "arrayjobid": "6", "arraytaskid": "1", "name": "sweep", "username": "user001"},
-        {"jobarrayid": "90", "state": "PENDING", "name": "report", "dependency": "afterany:88", "username": "user000"},
+        {
+            **WAITING,
+            "reason": "DependencyNeverSatisfied",
+            "dependency": "afterok:70(failed),afterany:6_*(unfulfilled)",
+        },
+        {
+            "jobarrayid": "6_1",
+            "arrayjobid": "6",
+            "arraytaskid": "1",
+            "name": "sweep",
+            "username": "user001",
+        },
+        {
+            "jobarrayid": "90",
+            "state": "PENDING",
+            "name": "report",
+            "dependency": "afterany:88",
+            "username": "user000",
+        },
         past=({"jobid": "70", "jobname": "prep", "state": "FAILED", "exitcode": "3:0"},),
     )
     app = app_on(transport)
@@ -258,7 +284,9 @@ async def test_an_array_some_of_whose_tasks_ended_is_told_as_those_that_live() -
 
 
 async def test_a_job_that_ended_says_how_and_by_whom() -> None:
-    transport = speaking(past=({"jobid": "88", "state": "CANCELLED by 0", "exitcode": "0:15", "user": "user000"},))
+    transport = speaking(
+        past=({"jobid": "88", "state": "CANCELLED by 0", "exitcode": "0:15", "user": "user000"},)
+    )
     transport.answers["scontrol*show"] = ""
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
@@ -363,11 +391,20 @@ async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
     app = app_on(speaking(RUNNING))
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot)
-        assert [word for word in line_with(app, "Resources").split() if "─" not in word] == ["Job", "Resources"]
+        assert [word for word in line_with(app, "Resources").split() if "─" not in word] == [
+            "Job",
+            "Resources",
+        ]
         beside_a_title = next(
-            line for line in view_of(app)._format_page().split("\n") if line.plain.startswith("Files")
+            line
+            for line in view_of(app)._format_page().split("\n")
+            if line.plain.startswith("Files")
         )
-        bold = [beside_a_title.plain[span.start : span.end] for span in beside_a_title.spans if span.style.bold]
+        bold = [
+            beside_a_title.plain[span.start : span.end]
+            for span in beside_a_title.spans
+            if span.style.bold
+        ]
         assert bold == ["Files"]
         await pilot.resize_terminal(*SIZE)
         await settled(pilot)
@@ -404,11 +441,25 @@ SCENES: dict[str, tuple[tuple[Fields, ...], str]] = {
     "running": ((RUNNING,), "88"),
     "waiting": (
         (
-            {**WAITING, "reason": "Dependency", "dependency": "afterok:70(unfulfilled),afterany:71(unfulfilled)"},
+            {
+                **WAITING,
+                "reason": "Dependency",
+                "dependency": "afterok:70(unfulfilled),afterany:71(unfulfilled)",
+            },
             {**RUNNING, "jobarrayid": "70", "name": "prepare data"},
             {**WAITING, "jobarrayid": "71", "name": "tokenise"},
-            {**WAITING, "jobarrayid": "90", "name": "evaluate", "dependency": "afterok:88(unfulfilled)"},
-            {**WAITING, "jobarrayid": "91", "name": "report", "dependency": "afterany:90(unfulfilled)"},
+            {
+                **WAITING,
+                "jobarrayid": "90",
+                "name": "evaluate",
+                "dependency": "afterok:88(unfulfilled)",
+            },
+            {
+                **WAITING,
+                "jobarrayid": "91",
+                "name": "report",
+                "dependency": "afterany:90(unfulfilled)",
+            },
         ),
         "88",
     ),
@@ -418,7 +469,9 @@ SCENES: dict[str, tuple[tuple[Fields, ...], str]] = {
 SHOWN = [*((name, (120, 40)) for name in SCENES), ("running", WIDE)]
 
 
-@pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])
+@pytest.mark.parametrize(
+    ("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN]
+)
 def test_a_job_looks_as_it_did(snap_compare: Any, scene: str, size: tuple[int, int]) -> None:
     rows, job_id = SCENES[scene]
 

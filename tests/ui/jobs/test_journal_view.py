@@ -27,7 +27,11 @@ def note(
     """One action in the journal, begun `ago` seconds before now."""
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW - ago)
     action_id = journal.before(
-        cluster=cluster, user="alice", verb=verb, job_ids=ids, commands=[("env", "LC_ALL=C", "scancel", "-v", *ids)]
+        cluster=cluster,
+        user="alice",
+        verb=verb,
+        job_ids=ids,
+        commands=[("env", "LC_ALL=C", "scancel", "-v", *ids)],
     )
     if is_over:
         journal.after(action_id, outcomes)
@@ -39,17 +43,27 @@ def everyday(folder: Path) -> None:
     refused = Outcome("400", False, "Access/permission denied")
     note(folder, "cancel", ("400",), refused, ago=3600, cluster="fjord")
     note(folder, "cancel", ("101", "400"), Outcome("101", True), refused, ago=1800)
-    note(folder, "signal", ("102",), Outcome("102", None, "the answer was lost; look at the job"), ago=600)
+    note(
+        folder,
+        "signal",
+        ("102",),
+        Outcome("102", None, "the answer was lost; look at the job"),
+        ago=600,
+    )
     note(folder, "requeue", ("102",), ago=60, is_over=False)
 
 
-async def test_the_newest_action_is_first_with_a_sign_and_a_word_for_how_it_ended(tmp_path: Path) -> None:
+async def test_the_newest_action_is_first_with_a_sign_and_a_word_for_how_it_ended(
+    tmp_path: Path,
+) -> None:
     everyday(tmp_path)
     app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
-        lines = [line for line in screen_text(app).splitlines() if "lab" in line or "fjord" in line][1:]
+        lines = [
+            line for line in screen_text(app).splitlines() if "lab" in line or "fjord" in line
+        ][1:]
         outcomes = ("… running", "? unknown", "✗ partly done", "✗ refused", "✓ done")
         for line, outcome in zip(lines, outcomes, strict=False):
             assert outcome in line
@@ -103,7 +117,9 @@ async def test_it_is_read_again_with_ctrl_r(tmp_path: Path) -> None:
         assert len(app.main.stack) == 2
 
 
-async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
+async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_is_an_error(
+    tmp_path: Path,
+) -> None:
     note(tmp_path, "cancel", ("1",), Outcome("1", True))
     with (tmp_path / "journal.jsonl").open("ab") as stream:
         stream.write(b'{"half a line\n')
@@ -129,7 +145,9 @@ async def test_what_a_scheduler_said_is_shown_as_plain_text(tmp_path: Path) -> N
         assert "1  [red]no␛[2J" in screen_text(app)
 
 
-async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_told(tmp_path: Path) -> None:
+async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_told(
+    tmp_path: Path,
+) -> None:
     journal = Journal(tmp_path / "journal.jsonl", now=lambda: NOW - 300)
     journal.before(
         cluster="lab",
@@ -145,7 +163,9 @@ async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_
     transport.recent = [{"jobarrayid": "417", "name": "night", "comment": "hpcdash:0123456789"}]
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, lambda: any("it is job 417" in notice for notice in notices(app)), "told")
+        await until(
+            pilot, lambda: any("it is job 417" in notice for notice in notices(app)), "told"
+        )
         (entry,), _ = app.main.session.actions.journal.read()
         assert (entry.state, entry.outcomes[0].words) == ("done", "job 417")
 

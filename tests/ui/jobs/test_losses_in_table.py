@@ -52,7 +52,9 @@ def test_the_newest_value_stands_beside_the_curve_and_nan_is_said() -> None:
     assert loss_cell(LossTail()) == ("–", cells.MUTED)
 
 
-async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pace_of_polls(tmp_path: Path) -> None:
+async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pace_of_polls(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "job.out"
     put(log, training_log(range(1, 201)))
     app = log_dashboard(tmp_path, both_in_one=True)
@@ -84,8 +86,14 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
 
 
 def test_the_app_starts_without_what_only_the_column_needs() -> None:
-    modules = ("hpcdash.services.metrics.loss_tails", "hpcdash.ui.jobs.losses", "hpcdash.services.metrics.run")
-    program = f"import sys, hpcdash.ui.app; sys.exit(any(name in sys.modules for name in {modules}))"
+    modules = (
+        "hpcdash.services.metrics.loss_tails",
+        "hpcdash.ui.jobs.losses",
+        "hpcdash.services.metrics.run",
+    )
+    program = (
+        f"import sys, hpcdash.ui.app; sys.exit(any(name in sys.modules for name in {modules}))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

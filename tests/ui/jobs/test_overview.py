@@ -1,4 +1,6 @@
-"""The overview pane: what it says of the job under the cursor, when it asks, and where it stands."""
+"""The overview pane: what it says of the job under the cursor, when it asks, and where it
+stands.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def overview_of(pilot: Pilot[Any]) -> JobOverview:
 async def pointed_at(pilot: Pilot[Any], job_id: str) -> None:
     """The cursor rests on a job, which the pane shows."""
     rows_of(pilot.app).move_to(job_id)  # type: ignore[arg-type]
-    await until(pilot, lambda: f"─ {job_id} " in screen_text(pilot.app), f"the overview of {job_id}")
+    await until(
+        pilot, lambda: f"─ {job_id} " in screen_text(pilot.app), f"the overview of {job_id}"
+    )
 
 
 async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_come(
@@ -43,7 +47,11 @@ async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_c
     async with app.run_test(size=UNDER) as pilot:
         await settled(pilot)
         await pointed_at(pilot, RUNNING)
-        await until(pilot, lambda: "lm loss ▇" in screen_text(app) or "lm loss █" in screen_text(app), "its loss")
+        await until(
+            pilot,
+            lambda: "lm loss ▇" in screen_text(app) or "lm loss █" in screen_text(app),
+            "its loss",
+        )
         await until(pilot, lambda: "iteration      200/" in screen_text(app), "the end of the log")
         append(log, b" iteration 201/ 4000 | lm loss: 1.5 | grad norm: 1 |\nthe newest line\n")
         await until(pilot, lambda: "the newest line" in screen_text(app), "what was appended")
@@ -53,7 +61,9 @@ async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_c
         await press(pilot, "ctrl+r")
         await until(pilot, lambda: "failed" in screen_text(app), "that it failed")
         monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
-        await until(pilot, lambda: "RuntimeError: out of memory" in screen_text(app), "its last words")
+        await until(
+            pilot, lambda: "RuntimeError: out of memory" in screen_text(app), "its last words"
+        )
 
 
 async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_is_some(
@@ -71,7 +81,9 @@ async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_i
         with monkeypatch.context() as full:
             full.setattr(store.budget, "ceiling", 1)
             await pointed_at(pilot, RUNNING)
-            await app.workers.wait_for_complete([worker for worker in app.workers if worker.group == "overview"])
+            await app.workers.wait_for_complete(
+                [worker for worker in app.workers if worker.group == "overview"]
+            )
             await pilot.pause()
             assert "Reading its log" in screen_text(app)
         await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
@@ -95,7 +107,9 @@ async def test_the_log_of_an_ended_job_is_read_as_the_terminal_has_the_focus_aga
         await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
 
 
-async def test_nothing_is_asked_while_the_cursor_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_asked_while_the_cursor_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpcdash.ui.jobs.overview.REST_SECONDS", 1.0)
     put(tmp_path / "job.out", b"words\n")
     app = log_dashboard(tmp_path, both_in_one=True)
@@ -128,7 +142,9 @@ async def test_an_array_says_how_many_tasks_are_in_which_state_and_which_keys_he
         array = next(one for one in ids_of(app) if one.startswith("13"))
         rows_of(app).move_to(array)
         await until(pilot, lambda: "─ 13 lr-sweep" in screen_text(app), "the array")
-        await until(pilot, lambda: "group failures by cause" in screen_text(app), "the keys that help")
+        await until(
+            pilot, lambda: "group failures by cause" in screen_text(app), "the keys that help"
+        )
 
 
 async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:
@@ -137,22 +153,32 @@ async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:
         await settled(pilot)
         rows_of(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
         await until(pilot, lambda: "Log of 13_" in screen_text(app), "whose log it is")
-        await until(pilot, lambda: "lr " in screen_text(app).partition("Log of 13_")[2], "the end of it")
+        await until(
+            pilot, lambda: "lr " in screen_text(app).partition("Log of 13_")[2], "the end of it"
+        )
 
 
-async def test_an_array_with_failures_groups_them_and_shows_why_with_the_commands_of_one_log() -> None:
+async def test_an_array_with_failures_groups_them_and_shows_why_with_the_commands_of_one_log() -> (
+    None
+):
     app = dashboard("training")
     async with app.run_test(size=UNDER) as pilot:
         await settled(pilot)
         await press(pilot, "4")
         asked = app.sessions[0].store.budget.per_minute
         rows_of(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
-        await until(pilot, lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app), "the cause")
+        await until(
+            pilot,
+            lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app),
+            "the cause",
+        )
         assert "Log of 13_3 /home/maya/vision/sweep/logs" in screen_text(app)
         assert app.sessions[0].store.budget.per_minute - asked <= 4
 
 
-@pytest.mark.parametrize(("size", "place"), [(UNDER, "under"), (BESIDE, "beside"), (SMALL, "nowhere")])
+@pytest.mark.parametrize(
+    ("size", "place"), [(UNDER, "under"), (BESIDE, "beside"), (SMALL, "nowhere")]
+)
 async def test_it_stands_where_the_terminal_has_room(size: tuple[int, int], place: str) -> None:
     app = dashboard("everyday")
     async with app.run_test(size=size) as pilot:
@@ -195,7 +221,9 @@ def test_a_small_curve_falls_where_its_values_fall_and_leaves_out_what_is_not_fi
     assert small_curve([math.nan, math.inf], 8, 2) == []
     assert small_curve([], 8, 2) == []
     assert len(small_curve([2.0, 2.0, 2.0], 8, 1)) == 1
-    assert all(letter in " .':" for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True)))
+    assert all(
+        letter in " .':" for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True))
+    )
 
 
 async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
@@ -212,7 +240,9 @@ async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
         assert "job.err" in screen_text(app)
 
 
-async def test_a_waiting_job_has_how_long_jobs_like_it_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_job_has_how_long_jobs_like_it_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = log_dashboard(tmp_path, both_in_one=True)
     store = app.sessions[0].store
     async with app.run_test(size=BESIDE) as pilot:
@@ -220,9 +250,16 @@ async def test_a_waiting_job_has_how_long_jobs_like_it_waited(tmp_path: Path, mo
         row = known_row(store, PENDING)
         assert row is not None
         same = {name: row[name] for name in ("queue", "nodes", "gpus", "limit_seconds")}
-        runs = [job_row("1", **same, submitted_at=at(0), started_at=at(60 * minutes)) for minutes in range(1, 11)]
+        runs = [
+            job_row("1", **same, submitted_at=at(0), started_at=at(60 * minutes))
+            for minutes in range(1, 11)
+        ]
         monkeypatch.setattr(store.archive, "known_waits", lambda: waits_of(table_of(*runs)))
         await pointed_at(pilot, PENDING)
-        await until(pilot, lambda: "jobs like it half started within" in screen_text(app), "how long others waited")
+        await until(
+            pilot,
+            lambda: "jobs like it half started within" in screen_text(app),
+            "how long others waited",
+        )
         await pointed_at(pilot, RUNNING)
         assert "jobs like it" not in screen_text(app)

@@ -1,4 +1,6 @@
-"""Acting on PBS jobs from the screen: only what PBS can do is offered, and what runs names its arrays."""
+"""Acting on PBS jobs from the screen: only what PBS can do is offered, and what runs names its
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ from tests.ui.stage import notices, press, screen_text, settled, until
 SIZE = (110, 36)
 
 
-def job(job_id: str, state: str, *, array_task: str | None = None, tasks: int = 1) -> dict[str, Any]:
+def job(
+    job_id: str, state: str, *, array_task: str | None = None, tasks: int = 1
+) -> dict[str, Any]:
     number = job_id.split(".")[0].split("[")[0]
     return {
         "id": job_id,
@@ -72,7 +76,9 @@ def pbs_with(dialect: Dialect | None = None, rows: Sequence[dict[str, Any]] = QU
     return replace(
         backend,
         probe=replace(backend.probe, query=lambda: probe),
-        queue=replace(backend.queue, jobs=lambda scope: jobs, nodes=lambda: nodes, queues=lambda: queues),
+        queue=replace(
+            backend.queue, jobs=lambda scope: jobs, nodes=lambda: nodes, queues=lambda: queues
+        ),
     )
 
 
@@ -84,7 +90,11 @@ def pbs_transport() -> ScriptedTransport:
 
 
 def acted(transport: ScriptedTransport) -> list[str]:
-    return [" ".join(words) for words in transport.argvs if words[0] not in ("true", "qstat", "pbsnodes", "sh")]
+    return [
+        " ".join(words)
+        for words in transport.argvs
+        if words[0] not in ("true", "qstat", "pbsnodes", "sh")
+    ]
 
 
 def pbs_app(
@@ -94,16 +104,23 @@ def pbs_app(
     rows: Sequence[dict[str, Any]] = QUEUE,
 ) -> HpcdashApp:
     clock, budget = FrozenClock(NOW), CommandBudget(600)
-    store = ClusterStore("lab", transport, (pbs_with(dialect, rows),), clock=clock, budget=budget, user="alice")
+    store = ClusterStore(
+        "lab", transport, (pbs_with(dialect, rows),), clock=clock, budget=budget, user="alice"
+    )
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
-    return HpcdashApp([ClusterSession(store, poller, Actions(store, journal), "", UTC)], fold_arrays=False)
+    return HpcdashApp(
+        [ClusterSession(store, poller, Actions(store, journal), "", UTC)], fold_arrays=False
+    )
 
 
 async def asked(pilot: Pilot[Any], *keys: str) -> str:
     """Press keys; what the question they lead to shows."""
     await press(pilot, *keys)
-    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"))
+    await until(
+        pilot,
+        lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"),
+    )
     return screen_text(pilot.app)
 
 
@@ -111,7 +128,9 @@ def said(app: Any) -> str:
     return " ".join(notices(app))
 
 
-async def test_holding_the_row_of_the_tasks_that_wait_holds_the_array_and_shows_it(tmp_path: Path) -> None:
+async def test_holding_the_row_of_the_tasks_that_wait_holds_the_array_and_shows_it(
+    tmp_path: Path,
+) -> None:
     transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
@@ -140,7 +159,9 @@ async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> No
     assert acted(transport) == ["qhold 12[].pbs01"]
 
 
-async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(tmp_path: Path) -> None:
+async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(
+    tmp_path: Path,
+) -> None:
     transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
@@ -218,7 +239,9 @@ async def test_a_suspend_that_takes_an_operator_says_so(tmp_path: Path) -> None:
         assert "only operators can suspend jobs" in screen_text(app)
 
 
-async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_force(tmp_path: Path) -> None:
+async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_force(
+    tmp_path: Path,
+) -> None:
     transport = pbs_transport()
     transport.answers["qdel"] = (222, b"", b"qdel: Server could not connect to MOM 34.pbs01\n")
     app = pbs_app(transport, tmp_path)
@@ -257,9 +280,13 @@ async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
         await settled(pilot)
         await mark(pilot, *(row["id"] for row in rows))
         await press(pilot, "h")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys"))
+        await until(
+            pilot, lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys")
+        )
         told = [str(words.render()) for words in app.screen.query("Static").results(Static)]
-        assert "Takes at least 52 s: hpcdash pauses between commands to spare the scheduler." in told
+        assert (
+            "Takes at least 52 s: hpcdash pauses between commands to spare the scheduler." in told
+        )
         await pilot.press("y")
         await until(pilot, lambda: waited)
         assert len(acted(transport)) == 1

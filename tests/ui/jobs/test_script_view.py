@@ -1,4 +1,6 @@
-"""The script of a job: explained, coloured, searched, copied, opened, and compared with another one."""
+"""The script of a job: explained, coloured, searched, copied, opened, and compared with another
+one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, languag
 from tests.support.records import for_each
 from tests.support.scripted_transport import ONE, RECENT
 from tests.support.slurm_text import history_text, queue_text
-from tests.ui.stage import answering, answering_transport, notices, press, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    answering,
+    answering_transport,
+    notices,
+    press,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 TRAIN = b"""#!/bin/bash
 #SBATCH -J train -t 2:00:00
@@ -32,7 +43,9 @@ HOSTILE = b"#!/bin/sh\r\n# \x1b]0;owned\x07 caf\xe9 [bold red]x[/]\r\n#SBATCH -J
 
 def app_with(scripts: Mapping[str, bytes], **arguments: Any) -> HpcdashApp:
     """A cluster with jobs 88 and 87 of user000's, an ended 80, and these scripts."""
-    rows = [{"jobarrayid": str(number), "username": "user000", "name": "train"} for number in (88, 87)]
+    rows = [
+        {"jobarrayid": str(number), "username": "user000", "name": "train"} for number in (88, 87)
+    ]
     past = [{"jobid": job_id, "user": "user000", "jobname": "train"} for job_id in ("80", "95")]
     queue = queue_text(*rows, token=RECORDED_TOKEN)
     transport = answering_transport(everyone=queue, mine=queue)
@@ -41,7 +54,8 @@ def app_with(scripts: Mapping[str, bytes], **arguments: Any) -> HpcdashApp:
         ONE: queue,
         "sacct": history_text(*past, token=RECORDED_TOKEN),
         "scontrol write": lambda command: (
-            scripts.get(command.words[3]) or (0, b"", b"job script retrieval failed: Invalid user id\n")
+            scripts.get(command.words[3])
+            or (0, b"", b"job script retrieval failed: Invalid user id\n")
         ),
     }
     return HpcdashApp([answering(transport)], **arguments)
@@ -67,7 +81,10 @@ async def test_directives_have_their_meaning_beside_them_or_below() -> None:
     async with app.run_test(size=(120, 24)) as pilot:
         await opened(pilot)
         lines = [line.rstrip() for line in screen_text(app).split("\n")]
-        assert "  2 #SBATCH -J train -t 2:00:00                  called train; time limit 2 h"[1:] in lines
+        assert (
+            "  2 #SBATCH -J train -t 2:00:00                  called train; time limit 2 h"[1:]
+            in lines
+        )
         assert any(line.endswith("8 GPUs per node") for line in lines)
         below = next(at for at, line in enumerate(lines) if "└ stdout to /scratch" in line)
         assert "#SBATCH --output" in lines[below - 1]
@@ -263,4 +280,6 @@ def test_a_script_looks_as_it_did(snap_compare: Any, what: str) -> None:
         elif what == "difference":
             await typed(pilot, "D", "87")
 
-    assert snap_compare(app_with({"88": TRAIN, "87": other}), terminal_size=(120, 34), run_before=show)
+    assert snap_compare(
+        app_with({"88": TRAIN, "87": other}), terminal_size=(120, 34), run_before=show
+    )

@@ -1,4 +1,6 @@
-"""An array's failures on the screen: told apart, marked, and submitted again as exactly these tasks."""
+"""An array's failures on the screen: told apart, marked, and submitted again as exactly these
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,22 @@ SIZE = (120, 30)
 PLAIN = {"jobarrayid": "90", "arrayjobid": "90", "name": "plain", "state": "RUNNING"}
 
 
-def app_on(transport: ScriptedTransport, folder: Path, *, backend: Backend = BACKEND, **arguments: Any) -> HpcdashApp:
-    store = ClusterStore("lab", transport, (backend,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
+def app_on(
+    transport: ScriptedTransport, folder: Path, *, backend: Backend = BACKEND, **arguments: Any
+) -> HpcdashApp:
+    store = ClusterStore(
+        "lab",
+        transport,
+        (backend,),
+        clock=FrozenClock(NOW),
+        budget=CommandBudget(600),
+        user="alice",
+    )
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
-    return HpcdashApp([ClusterSession(store, poller, Actions(store, journal), "", UTC)], **arguments)
+    return HpcdashApp(
+        [ClusterSession(store, poller, Actions(store, journal), "", UTC)], **arguments
+    )
 
 
 @pytest.fixture
@@ -64,7 +77,9 @@ async def open_triage(pilot: Pilot[Any]) -> TriageView:
 
 async def question(pilot: Pilot[Any]) -> ConfirmDialog:
     await until(
-        pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"), "the question"
+        pilot,
+        lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"),
+        "the question",
     )
     await pilot.pause()
     dialog = pilot.app.screen
@@ -143,7 +158,9 @@ async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_t
         assert "--array=1,3,7-9%4" in text
         assert transport.submitted == []
         await pilot.press("y")
-        await until(pilot, lambda: "5 jobs submitted: job 93 on lab" in told(pilot), "the new job's number")
+        await until(
+            pilot, lambda: "5 jobs submitted: job 93 on lab" in told(pilot), "the new job's number"
+        )
         [(words, stdin)] = transport.submitted
         assert "--array=1,3,7-9%4" in words
         assert stdin == b"#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
@@ -166,7 +183,9 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
         assert "Slurm takes a range of tasks at a time: 2 submissions" in text
         assert ("--array=1-3:2%4" in text, "--array=7-9%4" in text) == (True, True)
         await pilot.press("y")
-        await until(pilot, lambda: "submitted again in 2 parts: 91 92" in told(pilot), "the new jobs")
+        await until(
+            pilot, lambda: "submitted again in 2 parts: 91 92" in told(pilot), "the new jobs"
+        )
         assert len(Journal(tmp_path / "journal.jsonl").read()[0]) == 2
 
 
@@ -180,10 +199,16 @@ async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
         assert [row["id"] for row in view.rows_to_submit()] == ["88_3", "88_7", "88_8"]
         await press(pilot, "j")
         assert len(view.rows_to_submit()) == 1
-        await until(pilot, lambda: "R submits this cause again: 1" in screen_text(pilot.app), "the hint")
+        await until(
+            pilot, lambda: "R submits this cause again: 1" in screen_text(pilot.app), "the hint"
+        )
         await pilot.press("R")
         # It ran into its time limit.
-        await until(pilot, lambda: "Resubmit array 88 (lr-sweep, 1 job) with more" in screen_text(pilot.app), "a form")
+        await until(
+            pilot,
+            lambda: "Resubmit array 88 (lr-sweep, 1 job) with more" in screen_text(pilot.app),
+            "a form",
+        )
 
 
 async def test_only_marked_groups_are_submitted_again_and_no_longer_marked_then(
@@ -220,14 +245,22 @@ async def test_after_no_nothing_is_submitted(transport: ScriptedTransport, tmp_p
         assert transport.submitted == []
 
 
-async def test_what_the_scheduler_refuses_is_shown_in_its_words(transport: ScriptedTransport, tmp_path: Path) -> None:
-    transport.answers["sbatch"] = (1, b"", b"sbatch: error: Batch job submission failed: Invalid qos specification\n")
+async def test_what_the_scheduler_refuses_is_shown_in_its_words(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
+    transport.answers["sbatch"] = (
+        1,
+        b"",
+        b"sbatch: error: Batch job submission failed: Invalid qos specification\n",
+    )
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
         await pilot.press("R")
         await question(pilot)
         await pilot.press("y")
-        await until(pilot, lambda: "Invalid qos specification" in screen_text(pilot.app), "the refusal")
+        await until(
+            pilot, lambda: "Invalid qos specification" in screen_text(pilot.app), "the refusal"
+        )
 
 
 async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
@@ -240,7 +273,12 @@ async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
         await pilot.press("R")
         dialog = await question(pilot)
         mark = next(word for word in dialog.plan.commands[0].argv if word.startswith("--comment="))
-        new = {"jobarrayid": "93_1", "arrayjobid": "93", "arraytaskid": "1", "comment": mark.removeprefix("--comment=")}
+        new = {
+            "jobarrayid": "93_1",
+            "arrayjobid": "93",
+            "arraytaskid": "1",
+            "comment": mark.removeprefix("--comment="),
+        }
         transport.recent.append(new)
         await pilot.press("y")
         await until(pilot, lambda: "it is job 93" in told(pilot), "what became of it")
@@ -269,7 +307,9 @@ async def test_an_array_without_failures_is_offered_as_a_whole(tmp_path: Path) -
         assert "--array=0-9%4" in dialog.plan.commands[0].argv
 
 
-async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that(tmp_path: Path) -> None:
+async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that(
+    tmp_path: Path,
+) -> None:
     transport = failed_array(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
     transport.mine = transport.recent = [PLAIN]
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
@@ -294,7 +334,9 @@ async def test_a_job_that_is_no_array_says_so(tmp_path: Path) -> None:
 async def test_what_logs_and_names_hold_cannot_reach_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]0;title\x07[bold]boom[/bold] \u202e\x1b[2J"
     transport = failed_array(tmp_path, {1: ("FAILED", "256", "g1", hostile)})
-    transport.mine = transport.recent = [{**row, "name": "\x1b[31m" + "x" * 200} for row in transport.mine]
+    transport.mine = transport.recent = [
+        {**row, "name": "\x1b[31m" + "x" * 200} for row in transport.mine
+    ]
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
         text = screen_text(pilot.app)
@@ -302,7 +344,9 @@ async def test_what_logs_and_names_hold_cannot_reach_the_terminal(tmp_path: Path
         assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
-def test_triage_looks_as_it_did(snap_compare: Any, transport: ScriptedTransport, tmp_path: Path) -> None:
+def test_triage_looks_as_it_did(
+    snap_compare: Any, transport: ScriptedTransport, tmp_path: Path
+) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_triage(pilot)
         await press(pilot, "enter", "j", "space")

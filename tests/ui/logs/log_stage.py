@@ -1,4 +1,7 @@
-"""A dashboard whose jobs are recorded and whose log files are real ones of a test's folder. Asserts nothing."""
+"""A dashboard whose jobs are recorded and whose log files are real ones of a test's folder.
+
+Asserts nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,25 @@ _ROWS = (CASES / "everyday" / "jobs-mine.out").read_bytes()
 
 # What of Slurm does not answer. A real sinfo without a configuration takes a second to say so.
 _AWAY = ("sinfo", "sacct", "sacctmgr", "sprio", "sstat")
-_UNREACHED = (1, b"", b"slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
+_UNREACHED = (
+    1,
+    b"",
+    b"slurm_load_partitions: Unable to contact slurm controller (connect failure)\n",
+)
 
 
 def of_files(words: tuple[str, ...]) -> bool:
-    """Whether a command looks at files: it is none of Slurm's, nor the question whether it is there."""
-    return words[0] not in ("squeue", "scontrol", *_AWAY) and words != without_env(BACKEND.probe.query().argv)
+    """Whether a command looks at files: it is none of Slurm's, nor the question whether it is
+    there.
+    """
+    return words[0] not in ("squeue", "scontrol", *_AWAY) and words != without_env(
+        BACKEND.probe.query().argv
+    )
 
 
-def log_transport(stdout: Path, stderr: Path, *, shown_folder: Path | None = None) -> ScriptedTransport:
+def log_transport(
+    stdout: Path, stderr: Path, *, shown_folder: Path | None = None
+) -> ScriptedTransport:
     """This machine, where Slurm answers as recorded; its jobs write to `stdout` and `stderr`.
 
     `shown_folder` is where the files seem to be, wherever the test has them.
@@ -72,13 +85,20 @@ def set_state(transport: Transport, state: bytes) -> ScriptedTransport:
     rows = transport.answers["squeue"]
     assert isinstance(rows, bytes)
     pattern = rb"^(74\x1f[^\n]*?\x1f)(?:RUNNING|PENDING)(\x1f)"
-    transport.answers["squeue"] = re.sub(pattern, rb"\g<1>" + state + rb"\2", rows, flags=re.MULTILINE)
+    transport.answers["squeue"] = re.sub(
+        pattern, rb"\g<1>" + state + rb"\2", rows, flags=re.MULTILINE
+    )
     return transport
 
 
 def log_session(transport: ScriptedTransport, clock: Clock | None = None) -> ClusterSession:
     store = ClusterStore(
-        "lab", transport, (BACKEND,), clock=clock or SystemClock(), budget=CommandBudget(600), user="maya"
+        "lab",
+        transport,
+        (BACKEND,),
+        clock=clock or SystemClock(),
+        budget=CommandBudget(600),
+        user="maya",
     )
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     return ClusterSession(store, poller, Actions(store, journal()), "")
@@ -92,7 +112,9 @@ def log_dashboard(
     shown_folder: Path | None = None,
     **arguments: Any,
 ) -> HpcdashApp:
-    """A dashboard whose jobs write to job.out and job.err of a folder, which seems to be `shown_folder`."""
+    """A dashboard whose jobs write to job.out and job.err of a folder, which seems to be
+    `shown_folder`.
+    """
     stdout = folder / "job.out"
     stderr = stdout if both_in_one else folder / "job.err"
     transport = log_transport(stdout, stderr, shown_folder=shown_folder)

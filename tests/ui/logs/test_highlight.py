@@ -51,8 +51,17 @@ def test_a_traceback_shows_its_first_line_its_frames_and_its_exception() -> None
 
 
 def test_numbers_come_with_their_units_and_those_that_are_none_stand_out() -> None:
-    line = "iteration 396/4000 | lm loss: 2.89E+00 | grad norm: nan | lr -inf | 520.0 ms | 45% | v1.2 3.1.4 resnet50"
-    numbers = [("396", "number"), ("4000", "number"), ("2.89E+00", "number"), ("nan", "bad"), ("-inf", "bad")]
+    line = (
+        "iteration 396/4000 | lm loss: 2.89E+00 | grad norm: nan | lr -inf | 520.0 ms | 45% | "
+        "v1.2 3.1.4 resnet50"
+    )
+    numbers = [
+        ("396", "number"),
+        ("4000", "number"),
+        ("2.89E+00", "number"),
+        ("nan", "bad"),
+        ("-inf", "bad"),
+    ]
     assert found(line) == [*numbers, ("520.0 ms", "number"), ("45%", "number")]
 
 
@@ -62,7 +71,10 @@ def test_paths_and_urls_are_coloured_and_fractions_are_no_paths() -> None:
     assert paths == ["~/run_17/ckpt.pt", "../a/b", "https://example.org/x,"]
 
 
-@for_each("unit", ["a", "1", "/", "/a", "1.", "1e", " ", "A.", "http://", "[", "w: ", "12:", "~/", '"', "_"])
+@for_each(
+    "unit",
+    ["a", "1", "/", "/a", "1.", "1e", " ", "A.", "http://", "[", "w: ", "12:", "~/", '"', "_"],
+)
 def test_a_line_of_a_million_letters_takes_time_by_its_length_alone(unit: str) -> None:
     line = '  File "' + unit * (1_000_000 // len(unit))
     assert all(end <= len(line) for _, end, _ in highlights(line))
@@ -86,9 +98,13 @@ def color_at(app: Any, text: str) -> Color:
     return Color.from_rich_color(color)
 
 
-async def test_a_line_keeps_its_own_colours_and_others_get_those_of_the_theme(tmp_path: Path) -> None:
+async def test_a_line_keeps_its_own_colours_and_others_get_those_of_the_theme(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "job.err").touch()
-    (tmp_path / "job.out").write_bytes(b"ERROR first\n\x1b[38;2;1;2;3mERROR own\x1b[0m 42\nplain words\n")
+    (tmp_path / "job.out").write_bytes(
+        b"ERROR first\n\x1b[38;2;1;2;3mERROR own\x1b[0m 42\nplain words\n"
+    )
     app = log_dashboard(tmp_path)
     async with app.run_test() as pilot:
         await open_log(pilot)
@@ -96,10 +112,16 @@ async def test_a_line_keeps_its_own_colours_and_others_get_those_of_the_theme(tm
         error = Color.parse(app.theme_variables["error"])
         await until(pilot, lambda: color_at(app, "ERROR") == error, "drawn with the style sheet")
         assert color_at(app, "ERROR own") == Color(1, 2, 3)
-        assert color_at(app, "42") == color_at(app, "plain words") == Color.parse(app.theme_variables["foreground"])
+        assert (
+            color_at(app, "42")
+            == color_at(app, "plain words")
+            == Color.parse(app.theme_variables["foreground"])
+        )
 
 
-async def test_no_color_leaves_the_lines_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_color_leaves_the_lines_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "job.err").touch()
     (tmp_path / "job.out").write_bytes(b"ERROR first\nplain words\n")

@@ -1,4 +1,6 @@
-"""The log view where a job's output is on its node's own disk until the job ends; ssh is a program of the test's."""
+"""The log view where a job's output is on its node's own disk until the job ends; ssh is a program
+of the test's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.logs.stream import LogPace
 from tests.support.node_disk import NOTE, REACHES, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
-from tests.ui.logs.log_stage import log_dashboard, open_log, pane_of, set_state, shows, shows_no_more, view_of
+from tests.ui.logs.log_stage import (
+    log_dashboard,
+    open_log,
+    pane_of,
+    set_state,
+    shows,
+    shows_no_more,
+    view_of,
+)
 from tests.ui.stage import screen_text, until
 
 SIZE = (120, 30)
@@ -56,12 +66,17 @@ async def test_a_node_that_refuses_is_said_to_in_its_own_words(node: Node, tmp_p
         await shows(pilot, NOTE)
         # Lines are cut wherever they are full.
         text = "".join(screen_text(pilot.app).replace("│", "").split())
-        words = "ssh cn01 from the login node does not work (maya@cn01: Permission denied (publickey,password).)"
+        words = (
+            "ssh cn01 from the login node does not work (maya@cn01: Permission denied "
+            "(publickey,password).)"
+        )
         assert "".join(words.split()) in text
         assert pane_of(pilot).error is None
 
 
-async def test_a_node_that_refuses_is_asked_seldom(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_refuses_is_asked_seldom(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rests: list[float] = []
 
     async def rest(pace: LogPace, seconds: float) -> None:
@@ -81,7 +96,9 @@ async def test_a_node_that_refuses_is_asked_seldom(node: Node, tmp_path: Path, m
     assert min(rests[1:]) < 5
 
 
-async def test_when_the_job_ends_its_log_is_shown_from_where_it_is_then(node: Node, tmp_path: Path) -> None:
+async def test_when_the_job_ends_its_log_is_shown_from_where_it_is_then(
+    node: Node, tmp_path: Path
+) -> None:
     put(node.log, b"epoch 1\n")
     app = log_dashboard(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
@@ -97,7 +114,9 @@ async def test_when_the_job_ends_its_log_is_shown_from_where_it_is_then(node: No
         await shows(pilot, "the job ended")
 
 
-async def test_one_who_reads_further_up_stays_there_when_the_log_moves(node: Node, tmp_path: Path) -> None:
+async def test_one_who_reads_further_up_stays_there_when_the_log_moves(
+    node: Node, tmp_path: Path
+) -> None:
     lines = b"".join(b"line %05d\n" % number for number in range(2000))
     put(node.log, lines)
     app = log_dashboard(tmp_path)
@@ -111,7 +130,9 @@ async def test_one_who_reads_further_up_stays_there_when_the_log_moves(node: Nod
         put(node.last, lines + b"the very end\n")
         before = pane_of(pilot)
         await end_the_job(pilot, app)
-        await until(pilot, lambda: pane_of(pilot) is not before and bool(pane_of(pilot).window.rows))
+        await until(
+            pilot, lambda: pane_of(pilot) is not before and bool(pane_of(pilot).window.rows)
+        )
         await shows(pilot, "line 00003")
         assert not pane_of(pilot).viewport.following
 

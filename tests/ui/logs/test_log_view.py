@@ -154,7 +154,9 @@ async def test_next_match_before_any_search_says_how_to_search(log: Path) -> Non
         await shows(pilot, "nothing is searched for; / does")
 
 
-async def test_what_a_jump_came_to_is_told_before_all_else_where_there_is_no_room(log: Path) -> None:
+async def test_what_a_jump_came_to_is_told_before_all_else_where_there_is_no_room(
+    log: Path,
+) -> None:
     put(log, b"no times here\n" * 50)
     app = log_dashboard(log.parent)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -194,7 +196,10 @@ async def test_a_search_marks_and_goes_to_matches_far_away(log: Path) -> None:
 
 
 async def test_a_search_goes_from_match_to_match_both_ways(log: Path) -> None:
-    put(log, b"".join(b"match %d\n" % one if one % 100 == 0 else b"nothing\n" for one in range(1000)))
+    put(
+        log,
+        b"".join(b"match %d\n" % one if one % 100 == 0 else b"nothing\n" for one in range(1000)),
+    )
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("slash", *"match", "enter")
@@ -303,7 +308,10 @@ async def test_a_log_that_is_a_folder_or_missing_says_so(log: Path) -> None:
 
 
 async def test_hostile_bytes_move_nothing_and_colours_stay(log: Path) -> None:
-    put(log, b"\x1b[31mred\x1b[0m \x1b[2J\x1b]0;title\x07[bold]plain[/bold]\x1b[H\xff\n 10%|#\r 20%|##")
+    put(
+        log,
+        b"\x1b[31mred\x1b[0m \x1b[2J\x1b]0;title\x07[bold]plain[/bold]\x1b[H\xff\n 10%|#\r 20%|##",
+    )
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await shows(pilot, "red [bold]plain[/bold]�")
@@ -398,7 +406,10 @@ async def test_brackets_go_through_the_tasks_of_an_array(log: Path) -> None:
         await shows(pilot, "the first task that is known")
         for task in ("13_7", "13_8", "13_9"):
             await pilot.press("right_square_bracket")
-            await until(pilot, lambda task=task: view_of(pilot).place and view_of(pilot).place.job_id == task)
+            await until(
+                pilot,
+                lambda task=task: view_of(pilot).place and view_of(pilot).place.job_id == task,
+            )
             assert view_of(pilot).pointed_job() == task
         await pilot.press("right_square_bracket")
         await shows(pilot, "the last task of the array that is known")
@@ -508,7 +519,9 @@ async def test_lines_of_no_letters_are_paged_through_as_any_others(log: Path) ->
         for pages in (-1, -1, -100, 1, -100, -100, -100, 100):
             before = pane.viewport.offset
             pane.page(pages)
-            await until(pilot, lambda before=before: not pane._paging and pane.viewport.offset != before)
+            await until(
+                pilot, lambda before=before: not pane._paging and pane.viewport.offset != before
+            )
             lines = abs(pages) * (pane.viewport.height - 1)
             assert abs(pane.viewport.offset - before) in (lines, lines - 4)
             placed = [pane.window.rows[one.row].offset for one in pane.viewport.placed()]
@@ -520,7 +533,9 @@ async def test_a_long_path_below_a_log_keeps_its_file_name(tmp_path: Path) -> No
     (tmp_path / "job.out").write_bytes(b"a line\n")
     (tmp_path / "job.err").touch()
     app = log_dashboard(
-        tmp_path, both_in_one=True, shown_folder=Path("/home/anna/projects/vision/2024/long/long/run_17")
+        tmp_path,
+        both_in_one=True,
+        shown_folder=Path("/home/anna/projects/vision/2024/long/long/run_17"),
     )
     async with app.run_test(size=(80, 24)) as pilot:
         await open_log(pilot)
@@ -529,7 +544,9 @@ async def test_a_long_path_below_a_log_keeps_its_file_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("height", "is_framed"), [(40, True), (24, False)])
-async def test_streams_side_by_side_have_frames_where_there_is_room(log: Path, height: int, is_framed: bool) -> None:
+async def test_streams_side_by_side_have_frames_where_there_is_room(
+    log: Path, height: int, is_framed: bool
+) -> None:
     put(log.parent / "job.err", b"a warning\n")
     app = log_dashboard(log.parent)
     async with app.run_test(size=(140, height)) as pilot:

@@ -109,7 +109,14 @@ def test_an_empty_log_has_no_lines() -> None:
 
 @for_each(
     ("text", "begins"),
-    [("", (0,)), ("abc", (0,)), ("abcdef", (0, 4)), ("abcdefgh", (0, 4)), ("日本語", (0, 2)), ("a日本", (0, 2))],
+    [
+        ("", (0,)),
+        ("abc", (0,)),
+        ("abcdef", (0, 4)),
+        ("abcdefgh", (0, 4)),
+        ("日本語", (0, 2)),
+        ("a日本", (0, 2)),
+    ],
 )
 def test_lines_are_wrapped_by_cells(text: str, begins: tuple[int, ...]) -> None:
     assert wrapped(text, 4) == begins

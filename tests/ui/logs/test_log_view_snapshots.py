@@ -13,7 +13,15 @@ from textual.pilot import Pilot
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.ui.view import View
 from tests.support.real_files import put, remove
-from tests.ui.logs.log_stage import PENDING, RUNNING, log_dashboard, open_log, pane_of, shows, view_of
+from tests.ui.logs.log_stage import (
+    PENDING,
+    RUNNING,
+    log_dashboard,
+    open_log,
+    pane_of,
+    shows,
+    view_of,
+)
 from tests.ui.stage import NOW, until
 
 SMALL, LARGE = (80, 24), (140, 40)
@@ -24,11 +32,20 @@ def training_log() -> bytes:
     lines = [b"node g02, 4 \xc3\x97 a100, \xe8\xa8\x93\xe7\xb7\xb4 begins\n"]
     for epoch in range(60):
         minute = b"2026-11-21 05:%02d:00" % epoch
-        lines.append(minute + b" \x1b[32mINFO\x1b[0m  epoch %d  loss %.4f  lr 3.0e-04\n" % (epoch, 1 / (epoch + 1)))
+        lines.append(
+            minute
+            + b" \x1b[32mINFO\x1b[0m  epoch %d  loss %.4f  lr 3.0e-04\n" % (epoch, 1 / (epoch + 1))
+        )
         if epoch % 9 == 4:
-            lines.append(minute + b" \x1b[1;31mERROR\x1b[0m a worker was slow\tby 12 s \x1b]0;x\x07\xff\n")
+            lines.append(
+                minute + b" \x1b[1;31mERROR\x1b[0m a worker was slow\tby 12 s \x1b]0;x\x07\xff\n"
+            )
         if epoch % 13 == 7:
-            lines.append(b"config " + b", ".join(b"key_%d=%d" % (one, one * epoch) for one in range(30)) + b"\n")
+            lines.append(
+                b"config "
+                + b", ".join(b"key_%d=%d" % (one, one * epoch) for one in range(30))
+                + b"\n"
+            )
     lines.append(b"".join(b"\r%3d%%|%s|" % (10 * one, b"#" * one) for one in range(8)))
     return b"".join(lines)
 
@@ -77,8 +94,12 @@ SCENES: dict[str, tuple[str, Act]] = {
 SHOWN = [("beside", SMALL), *((name, LARGE) for name in SCENES)]
 
 
-@pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])
-def test_a_log_looks_as_it_did(snap_compare: Any, tmp_path: Path, scene: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN]
+)
+def test_a_log_looks_as_it_did(
+    snap_compare: Any, tmp_path: Path, scene: str, size: tuple[int, int]
+) -> None:
     log = tmp_path / "job.out"
     job_id, act = SCENES[scene]
     if job_id == RUNNING:

@@ -1,4 +1,7 @@
-"""A dashboard whose jobs are recorded and whose training logs are real files of a test's folder. Asserts nothing."""
+"""A dashboard whose jobs are recorded and whose training logs are real files of a test's folder.
+
+Asserts nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ def loss_at(step: int, noise: random.Random) -> float:
 
 
 def training_log(
-    steps: Sequence[int], loss: Callable[[int], float] | None = None, *, last: int = 4000, seed: int = 7
+    steps: Sequence[int],
+    loss: Callable[[int], float] | None = None,
+    *,
+    last: int = 4000,
+    seed: int = 7,
 ) -> bytes:
     """Lines as Megatron's, a step a line."""
     noise = random.Random(seed)
@@ -36,8 +43,10 @@ def training_log(
         value = loss_at(step, noise) if loss is None else loss(step)
         rate = 3e-4 * min(1.0, step / 200)
         lines.append(
-            f" iteration {step:8}/{last:8} | lm loss: {value:.6E} | grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | "
-            f"learning rate: {rate:.3E} | elapsed time per iteration (ms): 520.0 | consumed samples: {step * 1024:12} |"
+            f" iteration {step:8}/{last:8} | lm loss: {value:.6E} | grad norm: "
+            f"{abs(noise.gauss(0.9, 0.12)):.3f} | "
+            f"learning rate: {rate:.3E} | elapsed time per iteration (ms): 520.0 | consumed "
+            f"samples: {step * 1024:12} |"
         )
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -45,10 +54,14 @@ def training_log(
 def chart_dashboard(folder: Path, **arguments: Any) -> HpcdashApp:
     """On a clock that stands still; jobs write to job.out of a folder."""
     (folder / "job.err").touch()
-    return log_dashboard(folder, both_in_one=True, clock=FrozenClock(NOW), shown_folder=FOLDER, **arguments)
+    return log_dashboard(
+        folder, both_in_one=True, clock=FrozenClock(NOW), shown_folder=FOLDER, **arguments
+    )
 
 
-async def open_chart(pilot: Pilot[Any], job_id: str = RUNNING, others: Sequence[str] = ()) -> ChartView:
+async def open_chart(
+    pilot: Pilot[Any], job_id: str = RUNNING, others: Sequence[str] = ()
+) -> ChartView:
     """To a job's chart, once it shows all that its log says."""
     await settled(pilot)
     await pilot.app.main.push("chart", job_id=job_id, others=tuple(others))
@@ -71,7 +84,9 @@ async def drawn(pilot: Pilot[Any]) -> None:
 
     def is_still() -> bool:
         view = chart_of(pilot)
-        return view.is_drawn and all(run.error is not None or _is_read(view, run) for run in view.runs)
+        return view.is_drawn and all(
+            run.error is not None or _is_read(view, run) for run in view.runs
+        )
 
     await until(pilot, is_still, "drawn")
     await pilot.pause()
@@ -83,7 +98,11 @@ def _is_read(view: ChartView, run: Any) -> bool:
         return False
     if not watched.run.names or not view.picture.panels:
         return not watched.run.names
-    judged = run.read_changes == (run.changes, tuple(panel.name for panel in view.picture.panels), view.picture.axis)
+    judged = run.read_changes == (
+        run.changes,
+        tuple(panel.name for panel in view.picture.panels),
+        view.picture.axis,
+    )
     return watched.progress.is_whole and judged
 
 

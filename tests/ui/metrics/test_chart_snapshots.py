@@ -14,7 +14,14 @@ from textual.pilot import Pilot
 from hpcdash.ui.view import View
 from tests.support.real_files import put
 from tests.ui.logs.log_stage import PENDING, RUNNING
-from tests.ui.metrics.chart_stage import chart_dashboard, chart_of, drawn, open_chart, press_drawn, training_log
+from tests.ui.metrics.chart_stage import (
+    chart_dashboard,
+    chart_of,
+    drawn,
+    open_chart,
+    press_drawn,
+    training_log,
+)
 
 SMALL, LARGE = (80, 24), (140, 40)
 Act = Callable[[Pilot[Any]], Awaitable[None]]
@@ -40,7 +47,9 @@ def spiked(step: int) -> float:
 
 def restarted() -> bytes:
     """600 steps, then again from 401 on with another rate."""
-    return training_log(range(1, 601)) + training_log(range(401, 1201), lambda step: 4.0 - step / 600)
+    return training_log(range(1, 601)) + training_log(
+        range(401, 1201), lambda step: 4.0 - step / 600
+    )
 
 
 async def nothing(pilot: Pilot[Any]) -> None:
@@ -92,8 +101,12 @@ async def look(pilot: Pilot[Any], act: Act, job_id: str = RUNNING) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])
-def test_a_chart_looks_as_it_did(snap_compare: Any, tmp_path: Path, scene: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN]
+)
+def test_a_chart_looks_as_it_did(
+    snap_compare: Any, tmp_path: Path, scene: str, size: tuple[int, int]
+) -> None:
     content, act = SCENES[scene]
     put(tmp_path / "job.out", content)
 

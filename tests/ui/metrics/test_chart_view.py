@@ -100,15 +100,23 @@ async def test_space_lays_tasks_of_the_same_array_over_a_task_and_takes_them_off
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot, "13_7")
         await pilot.press("space")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ChecklistDialog), "the list of runs")
+        await until(
+            pilot, lambda: isinstance(pilot.app.screen, ChecklistDialog), "the list of runs"
+        )
         await shows(pilot, "same array")
         assert "13_9" in screen_text(pilot.app)
         await pilot.press("space", "down", "space", "enter")
-        await until(pilot, lambda: [run.job_id for run in view.runs] == ["13_7", "13_9", "13_8"], "three runs")
+        await until(
+            pilot,
+            lambda: [run.job_id for run in view.runs] == ["13_7", "13_9", "13_8"],
+            "three runs",
+        )
         await drawn(pilot)
         assert "C 13_8 lr-sweep" in screen_text(pilot.app)
         await pilot.press("space")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ChecklistDialog), "the list of runs")
+        await until(
+            pilot, lambda: isinstance(pilot.app.screen, ChecklistDialog), "the list of runs"
+        )
         await pilot.press("space", "down", "space", "enter")
         await until(pilot, lambda: [run.job_id for run in view.runs] == ["13_7"], "one run again")
 
@@ -121,7 +129,9 @@ async def test_a_spike_has_its_sign_on_the_chart_and_its_words_below(log: Path) 
         assert f"▲ spike at {SPIKE_AT}" in screen_text(pilot.app)
         await press_drawn(pilot, "n")
         assert view.state.cursor == SPIKE_AT
-        assert "6 " in lines_of(pilot)[0] or "6.0" in lines_of(pilot)[0] or "5.9" in lines_of(pilot)[0]
+        assert (
+            "6 " in lines_of(pilot)[0] or "6.0" in lines_of(pilot)[0] or "5.9" in lines_of(pilot)[0]
+        )
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, TextDialog)
         assert "0.52 s/step" in screen_text(pilot.app)
@@ -134,13 +144,20 @@ async def test_a_spike_has_its_sign_on_the_chart_and_its_words_below(log: Path) 
         assert "  ▲           a spike\n" in words
 
 
-async def test_of_few_points_nothing_is_told_and_of_several_findings_how_many_there_are(log: Path) -> None:
+async def test_of_few_points_nothing_is_told_and_of_several_findings_how_many_there_are(
+    log: Path,
+) -> None:
     put(log, training_log(range(1, 13)))
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_chart(pilot)
         assert "too few points to tell" in screen_text(pilot.app)
         assert "no anomalies" not in screen_text(pilot.app)
-        append(log, training_log(range(13, 1501), lambda step: spiked(step) if step < 1400 else spiked(step - 699)))
+        append(
+            log,
+            training_log(
+                range(13, 1501), lambda step: spiked(step) if step < 1400 else spiked(step - 699)
+            ),
+        )
         await shows(pilot, "2 spikes")
         await shows(pilot, "back after")
 
@@ -205,7 +222,9 @@ async def test_up_and_down_move_the_height_of_the_metric_one_is_at(log: Path) ->
         view = await open_chart(pilot)
         low, high = view.picture.panels[0].y
         await press_drawn(pilot, "up")
-        assert view.picture.panels[0].y == pytest.approx((low + 0.2 * (high - low), high + 0.2 * (high - low)))
+        assert view.picture.panels[0].y == pytest.approx(
+            (low + 0.2 * (high - low), high + 0.2 * (high - low))
+        )
         await press_drawn(pilot, "home")
         assert view.picture.panels[0].y == pytest.approx((low, high))
 
@@ -241,7 +260,11 @@ async def test_the_x_axis_is_that_of_samples_or_tokens_too(log: Path) -> None:
 
 
 async def test_a_restart_is_marked_and_what_it_repeated_is_dotted(log: Path) -> None:
-    put(log, training_log(range(1, 601)) + training_log(range(501, 1001), lambda step: 5.0 - step / 1000))
+    put(
+        log,
+        training_log(range(1, 601))
+        + training_log(range(501, 1001), lambda step: 5.0 - step / 1000),
+    )
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot)
         assert any("R" in line for line in lines_of(pilot)[1:])
@@ -304,7 +327,9 @@ async def test_one_writes_the_points_and_the_picture_into_the_working_folder(
     with next(folder.glob("*.csv")).open() as stream:
         rows = list(csv.DictReader(stream))
     steps = [step for step in range(1, 301) if begin <= 1024 * step <= end]
-    assert [(int(row["step"]), float(row["samples"])) for row in rows] == [(step, 1024.0 * step) for step in steps]
+    assert [(int(row["step"]), float(row["samples"])) for row in rows] == [
+        (step, 1024.0 * step) for step in steps
+    ]
     assert {row["metric"] for row in rows} == {"lm loss"}
     picture = ET.parse(next(folder.glob("*.svg"))).getroot()
     assert [one.get("class") for one in picture.iter() if one.get("points")] == ["raw"]
@@ -349,12 +374,16 @@ async def test_dragging_moves_the_span_with_the_mouse(log: Path) -> None:
         await pilot.mouse_down(plot_of(pilot), offset=(place.left + 20, row))
         await pilot.hover(plot_of(pilot), offset=(place.left + 60, row))
         await pilot.mouse_up(plot_of(pilot), offset=(place.left + 60, row))
-        await until(pilot, lambda: view.is_drawn and view.picture.panels[0].x != place.x, "another span")
+        await until(
+            pilot, lambda: view.is_drawn and view.picture.panels[0].x != place.x, "another span"
+        )
         assert view.picture.panels[0].column_of(x) == pytest.approx(place.left + 60, abs=1)
         assert view.state.cursor is None
 
 
-async def test_how_much_of_a_large_log_is_read_is_said(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_how_much_of_a_large_log_is_read_is_said(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def never(run: object) -> None:
         await asyncio.Event().wait()
 
@@ -376,18 +405,23 @@ async def test_a_chart_that_is_not_shown_reads_nothing(log: Path) -> None:
         await until(pilot, lambda: not _watching(pilot), "nothing is watched")
         append(log, training_log(range(101, 201)))
         await pilot.press("escape")
-        await until(pilot, lambda: view.picture.whole == (1.0, 200.0), "the new points, back at the chart")
+        await until(
+            pilot, lambda: view.picture.whole == (1.0, 200.0), "the new points, back at the chart"
+        )
 
 
 def _watching(pilot: Pilot[Any]) -> bool:
-    view = next(view for view in pilot.app.main.stack if view.name is None and hasattr(view, "runs"))
+    view = next(
+        view for view in pilot.app.main.stack if view.name is None and hasattr(view, "runs")
+    )
     return any(worker.node is view and not worker.is_finished for worker in pilot.app.workers)
 
 
 def test_no_array_of_a_chart_is_imported_before_one_is_opened() -> None:
     code = (
         "import sys, hpcdash.ui.app\n"
-        "print([name for name in sys.modules if name in ('pandas', 'hpcdash.services.metrics.joined',"
+        "print([name for name in sys.modules if name in ('pandas', "
+        "'hpcdash.services.metrics.joined',"
         " 'hpcdash.services.metrics.charts.draw', 'hpcdash.services.metrics.run')])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -406,7 +440,9 @@ async def test_a_chart_that_had_no_room_is_drawn_once_it_has(tmp_path: Path) -> 
         assert "too little room" not in screen_text(app)
 
 
-async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted: list[Exception] = []
     put(log, training_log(range(1, 101)))
     with monkeypatch.context() as wrong:
@@ -415,10 +451,14 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(log: Path, mo
             raise ValueError("year 54892898 is out of range")
 
         wrong.setattr("hpcdash.services.metrics.charts.draw.draw", fails)
-        async with chart_dashboard(log.parent, note_error=noted.append).run_test(size=SIZE) as pilot:
+        async with chart_dashboard(log.parent, note_error=noted.append).run_test(
+            size=SIZE
+        ) as pilot:
             await settled(pilot)
             await pilot.app.main.push("chart", job_id=RUNNING)
-            await shows(pilot, "hpcdash could not draw this: ValueError: year 54892898 is out of range")
+            await shows(
+                pilot, "hpcdash could not draw this: ValueError: year 54892898 is out of range"
+            )
             assert [str(one) for one in noted] == ["year 54892898 is out of range"]
             wrong.undo()
             chart_of(pilot).start()
@@ -426,10 +466,18 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(log: Path, mo
             assert "could not" not in screen_text(pilot.app)
             wrong.setattr("hpcdash.services.metrics.charts.reading.RunReader.read", fails)
             append(log, training_log(range(101, 201)))
-            await until(pilot, lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app), "the words")
+            await until(
+                pilot,
+                lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app),
+                "the words",
+            )
             wrong.undo()
             append(log, training_log(range(201, 211)))
             await until(pilot, lambda: "could not" not in screen_text(pilot.app), "no words")
             wrong.setattr("hpcdash.services.metrics.run.run_of_streams", fails)
             append(log, training_log(range(211, 301)))
-            await until(pilot, lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app), "the words")
+            await until(
+                pilot,
+                lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app),
+                "the words",
+            )

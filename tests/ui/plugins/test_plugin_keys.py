@@ -1,4 +1,6 @@
-"""A person's own keys and commands in the dashboard: run, asked for, refused, and read again while it runs."""
+"""A person's own keys and commands in the dashboard: run, asked for, refused, and read again while
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,39 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.plugins.actions import RunDialog
 from hpcdash.ui.widgets.lines import KeyLine
-from tests.ui.stage import dashboard, ids_of, notices, press, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    dashboard,
+    ids_of,
+    notices,
+    press,
+    rows_of,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 SIZE = (160, 40)
-GREET = '[[plugins]]\nname = "greet"\nkey = "f7"\ncommand = ["printf", "%s on %s", "{id}", "{cluster}"]\n'
+GREET = (
+    '[[plugins]]\nname = "greet"\nkey = "f7"\ncommand = ["printf", "%s on %s", "{id}", '
+    '"{cluster}"]\n'
+)
 
 
 def read(text: str) -> Settings:
-    return settings_from_text(text, Path("config.toml"), action_names=ACTION_NAMES, check=key_problems)
+    return settings_from_text(
+        text, Path("config.toml"), action_names=ACTION_NAMES, check=key_problems
+    )
 
 
 def configured_dashboard(text: str, **arguments: Any) -> HpcdashApp:
     settings = read(text)
     return dashboard(
-        actions=configured(settings), aliases=settings.aliases, filters=settings.filters, settings=settings, **arguments
+        actions=configured(settings),
+        aliases=settings.aliases,
+        filters=settings.filters,
+        settings=settings,
+        **arguments,
     )
 
 
@@ -110,7 +131,11 @@ async def test_a_dangerous_plugin_runs_only_at_a_yes_and_shows_its_words_first(
             assert os.listdir() == []
         await press(pilot, "f7", "y")
         await until(pilot, lambda: os.listdir() == [file], "run")
-        await until(pilot, lambda: any("burn" in words and "done" in words for words in notices(app)), "told")
+        await until(
+            pilot,
+            lambda: any("burn" in words and "done" in words for words in notices(app)),
+            "told",
+        )
 
 
 async def test_a_command_is_ended_by_a_key_and_run_again_by_another() -> None:
@@ -157,9 +182,12 @@ async def test_a_refused_value_runs_nothing_and_says_why() -> None:
         assert "has no exit_code" in notices(app)[0]
 
 
-async def test_an_alias_s_key_enters_its_line_and_a_saved_filter_stands_for_its_expression() -> None:
+async def test_an_alias_s_key_enters_its_line_and_a_saved_filter_stands_for_its_expression() -> (
+    None
+):
     app = configured_dashboard(
-        '[aliases]\nwaiting = "jobs @queued"\n[keys]\nwaiting = "f6"\n[filters]\nqueued = "state:pending"\n'
+        '[aliases]\nwaiting = "jobs @queued"\n[keys]\nwaiting = "f6"\n[filters]\nqueued = '
+        '"state:pending"\n'
     )
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -189,11 +217,18 @@ async def test_a_saved_configuration_counts_at_once_and_a_bad_one_changes_nothin
         await settled(pilot)
         texts.append(GREET.replace("f7", "x"))
         await until(pilot, lambda: len(notices(app)) == 1, "told")
-        assert notices(app)[0].startswith("config.toml:3: plugins[0].key: 'x' already means 'cancel (asks)' there")
+        assert notices(app)[0].startswith(
+            "config.toml:3: plugins[0].key: 'x' already means 'cancel (asks)' there"
+        )
         assert notices(app)[0].endswith("The settings from before stay.")
         assert "f7 greet" in str(app.main.query_one(KeyLine).render())
-        texts.append(GREET.replace("f7", "f8") + '[ui]\ncolumns.jobs = ["name", "id"]\n[poll]\nmine_seconds = 9\n')
-        await until(pilot, lambda: "f8 greet" in str(app.main.query_one(KeyLine).render()), "read again")
+        texts.append(
+            GREET.replace("f7", "f8")
+            + '[ui]\ncolumns.jobs = ["name", "id"]\n[poll]\nmine_seconds = 9\n'
+        )
+        await until(
+            pilot, lambda: "f8 greet" in str(app.main.query_one(KeyLine).render()), "read again"
+        )
         assert notices(app) == ["the configuration was read again; restart hpcdash for poll"]
         assert app.main.view.column_names == ("name", "id")
         await press(pilot, "f7")
@@ -203,7 +238,11 @@ async def test_a_saved_configuration_counts_at_once_and_a_bad_one_changes_nothin
 
 
 async def test_a_configuration_that_others_can_write_meanwhile_changes_nothing() -> None:
-    errors = [ConfigError("others can write config.toml", "Run: chmod go-w config.toml", file="config.toml")]
+    errors = [
+        ConfigError(
+            "others can write config.toml", "Run: chmod go-w config.toml", file="config.toml"
+        )
+    ]
 
     def reread() -> Settings | None:
         if errors:

@@ -13,7 +13,17 @@ from hpcdash.config.settings import PoolSettings
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
-from tests.ui.stage import dashboard, notices, press, replayed, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    dashboard,
+    notices,
+    press,
+    replayed,
+    rows_of,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 SIZES = [(80, 24), (100, 30), (160, 45), (250, 70)]
 
@@ -40,7 +50,9 @@ async def test_the_history_of_interruptions_says_how_each_ended() -> None:
         await press(pilot, "t")
         told = screen_text(app)
         assert "job 45 (hyperband) of luis at LOW after 11 h 1 min: did not answer" in told
-        assert "job 21 (convnext-v2-in22k) of maya at LOW after 1 h 27 min: too slow to save" in told
+        assert (
+            "job 21 (convnext-v2-in22k) of maya at LOW after 1 h 27 min: too slow to save" in told
+        )
         await press(pilot, "escape")
         rows_of(app).move_to("45")
         await press(pilot, "t")
@@ -55,7 +67,14 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
 ) -> None:
     # The recording's jobs have no marks.
     async def rows(actions: Actions, job_ids: Sequence[str]) -> list[dict[str, Any]]:
-        row = {"id": job_ids[0], "name": "mae", "user": "maya", "state": "held", "array_id": None, "_tasks": 1}
+        row = {
+            "id": job_ids[0],
+            "name": "mae",
+            "user": "maya",
+            "state": "held",
+            "array_id": None,
+            "_tasks": 1,
+        }
         return [{**row, "comment": "hpcdash-share:NORMAL:/home/maya/x"}]
 
     monkeypatch.setattr(Actions, "rows_of", rows)
@@ -68,7 +87,10 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         assert "Raise job 72 from NORMAL to ABOVE_NORMAL?" in told
         assert "! job 5 (sdxl-lora (rank 64)) of chen, NORMAL, 2 nodes" in told
         assert "comment: " not in told
-        assert "scontrol update jobid=72 comment=hpcdash-share:ABOVE_NORMAL:/home/maya/x" in " ".join(told.split())
+        assert (
+            "scontrol update jobid=72 comment=hpcdash-share:ABOVE_NORMAL:/home/maya/x"
+            in " ".join(told.split())
+        )
         # Somebody else is interrupted: enter alone does not do it.
         await press(pilot, "enter")
         assert app.screen is app.main
@@ -86,13 +108,17 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
         told = " ".join(screen_text(app).split())
         assert "Suspend 2 tasks?" in told
-        assert told.index("scontrol update jobid=6 comment=") < told.index("scontrol update jobid=72 comment=")
+        assert told.index("scontrol update jobid=6 comment=") < told.index(
+            "scontrol update jobid=72 comment="
+        )
         await press(pilot, "n")
         await press(pilot, "u")
         # What is another one's stays so.
         rows_of(app).move_to("5")
         await press(pilot, "x")
-        await until(pilot, lambda: any("job 5 is chen's" in words for words in notices(app)), "it is chen's")
+        await until(
+            pilot, lambda: any("job 5 is chen's" in words for words in notices(app)), "it is chen's"
+        )
 
 
 async def test_in_read_only_mode_nothing_is_asked_for() -> None:
@@ -112,7 +138,9 @@ async def test_in_read_only_mode_nothing_is_asked_for() -> None:
     ],
     ids=["none", "silent"],
 )
-async def test_without_a_pool_the_view_says_what_to_do(pools: tuple[PoolSettings, ...], words: str) -> None:
+async def test_without_a_pool_the_view_says_what_to_do(
+    pools: tuple[PoolSettings, ...], words: str
+) -> None:
     app = HpcdashApp([replace(replayed("pool"), pools=pools)])
     async with app.run_test(size=(120, 30)) as pilot:
         await settled(pilot)
@@ -126,5 +154,9 @@ async def test_a_file_of_another_account_is_not_believed() -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await settled(pilot)
         await app.main.go("share")
-        await until(pilot, lambda: "belongs to maya, its coordinator is hpcshare" in screen_text(app), "it is refused")
+        await until(
+            pilot,
+            lambda: "belongs to maya, its coordinator is hpcshare" in screen_text(app),
+            "it is refused",
+        )
         assert "mae-vit" not in screen_text(app)

@@ -1,4 +1,7 @@
-"""The form of a new submission on an embedded queue whose jobs run, and on a recorded cluster. Asserts nothing."""
+"""The form of a new submission on an embedded queue whose jobs run, and on a recorded cluster.
+
+Asserts nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,25 @@ class PlacedLaunches(Launches):
 
 def queue_app(lab: QueueLab, state: Path, **arguments: Any) -> HpcdashApp:
     """The dashboard on a real queue in a folder; what it keeps is in `state`."""
-    return HpcdashApp([build_queue_session(lab.folder, name="local", state_folder=state)], **arguments)
+    return HpcdashApp(
+        [build_queue_session(lab.folder, name="local", state_folder=state)], **arguments
+    )
 
 
 def recorded_app(
-    state: Path | None = None, *, cases: Path = CASES, pools: Sequence[PoolSettings] = (), **arguments: Any
+    state: Path | None = None,
+    *,
+    cases: Path = CASES,
+    pools: Sequence[PoolSettings] = (),
+    **arguments: Any,
 ) -> HpcdashApp:
-    """The dashboard on a recorded cluster, whose launches have a folder without anyone being asked."""
+    """The dashboard on a recorded cluster, whose launches have a folder without anyone being
+    asked.
+    """
     session: ClusterSession = replayed(cases=cases)
-    launches = PlacedLaunches(session.store, LaunchSettings(Site(storage_root=KEPT_BELOW)), state, pools)
+    launches = PlacedLaunches(
+        session.store, LaunchSettings(Site(storage_root=KEPT_BELOW)), state, pools
+    )
     return HpcdashApp([replace(session, launches=launches)], **arguments)
 
 
@@ -72,7 +85,9 @@ async def looked(pilot: Pilot[Any]) -> None:
 
 
 async def fill(pilot: Pilot[Any], **texts: str) -> SubmitView:
-    """Texts in fields (`container__image` for container.image), as if typed; then a look at them."""
+    """Texts in fields (`container__image` for container.image), as if typed; then a look at
+    them.
+    """
     view = form_of(pilot)
     for name, text in texts.items():
         view.form.set_text(name.replace("__", "."), text)

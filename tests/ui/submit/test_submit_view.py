@@ -1,4 +1,6 @@
-"""The form of a new submission: what it says while one types, and jobs that are submitted from it and run."""
+"""The form of a new submission: what it says while one types, and jobs that are submitted from it
+and run.
+"""
 
 from __future__ import annotations
 
@@ -114,14 +116,23 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
             if is_asked_before:
                 monkeypatch.setattr(rest_seconds, 0.1)
                 view.preview_soon()
-                await until(pilot, lambda: view.answer.is_for(view.seen), "the cluster asked as typing rests")
+                await until(
+                    pilot,
+                    lambda: view.answer.is_for(view.seen),
+                    "the cluster asked as typing rests",
+                )
                 monkeypatch.setattr(rest_seconds, 3600.0)
                 switch.touch()
             await pilot.press("ctrl+j")
             await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
             assert isinstance(app.screen, ConfirmDialog)
-            words = f"the kill switch {switch} is still set: the job would stop at once. Clear it first: rm "
-            assert [one.startswith(words) for one in app.screen.warnings] == ([True] if is_there else [])
+            words = (
+                f"the kill switch {switch} is still set: the job would stop at once. Clear it "
+                f"first: rm "
+            )
+            assert [one.startswith(words) for one in app.screen.warnings] == (
+                [True] if is_there else []
+            )
             assert not [words for words in app.screen.asides if "kill switch" in words]
             # The answer to enter.
             assert app.screen.query_one("#no" if is_there else "#yes").has_focus
@@ -135,16 +146,23 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         await until(pilot, lambda: "is still set" not in screen_text(app), "asked again")
 
         # What was told of one request is told of no other.
-        of_switch, (answer, switch_there) = view.seen, (view.answer, f"the kill switch {switch} is still set")
+        of_switch, (answer, switch_there) = (
+            view.seen,
+            (view.answer, f"the kill switch {switch} is still set"),
+        )
         of_other = (await fill(pilot, kill_switch=str(tmp_path / "OTHER"))).seen
         switch.touch()
         await answer.ask(of_other)
         await answer.ask_for_paths(of_switch)
         assert answer.findings_of(of_other) == ()
-        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [True]
+        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [
+            True
+        ]
         await answer.ask_for_paths(of_other)
         await answer.ask_for_paths(of_switch)
-        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [True]
+        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [
+            True
+        ]
 
         async def unanswered(*_: object) -> NoReturn:
             raise CommandTimedOut("no answer in 10 s")
@@ -153,7 +171,9 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
         assert isinstance(app.screen, ConfirmDialog)
-        not_known = f"whether the kill switch {tmp_path}/OTHER is set is not known: no answer in 10 s"
+        not_known = (
+            f"whether the kill switch {tmp_path}/OTHER is set is not known: no answer in 10 s"
+        )
         assert not_known in app.screen.asides
 
 
@@ -164,8 +184,14 @@ async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_o
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         view = await open_form(pilot)
-        view.put(Draft({"slots": "0"}, {"call": {"function": "nightpkg.go:main", "items": [1, 2, 3]}}))
-        await until(pilot, lambda: "calls nightpkg.go:main with 3 items, a task each" in screen_text(app), "the call")
+        view.put(
+            Draft({"slots": "0"}, {"call": {"function": "nightpkg.go:main", "items": [1, 2, 3]}})
+        )
+        await until(
+            pilot,
+            lambda: "calls nightpkg.go:main with 3 items, a task each" in screen_text(app),
+            "the call",
+        )
         await looked(pilot)
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
@@ -177,7 +203,9 @@ async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_o
         await until(pilot, lambda: "calls nightpkg" not in screen_text(app), "no call")
 
 
-async def test_a_no_keeps_what_was_typed_and_submits_nothing(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_no_keeps_what_was_typed_and_submits_nothing(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -193,7 +221,9 @@ async def test_a_no_keeps_what_was_typed_and_submits_nothing(queue: QueueLab, tm
         assert not (tmp_path / "state" / "launches").exists()
 
 
-async def test_the_key_pressed_twice_asks_once_and_submits_once(queue: QueueLab, tmp_path: Path) -> None:
+async def test_the_key_pressed_twice_asks_once_and_submits_once(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -221,7 +251,9 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
             raise CommandTimedOut("no answer", argv=command.argv)
         return answer
 
-    async def reconcile(store: ClusterStore, again: Any, report: Report, told: Any) -> tuple[Outcome, ...]:
+    async def reconcile(
+        store: ClusterStore, again: Any, report: Report, told: Any
+    ) -> tuple[Outcome, ...]:
         return report.outcomes
 
     monkeypatch.setattr(ClusterStore, "act", act)
@@ -240,7 +272,9 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
         words = " ".join(screen_text(app).replace("│", " ").replace("┃", " ").split())
-        assert re.search(r"whether job once was submitted at \d\d:\d\d is not known: submit once more\?", words)
+        assert re.search(
+            r"whether job once was submitted at \d\d:\d\d is not known: submit once more\?", words
+        )
         await press(pilot, "enter")
         await until(pilot, lambda: app.screen is app.main, "the form again")
         assert queue.ended("1").state == "completed"
@@ -248,7 +282,9 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
         assert queue.ended("2").state == "completed"
 
 
-async def test_a_chain_is_jobs_that_wait_each_for_the_one_before(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_chain_is_jobs_that_wait_each_for_the_one_before(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -262,7 +298,9 @@ async def test_a_chain_is_jobs_that_wait_each_for_the_one_before(queue: QueueLab
         assert (second.ended_at or 0.0) <= (third.started_at or 0.0)
 
 
-async def test_a_batch_script_is_submitted_as_it_is_with_what_is_said_over_it(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_batch_script_is_submitted_as_it_is_with_what_is_said_over_it(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     script = tmp_path / "train.sbatch"
     script.write_text(f"#!/bin/bash\n#SBATCH --job-name=own --time=10\necho $1 >{tmp_path}/said\n")
     app = queue_app(queue, tmp_path / "state")
@@ -318,7 +356,11 @@ async def test_all_of_a_chain_is_the_script_that_was_asked_about(
 
         async def act(store: ClusterStore, command: ActionCommand, *more: Any) -> Answer:
             """Another file is named as soon as the first is on its way."""
-            if command.stdin is not None and "submit" in command.argv and view.form.texts()["file"] != str(other):
+            if (
+                command.stdin is not None
+                and "submit" in command.argv
+                and view.form.texts()["file"] != str(other)
+            ):
                 view.form.set_text("file", str(other))
                 await view.preview_now()
             return await planned(store, command, *more)
@@ -327,7 +369,11 @@ async def test_all_of_a_chain_is_the_script_that_was_asked_about(
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
         await pilot.press("y")
-        await until(pilot, lambda: "what you typed since is kept" in screen_text(app).replace("\n", " "), "submitted")
+        await until(
+            pilot,
+            lambda: "what you typed since is kept" in screen_text(app).replace("\n", " "),
+            "submitted",
+        )
         assert app.main.view is view
         assert view.form.texts() == {"file": str(other), "chain": "3"}
         for number in "123":
@@ -335,7 +381,9 @@ async def test_all_of_a_chain_is_the_script_that_was_asked_about(
         assert (tmp_path / "said").read_text() == "asked\n" * 3
 
 
-async def test_what_stood_there_before_is_there_after_another_was_submitted(queue: QueueLab, tmp_path: Path) -> None:
+async def test_what_stood_there_before_is_there_after_another_was_submitted(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -375,7 +423,9 @@ async def test_to_open_the_form_again_and_again_asks_the_cluster_once(
         assert len(asked) == 2
 
 
-async def test_an_array_is_submitted_held_where_that_is_wanted(queue: QueueLab, tmp_path: Path) -> None:
+async def test_an_array_is_submitted_held_where_that_is_wanted(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -401,7 +451,9 @@ async def test_escape_keeps_the_draft_and_n_goes_on_with_it(tmp_path: Path) -> N
         assert form_of(pilot).form.field == "name"
 
 
-async def test_what_was_submitted_can_be_started_from_and_compared_with(queue: QueueLab, tmp_path: Path) -> None:
+async def test_what_was_submitted_can_be_started_from_and_compared_with(
+    queue: QueueLab, tmp_path: Path
+) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -457,16 +509,22 @@ async def test_a_template_is_replaced_by_another_only_after_that_was_said(tmp_pa
         await fill(pilot, name="base", command="true")
         await pilot.press("ctrl+g")
         await pilot.press("enter")
-        await until(pilot, lambda: "there is another template base" in screen_text(app), "a complaint")
+        await until(
+            pilot, lambda: "there is another template base" in screen_text(app), "a complaint"
+        )
         assert "thought about" in file.read_text()
         await pilot.press("enter")
-        await until(pilot, lambda: "thought about" not in file.read_text(), "the other in its place")
+        await until(
+            pilot, lambda: "thought about" not in file.read_text(), "the other in its place"
+        )
 
 
 # -- what it says while one types
 
 
-async def test_what_is_wrong_is_said_by_its_field_and_goes_when_it_is_mended(tmp_path: Path) -> None:
+async def test_what_is_wrong_is_said_by_its_field_and_goes_when_it_is_mended(
+    tmp_path: Path,
+) -> None:
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -478,7 +536,9 @@ async def test_what_is_wrong_is_said_by_its_field_and_goes_when_it_is_mended(tmp
         assert "--time=00:30:00" in screen_text(app)
 
 
-async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(tmp_path: Path) -> None:
+async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(
+    tmp_path: Path,
+) -> None:
     app = recorded_app(tmp_path)
     settings = settings_from_text(WATCHED, tmp_path / "config.toml").watch
     session = app.sessions[0]
@@ -487,8 +547,12 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(t
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         await open_form(pilot)
-        view = await fill(pilot, command="true", time="9d", chain="10", saves_every="3h", save_takes="40s")
-        assert view.seen.saving == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
+        view = await fill(
+            pilot, command="true", time="9d", chain="10", saves_every="3h", save_takes="40s"
+        )
+        assert (
+            view.seen.saving == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
+        )
         assert view.seen.saving in screen_text(app)
         assert view.seen.saving in view.format_notes()
         assert "3h" not in view.seen.text
@@ -496,10 +560,15 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(t
         assert (view.seen.saving, view.seen.problems.get("save_takes")) == ("", None)
         assert "40 s of it" in view.form.complaint_of("save_takes")
         view = await fill(pilot, name="train-7b", saves_every="", save_takes="")
-        assert view.seen.saving == "a save every 1 h for 40 s: 2160 saves, 24 h lost, 1.11 % of its time"
+        assert (
+            view.seen.saving
+            == "a save every 1 h for 40 s: 2160 saves, 24 h lost, 1.11 % of its time"
+        )
 
 
-async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitted(tmp_path: Path) -> None:
+async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitted(
+    tmp_path: Path,
+) -> None:
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -526,7 +595,9 @@ async def test_what_is_no_task_of_a_pool_is_told_at_its_field(tmp_path: Path) ->
         assert "either share or chain" in view.form.complaint_of("chain")
 
 
-async def test_a_queue_that_is_not_there_is_told_while_other_fields_do_not_parse(tmp_path: Path) -> None:
+async def test_a_queue_that_is_not_there_is_told_while_other_fields_do_not_parse(
+    tmp_path: Path,
+) -> None:
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -550,7 +621,9 @@ async def test_what_arrow_right_takes_is_said(tmp_path: Path) -> None:
         assert "→" not in view.hint()
 
 
-async def test_a_script_as_it_is_has_its_own_queue_in_hints_and_its_time_said_over(tmp_path: Path) -> None:
+async def test_a_script_as_it_is_has_its_own_queue_in_hints_and_its_time_said_over(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "train.sbatch"
     script.write_text("#!/bin/bash\n#SBATCH --partition=gpu\n#SBATCH --time=900-0\ntrue\n")
     app = recorded_app(tmp_path)
@@ -594,7 +667,9 @@ async def test_queues_are_listed_with_what_is_idle_in_them(tmp_path: Path) -> No
         assert "--partition=gpu" in view.seen.script
 
 
-async def test_a_running_job_that_was_pointed_at_is_offered_to_be_waited_for(tmp_path: Path) -> None:
+async def test_a_running_job_that_was_pointed_at_is_offered_to_be_waited_for(
+    tmp_path: Path,
+) -> None:
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -617,7 +692,9 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
 ) -> None:
     asked: list[bytes] = []
 
-    async def estimate(store: ClusterStore, script: bytes, options: Sequence[str] = (), **_: object) -> StartEstimate:
+    async def estimate(
+        store: ClusterStore, script: bytes, options: Sequence[str] = (), **_: object
+    ) -> StartEstimate:
         asked.append(script)
         if b"--time=00:30:00" in script:
             return StartEstimate(refusal="Job violates accounting\x1b[2J", hint="ask for less")
@@ -635,7 +712,11 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
         await until(pilot, lambda: "start: in 2 h" in screen_text(app), "an answer")
         assert "on g[01-02]" in screen_text(app)
         await fill(pilot, time="30m")
-        await until(pilot, lambda: "it would be refused: Job violates accounting␛[2J" in screen_text(app), "a refusal")
+        await until(
+            pilot,
+            lambda: "it would be refused: Job violates accounting␛[2J" in screen_text(app),
+            "a refusal",
+        )
         view.preview_soon()
         await looked(pilot)
         assert len(asked) == 2
@@ -648,7 +729,15 @@ async def test_on_pbs_the_script_is_in_its_words(tmp_path: Path) -> None:
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         view = await open_form(pilot)
-        await fill(pilot, name="train", command="true", time="1h", queue="workq", slot_type="cpu", slots="4")
+        await fill(
+            pilot,
+            name="train",
+            command="true",
+            time="1h",
+            queue="workq",
+            slot_type="cpu",
+            slots="4",
+        )
         assert "#PBS -N train" in view.seen.script
         assert "walltime=1:00:00" in view.seen.script.replace("01:", "1:")
         assert "#PBS -q workq" in screen_text(app)
@@ -684,7 +773,9 @@ async def test_remote_text_is_made_visible_in_lists_and_complaints(tmp_path: Pat
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         view = await open_form(pilot)
-        view.offers = Offers(queues=(QueueOffer("ev\x1b[2Jil[bold]", gpu_types=("\x1b]0;x\x07",), gpus=1),))
+        view.offers = Offers(
+            queues=(QueueOffer("ev\x1b[2Jil[bold]", gpu_types=("\x1b]0;x\x07",), gpus=1),)
+        )
         view.form.enter("queue")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
@@ -728,7 +819,12 @@ async def empty(pilot: Pilot[Any]) -> None:
 async def typed(pilot: Pilot[Any]) -> None:
     await open_form(pilot)
     await fill(
-        pilot, name="train", command="module load cuda\ntorchrun train.py", queue="gpu", slots="12", slots_per_node="4"
+        pilot,
+        name="train",
+        command="module load cuda\ntorchrun train.py",
+        queue="gpu",
+        slots="12",
+        slots_per_node="4",
     )
     await fill(pilot, time="90", container__image="docker://pytorch/pytorch")
 
@@ -760,10 +856,16 @@ SHOWN = [(typed, SMALL), *((scene, LARGE) for scene in (empty, typed, queues, sc
     ("scene", "size"), SHOWN, ids=[f"{scene.__name__}-{size[0]}x{size[1]}" for scene, size in SHOWN]
 )
 def test_the_form_looks_as_it_did(
-    snap_compare: Any, scene: Any, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snap_compare: Any,
+    scene: Any,
+    size: tuple[int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n")
+    Path("train.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n"
+    )
     # What the cluster says once typing rests comes when it comes.
     monkeypatch.setattr("hpcdash.ui.submit.page._REST_SECONDS", 3600.0)
 

@@ -1,4 +1,6 @@
-"""From what stands out in a chart to the switches of its job, and the chart's key among the others."""
+"""From what stands out in a chart to the switches of its job, and the chart's key among the
+others.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def keys_shown(text: str) -> str:
     return text.rstrip().splitlines()[-1]
 
 
-async def test_a_spike_brings_the_save_switch_into_the_key_line_and_s_opens_that_of_the_job(tmp_path: Path) -> None:
+async def test_a_spike_brings_the_save_switch_into_the_key_line_and_s_opens_that_of_the_job(
+    tmp_path: Path,
+) -> None:
     put(tmp_path / "job.out", training_log(range(1, 1201), spiked))
     async with chart_dashboard(tmp_path).run_test(size=SIZE) as pilot:
         await open_chart(pilot)
@@ -41,9 +45,16 @@ async def test_a_spike_brings_the_save_switch_into_the_key_line_and_s_opens_that
             dialog = pilot.app.screen
             assert isinstance(dialog, SwitchDialog)
             assert (dialog.job_id, dialog.kind.words) == (RUNNING, words)
-            await until(pilot, lambda words=words: f"{words.capitalize()} for job {RUNNING}" in screen_text(pilot.app))
+            await until(
+                pilot,
+                lambda words=words: (
+                    f"{words.capitalize()} for job {RUNNING}" in screen_text(pilot.app)
+                ),
+            )
             await pilot.press("escape")
-            await until(pilot, lambda: not isinstance(pilot.app.screen, SwitchDialog), "the chart again")
+            await until(
+                pilot, lambda: not isinstance(pilot.app.screen, SwitchDialog), "the chart again"
+            )
 
 
 async def test_of_several_runs_the_switch_is_of_the_one_whose_finding_is_under_the_cursor(
@@ -56,7 +67,9 @@ async def test_of_several_runs_the_switch_is_of_the_one_whose_finding_is_under_t
         first = view.runs[0].reading
         assert first is not None
         # Both runs are of one file; what stands out in the first is taken away.
-        monkeypatch.setattr("hpcdash.ui.metrics.following.ChartFollowing._read", lambda *_: asyncio.sleep(0))
+        monkeypatch.setattr(
+            "hpcdash.ui.metrics.following.ChartFollowing._read", lambda *_: asyncio.sleep(0)
+        )
         view.runs[0].reading = None
         await press_still(pilot, "n")
         assert view.switch_jobs() == ("13_7",)
@@ -70,12 +83,21 @@ async def press_still(pilot, *keys: str) -> None:  # type: ignore[no-untyped-def
 
 
 @pytest.mark.parametrize("end", [2.0, float("nan")])
-async def test_without_a_finding_or_with_nan_the_save_switch_is_no_key_of_the_line(tmp_path: Path, end: float) -> None:
-    put(tmp_path / "job.out", training_log(range(1, 301), lambda step: 5.0 - step / 100 if step < 280 else end))
+async def test_without_a_finding_or_with_nan_the_save_switch_is_no_key_of_the_line(
+    tmp_path: Path, end: float
+) -> None:
+    put(
+        tmp_path / "job.out",
+        training_log(range(1, 301), lambda step: 5.0 - step / 100 if step < 280 else end),
+    )
     async with chart_dashboard(tmp_path).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot)
         if end != end:
-            await until(pilot, lambda: "nan" in {mark.kind for _, mark in view.marks_found()}, "the nan to be found")
+            await until(
+                pilot,
+                lambda: "nan" in {mark.kind for _, mark in view.marks_found()},
+                "the nan to be found",
+            )
             await until(pilot, lambda: "nan" in screen_text(pilot.app), "the nan to be told")
         assert "save switch" not in keys_shown(screen_text(pilot.app))
         await pilot.press("S")
@@ -85,7 +107,9 @@ async def test_without_a_finding_or_with_nan_the_save_switch_is_no_key_of_the_li
         assert dialog.against.startswith("nan first at 280") if end != end else not dialog.against
 
 
-async def test_the_chart_is_among_the_keys_of_what_runs_and_not_of_what_waits(tmp_path: Path) -> None:
+async def test_the_chart_is_among_the_keys_of_what_runs_and_not_of_what_waits(
+    tmp_path: Path,
+) -> None:
     put(tmp_path / "job.out", b"up\n")
     async with chart_dashboard(tmp_path).run_test(size=(80, 24)) as pilot:
         await settled(pilot)
@@ -94,7 +118,9 @@ async def test_the_chart_is_among_the_keys_of_what_runs_and_not_of_what_waits(tm
             assert rows.move_to(job_id)
             await until(
                 pilot,
-                lambda is_shown=is_shown: ("g chart" in keys_shown(screen_text(pilot.app))) == is_shown,
+                lambda is_shown=is_shown: (
+                    ("g chart" in keys_shown(screen_text(pilot.app))) == is_shown
+                ),
                 f"the keys of {job_id}",
             )
             assert "x cancel" in keys_shown(screen_text(pilot.app))

@@ -34,7 +34,9 @@ SCRIPT, SHOWN, LOOKS = "scontrol write", "scontrol*show", "sh*changed()"
 
 
 def switch_cluster(script: str, *rows: Fields) -> ScriptedTransport:
-    """Every job's script is `script`; what looks at files and makes them is run here, on real ones."""
+    """Every job's script is `script`; what looks at files and makes them is run here, on real
+    ones.
+    """
     transport = ScriptedTransport(*(rows or EVERYDAY))
     transport.recent = [*transport.mine]
     transport.answers = {
@@ -69,7 +71,8 @@ def run() -> Iterator[Path]:
 @pytest.fixture
 def transport(run: Path) -> ScriptedTransport:
     return switch_cluster(
-        f"#!/bin/bash\nexport HPCDASH_KILL_SWITCH='{run}/KILL'\nexport HPCDASH_SAVE_SWITCH={run}/SAVE\n"
+        f"#!/bin/bash\nexport HPCDASH_KILL_SWITCH='{run}/KILL'\nexport "
+        f"HPCDASH_SAVE_SWITCH={run}/SAVE\n"
     )
 
 
@@ -91,7 +94,9 @@ async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
     assert isinstance(dialog, SwitchDialog)
 
     def answered() -> bool:
-        return dialog.tracker.switch is not None and all(worker.is_finished for worker in pilot.app.workers)
+        return dialog.tracker.switch is not None and all(
+            worker.is_finished for worker in pilot.app.workers
+        )
 
     await until(pilot, answered)
     await settled(pilot)
@@ -121,7 +126,9 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         assert not (run / "KILL").exists()
 
 
-async def test_what_is_found_while_it_closes_is_shown_nowhere(transport: ScriptedTransport, tmp_path: Path) -> None:
+async def test_what_is_found_while_it_closes_is_shown_nowhere(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
@@ -147,7 +154,9 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         # An end between two polls; each poll is one look at the file.
         looks = transport.count(LOOKS)
         store = app.main.session.store
-        transport.mine = transport.recent = [row for row in transport.mine if row["jobarrayid"] != "102"]
+        transport.mine = transport.recent = [
+            row for row in transport.mine if row["jobarrayid"] != "102"
+        ]
         await store.fetch(Kind.MINE)
         await until(pilot, lambda: transport.count(LOOKS) > looks)
         await settled(pilot)
@@ -168,7 +177,10 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         assert not dialog.can_drop
         await press(pilot, "escape")
         entries, _ = app.main.session.actions.journal.read()
-        assert [(one.verb, one.state) for one in entries] == [("clear-kill-switch", "done"), ("kill-switch", "done")]
+        assert [(one.verb, one.state) for one in entries] == [
+            ("clear-kill-switch", "done"),
+            ("kill-switch", "done"),
+        ]
 
 
 async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
@@ -183,16 +195,28 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
         assert app.focused is not None
         assert app.focused.id == "yes", "a save is harmless"
         await press(pilot, "enter")
-        await until(pilot, lambda: (run / "SAVE").exists() and re.search(r"seen +not yet", screen_text(app)))
+        await until(
+            pilot, lambda: (run / "SAVE").exists() and re.search(r"seen +not yet", screen_text(app))
+        )
         (run / "SAVE").unlink()
         dialog.on_poll(Changed(Kind.MINE))
-        await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)))
+        await until(
+            pilot,
+            lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)),
+        )
         await until(pilot, lambda: re.search(r"log +names no save", screen_text(app)))
         with log.open("a") as file:
             file.write("save switch seen: checkpoint saved at step 1200\n")
         dialog.on_poll(Changed(Kind.MINE))
-        await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, and removed", screen_text(app)))
-        await until(pilot, lambda: re.search(r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)))
+        await until(
+            pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, and removed", screen_text(app))
+        )
+        await until(
+            pilot,
+            lambda: re.search(
+                r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)
+            ),
+        )
         await press(pilot, "y")
         assert not (run / "SAVE").exists()
         await press(pilot, "a")
@@ -207,7 +231,9 @@ async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_an
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
-        monkeypatch.setattr(app.main.view, "against_save", lambda: "nan first at 31: a save may be broken")
+        monkeypatch.setattr(
+            app.main.view, "against_save", lambda: "nan first at 31: a save may be broken"
+        )
         await opened(pilot, "S")
         assert "! nan first at 31: a save may be broken" in words(app)
         assert "Yes, create it (y)" in words(app)
@@ -231,7 +257,9 @@ async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(pilot, "S")
         await press(pilot, "y")
-        await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or", screen_text(app)))
+        await until(
+            pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or", screen_text(app))
+        )
 
 
 async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_for_again(
@@ -360,7 +388,10 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         dialog = await opened(pilot, "S")
         text = words(app)
         assert f"{run}/SAVE" in text
-        assert f"! set here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script takes precedence (p" in text
+        assert (
+            f"! set here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script takes "
+            f"precedence (p" in text
+        )
         await press(pilot, "p")
         path = app.screen.query_one(Input)
         path.value = ""
@@ -384,7 +415,12 @@ async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
         await pilot.press("p")
         app.screen.query_one(Input).value = f"{run}/OTHER"
         await pilot.press("enter")
-        await until(pilot, lambda: dialog.tracker.switch is not None and dialog.tracker.switch.path == f"{run}/OTHER")
+        await until(
+            pilot,
+            lambda: (
+                dialog.tracker.switch is not None and dialog.tracker.switch.path == f"{run}/OTHER"
+            ),
+        )
         transport.hangs[first].set()
         await until(pilot, lambda: transport.count(second))
         assert "now looking …" in words(app)
@@ -448,7 +484,11 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         assert not dialog.can_drop
         await press(pilot, "y", "c")
         assert names_in(run) == ["KILL"]
-        said = "the link itself is removed" if what == "link" else "it holds 13 bytes, and it was not created from here"
+        said = (
+            "the link itself is removed"
+            if what == "link"
+            else "it holds 13 bytes, and it was not created from here"
+        )
         assert said in words(app)
         assert app.focused is not None
         assert app.focused.id == "no"
@@ -460,7 +500,9 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         await until(pilot, lambda: "the file is not there any more" in screen_text(app))
 
 
-async def test_read_only_mode_has_no_such_keys(transport: ScriptedTransport, tmp_path: Path) -> None:
+async def test_read_only_mode_has_no_such_keys(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
     app = acting_app(transport, tmp_path, read_only=True)
     async with app.run_test() as pilot:
         await settled(pilot)
@@ -468,7 +510,9 @@ async def test_read_only_mode_has_no_such_keys(transport: ScriptedTransport, tmp
         assert app.screen is app.main
 
 
-async def test_several_marked_jobs_are_not_asked_for_at_once(transport: ScriptedTransport, tmp_path: Path) -> None:
+async def test_several_marked_jobs_are_not_asked_for_at_once(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test() as pilot:
         await settled(pilot)
@@ -476,7 +520,10 @@ async def test_several_marked_jobs_are_not_asked_for_at_once(transport: Scripted
         await press(pilot, "K")
         assert app.screen is app.main
         said = notices(app)
-        assert said == ["2 are marked; a kill switch is asked for one job or array at a time: u clears the marks"]
+        assert said == [
+            "2 are marked; a kill switch is asked for one job or array at a time: u clears the "
+            "marks"
+        ]
 
 
 LINK = {
@@ -532,4 +579,6 @@ def test_a_switch_s_dialog_looks_as_it_did(
             field.cursor_blink = False
         await settled(pilot)
 
-    assert snap_compare(acting_app(transport, tmp_path), terminal_size=(120, 40), run_before=go_there)
+    assert snap_compare(
+        acting_app(transport, tmp_path), terminal_size=(120, 40), run_before=go_there
+    )

@@ -1,4 +1,6 @@
-"""Shares, limits and reservations on the screen: what is listed, what leads there, and where they are not offered."""
+"""Shares, limits and reservations on the screen: what is listed, what leads there, and where they
+are not offered.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ async def test_enter_on_a_limit_shows_the_jobs_it_is_on() -> None:
         assert "lim3" in screen_text(app)
 
 
-async def test_the_lines_over_the_jobs_have_one_s_fair_share_and_it_is_asked_for_each_ten_minutes() -> None:
+async def test_the_lines_over_the_jobs_have_one_s_fair_share_and_it_is_asked_for_each_ten_minutes() -> (
+    None
+):
     app = dashboard("limits")
     async with app.run_test(size=(160, 45)) as pilot:
         await settled(pilot)

@@ -1,4 +1,6 @@
-"""The usage view: whose usage, of which span, by what; how it looks, and what it does when nothing answers."""
+"""The usage view: whose usage, of which span, by what; how it looks, and what it does when nothing
+answers.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,31 @@ def run(number: int, hours_ago: float, **fields: str) -> Fields:
     end = int(NOW - hours_ago * HOUR)
     times = {"start": str(end - 5 * HOUR), "end": str(end), "submit": str(end - 6 * HOUR)}
     tres = "billing=4,cpu=4,gres/gpu=1,mem=64G,node=1"
-    asked = {"ncpus": "4", "alloctres": tres, "reqtres": tres, "elapsedraw": str(5 * HOUR), "timelimitraw": "1440"}
+    asked = {
+        "ncpus": "4",
+        "alloctres": tres,
+        "reqtres": tres,
+        "elapsedraw": str(5 * HOUR),
+        "timelimitraw": "1440",
+    }
     used = {"totalcpu": "08:00:00", "eligible": times["submit"]}
-    return {"jobid": str(number), "user": "user000", "jobname": "train", **times, **asked, **used, **fields}
+    return {
+        "jobid": str(number),
+        "user": "user000",
+        "jobname": "train",
+        **times,
+        **asked,
+        **used,
+        **fields,
+    }
 
 
 def runs() -> list[Fields]:
     own = [run(100 + at, 3 + 11 * at, partition="gpu" if at % 3 else "long") for at in range(50)]
-    failed = [run(200 + at, 9 + 50 * at, state="FAILED", exitcode="1:0", jobname="sweep") for at in range(8)]
+    failed = [
+        run(200 + at, 9 + 50 * at, state="FAILED", exitcode="1:0", jobname="sweep")
+        for at in range(8)
+    ]
     return [*own, *failed, run(300, 30, user="user001", partition="<b>\x1b[31m", jobname="[red]")]
 
 
@@ -51,7 +70,11 @@ async def shown(pilot: Pilot[Any], words: str) -> str:
 
 def _is_idle(app: Any) -> bool:
     view = app.main.view
-    return isinstance(view, UsageView) and view.report is not None and all(one.is_finished for one in view.workers)
+    return (
+        isinstance(view, UsageView)
+        and view.report is not None
+        and all(one.is_finished for one in view.workers)
+    )
 
 
 def pages_in(folder: Path) -> list[str]:
@@ -59,7 +82,9 @@ def pages_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [(100, 30), (200, 60)], ids=["100x30", "200x60"])
-def test_the_view_looks_as_it_did(snap_compare: Any, app: HpcdashApp, size: tuple[int, int]) -> None:
+def test_the_view_looks_as_it_did(
+    snap_compare: Any, app: HpcdashApp, size: tuple[int, int]
+) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)
         await press(pilot, "7")
@@ -101,9 +126,15 @@ async def test_a_report_is_saved_as_a_page_and_no_file_is_written_over(
         await until(pilot, lambda: any("Usage of big" in page for page in pages_in(tmp_path)))
 
 
-async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_key(app: HpcdashApp) -> None:
+async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_key(
+    app: HpcdashApp,
+) -> None:
     transport = answering_transport()
-    transport.answers[RUNS_ASKED] = (1, b"", b"sacct: error: Slurm accounting storage is disabled\n")
+    transport.answers[RUNS_ASKED] = (
+        1,
+        b"",
+        b"sacct: error: Slurm accounting storage is disabled\n",
+    )
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=(120, 40)) as pilot:
         await press(pilot, "7")

@@ -1,4 +1,6 @@
-"""The table of rows: what one points at stays put by id, and nothing a cluster says reaches the terminal raw."""
+"""The table of rows: what one points at stays put by id, and nothing a cluster says reaches the
+terminal raw.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def jobs(ids: range | list[int], name: str = "train") -> pa.Table:
     return pa.table(
         {
             "_row_id": [str(number) for number in numbers],
-            "state": pa.array(["running" if number % 2 else "pending" for number in numbers]).dictionary_encode(),
+            "state": pa.array(
+                ["running" if number % 2 else "pending" for number in numbers]
+            ).dictionary_encode(),
             "name": [name] * len(numbers),
             "cpus": numbers,
             "user": pa.array(["ana"] * len(numbers)).dictionary_encode(),
@@ -86,7 +90,9 @@ def line_of_cursor(table: RowsTable) -> int:
     return next(y for y, line in enumerate(lines(table)) if line.startswith("▌"))
 
 
-async def shown(pilot: Pilot[None], table: pa.Table, columns: tuple[Column, ...] = COLUMNS) -> RowsTable:
+async def shown(
+    pilot: Pilot[None], table: pa.Table, columns: tuple[Column, ...] = COLUMNS
+) -> RowsTable:
     rows = pilot.app.query_one(RowsTable)
     rows.show(table, columns)
     rows.focus()
@@ -107,7 +113,11 @@ async def test_cursor_marks_and_line_stay_with_their_jobs_while_100_000_rows_cha
         assert rows.cursor_id == "60002"
         line = line_of_cursor(rows)
         for _ in range(4):
-            kept = [number for number in range(MANY) if number in {60001, 60002, 12} or shuffled.random() > 0.2]
+            kept = [
+                number
+                for number in range(MANY)
+                if number in {60001, 60002, 12} or shuffled.random() > 0.2
+            ]
             rows.show(jobs([*range(MANY, MANY + shuffled.randrange(500)), *kept]), COLUMNS)
             await pilot.pause()
             assert rows.cursor_id == "60002"
@@ -155,7 +165,9 @@ async def test_a_job_that_took_the_place_of_another_is_told() -> None:
         assert app.said == []
         rows.show(jobs(range(1, 3)), COLUMNS)
         await pilot.pause()
-        assert [(type(said), said.id, said.row["cpus"]) for said in app.said] == [(RowsTable.RowHighlighted, "1", 1)]
+        assert [(type(said), said.id, said.row["cpus"]) for said in app.said] == [
+            (RowsTable.RowHighlighted, "1", 1)
+        ]
 
 
 async def test_a_table_that_empties_has_no_cursor_and_one_that_fills_again_has_one() -> None:
@@ -317,12 +329,16 @@ async def test_a_smaller_terminal_keeps_the_cursor_in_view() -> None:
         (10, ["_row_id", "state"]),
     ],
 )
-def test_a_narrow_terminal_drops_columns_by_priority_but_never_id_and_state(width: int, expected: list[str]) -> None:
+def test_a_narrow_terminal_drops_columns_by_priority_but_never_id_and_state(
+    width: int, expected: list[str]
+) -> None:
     assert [placed.column.key for placed in place_columns(COLUMNS, width)] == expected
 
 
 def test_flexible_columns_share_what_is_left() -> None:
-    placed = place_columns((*COLUMNS, Column("why", "WHY", 4, "left", 1, cells.text_cell, flexible=True)), 101)
+    placed = place_columns(
+        (*COLUMNS, Column("why", "WHY", 4, "left", 1, cells.text_cell, flexible=True)), 101
+    )
     widths = {one.column.key: one.width for one in placed}
     assert placed[-1].x + placed[-1].width == 101
     assert widths["name"] - 12 - (widths["why"] - 4) in {0, 1}
@@ -362,7 +378,9 @@ def test_a_title_is_not_cut_for_its_arrow_where_there_is_room() -> None:
     assert place_columns(columns, whole + 1, "queue")[-1].width == 6
     assert place_columns(columns, whole + 1)[-1].width == 5
     narrow = place_columns(columns, whole, "queue")
-    assert [placed.column.key for placed in narrow] == [column.key for column in columns], "no column makes way for it"
+    assert [placed.column.key for placed in narrow] == [column.key for column in columns], (
+        "no column makes way for it"
+    )
 
 
 async def test_a_title_beside_wide_columns_is_whole_with_its_arrow() -> None:
@@ -376,9 +394,12 @@ async def test_a_title_beside_wide_columns_is_whole_with_its_arrow() -> None:
 
 async def test_a_dimmed_row_has_no_state_colour() -> None:
     async with TableApp().run_test(size=(80, 24)) as pilot:
-        rows = await shown(pilot, jobs(range(4)).append_column("_dim", pa.array([False, False, True, False])))
+        rows = await shown(
+            pilot, jobs(range(4)).append_column("_dim", pa.array([False, False, True, False]))
+        )
         colors = [
-            {segment.style.color for segment in rows.render_line(y)._segments[1:] if segment.style} for y in (2, 3)
+            {segment.style.color for segment in rows.render_line(y)._segments[1:] if segment.style}
+            for y in (2, 3)
         ]
         assert len(colors[0]) > 1
         assert len(colors[1]) == 1
@@ -404,7 +425,9 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("make", [str, lambda text: (text, "running"), lambda text: [(text, "bad")], Text])
+@pytest.mark.parametrize(
+    "make", [str, lambda text: (text, "running"), lambda text: [(text, "bad")], Text]
+)
 async def test_nothing_hostile_reaches_a_strip_raw(make: Callable[[str], cells.Cell]) -> None:
     columns = (
         Column("_row_id", "ID", 8, "left", 0, cells.text_cell),
@@ -412,14 +435,23 @@ async def test_nothing_hostile_reaches_a_strip_raw(make: Callable[[str], cells.C
         Column("which", "RIGHT\x1b", 9, "right", 0, lambda value, row: make(HOSTILE[value])),
     )
     count = len(HOSTILE)
-    table = pa.table({"_row_id": [str(index) for index in range(count)], "which": list(range(count))})
+    table = pa.table(
+        {"_row_id": [str(index) for index in range(count)], "which": list(range(count))}
+    )
     async with TableApp().run_test(size=(60, 24)) as pilot:
         rows = await shown(pilot, table, columns)
         rows.placeholder = "\x1b[2J"
         for y in range(rows.size.height):
             strip = rows.render_line(y)
             assert cell_len(strip.text) == rows.size.width == strip.cell_length
-            assert not {unicodedata.category(letter) for letter in strip.text} & {"Cc", "Cf", "Cs", "Zl", "Zp", "Co"}
+            assert not {unicodedata.category(letter) for letter in strip.text} & {
+                "Cc",
+                "Cf",
+                "Cs",
+                "Zl",
+                "Zp",
+                "Co",
+            }
             assert not any(segment.style and segment.style.meta for segment in strip)
         text = "\n".join(lines(rows))
         assert "[red]x[/]" in text
@@ -429,8 +461,15 @@ async def test_nothing_hostile_reaches_a_strip_raw(make: Callable[[str], cells.C
 
 async def test_the_scrollbar_covers_no_column() -> None:
     async with TableApp().run_test(size=(80, 24)) as pilot:
-        rows = await shown(pilot, jobs(range(1000)), (*COLUMNS, Column("name", "LAST", 5, "right", 1, cells.text_cell)))
-        assert all(strip.text[:79].endswith("train") for strip in pilot.app.screen._compositor.render_strips()[1:])
+        rows = await shown(
+            pilot,
+            jobs(range(1000)),
+            (*COLUMNS, Column("name", "LAST", 5, "right", 1, cells.text_cell)),
+        )
+        assert all(
+            strip.text[:79].endswith("train")
+            for strip in pilot.app.screen._compositor.render_strips()[1:]
+        )
         rows.show(jobs(range(2)), rows.columns)
         await pilot.pause()
         assert lines(rows)[1][:79].endswith("train")
@@ -465,7 +504,13 @@ def test_a_state_cell_has_sign_word_and_style() -> None:
 
 
 def test_what_is_not_known_is_a_dash_not_a_zero() -> None:
-    for cell in (cells.count_cell, cells.memory_cell, cells.duration_cell, cells.text_cell, cells.usage_cell("cpus")):
+    for cell in (
+        cells.count_cell,
+        cells.memory_cell,
+        cells.duration_cell,
+        cells.text_cell,
+        cells.usage_cell("cpus"),
+    ):
         assert cell(None, {}) == ("–", "muted")
     assert cells.count_cell(0, {}) == "0"
 
@@ -520,7 +565,9 @@ async def test_the_titles_count_the_columns_that_did_not_fit() -> None:
         await until(pilot, lambda: "+" not in lines(rows)[0])
 
 
-async def test_a_range_of_marks_grows_and_shrinks_with_the_cursor_and_leaves_earlier_marks() -> None:
+async def test_a_range_of_marks_grows_and_shrinks_with_the_cursor_and_leaves_earlier_marks() -> (
+    None
+):
     app = TableApp()
     async with app.run_test(size=(60, 12)) as pilot:
         rows = await shown(pilot, jobs(range(9)))

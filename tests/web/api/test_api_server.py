@@ -1,4 +1,6 @@
-"""`hpcdash serve --api` as programs use it, on an embedded queue of its own: one server for all of the module."""
+"""`hpcdash serve --api` as programs use it, on an embedded queue of its own: one server for all of
+the module.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,23 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.mark.journey
 def test_a_launch_from_its_request_to_its_end(api: Api) -> None:
-    script = base64.b64encode(b'#!/bin/sh\nfor i in 1 2 3; do echo "line $i \xc3\xa9"; done; echo oops >&2; exit 7\n')
+    script = base64.b64encode(
+        b'#!/bin/sh\nfor i in 1 2 3; do echo "line $i \xc3\xa9"; done; echo oops >&2; exit 7\n'
+    )
     launch = api.launch("one", name="three", script="run.sh", files={"run.sh": script.decode()})
     assert launch["account"] == ACCOUNT
-    assert api.launch("one", name="three", script="run.sh", files={"run.sh": script.decode()})["id"] == launch["id"]
+    assert (
+        api.launch("one", name="three", script="run.sh", files={"run.sh": script.decode()})["id"]
+        == launch["id"]
+    )
     again = api("POST", "/launches", {**OWN, "command": "true"}, Idempotency_Key="one")
     assert (again.status, "another request" in again.message) == (409, True)
     # Whoever follows sees all of it, and the end.
     path = f"/launches/{launch['id']}"
     events = re.findall(
-        r"^event: (\w+)\n(?:id: (\d+)\n)?data: (.*)$", api("GET", f"{path}/logs?follow=true").text, re.M
+        r"^event: (\w+)\n(?:id: (\d+)\n)?data: (.*)$",
+        api("GET", f"{path}/logs?follow=true").text,
+        re.M,
     )
     assert "".join(json.loads(data)["text"] for name, _, data in events if name == "log") == (
         "line 1 é\nline 2 é\nline 3 é\n"
@@ -65,7 +74,9 @@ def test_a_launch_from_its_request_to_its_end(api: Api) -> None:
     assert api("GET", f"{path}/logs?offset=10").json["text"] == page["text"]
     assert api("GET", f"{path}/logs?stream=stderr").json["text"].endswith("oops\n")
     assert launch["id"] in {one["id"] for one in api("GET", "/launches").json["launches"]}
-    [job] = [one for one in api("GET", "/jobs?state=ended").json["jobs"] if one["id"] == launch["job_id"]]
+    [job] = [
+        one for one in api("GET", "/jobs?state=ended").json["jobs"] if one["id"] == launch["job_id"]
+    ]
     assert (job["state"], job["name"]) == ("failed", "three")
     metrics = api("GET", "/metrics").text
     assert re.search(r'^hpcdash_launches\{status="FAILED"\} [1-9]', metrics, re.M)
@@ -80,16 +91,29 @@ def test_a_launch_from_its_request_to_its_end(api: Api) -> None:
     assert again.status == 409
 
 
-def test_the_example_for_a_shell_follows_its_launch_and_ends_as_it_does(api: Api, tmp_path: Path) -> None:
+def test_the_example_for_a_shell_follows_its_launch_and_ends_as_it_does(
+    api: Api, tmp_path: Path
+) -> None:
     script = tmp_path / "work.sh"
     script.write_text("#!/bin/sh\necho working\nexit 5\n")
     rest = Path(__file__).parents[3] / "examples" / "rest.sh"
-    variables = {**os.environ, "HPCDASH_URL": f"http://127.0.0.1:{api.port}", "HPCDASH_TOKEN": TOKEN}
+    variables = {
+        **os.environ,
+        "HPCDASH_URL": f"http://127.0.0.1:{api.port}",
+        "HPCDASH_TOKEN": TOKEN,
+    }
     for _ in range(2):
-        done = subprocess.run([rest, script], env=variables, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [rest, script], env=variables, capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stdout) == (5, "working\n"), done
         assert "FAILED (exit status 5)" in done.stderr
-    assert len({one["id"] for one in api("GET", "/launches").json["launches"] if one["name"] == "work"}) == 1
+    assert (
+        len(
+            {one["id"] for one in api("GET", "/launches").json["launches"] if one["name"] == "work"}
+        )
+        == 1
+    )
 
 
 def test_what_runs_is_terminated_and_until_then_not_deleted(api: Api) -> None:
@@ -102,7 +126,9 @@ def test_what_runs_is_terminated_and_until_then_not_deleted(api: Api) -> None:
 
 def test_many_who_send_one_key_at_once_launch_once(api: Api) -> None:
     with ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(lambda _: api.launch("many", name="many", command="true")["id"], range(20)))
+        found = list(
+            pool.map(lambda _: api.launch("many", name="many", command="true")["id"], range(20))
+        )
     assert len(set(found)) == 1
     jobs = [*api.program.rows("jobs"), *api.program.rows("history")]
     assert len({job["id"] for job in jobs if job["name"] == "many"}) == 1
@@ -125,7 +151,9 @@ def test_a_launch_of_another_account_does_not_exist(api: Api) -> None:
     assert api("GET", "/jobs", token=OTHER).json["jobs"] == []
     assert api("GET", "/jobs?state=ended", token=OTHER).json["jobs"] == []
     assert 'status="PENDING"} 0' in api("GET", "/metrics", token=OTHER).text
-    other = api("POST", "/launches", {**OWN, "command": "id", "site": {"run_as": "third"}}, token=OTHER)
+    other = api(
+        "POST", "/launches", {**OWN, "command": "id", "site": {"run_as": "third"}}, token=OTHER
+    )
     assert (other.status, "may not run as" in other.message) == (403, True)
     assert api("GET", path).status == 200
 
@@ -148,7 +176,11 @@ def test_what_functions_return(api: Api, tmp_path: Path) -> None:
     """As JSON alone, and how they failed; a pickle stays where it is."""
 
     def launch(function: str, result_format: str = "json", **call: Any) -> str:
-        call |= {"function": f"served_functions:{function}", "result_format": result_format, "sys_path": [str(folder)]}
+        call |= {
+            "function": f"served_functions:{function}",
+            "result_format": result_format,
+            "sys_path": [str(folder)],
+        }
         return f"/launches/{api.launch(call=call)['id']}"
 
     folder = tmp_path / "code"
@@ -163,11 +195,22 @@ def test_what_functions_return(api: Api, tmp_path: Path) -> None:
         api.ended(path.rpartition("/")[2])
 
     answer = api("GET", f"{small}/result").json
-    assert (answer["value"], answer["failure"], answer["task"]) == ({"size": 3, "text": "xxx"}, None, None)
+    assert (answer["value"], answer["failure"], answer["task"]) == (
+        {"size": 3, "text": "xxx"},
+        None,
+        None,
+    )
     assert api("GET", f"{each}/result?task=0").json["value"] == 1.0
     two = api("GET", f"{each}/result?task=1").json
-    assert (two["value"], two["failure"]["type"], "in of" in two["failure"]["traceback"]) == (None, "ValueError", True)
-    assert api("GET", f"{failed}/result").json["failure"]["message"] == "could not convert string to float: 'no'"
+    assert (two["value"], two["failure"]["type"], "in of" in two["failure"]["traceback"]) == (
+        None,
+        "ValueError",
+        True,
+    )
+    assert (
+        api("GET", f"{failed}/result").json["failure"]["message"]
+        == "could not convert string to float: 'no'"
+    )
     for asked, status, words in (
         (f"{pickled}/result", 409, "a Python pickle, which is not read here"),
         (f"{large}/result", 413, "larger than 8 MiB"),
@@ -198,8 +241,24 @@ def test_what_is_refused(api: Api) -> None:
         ("POST", "/launches", too_large, "", {}, 401, "no token"),
         ("GET", "/launches", None, TOKEN, {"Host": "evil.example"}, 403, "localhost alone"),
         ("GET", "/", None, "", {"Host": "evil.example"}, 403, "localhost alone"),
-        ("POST", "/launches", launch, TOKEN, {"Origin": "http://evil.example"}, 403, "Another site"),
-        ("POST", "/launches", launch, TOKEN, {"Content_Type": "text/plain"}, 415, "application/json"),
+        (
+            "POST",
+            "/launches",
+            launch,
+            TOKEN,
+            {"Origin": "http://evil.example"},
+            403,
+            "Another site",
+        ),
+        (
+            "POST",
+            "/launches",
+            launch,
+            TOKEN,
+            {"Content_Type": "text/plain"},
+            415,
+            "application/json",
+        ),
         ("POST", "/launches", b"{", TOKEN, {}, 400, "not JSON"),
         ("POST", "/launches", b"[" * 100_000, TOKEN, {}, 400, "not JSON"),
         ("POST", "/launches", b"{}", TOKEN, {"Content_Encoding": "gzip"}, 400, "Content-Encoding"),
@@ -209,10 +268,34 @@ def test_what_is_refused(api: Api) -> None:
         ("POST", "/launches", {**launch, "files": ["/etc/passwd"]}, TOKEN, {}, 422, "files"),
         ("POST", "/launches", {**launch, "files": {"a": "?"}}, TOKEN, {}, 422, "base64"),
         ("POST", "/launches", {**launch, "files": {"../a": ""}}, TOKEN, {}, 422, "plain name"),
-        ("POST", "/launches", {**OWN, "script": "config.toml"}, TOKEN, {}, 422, "came with the request"),
+        (
+            "POST",
+            "/launches",
+            {**OWN, "script": "config.toml"},
+            TOKEN,
+            {},
+            422,
+            "came with the request",
+        ),
         ("POST", "/launches", {**OWN, "script": "a", "files": {"a": "eA=="}}, TOKEN, {}, 422, "#!"),
-        ("POST", "/launches", {**launch, "environment": {"A\n": "1"}}, TOKEN, {}, 422, "variable name"),
-        ("POST", "/launches", launch, TOKEN, {"Idempotency_Key": "k" * 300}, 422, "Idempotency-Key"),
+        (
+            "POST",
+            "/launches",
+            {**launch, "environment": {"A\n": "1"}},
+            TOKEN,
+            {},
+            422,
+            "variable name",
+        ),
+        (
+            "POST",
+            "/launches",
+            launch,
+            TOKEN,
+            {"Idempotency_Key": "k" * 300},
+            422,
+            "Idempotency-Key",
+        ),
         ("PUT", "/launches", launch, TOKEN, {}, 405, "Not Allowed"),
         ("GET", "/launches/..%2f..%2fetc%2fpasswd", None, TOKEN, {}, 404, "Not Found"),
         ("GET", "/launches/%00", None, TOKEN, {}, 404, "Not Found"),
@@ -225,7 +308,11 @@ def test_what_is_refused(api: Api) -> None:
         path = path.replace(" ", "%20")
         answer = api(method, path, body, token, **headers)
         assert answer.status == status, (method, path, headers, answer)
-        shown = answer.text if status != 422 else answer.message + str(answer.json["error"]["next_step"])
+        shown = (
+            answer.text
+            if status != 422
+            else answer.message + str(answer.json["error"]["next_step"])
+        )
         assert words in shown, (method, path, answer)
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert api("GET", "/launches", token="").headers["WWW-Authenticate"] == "Bearer"
@@ -262,7 +349,10 @@ def test_an_invalid_request_is_refused_without_naming_the_software_of_the_server
         assert answer.status == 400, (asked, content)
         assert json.loads(content)["error"]["message"] == "the request is not valid HTTP"
         assert "aiohttp" not in f"{answer.headers}{content}".lower()
-        assert (answer.headers["Server"], answer.headers["X-Content-Type-Options"]) == ("hpcdash", "nosniff")
+        assert (answer.headers["Server"], answer.headers["X-Content-Type-Options"]) == (
+            "hpcdash",
+            "nosniff",
+        )
 
 
 def test_one_client_that_sends_slowly_does_not_hold_up_another(api: Api) -> None:
@@ -277,7 +367,11 @@ def test_one_client_that_sends_slowly_does_not_hold_up_another(api: Api) -> None
 
 def test_the_document_has_every_operation_and_says_nothing_of_the_cluster(api: Api) -> None:
     document = api("GET", "/openapi.json", token="").json
-    names = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    names = {
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method in methods
+    }
     assert names == {
         "POST /launches",
         "GET /launches",
@@ -305,14 +399,21 @@ def test_killed_and_started_again_it_knows_its_launches_and_keys(api: Api) -> No
     launch = api.launch("kept", command="sleep 600", environment={"API_PASSWORD": "hunter2-secret"})
     api.end(signal.SIGKILL)
     api.start()
-    assert api.launch("kept", command="sleep 600", environment={"API_PASSWORD": "hunter2-secret"})["id"] == launch["id"]
+    assert (
+        api.launch("kept", command="sleep 600", environment={"API_PASSWORD": "hunter2-secret"})[
+            "id"
+        ]
+        == launch["id"]
+    )
     assert api("POST", f"/launches/{launch['id']}/terminate").json["done"] is True
     assert api.ended(launch["id"])["status"] == "TERMINATED"
     said = "".join(api.said)
     assert not [secret for secret in (TOKEN, OTHER, "hunter2") if secret in said]
     state = Path(api.program.variables["HPCDASH_STATE"])
     for path in (state / "journal.jsonl", state / "state.db"):
-        assert not [secret for secret in (TOKEN, OTHER, "hunter2") if secret.encode() in path.read_bytes()], path
+        assert not [
+            secret for secret in (TOKEN, OTHER, "hunter2") if secret.encode() in path.read_bytes()
+        ], path
     modes = {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()}
     assert (modes["state.db"], modes["journal.jsonl"]) == (0o600, 0o600)
 

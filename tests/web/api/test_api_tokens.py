@@ -26,7 +26,9 @@ def table(name: str, token: str, *accounts: str) -> str:
 
 
 def test_a_token_is_known_until_it_is_taken_out(tmp_path: Path) -> None:
-    file = written(tmp_path, table("ci", SECRET, "alice", "bob", "alice") + table("night", OTHER, "carol"))
+    file = written(
+        tmp_path, table("ci", SECRET, "alice", "bob", "alice") + table("night", OTHER, "carol")
+    )
     tokens = Tokens(file)
     assert tokens.find(SECRET) == Client("ci", ("alice", "bob"))
     assert tokens.find(OTHER) == Client("night", ("carol",))
@@ -51,13 +53,19 @@ def test_a_token_is_known_until_it_is_taken_out(tmp_path: Path) -> None:
         (table("ci", "short", "alice"), 0o600, "32 to 512"),
         (table("ci", f"{SECRET} \n", "alice"), 0o600, "32 to 512"),
         (table("'a b'", SECRET, "alice"), 0o600, "a token's name"),
-        (table("a", SECRET, "alice") + table("b", SECRET, "bob"), 0o600, "the same token as that of a"),
+        (
+            table("a", SECRET, "alice") + table("b", SECRET, "bob"),
+            0o600,
+            "the same token as that of a",
+        ),
         (f"[ci]\ntoken = '{SECRET}'\naccount = ['alice']\n", 0o600, "did you mean"),
         (f"ci = '{SECRET}'\n", 0o600, "expected a table"),
         (f"[ci]\ntoken = {SECRET}\n", 0o600, "not TOML"),
     ],
 )
-def test_a_file_that_is_not_to_be_used_lets_nobody_in(tmp_path: Path, text: str, mode: int, words: str) -> None:
+def test_a_file_that_is_not_to_be_used_lets_nobody_in(
+    tmp_path: Path, text: str, mode: int, words: str
+) -> None:
     tokens = Tokens(written(tmp_path, text, mode))
     for _ in range(2):
         with pytest.raises(ConfigError) as refused:

@@ -1,1 +1,3 @@
-"""The driver of a run on TPU slices: it runs inside the Ray cluster, with Ray and the standard library alone."""
+"""The driver of a run on TPU slices: it runs inside the Ray cluster, with Ray and the standard
+library alone.
+"""

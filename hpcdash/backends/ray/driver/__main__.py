@@ -1,6 +1,8 @@
-"""`python -m slice_driver`: takes slices, runs the request's command on all of their workers, and tries again.
+"""`python -m slice_driver`: takes slices, runs the request's command on all of their workers, and
+tries again.
 
-The request is request.json in the working directory. Lines that begin with "hpcdash:" say what becomes of it.
+The request is request.json in the working directory. Lines that begin with "hpcdash:" say what
+becomes of it.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ _LIBRARY = "hpcdash-job.zip"
 PACKAGE = "HPCDASH_PACKAGE"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
-# Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
+# Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py
+# JobInfoStorageClient.
 _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Successes that come one by one are published together.
@@ -115,7 +118,9 @@ class SliceHead:
 
 
 def _pod_of(resources: Mapping[str, float]) -> str:
-    """A slice's own resource on its first worker: named after the slice, on no other node but its workers."""
+    """A slice's own resource on its first worker: named after the slice, on no other node but its
+    workers.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         from ray.util.accelerators import tpu
 
@@ -123,19 +128,30 @@ def _pod_of(resources: Mapping[str, float]) -> str:
             return str(name)
     others = [name for name in resources if name not in _OWN and not _NEVER_A_SLICE.match(name)]
     if len(others) != 1:
-        raise RuntimeError("which resource the workers of this slice share is not known: " + ", ".join(sorted(others)))
+        raise RuntimeError(
+            "which resource the workers of this slice share is not known: "
+            + ", ".join(sorted(others))
+        )
     return others[0]
 
 
 @ray.remote(num_cpus=0, max_retries=0, max_calls=1)
 def run_worker(
-    head: Any, rank: int, argv: list[str], environment: dict[str, str], container: dict[str, Any] | None
+    head: Any,
+    rank: int,
+    argv: list[str],
+    environment: dict[str, str],
+    container: dict[str, Any] | None,
 ) -> tuple[int, bool, str]:
-    """(exit status of the command on this worker, whether its machine is being preempted, its address)."""
+    """(exit status of the command on this worker, whether its machine is being preempted, its
+    address).
+    """
     head.begin.remote(rank)
     # The package is unpacked on each node, in a place of that node's.
     library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
-    path = os.pathsep.join(filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(
+        filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")))
+    )
     environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
     address = ray.util.get_node_ip_address()
     name = ""
@@ -148,13 +164,16 @@ def run_worker(
             with contextlib.suppress(OSError):
                 os.makedirs(folder, exist_ok=True)
         argv = [*command.container_argv(container, environment), *argv]
-    code = command.run(argv, environment, node=ray.get_runtime_context().get_node_id(), container=name)
+    code = command.run(
+        argv, environment, node=ray.get_runtime_context().get_node_id(), container=name
+    )
     return code, code != 0 and command.is_preempted(), address
 
 
 @dataclass
 class Slice:
-    """One slice that is held: its actor, what it told, and what is ready once it does not hold it any more.
+    """One slice that is held: its actor, what it told, and what is ready once it does not hold it
+    any more.
 
     `places` are (address, port, node ID) of its workers, the head's first.
     """
@@ -173,7 +192,9 @@ class Slice:
 class SliceRun:
     """One request from its first attempt to its last."""
 
-    def __init__(self, request: Mapping[str, Any], publish: Callable[[SliceRunStatus], None]) -> None:
+    def __init__(
+        self, request: Mapping[str, Any], publish: Callable[[SliceRunStatus], None]
+    ) -> None:
         self.request = request
         self.sizes: Sequence[int] = request["num_slices"]
         self.workers: int = request["workers"]
@@ -213,12 +234,19 @@ class SliceRun:
                 self.publish(self.status)
                 say(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
-            words = f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
+            words = (
+                f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
+            )
             say(words)
             # One that grows goes on at once with what it holds.
-            self.attempts = self.attempts.after(outcome, math.inf if kept else time.monotonic() - began)
+            self.attempts = self.attempts.after(
+                outcome, math.inf if kept else time.monotonic() - began
+            )
             self.status.past.append(words)
-            self.status.preempted, self.status.failed = self.attempts.preempted, self.attempts.failed
+            self.status.preempted, self.status.failed = (
+                self.attempts.preempted,
+                self.attempts.failed,
+            )
             if self.attempts.is_over:
                 self.publish(self.status)
                 say(f"no further attempt: {self.attempts.counts}")
@@ -226,7 +254,11 @@ class SliceRun:
             pause = self.attempts.pause_seconds
             self.status.attempt, self.status.ended = self.attempts.number, {}
             self.status.slices = self.status.nodes = ()
-            self.wait_for(f"attempt {self.attempts.number} begins in {pause:.0f} s" if pause else "waiting for slices")
+            self.wait_for(
+                f"attempt {self.attempts.number} begins in {pause:.0f} s"
+                if pause
+                else "waiting for slices"
+            )
             time.sleep(pause)
 
     def wait_for(self, words: str) -> None:
@@ -234,10 +266,11 @@ class SliceRun:
         self.publish(self.status)
 
     def acquire(self, kept: Sequence[Slice]) -> list[Slice]:
-        """As many slices as can be had of the sizes that are wanted, or those that are held already.
+        """As many slices as can be had of the sizes that are wanted, or those that are held
+        already.
 
-        Waits for the least, and says so. Those that do not suffice are let go again and again: a run that waits for
-        them may hold what this one waits for.
+        Waits for the least, and says so. Those that do not suffice are let go again and again: a
+        run that waits for them may hold what this one waits for.
         """
         found = list(kept)
         pending = {} if kept else self._ask_for(max(self.sizes))
@@ -314,7 +347,10 @@ class SliceRun:
         return {head.describe.remote(): head for head in heads}
 
     def _described(self, head: Any, reference: Any) -> Slice | str:
-        """A slice that is whole, or what is wrong with it. Raises RayError where its head was lost."""
+        """A slice that is whole, or what is wrong with it.
+
+        Raises RayError where its head was lost.
+        """
         told = ray.get(reference)
         # A node that is gone is listed for a while.
         workers = sum(_takes_connections(address, port) for address, port, _ in told["places"])
@@ -326,7 +362,10 @@ class SliceRun:
         addresses = [held.places[0][0] for held in slices]
         waiting: dict[Any, int] = {}
         for index, held in enumerate(slices):
-            resources = {held.pod: 1, **({"TPU": self.request["tpus"]} if self.request["tpus"] else {})}
+            resources = {
+                held.pod: 1,
+                **({"TPU": self.request["tpus"]} if self.request["tpus"] else {}),
+            }
             for rank, (_, _, node) in enumerate(held.places, index * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
                 # Rank 0 has to be where MASTER_ADDR says.
@@ -350,25 +389,35 @@ class SliceRun:
 
         def take(reference: Any, timeout: float | None = None) -> None:
             rank = waiting.pop(reference)
-            outcome, node = _outcome(reference, f"worker {rank} on {slices[rank // self.workers].pod}", timeout)
+            outcome, node = _outcome(
+                reference, f"worker {rank} on {slices[rank // self.workers].pod}", timeout
+            )
             if timeout is not None and outcome.kind == FAILED:
                 # Its command was killed first, and then its task.
                 outcome = replace(outcome, kind=CANCELLED)
             self.status.ended[rank] = (outcome.kind, outcome.words, outcome.code, node)
             if outcome.kind in (FAILED, PREEMPTED):
-                say(f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: {outcome.words}")
+                say(
+                    f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: "
+                    f"{outcome.words}"
+                )
             outcomes.append(outcome)
 
         while waiting:
             watched = [*waiting, *locks]
-            ready, _ = ray.wait(watched, timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look)
+            ready, _ = ray.wait(
+                watched, timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look
+            )
             if ready:
                 ready, _ = ray.wait(watched, num_returns=len(watched), timeout=0)
             for reference in ready:
                 if reference in locks:
                     # Another job may have the slice by now.
                     outcomes.append(_outcome(reference, f"the lock of {locks.pop(reference)}")[0])
-                    say(f"attempt {self.attempts.number}: {outcomes[-1].worker} is lost: {outcomes[-1].words}")
+                    say(
+                        f"attempt {self.attempts.number}: {outcomes[-1].worker} is lost: "
+                        f"{outcomes[-1].words}"
+                    )
                 else:
                     take(reference)
             if not ready:
@@ -420,7 +469,9 @@ class SliceRun:
         return ""
 
     def say_what_has_not_begun(self, slices: Sequence[Slice], waiting: Sequence[int]) -> bool:
-        """Whether a worker among those that are `waiting` for their end has not even begun; the list shows which."""
+        """Whether a worker among those that are `waiting` for their end has not even begun; the
+        list shows which.
+        """
         try:
             begun = ray.get([held.head.begun.remote() for held in slices], timeout=_CONNECT_SECONDS)
         except ray.exceptions.RayError:
@@ -432,12 +483,17 @@ class SliceRun:
         return bool(words)
 
     def should_grow(self) -> bool:
-        """Whether a larger size is free. It takes a preemption, and what workers have done already is lost."""
+        """Whether a larger size is free.
+
+        It takes a preemption, and what workers have done already is lost.
+        """
         if not self.attempts.may_be_preempted or self.status.ended:
             return False
         now = time.monotonic()
         every, after = self.grows_every, self.grows_after
-        if not may_grow(self.sizes, self.size, self.changed_at, self.looked_at, now, after=after, every=every):
+        if not may_grow(
+            self.sizes, self.size, self.changed_at, self.looked_at, now, after=after, every=every
+        ):
             return False
         self.looked_at = now
         free = ray.available_resources().get(self.request["head_resource"], 0)
@@ -459,14 +515,18 @@ class SliceRun:
                         found.append(held)
                     else:
                         ray.kill(head)
-        self.more = found[: (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size]
+        self.more = found[
+            : (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size
+        ]
         for head in pending.values():
             ray.kill(head)
         for held in found[len(self.more) :]:
             held.let_go()
         return bool(self.more)
 
-    def variables(self, rank: int, slices: int, addresses: Sequence[str], index: int) -> dict[str, str]:
+    def variables(
+        self, rank: int, slices: int, addresses: Sequence[str], index: int
+    ) -> dict[str, str]:
         """What a worker's command finds in its environment."""
         return {
             # Lines are seen as they are written.
@@ -538,7 +598,14 @@ class Publisher:
             record = None if found is None else with_record(found, status.record())
             if record is not None:
                 internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
-        except (ray.exceptions.RayError, ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            ray.exceptions.RayError,
+            ImportError,
+            AttributeError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             say(f"job lists cannot show the status of this run: {_words(error)}")
             self._key = b""
 

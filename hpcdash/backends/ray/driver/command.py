@@ -1,8 +1,9 @@
-"""Runs the command of one worker, and leaves nothing behind: neither processes, nor libtpu's lockfile, nor a container.
+"""Runs the command of one worker, and leaves nothing behind: neither processes, nor libtpu's
+lockfile, nor a container.
 
-As a program, `command.py SECONDS LOCK CONTAINER WORD…`, it waits until the command before it on this node has ended,
-and ends its own, with all that it started, when its stdin ends: the worker holds the other end, and Ray kills the
-workers that it cancels.
+As a program, `command.py SECONDS LOCK CONTAINER WORD…`, it waits until the command before it on
+this node has ended, and ends its own, with all that it started, when its stdin ends: the worker
+holds the other end, and Ray kills the workers that it cancels.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def is_preempted() -> bool:
 
 
 def container_argv(wanted: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
-    """The words of docker (or podman) before the command: a sibling of the container that Ray itself may run in.
+    """The words of docker (or podman) before the command: a sibling of the container that Ray
+    itself may run in.
 
-    `wanted` has its program, name, image, binds and whether to pull. Variables are named alone: the program takes their
-    values from its own environment, so none stands in the process list.
+    `wanted` has its program, name, image, binds and whether to pull. Variables are named alone: the
+    program takes their values from its own environment, so none stands in the process list.
     """
     words = [
         wanted["program"],
@@ -69,25 +71,38 @@ def container_argv(wanted: Mapping[str, Any], environment: Mapping[str, str]) ->
 
 def remove_container(program: str, name: str) -> None:
     """Of this attempt, or one that an earlier one left."""
-    subprocess.run([program, "rm", "-f", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        [program, "rm", "-f", name],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, container: str = "") -> int:
-    """The exit status of a command with these variables over this process's own; 128 + signal as a shell has it.
+def run(
+    argv: Sequence[str], environment: Mapping[str, str], *, node: str, container: str = ""
+) -> int:
+    """The exit status of a command with these variables over this process's own; 128 + signal as a
+    shell has it.
 
-    `node` tells the nodes of a machine apart; `container` is the name of the one that the command starts, '' for none.
+    `node` tells the nodes of a machine apart; `container` is the name of the one that the command
+    starts, '' for none.
     """
     lock = lock_path(node)
-    # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
+    # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is
+    # no child.
     words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
     words += [str(_GRACE_SECONDS), lock, container, *argv]
-    with subprocess.Popen(words, env={**os.environ, **environment}, stdin=subprocess.PIPE) as started:
+    with subprocess.Popen(
+        words, env={**os.environ, **environment}, stdin=subprocess.PIPE
+    ) as started:
         code = started.wait()
     return code if code >= 0 else 128 - code
 
 
 def lock_path(node: str) -> str:
-    """Return the path of a node's lock: below one's home, since anybody may put a file into /tmp and hold its lock.
+    """Return the path of a node's lock: below one's home, since anybody may put a file into /tmp
+    and hold its lock.
 
     Where there is no home to write to, beside this file, which Ray keeps for one's own jobs.
     """
@@ -109,7 +124,8 @@ def _end_with_stdin() -> None:
 
 
 def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[str]) -> int:
-    # Ray may kill the whole process group of a worker, and the command is to be ended in good order.
+    # Ray may kill the whole process group of a worker, and the command is to be ended in good
+    # order.
     os.setsid()
 
     def end(number: int, frame: object) -> None:
@@ -117,12 +133,15 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
 
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    # What the last attempt started here may still be saving: the chips are its own until it has ended.
+    # What the last attempt started here may still be saving: the chips are its own until it has
+    # ended.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print("hpcdash: waiting for the command of an earlier attempt to end on this node", flush=True)
+        print(
+            "hpcdash: waiting for the command of an earlier attempt to end on this node", flush=True
+        )
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     remove_lockfile()
     if container:

@@ -1,4 +1,7 @@
-"""Whether an attempt was preempted or failed, how often it is tried again, and when it grows. Asks nothing."""
+"""Whether an attempt was preempted or failed, how often it is tried again, and when it grows.
+
+Asks nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 
 HEAD_RESOURCE = re.compile("TPU-(.+)-head")
 SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
-# What Ray raises when a node, a worker's process or its actor is lost, by the names of its exceptions.
+# What Ray raises when a node, a worker's process or its actor is lost, by the names of its
+# exceptions.
 _LOST = frozenset(
     (
         "NodeDiedError",
@@ -37,7 +41,9 @@ _SHORT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one worker ended: `kind` is one of the four words, `words` says why, `code` is the command's exit status."""
+    """How one worker ended: `kind` is one of the four words, `words` says why, `code` is the
+    command's exit status.
+    """
 
     kind: str
     worker: str
@@ -58,7 +64,9 @@ def outcome_of_error(worker: str, names: Sequence[str], words: str) -> Outcome:
 
 
 def words_of_error(names: Sequence[str], text: str) -> str:
-    """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all that it says."""
+    """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all
+    that it says.
+    """
     if "OutOfMemoryError" in names and (told := _MEMORY.search(text)):
         return f"Ray killed it: its node ran out of memory, with {told[1]} of {told[2]} in use"
     if "NodeDiedError" in names or "node has died" in text:
@@ -70,7 +78,9 @@ def words_of_error(names: Sequence[str], text: str) -> str:
 
 
 def outcome_of_exit(worker: str, code: int, *, is_preempted: bool) -> Outcome:
-    """Of a command that ended; `is_preempted`: the cloud says that its machine is being taken away."""
+    """Of a command that ended; `is_preempted`: the cloud says that its machine is being taken
+    away.
+    """
     if code == 0:
         return Outcome(SUCCEEDED, worker, code=code)
     if is_preempted:
@@ -79,7 +89,9 @@ def outcome_of_exit(worker: str, code: int, *, is_preempted: bool) -> Outcome:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcome of all workers: a preempted one outranks failed ones, and cancelled ones count as neither."""
+    """The outcome of all workers: a preempted one outranks failed ones, and cancelled ones count as
+    neither.
+    """
     for kind in (PREEMPTED, FAILED):
         for outcome in outcomes:
             if outcome.kind == kind:
@@ -91,7 +103,9 @@ def verdict(outcomes: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What became of the attempts so far, each kind with its own limit; `short` of them in a row ended soon."""
+    """What became of the attempts so far, each kind with its own limit; `short` of them in a row
+    ended soon.
+    """
 
     most_preemptions: int
     most_failures: int
@@ -140,14 +154,25 @@ def size_to_take(sizes: Sequence[int], available: int) -> int | None:
 
 
 def may_grow(
-    sizes: Sequence[int], size: int, changed_at: float, looked_at: float, now: float, *, after: float, every: float
+    sizes: Sequence[int],
+    size: int,
+    changed_at: float,
+    looked_at: float,
+    now: float,
+    *,
+    after: float,
+    every: float,
 ) -> bool:
-    """Whether to look for a larger size now: each `every` seconds, at the earliest `after` the last change."""
+    """Whether to look for a larger size now: each `every` seconds, at the earliest `after` the last
+    change.
+    """
     return size < max(sizes) and now - changed_at >= after and now - looked_at >= every
 
 
 def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """What several slices need to find each other: `addresses` has the first worker of each slice."""
+    """What several slices need to find each other: `addresses` has the first worker of each
+    slice.
+    """
     if len(addresses) < 2:
         return ()
     return (
@@ -159,7 +184,8 @@ def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[s
 
 
 def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> dict[str, Any]:
-    """A slice by the resource that its workers share: `places` are their (address, port, node ID), the head's first.
+    """A slice by the resource that its workers share: `places` are their (address, port, node ID),
+    the head's first.
 
     `heads` counts the workers that have a head resource, `tpus` is the least that one has.
     """
@@ -167,22 +193,34 @@ def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> dict[st
     members.sort(key=lambda node: (node["NodeID"] != head, node["NodeManagerAddress"]))
     return {
         "pod": pod,
-        "places": [(node["NodeManagerAddress"], node["NodeManagerPort"], node["NodeID"]) for node in members],
-        "heads": sum(any(HEAD_RESOURCE.fullmatch(name) for name in node["Resources"]) for node in members),
+        "places": [
+            (node["NodeManagerAddress"], node["NodeManagerPort"], node["NodeID"])
+            for node in members
+        ],
+        "heads": sum(
+            any(HEAD_RESOURCE.fullmatch(name) for name in node["Resources"]) for node in members
+        ),
         "tpus": min((int(node["Resources"].get("TPU", 0)) for node in members), default=0),
     }
 
 
 def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, Any]) -> str:
-    """Why a slice, of slice_of, cannot be used; '' where it can. `workers` are those that answer."""
+    """Why a slice, of slice_of, cannot be used; '' where it can.
+
+    `workers` are those that answer.
+    """
     pod, heads, tpus = found["pod"], found["heads"], found["tpus"]
     if heads > 1:
         return (
-            f"{heads} workers of {pod} have {request['head_resource']}, which only the first one should: a bug of Ray "
+            f"{heads} workers of {pod} have {request['head_resource']}, which only the first one "
+            f"should: a bug of Ray "
             "in containers, which would let several jobs have one slice. Upgrade Ray"
         )
     if workers != request["workers"]:
         return f"{pod} has {workers} of its {request['workers']} workers"
     if tpus < request["tpus"]:
-        return f"workers of {pod} have {tpus} TPU, this run asks for {request['tpus']}: set tpus_per_worker = {tpus}"
+        return (
+            f"workers of {pod} have {tpus} TPU, this run asks for {request['tpus']}: set "
+            f"tpus_per_worker = {tpus}"
+        )
     return ""

@@ -1,7 +1,8 @@
-"""What the driver says of its run where lists of jobs see it, and how it labels what its workers write. Asks nothing.
+"""What the driver says of its run where lists of jobs see it, and how it labels what its workers
+write. Asks nothing.
 
-The run is a record in the job's metadata, which the Jobs API returns with each job: it costs no request of its own, and
-stays when the driver, its node or its log is gone.
+The run is a record in the job's metadata, which the Jobs API returns with each job: it costs no
+request of its own, and stays when the driver, its node or its log is gone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any, TextIO
 # The key of the record among the job's metadata.
 METADATA_KEY = "hpcdash_run"
 _MOST_ENDED, _MOST_NODES, _MOST_PAST, _LONGEST_WORDS = 64, 256, 5, 300
-# Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not; of equal lines older versions of Ray print one.
+# Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not; of equal lines older versions
+# of Ray print one.
 _FROM_RAY = re.compile(
-    r"(?:\x1b\[\d+m)?\(attempt (\d+) worker (\d+) pid=\d+(?:, ip=[^()\s]{1,64})?\)(?:\x1b\[0m)? ?", re.ASCII
+    r"(?:\x1b\[\d+m)?\(attempt (\d+) worker (\d+) pid=\d+(?:, ip=[^()\s]{1,64})?\)(?:\x1b\[0m)? ?",
+    re.ASCII,
 )
 
 
@@ -28,7 +31,9 @@ def task_name(attempt: int, worker: int) -> str:
 
 
 def labelled(line: str) -> str:
-    """A line of a worker's, labelled as launchers label those of ranks: `[attempt2.worker3]: `; any other as it is."""
+    """A line of a worker's, labelled as launchers label those of ranks: `[attempt2.worker3]: `; any
+    other as it is.
+    """
     return _FROM_RAY.sub(r"[attempt\1.worker\2]: ", line, count=1)
 
 
@@ -50,7 +55,8 @@ class LabelledStream:
 class SliceRunStatus:
     """How a run stands: its attempt with the slices it has, and how each of its workers is.
 
-    Workers are counted over all slices, from 0. `waiting` says what it waits for, '' while an attempt runs.
+    Workers are counted over all slices, from 0. `waiting` says what it waits for, '' while an
+    attempt runs.
     """
 
     workers_per_slice: int
@@ -76,7 +82,9 @@ class SliceRunStatus:
             if kind not in ("succeeded", "cancelled")
         ]
         alike = {
-            kind: ranges(worker for worker, (ended_as, *_) in self.ended.items() if ended_as == kind)
+            kind: ranges(
+                worker for worker, (ended_as, *_) in self.ended.items() if ended_as == kind
+            )
             for kind in ("succeeded", "cancelled")
         }
         return json.dumps(
@@ -114,18 +122,24 @@ def not_begun_words(workers: Sequence[int]) -> str:
     if not workers:
         return ""
     have = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {ranges(workers)} have"
-    return f"{have} not started: another job uses its TPUs or its slice, or Ray still sets up its environment"
+    return (
+        f"{have} not started: another job uses its TPUs or its slice, or Ray still sets up its "
+        f"environment"
+    )
 
 
 def near(kind: str, kinds: Sequence[str]) -> list[str]:
-    """The slice types that a cluster has, the most like `kind` first; no more than a line has room for."""
+    """The slice types that a cluster has, the most like `kind` first; no more than a line has room
+    for.
+    """
     return get_close_matches(kind, kinds, len(kinds), 0.0)[:5] if kinds else []
 
 
 def with_record(job: bytes, record: str) -> bytes | None:
     """Ray's own record of a job with ours in its metadata; None where it is of no job that runs.
 
-    Ray writes its record before it starts a driver and after the driver has ended: nothing of it is lost here.
+    Ray writes its record before it starts a driver and after the driver has ended: nothing of it is
+    lost here.
     """
     try:
         found = json.loads(job)
@@ -139,16 +153,27 @@ def with_record(job: bytes, record: str) -> bytes | None:
 
 
 def waiting_words(
-    wanted: int, kind: str, head_resource: str, found: int, free: int, cluster: dict[str, float], near: Sequence[str]
+    wanted: int,
+    kind: str,
+    head_resource: str,
+    found: int,
+    free: int,
+    cluster: dict[str, float],
+    near: Sequence[str],
 ) -> str:
-    """What a run waits for, and whether the cluster has as much: `cluster` are its resources, `near` its slice types.
+    """What a run waits for, and whether the cluster has as much: `cluster` are its resources,
+    `near` its slice types.
 
     `waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all`.
     """
-    words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} found so far"
+    words = (
+        f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} found so far"
+    )
     total = int(cluster.get(head_resource, 0))
     if total >= wanted:
         return f"{words}; {free} of {total} free"
     if total:
         return f"{words}; the cluster has {total} in all"
-    return f"{words}; the cluster has none" + (f", only {', '.join(near)}" if near else ", nor any other slice")
+    return f"{words}; the cluster has none" + (
+        f", only {', '.join(near)}" if near else ", nor any other slice"
+    )

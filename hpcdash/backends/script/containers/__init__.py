@@ -12,7 +12,12 @@ from hpcdash.backends.script.containers.enroot import enroot_command
 from hpcdash.backends.script.containers.login import login_file
 from hpcdash.backends.script.containers.podman import podman_command
 from hpcdash.backends.script.containers.pyxis import pyxis_options
-from hpcdash.backends.script.containers.words import ContainerCommand, Word, split_environment, words
+from hpcdash.backends.script.containers.words import (
+    ContainerCommand,
+    Word,
+    split_environment,
+    words,
+)
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
 
@@ -20,7 +25,12 @@ __all__ = ["ContainerCommand", "Word", "container_command", "login_file", "pyxis
 
 # Of the embedded queue: it finds a job's processes by it.
 _ATTEMPT = "HPCDASH_ATTEMPT"
-VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+VISIBLE_DEVICES = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+)
 _NAME_OR_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 
@@ -37,10 +47,11 @@ def container_command(
 ) -> ContainerCommand:
     """What one node runs so that `command` runs in the container; without one, the command itself.
 
-    `binds` are added to the container's own. `scheduler_variables` are names or prefixes (`PBS_*`) that a runtime which
-    passes on nothing is to pass on, as are the variables of visible devices; so are those of `environment` without a
-    value. `login` is the path of a file made of `login_file()`. Raises UsageError for an image, a bind or a variable
-    that cannot be given to the runtime.
+    `binds` are added to the container's own. `scheduler_variables` are names or prefixes (`PBS_*`)
+    that a runtime which passes on nothing is to pass on, as are the variables of visible devices;
+    so are those of `environment` without a value. `login` is the path of a file made of
+    `login_file()`. Raises UsageError for an image, a bind or a variable that cannot be given to the
+    runtime.
     """
     split, command_words = split_environment(environment), words(command)
     if not command_words:
@@ -51,22 +62,43 @@ def container_command(
         )
     image = container.image
     if not image or image.startswith("-") or "\0" in image:
-        raise UsageError(f"container.image: {image!r} is not an image", "Write a path, docker://NAME:TAG, or NAME:TAG.")
+        raise UsageError(
+            f"container.image: {image!r} is not an image",
+            "Write a path, docker://NAME:TAG, or NAME:TAG.",
+        )
     container = replace(container, binds=(*container.binds, *binds))
     for bind in container.binds:
         if not bind.partition(":")[0] or "\0" in bind:
-            raise UsageError(f"container.binds: {bind!r} has no source", "Write SOURCE[:TARGET[:OPTIONS]].")
+            raise UsageError(
+                f"container.binds: {bind!r} has no source", "Write SOURCE[:TARGET[:OPTIONS]]."
+            )
     for name in scheduler_variables:
         if not _NAME_OR_PREFIX.fullmatch(name):
-            raise UsageError(f"{name!r} is not a name of variables to pass on", "Write a name, or a prefix as SLURM_*.")
+            raise UsageError(
+                f"{name!r} is not a name of variables to pass on",
+                "Write a name, or a prefix as SLURM_*.",
+            )
     inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES, _ATTEMPT)))
     if container.runtime is Runtime.DOCKER:
         raise UsageError(
-            "container.runtime: docker would run as root on the nodes", "Write apptainer, podman or enroot."
+            "container.runtime: docker would run as root on the nodes",
+            "Write apptainer, podman or enroot.",
         )
     if container.runtime in (None, Runtime.APPTAINER):
         return apptainer_command(
-            container, command_words, slot_type=slot_type, environment=split, image_root=image_root, login=login
+            container,
+            command_words,
+            slot_type=slot_type,
+            environment=split,
+            image_root=image_root,
+            login=login,
         )
     run = podman_command if container.runtime is Runtime.PODMAN else enroot_command
-    return run(container, command_words, slot_type=slot_type, environment=split, inherited=inherited, login=login)
+    return run(
+        container,
+        command_words,
+        slot_type=slot_type,
+        environment=split,
+        inherited=inherited,
+        login=login,
+    )

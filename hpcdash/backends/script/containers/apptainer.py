@@ -29,7 +29,10 @@ def apptainer_command(
     image_root: str,
     login: str,
 ) -> ContainerCommand:
-    """`apptainer exec …`. Variables reach the container as APPTAINERENV_NAME, so that an image cannot override them."""
+    """`apptainer exec …`.
+
+    Variables reach the container as APPTAINERENV_NAME, so that an image cannot override them.
+    """
     image, find_image, notes = _image(container, image_root)
     private_tmp = not any(_target(bind) == "/tmp" for bind in container.binds)
     explicit = dict(environment.explicit)
@@ -58,7 +61,10 @@ def apptainer_command(
 
 
 def _image(container: Container, image_root: str) -> tuple[Word, tuple[str, ...], tuple[str, ...]]:
-    """The image, bash that looks for it, and notes. A name is looked for below image_root, then on a registry."""
+    """The image, bash that looks for it, and notes.
+
+    A name is looked for below image_root, then on a registry.
+    """
     name = container.image
     if name.startswith(("/", "./", "../")):
         note = (f"force_pull does nothing for the file {name}.",) if container.force_pull else ()
@@ -69,7 +75,10 @@ def _image(container: Container, image_root: str) -> tuple[Word, tuple[str, ...]
     if not image_root or container.force_pull:
         return Word(remote), (), ()
     file = shlex.quote(posixpath.join(image_root, name))
-    lines = (f"hpcdash_image={file}", f'[[ -e "$hpcdash_image" ]] || hpcdash_image={shlex.quote(remote)}')
+    lines = (
+        f"hpcdash_image={file}",
+        f'[[ -e "$hpcdash_image" ]] || hpcdash_image={shlex.quote(remote)}',
+    )
     return Word('"$hpcdash_image"', is_shell=True), lines, ()
 
 
@@ -78,11 +87,15 @@ def _hand_over(environment: SplitEnvironment, explicit: dict[str, str]) -> tuple
     if environment.exported:
         lines += [
             f"for hpcdash_name in {' '.join(environment.exported)}; do",
-            '  export "APPTAINERENV_$hpcdash_name=${!hpcdash_name}" "SINGULARITYENV_$hpcdash_name=${!hpcdash_name}"',
+            '  export "APPTAINERENV_$hpcdash_name=${!hpcdash_name}" '
+            '"SINGULARITYENV_$hpcdash_name=${!hpcdash_name}"',
             "done",
         ]
     for name, value in explicit.items():
-        lines.append(f"export APPTAINERENV_{name}={shlex.quote(value)} SINGULARITYENV_{name}={shlex.quote(value)}")
+        lines.append(
+            f"export APPTAINERENV_{name}={shlex.quote(value)} "
+            f"SINGULARITYENV_{name}={shlex.quote(value)}"
+        )
     return tuple(lines)
 
 

@@ -7,7 +7,13 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from hpcdash.backends.script.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
+from hpcdash.backends.script.containers.login import (
+    PASSWORD,
+    USERNAME,
+    registry_of,
+    source_login,
+    without_trace,
+)
 from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
 from hpcdash.domain.request import Container, SlotType
 from hpcdash.errors import UsageError
@@ -16,7 +22,9 @@ _DOCKER_HUB_MACHINES = ("auth.docker.io", "registry-1.docker.io")
 
 
 def container_name(image: str) -> str:
-    """`nvcr.io/nvidia/cuda:12` → `nvcr.io+nvidia+cuda+12`; what else no image's name holds becomes `_`."""
+    """`nvcr.io/nvidia/cuda:12` → `nvcr.io+nvidia+cuda+12`; what else no image's name holds becomes
+    `_`.
+    """
     name = re.sub(r"[/:#]", "+", image.removeprefix("docker://").removesuffix(".sqsh").lstrip("/"))
     return re.sub(r"[^A-Za-z0-9._+@=-]", "_", name)
 
@@ -39,29 +47,50 @@ def enroot_command(
 ) -> ContainerCommand:
     """`enroot start …` of a container that is created where the node has none.
 
-    Enroot reads its variables and mounts line by line: a value of several lines is set by `env` inside, and a bind
-    with white space raises UsageError.
+    Enroot reads its variables and mounts line by line: a value of several lines is set by `env`
+    inside, and a bind with white space raises UsageError.
     """
     image = container.image
     for bind in container.binds:
         if re.search(r"\s", bind):
-            raise UsageError(f"container.binds: enroot mounts no path with white space: {bind!r}", "Bind its parent.")
+            raise UsageError(
+                f"container.binds: enroot mounts no path with white space: {bind!r}",
+                "Bind its parent.",
+            )
     name = container_name(image)
     values = {**environment.exported, **environment.explicit}
     of_lines = {key: value for key, value in values.items() if "\n" in value}
-    options: list[str | Word] = ["enroot", "start", "--rw", "--mount", "tmpfs:/var/tmp:tmpfs:x-create=dir"]
+    options: list[str | Word] = [
+        "enroot",
+        "start",
+        "--rw",
+        "--mount",
+        "tmpfs:/var/tmp:tmpfs:x-create=dir",
+    ]
     for bind in container.binds:
         options += ["--mount", _fstab(bind)]
-    for key in (*environment.inherited, *(key for key in environment.exported if key not in of_lines)):
+    for key in (
+        *environment.inherited,
+        *(key for key in environment.exported if key not in of_lines),
+    ):
         options += ["--env", key]
     for key, value in environment.explicit.items():
         if key not in of_lines:
             options += ["--env", f"{key}={value}"]
     inside = ["env", *(f"{key}={value}" for key, value in of_lines.items())] if of_lines else []
-    visible = ("export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES:-all}",) if slot_type is SlotType.CUDA else ()
+    visible = (
+        ("export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES:-all}",)
+        if slot_type is SlotType.CUDA
+        else ()
+    )
     note = "force_pull recreates the container: other jobs on the node that use it lose its files."
     return ContainerCommand(
-        argv=(*words(options), Word('"${hpcdash_env[@]}"', is_shell=True), *words(("--", name, *inside)), *command),
+        argv=(
+            *words(options),
+            Word('"${hpcdash_env[@]}"', is_shell=True),
+            *words(("--", name, *inside)),
+            *command,
+        ),
         prepare=(
             *source_login(login),
             *visible,
@@ -75,7 +104,9 @@ def enroot_command(
 
 
 def _present(names: Sequence[str]) -> tuple[str, ...]:
-    """Enroot takes no prefix: an array of `--env NAME` for those that the node's environment has."""
+    """Enroot takes no prefix: an array of `--env NAME` for those that the node's environment
+    has.
+    """
     wanted = " \\\n    ".join(textwrap.wrap(" | ".join(names), 100)) or "''"
     return (
         "hpcdash_env=()",
@@ -93,8 +124,15 @@ def _create(container: Container, name: str, login: str) -> tuple[str, ...]:
     is_file = image.startswith("/")
     hint = shlex.quote(
         f"hpcdash: no enroot container {name} here; on this node run: "
-        + ("" if is_file else f"enroot import -o {quoted_name}.sqsh -- {shlex.quote(import_uri(image))} && ")
-        + f"enroot create --name {quoted_name} -- {shlex.quote(image) if is_file else quoted_name + '.sqsh'}"
+        + (
+            ""
+            if is_file
+            else f"enroot import -o {quoted_name}.sqsh -- {shlex.quote(import_uri(image))} && "
+        )
+        + (
+            f"enroot create --name {quoted_name} -- "
+            f"{shlex.quote(image) if is_file else quoted_name + '.sqsh'}"
+        )
     )
     listed = f"enroot list | grep -Fxq -- {quoted_name}"
     force = "--force " if container.force_pull else ""
@@ -102,7 +140,11 @@ def _create(container: Container, name: str, login: str) -> tuple[str, ...]:
     import_lines: tuple[str, ...] = ()
     if not is_file:
         needed = "true" if container.force_pull else '[[ ! -e "$hpcdash_file" ]]'
-        import_lines = (f"if {needed}; then", *(f"  {line}" for line in _import(image, login)), "fi")
+        import_lines = (
+            f"if {needed}; then",
+            *(f"  {line}" for line in _import(image, login)),
+            "fi",
+        )
     made_by_another = "" if container.force_pull else f"{listed} || "
     return (
         "hpcdash_missing() {",
@@ -112,13 +154,16 @@ def _create(container: Container, name: str, login: str) -> tuple[str, ...]:
         f"hpcdash_file={shlex.quote(image) if is_file else cached}",
         f"if {'true' if container.force_pull else f'! {listed}'}; then",
         *(f"  {line}" for line in import_lines),
-        f'  enroot create {force}--name {quoted_name} -- "$hpcdash_file" || {made_by_another}hpcdash_missing',
+        f'  enroot create {force}--name {quoted_name} -- "$hpcdash_file" || '
+        f"{made_by_another}hpcdash_missing",
         "fi",
     )
 
 
 def _import(image: str, login: str) -> tuple[str, ...]:
-    """Nodes may share the folder: each imports to a file of its own, and the last to finish puts its own in place."""
+    """Nodes may share the folder: each imports to a file of its own, and the last to finish puts
+    its own in place.
+    """
     before = "ENROOT_CONFIG_PATH=$hpcdash_config " if login else ""
     return (
         'mkdir -p -- "${hpcdash_file%/*}"',
@@ -134,9 +179,13 @@ def _import(image: str, login: str) -> tuple[str, ...]:
 
 
 def login_lines(image: str) -> tuple[str, ...]:
-    """Enroot reads logins from a netrc file in its configuration's folder: one of mode 0700 for the import alone."""
+    """Enroot reads logins from a netrc file in its configuration's folder: one of mode 0700 for the
+    import alone.
+    """
     host = registry_of(image.replace("#", "/", 1))[0]
-    machines = " ".join(shlex.quote(machine) for machine in ((host,) if host else _DOCKER_HUB_MACHINES))
+    machines = " ".join(
+        shlex.quote(machine) for machine in ((host,) if host else _DOCKER_HUB_MACHINES)
+    )
     return without_trace(
         "hpcdash_config=$(mktemp -d) || exit",
         f"for hpcdash_machine in {machines}; do",

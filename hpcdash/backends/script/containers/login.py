@@ -1,4 +1,6 @@
-"""The login of an image registry: a file of mode 0600 that a script sources, so that no secret is in the script."""
+"""The login of an image registry: a file of mode 0600 that a script sources, so that no secret is
+in the script.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,23 @@ def login_file(username: str, password: str) -> str:
 
 def without_trace(*lines: str) -> tuple[str, ...]:
     """The same lines with `set -x` off, and on again after them if it was on."""
-    return ("{ hpcdash_trace=$-; set +x; } 2>/dev/null", *lines, '[[ "$hpcdash_trace" != *x* ]] || set -x')
+    return (
+        "{ hpcdash_trace=$-; set +x; } 2>/dev/null",
+        *lines,
+        '[[ "$hpcdash_trace" != *x* ]] || set -x',
+    )
 
 
 def source_login(path: str) -> tuple[str, ...]:
-    """Lines of bash that source the file; they end the shell where it is a link, another's, or others may read it."""
+    """Lines of bash that source the file; they end the shell where it is a link, another's, or
+    others may read it.
+    """
     if not path:
         return ()
     file = shlex.quote(path)
-    complaint = shlex.quote(f"hpcdash: {path} must be your own file with mode 0600; nothing was started")
+    complaint = shlex.quote(
+        f"hpcdash: {path} must be your own file with mode 0600; nothing was started"
+    )
     return without_trace(
         f'[[ ! -L {file} && -O {file} && "$(stat -L -c %a -- {file})" == 600 ]] || {{',
         f"  printf '%s\\n' {complaint} >&2",
@@ -38,7 +48,8 @@ def source_login(path: str) -> tuple[str, ...]:
 
 
 def registry_of(image: str) -> tuple[str, str]:
-    """The registry's host and what comes after it: `nvcr.io/nvidia/cuda:12` → (`nvcr.io`, `nvidia/cuda:12`).
+    """The registry's host and what comes after it: `nvcr.io/nvidia/cuda:12` → (`nvcr.io`,
+    `nvidia/cuda:12`).
 
     The host is '' where none is written: Docker Hub.
     """

@@ -5,7 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from hpcdash.backends.script.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
+from hpcdash.backends.script.containers.login import (
+    PASSWORD,
+    USERNAME,
+    registry_of,
+    source_login,
+    without_trace,
+)
 from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
 from hpcdash.domain.request import Container, SlotType
 
@@ -16,8 +22,8 @@ _DEVICES = {
     SlotType.CPU: (),
 }
 
-# The first process of a container gets the signals of a job, and those it does not catch are lost: a shell hands them
-# to all others. What a shell starts beside it ignores INT.
+# The first process of a container gets the signals of a job, and those it does not catch are lost:
+# a shell hands them to all others. What a shell starts beside it ignores INT.
 _HAND_SIGNALS_ON = """\
 [ "$$" = 1 ] || exec "$@"
 for name in HUP TERM USR1 USR2; do trap "kill -$name -1" "$name"; done
@@ -31,16 +37,16 @@ while :; do
   kill -0 "$child" 2>/dev/null || exit "$status"
 done"""
 
-# Whatever kills `podman run` need not reach the container, which is conmon's child: a process of a session of its own
-# kills it after this shell.
+# Whatever kills `podman run` need not reach the container, which is conmon's child: a process of a
+# session of its own kills it after this shell.
 _NAME_IT = (
     'hpcdash_container=hpcdash-$(od -An -N 8 -t x8 /dev/urandom | tr -d " ")',
     """(setsid sh -c 'trap "" HUP INT TERM; tail -s 2 --pid="$1" -f /dev/null; podman kill -s KILL "$2"' sh \\
   "$$" "$hpcdash_container" < /dev/null > /dev/null 2>&1 &)""",
 )
-# `podman run` ends before its container does where it cannot hand a signal on: scancel sends CONT and TERM to each
-# process of a job, and TERM ends the runtime that is just handing CONT on. Podman then hands on no more, and dies of
-# TERM, of which the container has not heard.
+# `podman run` ends before its container does where it cannot hand a signal on: scancel sends CONT
+# and TERM to each process of a job, and TERM ends the runtime that is just handing CONT on. Podman
+# then hands on no more, and dies of TERM, of which the container has not heard.
 _WAIT_FOR_IT = """\
 hpcdash_waited() {
   trap "" TERM
@@ -63,11 +69,18 @@ def podman_command(
     inherited: Sequence[str],
     login: str,
 ) -> ContainerCommand:
-    """`podman run …`. Values are exported and named (`--env=NAME`), so that no list of processes shows them.
+    """`podman run …`.
+
+    Values are exported and named (`--env=NAME`), so that no list of processes shows them.
 
     `inherited` are names, or prefixes as `SLURM_*`, that are passed on where the node has them.
     """
-    options: list[str | Word] = ["podman", "run", "--rm", Word('--name="$hpcdash_container"', is_shell=True)]
+    options: list[str | Word] = [
+        "podman",
+        "run",
+        "--rm",
+        Word('--name="$hpcdash_container"', is_shell=True),
+    ]
     options += ["--network=host", "--ipc=host", *_DEVICES[slot_type]]
     is_archive = container.image.startswith("oci-archive:")
     has_login = bool(login) and not is_archive
@@ -75,24 +88,35 @@ def podman_command(
         options.append("--pull=always")
     options.append("--volume=/etc/hosts:/etc/hosts:ro")
     options += [f"--volume={bind if ':' in bind else f'{bind}:{bind}'}" for bind in container.binds]
-    options += [f"--env={name}" for name in dict.fromkeys((*inherited, *environment.inherited, *environment.exported))]
+    options += [
+        f"--env={name}"
+        for name in dict.fromkeys((*inherited, *environment.inherited, *environment.exported))
+    ]
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
     waiting = _WAIT_FOR_IT.replace("  %s\n", '  rm -f -- "$hpcdash_auth"\n' if has_login else "")
     return ContainerCommand(
         argv=(*words((*options, container.image, "sh", "-c", _HAND_SIGNALS_ON, "sh")), *command),
-        prepare=(*source_login(login), *(registry_login(container.image) if has_login else ()), *_NAME_IT, waiting),
+        prepare=(
+            *source_login(login),
+            *(registry_login(container.image) if has_login else ()),
+            *_NAME_IT,
+            waiting,
+        ),
         environment=environment.exported,
         finish=('hpcdash_waited "$?"',),
     )
 
 
 def registry_login(image: str) -> tuple[str, ...]:
-    """Podman takes no login from variables: a file of its own form, mode 0600 by mktemp, for this run alone."""
+    """Podman takes no login from variables: a file of its own form, mode 0600 by mktemp, for this
+    run alone.
+    """
     registry = shlex.quote(registry_of(image)[0] or "docker.io")
     return without_trace(
         "hpcdash_auth=$(mktemp) || exit",
         'export REGISTRY_AUTH_FILE="$hpcdash_auth"',
         f'hpcdash_login=$(printf "%s:%s" "${USERNAME}" "${PASSWORD}" | base64 -w 0)',
-        f'printf \'{{"auths":{{"%s":{{"auth":"%s"}}}}}}\\n\' {registry} "$hpcdash_login" >"$hpcdash_auth"',
+        f'printf \'{{"auths":{{"%s":{{"auth":"%s"}}}}}}\\n\' {registry} "$hpcdash_login" '
+        f'>"$hpcdash_auth"',
         "unset hpcdash_login",
     )

@@ -12,22 +12,34 @@ from hpcdash.errors import UsageError
 def pyxis_options(
     container: Container, folders: Sequence[str], environment: Mapping[str, str], work_dir: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(options of srun, sentences for the person who asks). Raises UsageError for what they cannot say.
+    """(options of srun, sentences for the person who asks).
 
-    The job's environment is passed on; of a variable that the image sets too, pyxis takes the image's, unless it is
-    named.
+    Raises UsageError for what they cannot say.
+
+    The job's environment is passed on; of a variable that the image sets too, pyxis takes the
+    image's, unless it is named.
     """
     image = container.image
     if not image or image.startswith("-") or "\0" in image:
-        raise UsageError(f"container.image: {image!r} is not an image", "Write NAME:TAG, or the path of a .sqsh file.")
-    is_file, has_scheme = image.startswith(("/", "./")), "://" in image and not image.startswith("docker://")
+        raise UsageError(
+            f"container.image: {image!r} is not an image",
+            "Write NAME:TAG, or the path of a .sqsh file.",
+        )
+    is_file, has_scheme = (
+        image.startswith(("/", "./")),
+        "://" in image and not image.startswith("docker://"),
+    )
     named = image if is_file or has_scheme else import_uri(image).removeprefix("docker://")
     mounts = [_mount(bind) for bind in (*container.binds, *folders)]
     options = [f"--container-image={named}", "--container-mount-home"]
     options += [f"--container-mounts={','.join(mounts)}"] if mounts else []
     options += [f"--container-workdir={work_dir}"] if work_dir else []
     options += [f"--container-env={','.join(environment)}"] if environment else []
-    notes = ("force_pull: pyxis imports the image anew for each job by itself",) if container.force_pull else ()
+    notes = (
+        ("force_pull: pyxis imports the image anew for each job by itself",)
+        if container.force_pull
+        else ()
+    )
     return tuple(options), notes
 
 
@@ -36,5 +48,7 @@ def _mount(bind: str) -> str:
     source, _, rest = bind.partition(":")
     target, _, flags = rest.partition(":")
     if "," in source + target or not source or "\0" in bind:
-        raise UsageError(f"container.binds: pyxis mounts no path with a comma: {bind!r}", "Bind its parent.")
+        raise UsageError(
+            f"container.binds: pyxis mounts no path with a comma: {bind!r}", "Bind its parent."
+        )
     return ":".join([source, target or source, *([flags.replace(",", "+")] if flags else [])])

@@ -23,7 +23,9 @@ _OPTION = re.compile(r"(?:^| )--?[A-Za-z-]+$")
 
 
 class Word(Struct, frozen=True):
-    """One word: a literal, or, with `is_shell`, bash source such as `"$name:/tmp"` that is expanded on the node."""
+    """One word: a literal, or, with `is_shell`, bash source such as `"$name:/tmp"` that is expanded
+    on the node.
+    """
 
     text: str
     is_shell: bool = False
@@ -34,19 +36,27 @@ class Word(Struct, frozen=True):
 
 
 def words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
-    """Literal texts as words; words stay. Raises UsageError for a zero byte, which no argument can hold."""
+    """Literal texts as words; words stay.
+
+    Raises UsageError for a zero byte, which no argument can hold.
+    """
     made = tuple(text if isinstance(text, Word) else Word(text) for text in texts)
     for word in made:
         if "\0" in word.text:
-            raise UsageError(f"{word.text!r} holds a zero byte", "Leave it out: no argument of a program can hold one.")
+            raise UsageError(
+                f"{word.text!r} holds a zero byte",
+                "Leave it out: no argument of a program can hold one.",
+            )
     return made
 
 
 class ContainerCommand(Struct, frozen=True):
-    """How one node runs a command in a container. All parts are for one shell, in the order of `lines()`.
+    """How one node runs a command in a container.
 
-    `environment` is exported; `prepare` are lines of bash to run before `argv`, `finish` lines to run after it however
-    it ended; `notes` are sentences for the person who asks.
+    All parts are for one shell, in the order of `lines()`.
+
+    `environment` is exported; `prepare` are lines of bash to run before `argv`, `finish` lines to
+    run after it however it ended; `notes` are sentences for the person who asks.
     """
 
     argv: tuple[Word, ...]
@@ -60,7 +70,9 @@ class ContainerCommand(Struct, frozen=True):
         # An option stays with what follows it, and -c with its shell.
         units: list[str] = []
         for word in self.argv:
-            is_value = bool(units) and bool(_OPTION.search(units[-1])) and not word.text.startswith("-")
+            is_value = (
+                bool(units) and bool(_OPTION.search(units[-1])) and not word.text.startswith("-")
+            )
             if is_value or (units and word.text == "-c"):
                 units[-1] += f" {word.quoted()}"
             else:
@@ -74,14 +86,20 @@ class ContainerCommand(Struct, frozen=True):
         return " \\\n  ".join(lines)
 
     def lines(self) -> tuple[str, ...]:
-        """All of it for a bash of its own on the node, which ends with the command's exit status."""
-        exports = tuple(f"export {name}={shlex.quote(value)}" for name, value in self.environment.items())
+        """All of it for a bash of its own on the node, which ends with the command's exit
+        status.
+        """
+        exports = tuple(
+            f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()
+        )
         trap = (f"trap {shlex.quote('; '.join(self.finish))} EXIT",) if self.finish else ()
         return (*exports, *trap, *self.prepare, self.command_line())
 
 
 class SplitEnvironment(Struct, frozen=True):
-    """Variables for a container: `exported` on the node, `explicit` for the container alone, `inherited` by name."""
+    """Variables for a container: `exported` on the node, `explicit` for the container alone,
+    `inherited` by name.
+    """
 
     exported: Mapping[str, str]
     explicit: Mapping[str, str]
@@ -89,17 +107,30 @@ class SplitEnvironment(Struct, frozen=True):
 
 
 def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
-    """What may be exported on the node and what may not; an empty value is taken from the node's environment.
+    """What may be exported on the node and what may not; an empty value is taken from the node's
+    environment.
 
     Raises UsageError for a name that no shell takes, a secret, and a zero byte in a value.
     """
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or name in _READ_ONLY:
-            raise UsageError(f"environment: {name!r} cannot be set", "Names are letters, digits and _, as in DATA_DIR.")
+            raise UsageError(
+                f"environment: {name!r} cannot be set",
+                "Names are letters, digits and _, as in DATA_DIR.",
+            )
         if _SECRET.fullmatch(name):
-            raise UsageError(f"environment: {name} would be in the script", "Give the login as a file of mode 0600.")
+            raise UsageError(
+                f"environment: {name} would be in the script",
+                "Give the login as a file of mode 0600.",
+            )
         if "\0" in value:
             raise UsageError(f"environment: {name} holds a zero byte", "Leave it out.")
-    explicit = {name: value for name, value in environment.items() if value and _OF_THE_NODE.fullmatch(name)}
-    exported = {name: value for name, value in environment.items() if value and name not in explicit}
-    return SplitEnvironment(exported, explicit, tuple(name for name, value in environment.items() if not value))
+    explicit = {
+        name: value for name, value in environment.items() if value and _OF_THE_NODE.fullmatch(name)
+    }
+    exported = {
+        name: value for name, value in environment.items() if value and name not in explicit
+    }
+    return SplitEnvironment(
+        exported, explicit, tuple(name for name, value in environment.items() if not value)
+    )

@@ -21,7 +21,10 @@ _AXES_BY_USE = ("step", "tokens", "samples", "epoch", "time", "point")
 
 
 class SeriesKept:
-    """Series of runs, made once for each state of a run. Safe in several threads: the worst is one made twice."""
+    """Series of runs, made once for each state of a run.
+
+    Safe in several threads: the worst is one made twice.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str, str], tuple[JoinedRun, Series]] = {}
@@ -41,7 +44,10 @@ class SeriesKept:
 
 
 class ChartRun(Struct, frozen=True):
-    """A run as it is now. `letter` is its sign where there are several; `marks` by metric, along `marks_axis`."""
+    """A run as it is now.
+
+    `letter` is its sign where there are several; `marks` by metric, along `marks_axis`.
+    """
 
     letter: str
     title: str
@@ -71,7 +77,9 @@ class ChartRequest(Struct, frozen=True):
         known = self.all_names
         chosen = tuple(name for name in self.state.names if name in known)
         # Of the run itself rather than of those over it, where it has any.
-        first = next((name for one in self.runs if (name := main_metric(one.run.names)) is not None), None)
+        first = next(
+            (name for one in self.runs if (name := main_metric(one.run.names)) is not None), None
+        )
         return chosen or ((first,) if first is not None else ())
 
     @property
@@ -87,11 +95,15 @@ class ChartRequest(Struct, frozen=True):
     @property
     def doubt(self) -> str:
         """What the logs leave open about the steps of the x axis, in words; '' for nothing."""
-        return next((one.run.doubt for one in self.runs if self.axis == "step" and one.run.doubt), "")
+        return next(
+            (one.run.doubt for one in self.runs if self.axis == "step" and one.run.doubt), ""
+        )
 
     @property
     def is_since_begin(self) -> bool:
-        """Whether times are counted from each run's beginning: those of several runs, to lie over each other."""
+        """Whether times are counted from each run's beginning: those of several runs, to lie over
+        each other.
+        """
         return self.axis == "time" and len(self.runs) > 1
 
     def series(self, one: ChartRun, name: str) -> Series:
@@ -101,7 +113,9 @@ class ChartRequest(Struct, frozen=True):
         """What is taken off a run's x."""
         if not self.is_since_begin:
             return 0.0
-        firsts = [whole_range(series)[0] for name in self.names if len(series := self.series(one, name))]
+        firsts = [
+            whole_range(series)[0] for name in self.names if len(series := self.series(one, name))
+        ]
         return min(firsts, default=0.0)
 
     def whole(self) -> Span:
@@ -120,8 +134,10 @@ class ChartRequest(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True):
-    """One metric of one run in the columns of dots; every array is as long as there are columns, as drawn (logarithms
-    on a log scale). `smooth` is None where nothing is smoothed; `again` are what restarts repeated."""
+    """One metric of one run in the columns of dots; every array is as long as there are columns, as
+    drawn (logarithms on a log scale). `smooth` is None where nothing is smoothed; `again` are what
+    restarts repeated.
+    """
 
     run: ChartRun
     series: Series
@@ -152,12 +168,18 @@ def smoothing_of(words: str, points: float) -> Smoothing | None:
 
 
 def format_smoothing(words: str, smoothing: Smoothing | None) -> str:
-    """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where nothing is smoothed."""
+    """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where
+    nothing is smoothed.
+    """
     if smoothing is None:
         return ""
     if words == "auto":
         return "smoothed (auto)"
-    return f"ema {smoothing.weight:g}" if smoothing.kind == "ema" else f"{smoothing.kind} of {smoothing.window}"
+    return (
+        f"ema {smoothing.weight:g}"
+        if smoothing.kind == "ema"
+        else f"{smoothing.kind} of {smoothing.window}"
+    )
 
 
 def curve_of(request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int) -> Curve:
@@ -191,10 +213,14 @@ def curve_of(request: ChartRequest, one: ChartRun, name: str, span: Span, column
 
 
 def height_of(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
-    """The y range that shows these curves, or all but the outermost fiftieth of their columns; None of nothing."""
+    """The y range that shows these curves, or all but the outermost fiftieth of their columns; None
+    of nothing.
+    """
     parts = [array for curve in curves for array in (curve.low, curve.high)]
     if not leaves_out:
-        parts += [array for curve in curves for array in (curve.smooth, *curve.again) if array is not None]
+        parts += [
+            array for curve in curves for array in (curve.smooth, *curve.again) if array is not None
+        ]
     values = np.concatenate(parts) if parts else np.empty(0)
     values = np.clip(values[np.isfinite(values)], -1e300, 1e300)
     if not values.size:

@@ -1,4 +1,6 @@
-"""Draws a chart: panels with their curves in braille, axes, signs and cursor, as lines of styled words."""
+"""Draws a chart: panels with their curves in braille, axes, signs and cursor, as lines of styled
+words.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def draw(request: ChartRequest) -> Picture:
     for at, name in enumerate(names):
         row, column = divmod(at, across)
         left, top = column * (width + _GAP), sum(heights[:row])
-        panel = _Panel(request, name, span, left, top, width, heights[row], at, at + across >= len(names))
+        panel = _Panel(
+            request, name, span, left, top, width, heights[row], at, at + across >= len(names)
+        )
         blocks.append(panel.lines())
         panels.append(panel.place)
         notes += [note for note in panel.notes if note not in notes]
@@ -117,7 +121,9 @@ class _Panel:
     ) -> None:
         self._request, self._name, self._number, self._is_lowest = request, name, number, is_lowest
         self._signs = ASCII_FRAME if request.is_ascii else FRAME
-        self._canvas = Canvas(width - GUTTER, height - (_AROUND_ROWS - (not is_lowest)), is_ascii=request.is_ascii)
+        self._canvas = Canvas(
+            width - GUTTER, height - (_AROUND_ROWS - (not is_lowest)), is_ascii=request.is_ascii
+        )
         state = request.state
         columns = self._canvas.columns
         self._curves = [curve_of(request, one, name, span, columns) for one in request.runs]
@@ -127,26 +133,45 @@ class _Panel:
         y = own or found or (0.0, 1.0)
         self._is_cut = own is not None or state.leaves_out
         self.place = PanelPlace(
-            name, left + GUTTER, top + 1, self._canvas.width, self._canvas.height, span, (float(y[0]), float(y[1]))
+            name,
+            left + GUTTER,
+            top + 1,
+            self._canvas.width,
+            self._canvas.height,
+            span,
+            (float(y[0]), float(y[1])),
         )
         self.points = max((curve.places for curve in self._curves), default=0)
         first = next((curve for curve in self._curves if len(curve.series)), None)
-        self.smoothing = format_smoothing(state.smoothing, first.smoothing if first is not None else None)
+        self.smoothing = format_smoothing(
+            state.smoothing, first.smoothing if first is not None else None
+        )
         self.notes = self._notes()
 
     def _notes(self) -> list[str]:
         notes = []
         hidden = sum(curve.hidden_columns for curve in self._curves)
         if hidden:
-            notes.append(f"{visible(self._name)}: 0 and below, in {hidden} columns, cannot be shown on a log scale")
+            notes.append(
+                f"{visible(self._name)}: 0 and below, in {hidden} columns, cannot be shown on a "
+                f"log scale"
+            )
         if len(self._curves) > 1:
-            without = [curve.run.letter for curve in self._curves if self._name not in curve.run.run.names]
+            without = [
+                curve.run.letter for curve in self._curves if self._name not in curve.run.run.names
+            ]
             notes += [f"{', '.join(without)}: no {visible(self._name)}"] if without else []
         if not any(len(curve.series) for curve in self._curves):
-            notes.append(f"{visible(self._name)} has no {self._request.axis}; a takes another x axis")
+            notes.append(
+                f"{visible(self._name)} has no {self._request.axis}; a takes another x axis"
+            )
         elif not any(np.isfinite(curve.line).any() for curve in self._curves):
             odd = any(curve.broken.any() for curve in self._curves)
-            notes.append(f"no finite value of {visible(self._name)} here" if odd else "no points here; home shows all")
+            notes.append(
+                f"no finite value of {visible(self._name)} here"
+                if odd
+                else "no points here; home shows all"
+            )
         elif not self._is_cut and not self._request.state.log_y and has_outliers(self._curves):
             notes.append("o leaves outliers out")
         return notes
@@ -174,7 +199,10 @@ class _Panel:
         is_active = len(self._request.names) > 1 and self._number == self._request.state.panel
         name = clip(visible(self._name), max(10, room // 2))
         scale = " (log)" if self._request.state.log_y else ""
-        pieces: list[Piece] = [((ACTIVE_PANEL if is_active else " ") + name, "title"), (scale, "axis")]
+        pieces: list[Piece] = [
+            ((ACTIVE_PANEL if is_active else " ") + name, "title"),
+            (scale, "axis"),
+        ]
         cells = 1 + cell_len(name) + len(scale)
         for number, curve in enumerate(self._curves):
             words = self._words_of(curve, several)
@@ -200,14 +228,19 @@ class _Panel:
             if found is None:
                 return ""
             smooth = self._smooth_at(curve, request.state.cursor)
-            return f"{letter}{format_number(found[1])}{smooth}" + ("" if several else f" at {self._format_x(found[0])}")
+            return f"{letter}{format_number(found[1])}{smooth}" + (
+                "" if several else f" at {self._format_x(found[0])}"
+            )
         newest = format_number(float(series.values[-1]))
         if several:
             return f"{letter}{newest}"
         words = f"newest {newest}"
         if np.isfinite(series.low).any():
             at = int(np.nanargmin(series.low))
-            words += f"   lowest {format_number(float(series.low[at]))} at {self._format_x(float(series.x[at]))}"
+            words += (
+                f"   lowest {format_number(float(series.low[at]))} at "
+                f"{self._format_x(float(series.x[at]))}"
+            )
         return words
 
     def _smooth_at(self, curve: Curve, x: float) -> str:
@@ -284,7 +317,10 @@ class _Panel:
             self._canvas.draw(self._dots(curve.line, curve.low, curve.high, curve.broken), raw)
         for number, curve in enumerate(self._curves):
             if curve.smooth is not None:
-                self._canvas.draw(self._dots(curve.smooth, curve.smooth, curve.smooth, curve.broken), f"run-{number}")
+                self._canvas.draw(
+                    self._dots(curve.smooth, curve.smooth, curve.smooth, curve.broken),
+                    f"run-{number}",
+                )
         self._put_cursor()
         for number, curve in enumerate(self._curves):
             self._put_points(curve, f"run-{number}")
@@ -308,7 +344,9 @@ class _Panel:
         if not 0 < known.size <= self._canvas.width // 6:
             return
         for column in known.tolist():
-            self._canvas.put(column // 2, self._row(float(curve.line[column])), self._signs.point, style)
+            self._canvas.put(
+                column // 2, self._row(float(curve.line[column])), self._signs.point, style
+            )
 
     def _put_letters(self, curve: Curve, number: int) -> None:
         line = curve.line if curve.smooth is None else curve.smooth
@@ -316,7 +354,9 @@ class _Panel:
             near = line[2 * cell : 2 * cell + 2]
             near = near[np.isfinite(near)]
             if near.size:
-                self._canvas.put(cell, self._row(float(near[0])), curve.run.letter, f"letter-{number}")
+                self._canvas.put(
+                    cell, self._row(float(near[0])), curve.run.letter, f"letter-{number}"
+                )
 
     def _put_restarts(self) -> None:
         """A line under the curves where each newer attempt begins."""
@@ -337,7 +377,9 @@ class _Panel:
         for one in self._request.runs:
             row = AXES.index("step" if axis == SAMPLES else axis)
             firsts = np.array([attempt.first[row] for attempt in one.run.attempts[1:]])
-            begins = (one.run.samples_at(firsts) if axis == SAMPLES else firsts) - self._request.shift(one)
+            begins = (
+                one.run.samples_at(firsts) if axis == SAMPLES else firsts
+            ) - self._request.shift(one)
             shown = [self.place.column_of(x) for x in begins if not isnan(x)]
             columns += [column - self.place.left for column in shown if column is not None]
         return columns
@@ -347,7 +389,9 @@ class _Panel:
         column = None if cursor is None else self.place.column_of(cursor)
         if column is not None:
             for row in range(self._canvas.height):
-                self._canvas.put(column - self.place.left, row, self._signs.cursor, "cursor", under=True)
+                self._canvas.put(
+                    column - self.place.left, row, self._signs.cursor, "cursor", under=True
+                )
 
     def _put_edges(self) -> None:
         """Where a curve leaves the height that is shown."""
@@ -360,7 +404,9 @@ class _Panel:
             for column in np.unique(above // 2).tolist():
                 self._canvas.put(column, 0, self._signs.above, f"raw-{number}", under=True)
             for column in np.unique(below // 2).tolist():
-                self._canvas.put(column, self._canvas.height - 1, self._signs.below, f"raw-{number}", under=True)
+                self._canvas.put(
+                    column, self._canvas.height - 1, self._signs.below, f"raw-{number}", under=True
+                )
 
     def _put_marks(self, curve: Curve) -> None:
         one: ChartRun = curve.run
@@ -383,12 +429,18 @@ def legend(runs: Sequence[ChartRun]) -> Line:
         return ()
     pieces: list[Piece] = []
     for number, one in enumerate(runs):
-        pieces += [("  " if number else " ", ""), (f"{one.letter} {clip(visible(one.title), 36)}", f"run-{number}")]
+        pieces += [
+            ("  " if number else " ", ""),
+            (f"{one.letter} {clip(visible(one.title), 36)}", f"run-{number}"),
+        ]
     return tuple(pieces)
 
 
 class Canvas:
-    """`width` by `height` cells. Rows of dots are counted from the top; `is_ascii` draws without braille letters."""
+    """`width` by `height` cells.
+
+    Rows of dots are counted from the top; `is_ascii` draws without braille letters.
+    """
 
     def __init__(self, width: int, height: int, *, is_ascii: bool = False) -> None:
         self.width, self.height = width, height
@@ -417,7 +469,9 @@ class Canvas:
         self._styles[drawn] = self._style(style)
 
     def put(self, column: int, row: int, text: str, style: str, *, under: bool = False) -> None:
-        """Letters from a cell on, one a cell, those outside left out; with `under` where nothing was drawn alone."""
+        """Letters from a cell on, one a cell, those outside left out; with `under` where nothing
+        was drawn alone.
+        """
         if not 0 <= row < self.height:
             return
         number = self._style(style)
@@ -450,10 +504,14 @@ def _pieces(letters: NDArray[np.uint32], styles: NDArray[np.int16], names: list[
     return tuple((text[a:b], names[styles[a]]) for a, b in pairwise(starts))
 
 
-def curve_dots(curve: Floats, low: Floats, high: Floats, broken: Dots, y: tuple[float, float], rows: int) -> Dots:
-    """The dots (rows, n) of a curve: `curve`, `low` and `high` (n, nan where a column has none) and what joins them.
+def curve_dots(
+    curve: Floats, low: Floats, high: Floats, broken: Dots, y: tuple[float, float], rows: int
+) -> Dots:
+    """The dots (rows, n) of a curve: `curve`, `low` and `high` (n, nan where a column has none) and
+    what joins them.
 
-    Nothing is joined over a `broken` column. `y` is the range from the foot to the top; what is outside is cut off.
+    Nothing is joined over a `broken` column. `y` is the range from the foot to the top; what is
+    outside is cut off.
     """
     at = [_rows_of(values, y, rows) for values in (curve, low, high)]
     known = np.flatnonzero(np.isfinite(at[0]))
@@ -475,8 +533,12 @@ def curve_dots(curve: Floats, low: Floats, high: Floats, broken: Dots, y: tuple[
     return (row >= top[None, :]) & (row <= bottom[None, :])
 
 
-def small_curve(values: Sequence[float], width: int, height: int, *, is_ascii: bool = False) -> list[str]:
-    """A curve alone, without axes, as `height` lines of `width` cells; nothing where no value is finite."""
+def small_curve(
+    values: Sequence[float], width: int, height: int, *, is_ascii: bool = False
+) -> list[str]:
+    """A curve alone, without axes, as `height` lines of `width` cells; nothing where no value is
+    finite.
+    """
     line = np.asarray(values, dtype=np.float64)
     line[~np.isfinite(line)] = np.nan
     canvas = Canvas(width, height, is_ascii=is_ascii)
@@ -493,12 +555,19 @@ def small_curve(values: Sequence[float], width: int, height: int, *, is_ascii: b
     stretched = np.full(canvas.columns, np.nan)
     stretched[np.arange(columns) * (canvas.columns - 1) // max(columns - 1, 1)] = means
     y = (low, high) if high > low else (low - 1, high + 1)
-    canvas.draw(curve_dots(stretched, stretched, stretched, np.zeros(canvas.columns, dtype=bool), y, canvas.rows), "")
+    canvas.draw(
+        curve_dots(
+            stretched, stretched, stretched, np.zeros(canvas.columns, dtype=bool), y, canvas.rows
+        ),
+        "",
+    )
     return ["".join(text for text, _ in line) for line in canvas.lines()]
 
 
 def row_of(value: float, y: tuple[float, float], rows: int) -> int:
-    """The row a value stands in, counted from the top; rows outside of the range are outside of 0 to `rows`."""
+    """The row a value stands in, counted from the top; rows outside of the range are outside of 0
+    to `rows`.
+    """
     return int(np.rint(_rows_of(np.array([value]), y, rows)[0]))
 
 

@@ -24,8 +24,19 @@ from hpcdash.services.metrics.findings import (
     find_zero,
 )
 from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
-from hpcdash.services.metrics.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
-from hpcdash.services.metrics.throughput import PaceGrowth, TrainingPace, pace_of_age, paces_of_run, seconds_per_step
+from hpcdash.services.metrics.spikes import (
+    FEWEST_POINTS,
+    NOTHING_ANALYSED,
+    SpikeAnalysis,
+    find_spikes,
+)
+from hpcdash.services.metrics.throughput import (
+    PaceGrowth,
+    TrainingPace,
+    pace_of_age,
+    paces_of_run,
+    seconds_per_step,
+)
 from hpcdash.services.metrics.vocabulary import is_loss
 
 # Those that call for a person come first.
@@ -33,8 +44,10 @@ _GRAVE = ("divergence", "nan", "inf", "stall")
 
 
 class JobFacts(Struct, frozen=True):
-    """What the scheduler says of the job: seconds until its limit, None where it does not run or has none. `now` is an
-    epoch; `age_seconds` how long it runs, where all that it wrote is read, None elsewhere."""
+    """What the scheduler says of the job: seconds until its limit, None where it does not run or
+    has none. `now` is an epoch; `age_seconds` how long it runs, where all that it wrote is read,
+    None elsewhere.
+    """
 
     now: float
     is_running: bool = False
@@ -45,8 +58,11 @@ class JobFacts(Struct, frozen=True):
 
 
 class ChartReading(Struct, frozen=True):
-    """`meaning` are end, pace and restarts in words. `marks` by metric, along `axis`, in the order of their x;
-    `found` all of them, the gravest and newest first. `too_few`: of so few points nothing can be told."""
+    """`meaning` are end, pace and restarts in words.
+
+    `marks` by metric, along `axis`, in the order of their x; `found` all of them, the gravest and
+    newest first. `too_few`: of so few points nothing can be told.
+    """
 
     meaning: tuple[str, ...] = ()
     marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
@@ -63,9 +79,13 @@ class RunReader:
         self._spikes: dict[str, SpikeAnalysis] = {}
         self._growth = PaceGrowth()
 
-    def read(self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept) -> ChartReading:
+    def read(
+        self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept
+    ) -> ChartReading:
         """What stands out in the metrics `names`, along `axis`, and how the run goes."""
-        home = next((one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point")
+        home = next(
+            (one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point"
+        )
         marks: dict[str, tuple[Mark, ...]] = {}
         points = 0
         ranked: list[tuple[bool, float, Mark]] = []
@@ -88,16 +108,24 @@ class RunReader:
             [x] = _along(run, name, home, axis, np.array([finding.step_from])).tolist()
             sign, plain, style, _ = FINDINGS[finding.kind]
             words = f"{visible(name)}: {finding.words}"
-            mark = Mark(x, nan, plain if self._is_ascii else sign, style, words, finding.kind, lasts=True)
+            mark = Mark(
+                x, nan, plain if self._is_ascii else sign, style, words, finding.kind, lasts=True
+            )
             if name in marks:
                 marks[name] = tuple(sorted((*marks[name], mark), key=lambda mark: mark.x))
             ranked.append((True, finding.step_from, mark))
         ranked.sort(key=lambda one: one[:2], reverse=True)
         return ChartReading(
-            self._meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis, points < FEWEST_POINTS
+            self._meaning(run, facts),
+            marks,
+            tuple(mark for _, _, mark in ranked),
+            axis,
+            points < FEWEST_POINTS,
         )
 
-    def _findings(self, run: JoinedRun, name: str, series: Series, facts: JobFacts) -> list[MetricFinding]:
+    def _findings(
+        self, run: JoinedRun, name: str, series: Series, facts: JobFacts
+    ) -> list[MetricFinding]:
         x, values = series.x, series.values
         found = list(find_not_finite(x, values))
         if is_loss(name) and len(series):
@@ -121,7 +149,15 @@ class RunReader:
             y = nan
         words = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
         sign = plain if self._is_ascii else sign
-        return Mark(x, y if isfinite(y) else nan, sign, style, words, finding.kind, lasts=finding.step_to is None)
+        return Mark(
+            x,
+            y if isfinite(y) else nan,
+            sign,
+            style,
+            words,
+            finding.kind,
+            lasts=finding.step_to is None,
+        )
 
     def _meaning(self, run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
         name = main_metric(run.names)
@@ -139,14 +175,19 @@ class RunReader:
 
 
 def find_broken(run: JoinedRun, shown: Collection[str]) -> list[tuple[str, MetricFinding]]:
-    """Find what shows that a training is broken beside nan in the metrics `shown`: metrics that became nan or inf, and
-    a main loss that is exactly 0 or no longer logged; each by its metric's name."""
+    """Find what shows that a training is broken beside nan in the metrics `shown`: metrics that
+    became nan or inf, and a main loss that is exactly 0 or no longer logged; each by its metric's
+    name.
+    """
     home = next((one for one in ("step", "tokens", "epoch") if one in run.axes()), "")
     main = main_metric(run.names)
     written = {}
     for name in run.names:
         axes, values = run.written(name)
-        written[name] = axes[AXES.index(home)] if home else np.arange(values.size, dtype=float), values
+        written[name] = (
+            axes[AXES.index(home)] if home else np.arange(values.size, dtype=float),
+            values,
+        )
     found = [
         (name, finding)
         for name, (x, values) in written.items()
@@ -161,8 +202,12 @@ def find_broken(run: JoinedRun, shown: Collection[str]) -> list[tuple[str, Metri
     return found
 
 
-def words_of_course(run: JoinedRun, paces: tuple[TrainingPace, ...], steps: Floats, facts: JobFacts) -> tuple[str, ...]:
-    """End and pace of a run in words; `steps` (n) are those it was at, in the order they were written."""
+def words_of_course(
+    run: JoinedRun, paces: tuple[TrainingPace, ...], steps: Floats, facts: JobFacts
+) -> tuple[str, ...]:
+    """End and pace of a run in words; `steps` (n) are those it was at, in the order they were
+    written.
+    """
     step_seconds = seconds_per_step(paces)
     said = []
     lost = run.lost_time()
@@ -178,7 +223,10 @@ def words_of_course(run: JoinedRun, paces: tuple[TrainingPace, ...], steps: Floa
             is_array=facts.is_array,
         )
         said += [eta.words] if eta is not None else []
-    for measures in (("seconds_per_step", "steps_per_second"), ("tokens_per_second", "samples_per_second")):
+    for measures in (
+        ("seconds_per_step", "steps_per_second"),
+        ("tokens_per_second", "samples_per_second"),
+    ):
         said += [pace.words for pace in paces if pace.measure in measures][:1]
     said += [pace.words for pace in paces if pace.measure == "teraflops"]
     return tuple(said)
@@ -191,7 +239,13 @@ def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats
     axes, values = run.written(name)
     count = np.arange(values.size, dtype=float)
     of_home = axes[AXES.index(home)] if home in AXES else count
-    of_axis = axes[AXES.index(axis)] if axis in AXES else run.samples_at(axes[0]) if axis == SAMPLES else count
+    of_axis = (
+        axes[AXES.index(axis)]
+        if axis in AXES
+        else run.samples_at(axes[0])
+        if axis == SAMPLES
+        else count
+    )
     known = np.flatnonzero(np.isfinite(of_home) & np.isfinite(of_axis))
     if not known.size:
         return np.full(x.size, nan)

@@ -7,7 +7,26 @@ from datetime import UTC, datetime, tzinfo
 from math import ceil, floor, isfinite, log10
 
 Tick = tuple[float, str]
-_TIME_STEPS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
+_TIME_STEPS = (
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1800,
+    3600,
+    7200,
+    10_800,
+    21_600,
+    43_200,
+    86_400,
+    172_800,
+    604_800,
+)
 _TIME_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -20,7 +39,9 @@ def linear_ticks(begin: float, end: float, most: int) -> list[Tick]:
 
 
 def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
-    """Powers of ten from 10**begin to 10**end, with 2 and 5 where there is room; of less than a decade round values."""
+    """Powers of ten from 10**begin to 10**end, with 2 and 5 where there is room; of less than a
+    decade round values.
+    """
     if end - begin < 0.9:
         ticks = linear_ticks(10**begin, 10**end, most)
         return [(log10(value), words) for value, words in ticks if value > 0]
@@ -31,15 +52,20 @@ def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
         for factor in factors:
             at = decade + log10(factor)
             if begin <= at <= end and (factor != 1 or decade % every == 0):
-                words = f"{factor}e{decade}" if decade > 3 or decade < -3 else f"{factor * 10.0**decade:g}"
+                words = (
+                    f"{factor}e{decade}"
+                    if decade > 3 or decade < -3
+                    else f"{factor * 10.0**decade:g}"
+                )
                 ticks.append((at, words))
     return ticks
 
 
 def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bool) -> list[Tick]:
-    """Ticks of a height from `begin` to `end` (exponents where it `is_log`): about `most`, at least two of them, with
-    words of at most `widest` letters that tell them apart. Where no such words do, the lower one and what is between
-    them. None of a range that is none."""
+    """Ticks of a height from `begin` to `end` (exponents where it `is_log`): about `most`, at least
+    two of them, with words of at most `widest` letters that tell them apart. Where no such words
+    do, the lower one and what is between them. None of a range that is none.
+    """
     for count in range(most, 4 * most + 5):
         ticks = (log_ticks if is_log else linear_ticks)(begin, end, count)
         words = {word for _, word in ticks}
@@ -104,7 +130,10 @@ def format_tick(value: float, step: float) -> str:
 
 def _shortened(value: float, widest: int) -> str:
     """The value in that many letters, with as many digits as there is room for."""
-    return next((word for digits in range(6, 0, -1) if len(word := f"{value:.{digits}g}") <= widest), f"{value:.0e}")
+    return next(
+        (word for digits in range(6, 0, -1) if len(word := f"{value:.{digits}g}") <= widest),
+        f"{value:.0e}",
+    )
 
 
 def _multiples(begin: float, end: float, step: float, most: int) -> list[float]:
@@ -117,7 +146,10 @@ def _round_step(least: float) -> float:
     if not (isfinite(least) and least > 0):
         return 0.0
     size = 10.0 ** floor(log10(least))
-    return next((size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= least * 0.999), 10 * size)
+    return next(
+        (size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= least * 0.999),
+        10 * size,
+    )
 
 
 def _time_step(least: float) -> float:

@@ -47,9 +47,11 @@ SEVERAL = {
 
 
 class ChartState(Struct, frozen=True):
-    """`names` () is the metric to show first; `axis` '' the run's own. `span` is of the x axis, None for all of it; one
-    that `follows` keeps its width and moves with the end. `heights` are y ranges by metric, as drawn (logarithms to
-    base 10 on a log scale). `cursor` is an x, None where there is none.
+    """`names` () is the metric to show first; `axis` '' the run's own.
+
+    `span` is of the x axis, None for all of it; one that `follows` keeps its width and moves with
+    the end. `heights` are y ranges by metric, as drawn (logarithms to base 10 on a log scale).
+    `cursor` is an x, None where there is none.
     """
 
     names: tuple[str, ...] = ()
@@ -64,7 +66,9 @@ class ChartState(Struct, frozen=True):
     cursor: float | None = None
 
     def zoomed(self, factor: float, whole: Span, at: float | None = None) -> ChartState:
-        """A span `factor` times as wide, around `at` (None: the end where it follows, else the middle)."""
+        """A span `factor` times as wide, around `at` (None: the end where it follows, else the
+        middle).
+        """
         begin, end = self.shown(whole)
         if at is None:
             at = end if self.follows else (begin + end) / 2
@@ -99,8 +103,9 @@ class ChartState(Struct, frozen=True):
 
 
 class Mark(Struct, frozen=True):
-    """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's foot. `kind` is that of
-    the finding, which `lasts` while it has no end."""
+    """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's
+    foot. `kind` is that of the finding, which `lasts` while it has no end.
+    """
 
     x: float
     y: float
@@ -112,8 +117,10 @@ class Mark(Struct, frozen=True):
 
 
 class PanelPlace(Struct, frozen=True):
-    """Where one metric is drawn, in cells of the picture; its ranges, y as drawn. `values` tells what stands at an
-    x."""
+    """Where one metric is drawn, in cells of the picture; its ranges, y as drawn.
+
+    `values` tells what stands at an x.
+    """
 
     name: str
     left: int
@@ -148,7 +155,9 @@ class Picture(Struct, frozen=True):
 
 
 def main_metric(names: tuple[str, ...]) -> str | None:
-    """The metric to show first: the training's loss by its usual names, else any loss, else what there is."""
+    """The metric to show first: the training's loss by its usual names, else any loss, else what
+    there is.
+    """
     return min(names, key=_rank) if names else None
 
 
@@ -203,9 +212,15 @@ def explained(*, is_ascii: bool) -> tuple[SignWords, ...]:
         found.setdefault((plain if is_ascii else sign, style), []).append(words)
     return (
         *(SignWords(sign, style, " or ".join(words)) for (sign, style), words in found.items()),
-        SignWords(f"{frame.restart} {RESTART_LETTER}", "restart", "a newer attempt begins: requeued or started again"),
+        SignWords(
+            f"{frame.restart} {RESTART_LETTER}",
+            "restart",
+            "a newer attempt begins: requeued or started again",
+        ),
         SignWords(frame.point, "run-0", "a single value, where there are few"),
-        SignWords(f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"),
+        SignWords(
+            f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"
+        ),
         SignWords(frame.cursor, "cursor", "the cursor: its values are in the title"),
         SignWords(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
         SignWords("A B …", "letter-0", "which run a curve belongs to"),

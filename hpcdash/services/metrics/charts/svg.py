@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.metrics.batch import Floats
-from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, Curve, curve_of, format_smoothing, height_of
+from hpcdash.services.metrics.charts.curves import (
+    ChartRequest,
+    ChartRun,
+    Curve,
+    curve_of,
+    format_smoothing,
+    height_of,
+)
 from hpcdash.services.metrics.charts.draw import COUNTED
 from hpcdash.services.metrics.charts.scale import (
     Tick,
@@ -41,19 +48,25 @@ _IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 
 
 def svg_of(request: ChartRequest, title: str) -> str:
-    """The metrics that a request shows, in the span and the heights it shows, as the text of an SVG file."""
+    """The metrics that a request shows, in the span and the heights it shows, as the text of an SVG
+    file.
+    """
     names = request.names
     span = request.state.shown(request.whole())
     height = _TOP + len(names) * (PANEL_HEIGHT + _BETWEEN) - _BETWEEN + _BOTTOM
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 '
+        f'{WIDTH} {height}" '
         'font-family="Helvetica, Arial, DejaVu Sans, sans-serif" font-size="12">',
         f"<title>{_text(title)}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{_text(clip(title, _MOST_LETTERS))}</text>',
+        f'<text x="{_LEFT}" y="22" font-size="15" '
+        f'font-weight="bold">{_text(clip(title, _MOST_LETTERS))}</text>',
     ]
     for number, name in enumerate(names):
-        panel = _Panel(request, name, span, _TOP + number * (PANEL_HEIGHT + _BETWEEN), f"clip-{number}")
+        panel = _Panel(
+            request, name, span, _TOP + number * (PANEL_HEIGHT + _BETWEEN), f"clip-{number}"
+        )
         if not number:
             parts += _legend(request, panel.curves)
         parts += panel.parts(is_lowest=number == len(names) - 1)
@@ -63,24 +76,41 @@ def svg_of(request: ChartRequest, title: str) -> str:
 class _Panel:
     """One metric of all runs, from `top` (pixels) down."""
 
-    def __init__(self, request: ChartRequest, name: str, span: Span, top: int, clip_name: str) -> None:
-        self._request, self._name, self._span, self._top, self._clip = request, name, span, top, clip_name
+    def __init__(
+        self, request: ChartRequest, name: str, span: Span, top: int, clip_name: str
+    ) -> None:
+        self._request, self._name, self._span, self._top, self._clip = (
+            request,
+            name,
+            span,
+            top,
+            clip_name,
+        )
         self.curves = [curve_of(request, one, name, span, _COLUMNS) for one in request.runs]
         state = request.state
-        self._y = state.heights.get(name) or height_of(self.curves, leaves_out=state.leaves_out) or (0.0, 1.0)
+        self._y = (
+            state.heights.get(name)
+            or height_of(self.curves, leaves_out=state.leaves_out)
+            or (0.0, 1.0)
+        )
 
     def parts(self, *, is_lowest: bool) -> Iterator[str]:
         foot, right = self._top + PANEL_HEIGHT, WIDTH - _RIGHT
         state = self._request.state
         named = visible(self._name) + (" (log scale)" if state.log_y else "")
-        yield f'<text x="{_LEFT}" y="{self._top - 7}" font-weight="bold">{_text(clip(named, _MOST_LETTERS))}</text>'
         yield (
-            f'<clipPath id="{self._clip}"><rect x="{_LEFT}" y="{self._top}" width="{right - _LEFT}" '
+            f'<text x="{_LEFT}" y="{self._top - 7}" '
+            f'font-weight="bold">{_text(clip(named, _MOST_LETTERS))}</text>'
+        )
+        yield (
+            f'<clipPath id="{self._clip}"><rect x="{_LEFT}" y="{self._top}" '
+            f'width="{right - _LEFT}" '
             f'height="{PANEL_HEIGHT}"/></clipPath>'
         )
         yield f'<g stroke="#e3e3e3" stroke-width="1">{"".join(self._grid(foot, right))}</g>'
         yield (
-            f'<path d="M{_LEFT} {self._top}V{foot}H{right}" fill="none" stroke="#333333" stroke-width="1" '
+            f'<path d="M{_LEFT} {self._top}V{foot}H{right}" fill="none" stroke="#333333" '
+            f'stroke-width="1" '
             'class="axes"/>'
         )
         yield from self._tick_labels(foot, is_lowest=is_lowest)
@@ -113,7 +143,10 @@ class _Panel:
     def _tick_labels(self, foot: int, *, is_lowest: bool) -> Iterator[str]:
         along, up = self._ticks()
         for y, words in up:
-            yield f'<text x="{_LEFT - 7}" y="{self._height(y) + 4:.1f}" text-anchor="end">{_text(words)}</text>'
+            yield (
+                f'<text x="{_LEFT - 7}" y="{self._height(y) + 4:.1f}" '
+                f'text-anchor="end">{_text(words)}</text>'
+            )
         for x, words in along:
             at = self._x(x)
             anchor = "end" if at + 4 * len(words) > WIDTH - 2 else "middle"
@@ -121,7 +154,9 @@ class _Panel:
         if is_lowest:
             axis = "time since begin" if self._request.is_since_begin else self._request.axis
             middle = (_LEFT + WIDTH - _RIGHT) / 2
-            yield f'<text x="{middle:.0f}" y="{foot + 36}" text-anchor="middle">{_text(axis)}</text>'
+            yield (
+                f'<text x="{middle:.0f}" y="{foot + 36}" text-anchor="middle">{_text(axis)}</text>'
+            )
 
     def _curve(self, curve: Curve, colour: str) -> Iterator[str]:
         is_smoothed = curve.smooth is not None
@@ -132,13 +167,18 @@ class _Panel:
         yield from self._lines(*self._raw(curve), f'{look} class="raw"')
         if curve.smooth is not None:
             look = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
-            yield from self._lines(_columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, look)
+            yield from self._lines(
+                _columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, look
+            )
 
     def _raw(self, curve: Curve) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """x in pixels, values, and which of them part the line: every point where there are few, else each column's
-        lowest and highest."""
+        """x in pixels, values, and which of them part the line: every point where there are few,
+        else each column's lowest and highest.
+        """
         series, shift = curve.series, self._request.shift(curve.run)
-        first, last = np.searchsorted(series.x, (self._span[0] + shift, np.nextafter(self._span[1] + shift, np.inf)))
+        first, last = np.searchsorted(
+            series.x, (self._span[0] + shift, np.nextafter(self._span[1] + shift, np.inf))
+        )
         if series.exact and last - first <= _COLUMNS:
             values = series.values[first:last]
             if self._request.state.log_y:
@@ -147,20 +187,32 @@ class _Panel:
             return _LEFT + part * (WIDTH - _LEFT - _RIGHT), values, ~np.isfinite(values)
         low, high = curve.low, curve.high
         known = np.flatnonzero(np.isfinite(low) | curve.broken)
-        # From the side that the column before ended on, so that the line does not go to and fro more than it must.
+        # From the side that the column before ended on, so that the line does not go to and fro
+        # more than it must.
         pairs = np.stack((low[known], high[known]), axis=1)
         pairs[1::2] = pairs[1::2, ::-1]
-        return np.repeat(_columns_x()[known], 2), pairs.reshape(-1), np.repeat(curve.broken[known], 2)
+        return (
+            np.repeat(_columns_x()[known], 2),
+            pairs.reshape(-1),
+            np.repeat(curve.broken[known], 2),
+        )
 
-    def _lines(self, x: Floats, values: Floats, broken: NDArray[np.bool_], look: str) -> Iterator[str]:
+    def _lines(
+        self, x: Floats, values: Floats, broken: NDArray[np.bool_], look: str
+    ) -> Iterator[str]:
         """Polylines between breaks; a point alone is a dot."""
         for piece in np.split(np.arange(values.size), np.flatnonzero(broken)):
             piece = piece[np.isfinite(values[piece])]
             if piece.size == 1:
-                yield f'<circle cx="{x[piece[0]]:.1f}" cy="{self._height(values[piece[0]]):.1f}" r="1.5" {look}/>'
+                yield (
+                    f'<circle cx="{x[piece[0]]:.1f}" cy="{self._height(values[piece[0]]):.1f}" '
+                    f'r="1.5" {look}/>'
+                )
             elif piece.size:
                 y = [self._height(value) for value in values[piece].tolist()]
-                points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[piece].tolist(), y, strict=True))
+                points = " ".join(
+                    f"{a:.1f},{b:.1f}" for a, b in zip(x[piece].tolist(), y, strict=True)
+                )
                 yield f'<polyline points="{points}" {look}/>'
 
     def _marks(self) -> Iterator[str]:
@@ -184,7 +236,9 @@ class _Panel:
                 )
 
     def _x(self, x: float) -> float:
-        return _LEFT + (x - self._span[0]) / (self._span[1] - self._span[0]) * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (x - self._span[0]) / (self._span[1] - self._span[0]) * (
+            WIDTH - _LEFT - _RIGHT
+        )
 
     def _height(self, value: float) -> float:
         part = (value - self._y[0]) / (self._y[1] - self._y[0])
@@ -201,12 +255,17 @@ def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
         if curve.smooth is not None:
             if len(curves) == 1:
                 lines = [("as written", "1", "0.35")]
-                lines.append((format_smoothing(request.state.smoothing, curve.smoothing), "1.8", "1"))
+                lines.append(
+                    (format_smoothing(request.state.smoothing, curve.smoothing), "1.8", "1")
+                )
             else:
                 lines = [(lines[0][0], "1.8", "1")]
         for words, width, opacity in lines if len(curves) > 1 or len(lines) > 1 else ():
             shown = clip(words, 36)
-            yield f'<path d="M{x} 36h22" stroke="{colour}" stroke-width="{width}" opacity="{opacity}"/>'
+            yield (
+                f'<path d="M{x} 36h22" stroke="{colour}" stroke-width="{width}" '
+                f'opacity="{opacity}"/>'
+            )
             yield f'<text x="{x + 28}" y="40" class="legend">{_text(shown)}</text>'
             x += 50 + 7 * len(shown)
 

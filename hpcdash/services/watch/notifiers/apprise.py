@@ -1,4 +1,7 @@
-"""Alerts through apprise, where it is installed: Telegram, Matrix, ntfy and what else it knows. Holds no address."""
+"""Alerts through apprise, where it is installed: Telegram, Matrix, ntfy and what else it knows.
+
+Holds no address.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ class AppriseNotifier:
             import apprise
         except ImportError:
             step = "Install it: pip install 'hpcdash[apprise]'"
-            raise NotifyFailed(f"{self.name}: apprise is not installed", step, is_lasting=True) from None
+            raise NotifyFailed(
+                f"{self.name}: apprise is not installed", step, is_lasting=True
+            ) from None
         # Its log has the addresses, with their secrets.
         logging.getLogger("apprise").disabled = True
         kinds = {
@@ -47,8 +52,13 @@ class AppriseNotifier:
         recipients = apprise.Apprise()
         unknown = sum(not recipients.add(url) for url in self._settings.urls)
         if unknown:
-            words = f"{self.name}: Apprise does not recognize {unknown} of {len(self._settings.urls)} URLs"
-            raise NotifyFailed(words, "See its documentation for the URL of each service.", is_lasting=True)
+            words = (
+                f"{self.name}: Apprise does not recognize {unknown} of "
+                f"{len(self._settings.urls)} URLs"
+            )
+            raise NotifyFailed(
+                words, "See its documentation for the URL of each service.", is_lasting=True
+            )
         try:
             async with asyncio.timeout(self._settings.limit_seconds):
                 is_sent = await recipients.async_notify(
@@ -60,5 +70,7 @@ class AppriseNotifier:
             # Some of several may have it: another try would send it twice.
             alone = len(self._settings.urls) == 1
             raise NotifyFailed(
-                f"{self.name}: some recipients were not reached", is_lasting=not alone, reached=not alone
+                f"{self.name}: some recipients were not reached",
+                is_lasting=not alone,
+                reached=not alone,
             )

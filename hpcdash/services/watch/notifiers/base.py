@@ -1,4 +1,7 @@
-"""What every notifier does, how it fails, and how secrets stay out of its words. Sends nothing itself."""
+"""What every notifier does, how it fails, and how secrets stay out of its words.
+
+Sends nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ _EXCERPT_CHARACTERS = 300
 
 
 class NotifyFailed(HpcdashError):
-    """A message that was not sent; `is_lasting` where trying again is of no use, `reached` where some have it.
+    """A message that was not sent; `is_lasting` where trying again is of no use, `reached` where
+    some have it.
 
     retry_seconds: how long the other side asked to be left alone, None where it did not.
     """
@@ -61,7 +65,10 @@ def without_secrets(words: str, secrets: Iterable[str]) -> str:
 
 
 async def in_thread(work: Callable[[], T], limit_seconds: float) -> T:
-    """Runs what blocks; raises TimeoutError after the limit. What blocks still then keeps nobody from leaving."""
+    """Runs what blocks; raises TimeoutError after the limit.
+
+    What blocks still then keeps nobody from leaving.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

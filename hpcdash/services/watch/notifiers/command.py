@@ -24,14 +24,17 @@ _EXCERPT_BYTES = 2000
 class CommandNotifier:
     """Runs a program, without a shell, once a message.
 
-    HPCDASH_SUBJECT, HPCDASH_TEXT, HPCDASH_SEVERITY, HPCDASH_CLUSTER and HPCDASH_ALERT (the JSON) are set; what is too
-    long for a variable stands on stdin only. Whatever it starts is ended with it at the time limit.
+    HPCDASH_SUBJECT, HPCDASH_TEXT, HPCDASH_SEVERITY, HPCDASH_CLUSTER and HPCDASH_ALERT (the JSON)
+    are set; what is too long for a variable stands on stdin only. Whatever it starts is ended with
+    it at the time limit.
     """
 
     def __init__(self, settings: CommandSettings) -> None:
         self._settings = settings
         if not settings.argv or not settings.argv[0] or any("\0" in word for word in settings.argv):
-            raise UsageError("[[watch.command]] names no program", 'Write argv = ["/path/to/program"].')
+            raise UsageError(
+                "[[watch.command]] names no program", 'Write argv = ["/path/to/program"].'
+            )
 
     @property
     def name(self) -> str:
@@ -41,7 +44,8 @@ class CommandNotifier:
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed where it cannot be run, ends badly or takes too long."""
         body = msgspec.json.encode(message.payload)
-        # Files, not pipes: a program that reads nothing, or leaves one behind that holds on to stderr, is no harm.
+        # Files, not pipes: a program that reads nothing, or leaves one behind that holds on to
+        # stderr, is no harm.
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
             given.write(body)
             given.seek(0)
@@ -55,12 +59,17 @@ class CommandNotifier:
                 )
             except OSError as error:
                 step = "Check that it exists and is executable."
-                raise NotifyFailed(f"{self.name}: {error.strerror}", step, is_lasting=True) from None
+                raise NotifyFailed(
+                    f"{self.name}: {error.strerror}", step, is_lasting=True
+                ) from None
             try:
                 async with asyncio.timeout(self._settings.limit_seconds):
                     status = await child.wait()
             except TimeoutError:
-                words = f"{self.name}: did not finish within {self._settings.limit_seconds:g} s and was stopped"
+                words = (
+                    f"{self.name}: did not finish within {self._settings.limit_seconds:g} s "
+                    f"and was stopped"
+                )
                 raise NotifyFailed(words, is_lasting=True) from None
             finally:
                 if child.returncode is None:
@@ -79,7 +88,11 @@ def _environment(message: Message, body: bytes) -> dict[str, str]:
         "HPCDASH_CLUSTER": str(message.payload["cluster"]),
         "HPCDASH_ALERT": body.decode(),
     }
-    fitting = {name: value.replace("\0", "") for name, value in own.items() if len(value.encode()) < _LONGEST_VARIABLE}
+    fitting = {
+        name: value.replace("\0", "")
+        for name, value in own.items()
+        if len(value.encode()) < _LONGEST_VARIABLE
+    }
     return {**os.environ, **fitting}
 
 

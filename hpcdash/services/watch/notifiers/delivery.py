@@ -32,7 +32,9 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Delivery(Struct, frozen=True):
-    """How one notifier fared: whether it reached anyone, how many attempts it took, what went wrong, if anything."""
+    """How one notifier fared: whether it reached anyone, how many attempts it took, what went
+    wrong, if anything.
+    """
 
     notifier: str
     reached: bool
@@ -44,7 +46,11 @@ class Delivery(Struct, frozen=True):
     def words(self) -> str:
         """One line for a person."""
         if self.attempts == 0:
-            return f"cannot be sent: {self.problem}" if self.problem else f"would be sent: {self.notifier}"
+            return (
+                f"cannot be sent: {self.problem}"
+                if self.problem
+                else f"would be sent: {self.notifier}"
+            )
         if not self.problem:
             return f"sent: {self.notifier}"
         tries = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
@@ -77,12 +83,15 @@ async def deliver(
 ) -> tuple[Delivery, ...]:
     """One for each notifier, in their order; never raises for what a notifier does.
 
-    With `dry_run` nothing is sent and `attempts` is 0; one that could not be sent has its problem all the same.
+    With `dry_run` nothing is sent and `attempts` is 0; one that could not be sent has its problem
+    all the same.
     """
     ways = list(notifiers)
     if dry_run:
         return tuple(Delivery(way.name, False, 0, getattr(way, "problem", "")) for way in ways)
-    return tuple(await asyncio.gather(*(_deliver(way, message, most_attempts, sleep) for way in ways)))
+    return tuple(
+        await asyncio.gather(*(_deliver(way, message, most_attempts, sleep) for way in ways))
+    )
 
 
 async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: Sleep) -> Delivery:
@@ -99,7 +108,9 @@ async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: S
             wait = error.retry_seconds if error.retry_seconds is not None else pause
         except Exception as error:  # a fault of one way's own
             # Its words may hold what the way keeps to itself.
-            return Delivery(way.name, False, attempt, f"{way.name}: internal error ({type(error).__name__})")
+            return Delivery(
+                way.name, False, attempt, f"{way.name}: internal error ({type(error).__name__})"
+            )
         # Many that watch the same cluster do not all come back at once.
         await sleep(min(wait, LONGEST_PAUSE_SECONDS) * random.uniform(1.0, 1.25))
         pause *= 3

@@ -22,14 +22,21 @@ _LIMIT_FACTOR = 4
 
 
 class MailNotifier:
-    """One message to all recipients; raises UsageError for an address that is none, or a password without TLS."""
+    """One message to all recipients; raises UsageError for an address that is none, or a password
+    without TLS.
+    """
 
     def __init__(self, settings: MailSettings) -> None:
         self._settings = settings
         if settings.security not in _SECURITY:
-            raise UsageError(f"security = {settings.security!r} is not one of {', '.join(_SECURITY)}")
+            raise UsageError(
+                f"security = {settings.security!r} is not one of {', '.join(_SECURITY)}"
+            )
         if settings.password and settings.security == "none":
-            raise UsageError("refusing to send an SMTP password without TLS", 'Write security = "starttls" or "tls".')
+            raise UsageError(
+                "refusing to send an SMTP password without TLS",
+                'Write security = "starttls" or "tls".',
+            )
         if not settings.recipients:
             raise UsageError("[[watch.mail]] has no recipient", "Add a recipient.")
         for address in (settings.sender, *settings.recipients):
@@ -37,10 +44,15 @@ class MailNotifier:
 
     @property
     def name(self) -> str:
-        return f"e-mail to {', '.join(self._settings.recipients)} through {self._settings.host}:{self._settings.port}"
+        return (
+            f"e-mail to {', '.join(self._settings.recipients)} through "
+            f"{self._settings.host}:{self._settings.port}"
+        )
 
     async def send(self, message: Message) -> None:
-        """Raises NotifyFailed, with `reached` where the server took it for some of the recipients."""
+        """Raises NotifyFailed, with `reached` where the server took it for some of the
+        recipients.
+        """
         mail = self._mail(message)
         limit = self._settings.timeout_seconds * _LIMIT_FACTOR
         try:
@@ -51,9 +63,13 @@ class MailNotifier:
             raise self._refusal(error.recipients, reached=False) from None
         except smtplib.SMTPResponseException as error:
             said = (
-                error.smtp_error.decode("utf-8", "replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+                error.smtp_error.decode("utf-8", "replace")
+                if isinstance(error.smtp_error, bytes)
+                else error.smtp_error
             )
-            raise self._failure(f"{error.smtp_code} {said}", is_lasting=500 <= error.smtp_code < 600) from None
+            raise self._failure(
+                f"{error.smtp_code} {said}", is_lasting=500 <= error.smtp_code < 600
+            ) from None
         except smtplib.SMTPNotSupportedError as error:
             step = "Ask the site for the port and the security setting."
             raise self._failure(str(error), step, is_lasting=True) from None
@@ -73,7 +89,9 @@ class MailNotifier:
         mail["To"] = [_checked(address) for address in self._settings.recipients]
         mail["Subject"] = message.subject
         mail["Date"] = format_datetime(localtime())
-        mail["Message-ID"] = make_msgid("hpcdash", self._settings.sender.rpartition("@")[2].rstrip("> ") or "localhost")
+        mail["Message-ID"] = make_msgid(
+            "hpcdash", self._settings.sender.rpartition("@")[2].rstrip("> ") or "localhost"
+        )
         # Answering machines leave it alone.
         mail["Auto-Submitted"] = "auto-generated"
         if message.severity is Severity.CRITICAL:
@@ -83,12 +101,16 @@ class MailNotifier:
         return mail
 
     def _hand_over(self, mail: EmailMessage) -> dict[str, tuple[int, bytes]]:
-        """Blocks; the recipients that were refused while others were taken, with the server's words."""
+        """Blocks; the recipients that were refused while others were taken, with the server's
+        words.
+        """
         settings = self._settings
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         server: smtplib.SMTP
         if settings.security == "tls":
-            server = smtplib.SMTP_SSL(settings.host, settings.port, timeout=settings.timeout_seconds, context=context)
+            server = smtplib.SMTP_SSL(
+                settings.host, settings.port, timeout=settings.timeout_seconds, context=context
+            )
         else:
             server = smtplib.SMTP(settings.host, settings.port, timeout=settings.timeout_seconds)
         with server:
@@ -102,17 +124,26 @@ class MailNotifier:
         return NotifyFailed(f"{self.name}: {self._clean(why)}", next_step, is_lasting=is_lasting)
 
     def _refusal(self, refused: dict[str, tuple[int, bytes]], *, reached: bool) -> NotifyFailed:
-        """A temporary refusal of all is worth another try; where some have it they would get it twice."""
-        told = "; ".join(f"{who}: {code} {said.decode('utf-8', 'replace')}" for who, (code, said) in refused.items())
+        """A temporary refusal of all is worth another try; where some have it they would get it
+        twice.
+        """
+        told = "; ".join(
+            f"{who}: {code} {said.decode('utf-8', 'replace')}"
+            for who, (code, said) in refused.items()
+        )
         lasting = reached or all(code >= 500 for code, _ in refused.values())
         words = (
-            f"{self.name}: the server refused {len(refused)} of {len(self._settings.recipients)}: {self._clean(told)}"
+            f"{self.name}: the server refused {len(refused)} of "
+            f"{len(self._settings.recipients)}: {self._clean(told)}"
         )
         return NotifyFailed(words, "Check the addresses.", is_lasting=lasting, reached=reached)
 
     def _clean(self, words: str) -> str:
         password, user = self._settings.password, self._settings.user
-        secrets = [password, *(_base64(text) for text in (password, f"\0{user}\0{password}") if password)]
+        secrets = [
+            password,
+            *(_base64(text) for text in (password, f"\0{user}\0{password}") if password),
+        ]
         return without_secrets(words, secrets)
 
 
@@ -126,7 +157,9 @@ def _checked(address: str) -> Address:
     name, spec = found[0] if len(found) == 1 else ("", "")
     local, at, domain = spec.rpartition("@")
     try:
-        if not (at and local and domain and address.isprintable()) or any(letter in spec for letter in " ,;<>"):
+        if not (at and local and domain and address.isprintable()) or any(
+            letter in spec for letter in " ,;<>"
+        ):
             raise ValueError
         return Address(name, addr_spec=spec)
     except (ValueError, IndexError, MessageError):

@@ -29,7 +29,9 @@ def write_to_terminal(text: str) -> None:
 class TerminalNotifier:
     """`write` takes what a terminal is sent; a terminal that is stopped (ctrl+s) is given up on."""
 
-    def __init__(self, settings: TerminalSettings | None = None, write: Write = write_to_terminal) -> None:
+    def __init__(
+        self, settings: TerminalSettings | None = None, write: Write = write_to_terminal
+    ) -> None:
         self._settings = settings or TerminalSettings()
         self._write = write
 
@@ -48,4 +50,6 @@ class TerminalNotifier:
         try:
             await in_thread(lambda: self._write(shown), _LIMIT_SECONDS)
         except (OSError, TimeoutError) as error:
-            raise NotifyFailed(f"{self.name}: {error or 'does not accept it'}", is_lasting=True) from None
+            raise NotifyFailed(
+                f"{self.name}: {error or 'does not accept it'}", is_lasting=True
+            ) from None

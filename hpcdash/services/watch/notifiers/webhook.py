@@ -31,7 +31,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirected POST would be asked for as a GET, or go to who is not meant."""
 
     def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Headers, newurl: str
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Headers,
+        newurl: str,
     ) -> None:
         return None
 
@@ -45,14 +51,26 @@ class WebhookNotifier:
             raise UsageError(f"form = {settings.form!r} is not one of {', '.join(FORMS)}")
         try:
             parts = urllib.parse.urlsplit(settings.url)
-            self._place = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+            self._place = f"{parts.scheme}://{parts.hostname}" + (
+                f":{parts.port}" if parts.port else ""
+            )
         except ValueError:
             raise UsageError("a webhook's URL is invalid", "Write https://host/path.") from None
         is_plain = settings.url.isascii() and settings.url.isprintable() and " " not in settings.url
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or not is_plain:
-            raise UsageError("a webhook's URL must start with https:// and name a host", "Put tokens into headers.")
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.username
+            or not is_plain
+        ):
+            raise UsageError(
+                "a webhook's URL must start with https:// and name a host",
+                "Put tokens into headers.",
+            )
         for name, value in settings.headers.items():
-            if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+            if not (
+                name.isascii() and name.isprintable() and value.isascii() and value.isprintable()
+            ):
                 raise UsageError(f"a webhook's header {name!r} cannot be sent")
 
     @property
@@ -76,7 +94,9 @@ class WebhookNotifier:
             if isinstance(reason, ssl.SSLCertVerificationError):
                 step = "Set ca_file to the CA certificates to verify it with."
                 raise self._failure(
-                    f"certificate verification failed: {reason.verify_message}", step, is_lasting=True
+                    f"certificate verification failed: {reason.verify_message}",
+                    step,
+                    is_lasting=True,
                 ) from None
             raise self._failure(_why(reason)) from None
         except (OSError, http.client.HTTPException) as error:
@@ -85,10 +105,16 @@ class WebhookNotifier:
     def _body(self, message: Message) -> bytes:
         if self._settings.form == "json":
             return msgspec.json.encode(message.payload)
-        text = message.text if message.text.startswith(message.subject) else f"*{message.subject}*\n{message.text}"
+        text = (
+            message.text
+            if message.text.startswith(message.subject)
+            else f"*{message.subject}*\n{message.text}"
+        )
         # Only these three mean something to Slack: <!channel> would call everyone.
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return msgspec.json.encode({"text": text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"})
+        return msgspec.json.encode(
+            {"text": text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"}
+        )
 
     def _post(self, body: bytes) -> None:
         """Blocks; raises NotifyFailed, OSError, HTTPException."""
@@ -99,7 +125,9 @@ class WebhookNotifier:
         }
         request = urllib.request.Request(self._settings.url, body, headers, method="POST")
         context = ssl.create_default_context(cafile=self._settings.ca_file or None)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects)
+        opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=context), _NoRedirects
+        )
         try:
             with opener.open(request, timeout=self._settings.timeout_seconds) as answer:
                 answer.read(_MOST_OF_AN_ANSWER)
@@ -109,17 +137,33 @@ class WebhookNotifier:
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     said = error.read(_MOST_OF_AN_ANSWER)
             is_lasting = error.code < 500 and error.code not in _WORTH_ANOTHER_TRY
-            words = f"the server answered {error.code} {error.reason}: {said.decode('utf-8', 'replace')}".rstrip(": ")
+            words = (
+                f"the server answered {error.code} {error.reason}: "
+                f"{said.decode('utf-8', 'replace')}"
+            ).rstrip(": ")
             step = "Check the URL." if is_lasting else ""
             raise self._failure(
-                words, step, is_lasting=is_lasting, retry_seconds=_retry_seconds(error.headers.get("Retry-After"))
+                words,
+                step,
+                is_lasting=is_lasting,
+                retry_seconds=_retry_seconds(error.headers.get("Retry-After")),
             ) from None
 
     def _failure(
-        self, why: str, next_step: str = "", *, is_lasting: bool = False, retry_seconds: float | None = None
+        self,
+        why: str,
+        next_step: str = "",
+        *,
+        is_lasting: bool = False,
+        retry_seconds: float | None = None,
     ) -> NotifyFailed:
         parts = urllib.parse.urlsplit(self._settings.url)
-        secrets = [self._settings.url, parts.query, *parts.path.split("/"), *self._settings.headers.values()]
+        secrets = [
+            self._settings.url,
+            parts.query,
+            *parts.path.split("/"),
+            *self._settings.headers.values(),
+        ]
         secrets += [value for _, value in urllib.parse.parse_qsl(parts.query)]
         secrets += [word for value in self._settings.headers.values() for word in value.split()]
         words = f"{self.name}: {without_secrets(why, secrets)}"
@@ -133,4 +177,8 @@ def _why(error: object) -> str:
 
 def _retry_seconds(text: str | None) -> float | None:
     """Of a Retry-After in seconds, at most a minute; None for a date or nothing."""
-    return min(float(text), _LONGEST_RETRY_SECONDS) if text and text.isdecimal() and len(text) < 10 else None
+    return (
+        min(float(text), _LONGEST_RETRY_SECONDS)
+        if text and text.isdecimal() and len(text) < 10
+        else None
+    )

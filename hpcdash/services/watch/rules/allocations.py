@@ -17,13 +17,23 @@ SOON_SECONDS = 15 * MINUTE
 
 
 def ends_soon(jobs: pa.Table, allocations: Collection[str], now: float) -> list[Finding]:
-    """One for each running job of `allocations`, by their ids, whose time limit is near at `now`."""
+    """One for each running job of `allocations`, by their ids, whose time limit is near at
+    `now`.
+    """
     found = []
     for row in rows_where(jobs, id=allocations, state=(JobState.RUNNING,)) if allocations else ():
         left = None if row["ends_at"] is None else row["ends_at"].timestamp() - now
         if left is None or left > SOON_SECONDS:
             continue
-        words = f"the allocation {format_job(row['id'], row['name'])} ends in {format_span(max(0.0, left))}"
-        step = f"hpcdash alter {shown(row['id'])} --time +1h, where the site allows it; hpcdash alloc makes another"
-        found.append(Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or ""))
+        words = (
+            f"the allocation {format_job(row['id'], row['name'])} ends in "
+            f"{format_span(max(0.0, left))}"
+        )
+        step = (
+            f"hpcdash alter {shown(row['id'])} --time +1h, where the site allows it; hpcdash "
+            f"alloc makes another"
+        )
+        found.append(
+            Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or "")
+        )
     return found

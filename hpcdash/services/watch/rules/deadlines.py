@@ -17,16 +17,19 @@ from hpcdash.services.watch.rules.rows import Row, rows_where
 END = "end-before-save"
 GRACE = "grace-too-short"
 NO_SAVE = "no-save"
-# So many intervals without a save, and the time of one, are told: one that is late once is none of them.
+# So many intervals without a save, and the time of one, are told: one that is late once is none of
+# them.
 MISSED_INTERVALS = 3
 _ENDS_THE_JOB = frozenset({"cancel", "requeue", "checkpoint"})
 
 
 class Saves(Struct, frozen=True):
-    """How a job saves, and when its last save was over (an epoch; None: it has not saved yet, or nobody knows).
+    """How a job saves, and when its last save was over (an epoch; None: it has not saved yet, or
+    nobody knows).
 
-    `place`, a folder or a pattern of files, is where its saves are looked for, '' where nobody knows of them; `newest`
-    is the last one's name, as far as that is known. `is_folder`: whole checkpoints are looked for in it.
+    `place`, a folder or a pattern of files, is where its saves are looked for, '' where nobody
+    knows of them; `newest` is the last one's name, as far as that is known. `is_folder`: whole
+    checkpoints are looked for in it.
     """
 
     job_id: str
@@ -42,7 +45,9 @@ class Saves(Struct, frozen=True):
         return MISSED_INTERVALS * self.watch.interval_seconds + self.watch.save_seconds
 
     def unsaved_since(self, row: Row, now: float) -> float:
-        """The epoch of its last save, or of its start: an earlier job's save keeps nothing of this one."""
+        """The epoch of its last save, or of its start: an earlier job's save keeps nothing of this
+        one.
+        """
         started: float = row["started_at"].timestamp() if row["started_at"] is not None else now
         return max(self.last_saved_at, started) if self.last_saved_at is not None else started
 
@@ -50,8 +55,9 @@ class Saves(Struct, frozen=True):
 class GraceFacts(Struct, frozen=True):
     """What a QoS, or a queue, does to its jobs when others need their place.
 
-    `preempt_mode` in the scheduler's words, '' where it says none; `grace_seconds` from the first signal to the end,
-    None where it is not known. `is_preempted`: there are others that its jobs have to make way for.
+    `preempt_mode` in the scheduler's words, '' where it says none; `grace_seconds` from the first
+    signal to the end, None where it is not known. `is_preempted`: there are others that its jobs
+    have to make way for.
     """
 
     name: str
@@ -61,7 +67,9 @@ class GraceFacts(Struct, frozen=True):
 
 
 def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]:
-    """One for each running job that reaches its time limit before its next save is over, and loses more than a save."""
+    """One for each running job that reaches its time limit before its next save is over, and loses
+    more than a save.
+    """
     plans = list(saves)
     rows = _rows(jobs, plans, JobState.RUNNING)
     found = []
@@ -74,9 +82,12 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
         ends = row["ends_at"].timestamp()
         saved = last + watch.interval_seconds + watch.save_seconds
         is_late = saved < now
-        # A save that is late is begun any moment; one that has not come for long, an interval from now at best.
+        # A save that is late is begun any moment; one that has not come for long, an interval from
+        # now at best.
         is_stopped = bool(job.place) and now - last > job.longest_seconds
-        saved = max(saved, now + watch.save_seconds + (watch.interval_seconds if is_stopped else 0.0))
+        saved = max(
+            saved, now + watch.save_seconds + (watch.interval_seconds if is_stopped else 0.0)
+        )
         if ends >= saved + watch.spare_seconds or ends <= now:
             continue
         # Less training is lost than a save takes.
@@ -99,7 +110,9 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
 
 
 def no_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]:
-    """One for each running job whose saves are looked for, at `now`, and that has missed MISSED_INTERVALS of them."""
+    """One for each running job whose saves are looked for, at `now`, and that has missed
+    MISSED_INTERVALS of them.
+    """
     plans = [job for job in saves if job.place]
     rows = _rows(jobs, plans, JobState.RUNNING)
     found = []
@@ -118,9 +131,13 @@ def no_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]
             what = "the newest complete checkpoint" if job.is_folder else "the newest file"
             name = f", {shown(job.newest)}," if job.newest else ""
             newest = f"{what}{name} is {_span(now - job.last_saved_at)} old: {place}"
-        words = f"{who}: no save in {missed} intervals of {_span(job.watch.interval_seconds)}; {newest}"
+        words = (
+            f"{who}: no save in {missed} intervals of {_span(job.watch.interval_seconds)}; {newest}"
+        )
         step = f"hpcdash log {shown(job.job_id)} -f; hpcdash save-switch {shown(job.job_id)}"
-        found.append(Finding(NO_SAVE, job.job_id, Severity.WARNING, words, step, name=row["name"] or ""))
+        found.append(
+            Finding(NO_SAVE, job.job_id, Severity.WARNING, words, step, name=row["name"] or "")
+        )
     return found
 
 
@@ -130,9 +147,11 @@ def grace_too_short(
     saves: Iterable[Saves],
     queues: Mapping[str, GraceFacts] | None = None,
 ) -> list[Finding]:
-    """One for each job or array that runs or waits where it may be preempted with a grace shorter than a save.
+    """One for each job or array that runs or waits where it may be preempted with a grace shorter
+    than a save.
 
-    `qos` and `queues` are by name. Where the QoS has to make way but does not say how, its queue does.
+    `qos` and `queues` are by name. Where the QoS has to make way but does not say how, its queue
+    does.
     """
     plans = list(saves)
     rows = _rows(jobs, plans, JobState.RUNNING, JobState.PENDING, JobState.HELD)
@@ -156,11 +175,15 @@ def grace_too_short(
         # Of an array each task has the same, and it is told once.
         subject = str(row["array_id"] or row["id"])
         words = (
-            f"{format_job(subject, row['name'])}: its {what} {shown(facts.name)} is preemptible ({shown(mode)}) "
-            f"with {_span(facts.grace_seconds)} of grace; a save takes {_span(job.watch.save_seconds)}"
+            f"{format_job(subject, row['name'])}: its {what} {shown(facts.name)} is preemptible "
+            f"({shown(mode)}) "
+            f"with {_span(facts.grace_seconds)} of grace; a save takes "
+            f"{_span(job.watch.save_seconds)}"
         )
         step = f"Save more often, or use a {what} that is not preemptible."
-        found.setdefault(subject, Finding(GRACE, subject, Severity.WARNING, words, step, name=row["name"] or ""))
+        found.setdefault(
+            subject, Finding(GRACE, subject, Severity.WARNING, words, step, name=row["name"] or "")
+        )
     return list(found.values())
 
 
@@ -176,5 +199,7 @@ def _rows(jobs: pa.Table, saves: Iterable[Saves], *states: JobState) -> dict[str
 
 
 def _span(seconds: float) -> str:
-    """As format_span, but to the second below ten minutes: a grace of 90 s is less than a save of 100 s."""
+    """As format_span, but to the second below ten minutes: a grace of 90 s is less than a save of
+    100 s.
+    """
     return f"{seconds:.0f} s" if MINUTE <= seconds < 10 * MINUTE else format_span(seconds)

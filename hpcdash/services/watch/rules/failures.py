@@ -31,7 +31,9 @@ def fails_on_a_node(history: pa.Table, watch: FailuresWatch | None = None) -> li
             runs.setdefault((row["user"] or "", row["name"] or ""), []).append(row)
     found = []
     for (user, name), rows in sorted(runs.items()):
-        rows.sort(key=lambda row: (row["ends_at"], row["_number"] or 0, row["_task"] or 0), reverse=True)
+        rows.sort(
+            key=lambda row: (row["ends_at"], row["_number"] or 0, row["_task"] or 0), reverse=True
+        )
         nodes, count, is_elsewhere = _common(rows, watch)
         if not nodes:
             continue
@@ -40,13 +42,18 @@ def fails_on_a_node(history: pa.Table, watch: FailuresWatch | None = None) -> li
         words = f"{shown(name)}{whose} failed {count} times in a row on {shown(excluded)}"
         if is_elsewhere:
             words += "; it also failed on other nodes before, so the job may be at fault"
-        step = f"Submit it with --exclude={shown(excluded)} (Slurm) and report the node to the site."
-        found.append(Finding(RULE, f"{name} of {user}", Severity.WARNING, words, step, aspect=excluded))
+        step = (
+            f"Submit it with --exclude={shown(excluded)} (Slurm) and report the node to the site."
+        )
+        found.append(
+            Finding(RULE, f"{name} of {user}", Severity.WARNING, words, step, aspect=excluded)
+        )
     return found
 
 
 def _common(rows: Iterable[Row], watch: FailuresWatch) -> tuple[tuple[str, ...], int, bool]:
-    """(the nodes that all of the last failures share, how many these are, whether those before were elsewhere).
+    """(the nodes that all of the last failures share, how many these are, whether those before were
+    elsewhere).
 
     `rows` are the newest first; no nodes where none is to blame.
     """

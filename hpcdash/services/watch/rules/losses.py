@@ -22,9 +22,12 @@ _MOST_MOMENTS = 3
 _CERTAIN_PART = 1.05
 
 
-def losses(job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str = "") -> list[Finding]:
-    """One for each metric and lasting trouble, and one for each moment, by its step; kinds that are not watched are
-    left out."""
+def losses(
+    job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str = ""
+) -> list[Finding]:
+    """One for each metric and lasting trouble, and one for each moment, by its step; kinds that are
+    not watched are left out.
+    """
     found: list[Finding] = []
     moments: dict[tuple[str, str], list[Finding]] = {}
     who = shown(job_id)
@@ -46,7 +49,10 @@ def losses(job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str 
             moments.setdefault((one.metric, one.kind), []).append(finding)
         else:
             found.append(finding)
-    return [*found, *(finding for newest in moments.values() for finding in newest[-_MOST_MOMENTS:])]
+    return [
+        *found,
+        *(finding for newest in moments.values() for finding in newest[-_MOST_MOMENTS:]),
+    ]
 
 
 def stall_key(job_id: str, metric: str) -> str:
@@ -57,14 +63,25 @@ def stall_key(job_id: str, metric: str) -> str:
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That a training's metrics cannot be read: its log cannot be looked at."""
     words = f"cannot read the metrics of {format_job(job_id, name)}: {shown(why)}"
-    step = "Write the log to a file that the login node can read, and set log under [[watch.losses]]"
+    step = (
+        "Write the log to a file that the login node can read, and set log under [[watch.losses]]"
+    )
     return Finding(RULE, job_id, Severity.INFO, words, step, aspect="cannot be seen", name=name)
 
 
-def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting: int) -> list[Finding]:
-    """At most one: a running job (a row of domain.schema.JOBS) will not be at its final step by its time limit, and of
-    its chain fewer jobs or tasks wait than that takes. `waiting` counts those that will start; `now` is an epoch."""
-    if course is None or course.seconds_per_step is None or row["ends_at"] is None or not row["limit_seconds"]:
+def ends_late(
+    row: Mapping[str, Any], course: Course | None, now: float, waiting: int
+) -> list[Finding]:
+    """At most one: a running job (a row of domain.schema.JOBS) will not be at its final step by its
+    time limit, and of its chain fewer jobs or tasks wait than that takes. `waiting` counts those
+    that will start; `now` is an epoch.
+    """
+    if (
+        course is None
+        or course.seconds_per_step is None
+        or row["ends_at"] is None
+        or not row["limit_seconds"]
+    ):
         return []
     work = max(0, course.last_step - course.step) * course.seconds_per_step
     left = max(0.0, row["ends_at"].timestamp() - now)
@@ -75,13 +92,24 @@ def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting
         return []
     who = shown(row["id"])
     ending = "s" if needed > 1 else ""
-    tasks = f"{needed} more array task{ending}" if row.get("array_id") else f"{needed} more job{ending} of this length"
-    words = (
-        f"{format_job(who, row.get('name'))} needs {format_span(work)} to reach its last step, {course.last_step}, "
-        f"but its time limit is in {format_span(left)}: it needs {tasks}; {waiting or 'none'} queued"
+    tasks = (
+        f"{needed} more array task{ending}"
+        if row.get("array_id")
+        else f"{needed} more job{ending} of this length"
     )
-    step = f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter {who} --time"
-    return [Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")]
+    words = (
+        f"{format_job(who, row.get('name'))} needs {format_span(work)} to reach its last step, "
+        f"{course.last_step}, "
+        f"but its time limit is in {format_span(left)}: it needs {tasks}; {waiting or 'none'} "
+        f"queued"
+    )
+    step = (
+        f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter "
+        f"{who} --time"
+    )
+    return [
+        Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")
+    ]
 
 
 def _next_step(who: str, one: Noticed) -> str:
@@ -94,10 +122,13 @@ def _next_step(who: str, one: Noticed) -> str:
     begin = f"step {one.begin:,.0f}".replace(",", " ") if one.is_of_steps else "then"
     if one.is_moment:
         return f"hpcdash metrics {who}; keep a checkpoint from before {begin}"
-    # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save too.
+    # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save
+    # too.
     return (
-        f"hpcdash cancel {who}, and resume from the newest checkpoint before {begin}. Do not use a save switch: "
-        "every save from now on is corrupt and may replace a good one, as may the last one at a kill switch or cancel"
+        f"hpcdash cancel {who}, and resume from the newest checkpoint before {begin}. Do not use a "
+        f"save switch: "
+        "every save from now on is corrupt and may replace a good one, as may the last one at a "
+        "kill switch or cancel"
     )
 
 

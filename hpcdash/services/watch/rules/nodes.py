@@ -27,7 +27,13 @@ def drained_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Find
         since = f", since {row['reason_since']:%Y-%m-%d %H:%M} UTC" if row["reason_since"] else ""
         words = f"node {shown(row['name'])} is {row['state']}{since}{why}{by}"
         found.append(
-            Finding(DRAINED, str(row["name"]), Severity.WARNING, words, "Only the site can return it to service.")
+            Finding(
+                DRAINED,
+                str(row["name"]),
+                Severity.WARNING,
+                words,
+                "Only the site can return it to service.",
+            )
         )
     return found
 
@@ -52,7 +58,10 @@ def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Findin
         f"{format_count(idle)} idle and {format_count(in_use)} busy nodes{where}: "
         f"{100 * idle / in_use:.1f} % spare, below {100 * watch.least_spare_share:g} %"
     )
-    step = "A job that loses a node may wait for a replacement: free some, or ask the site to return drained ones."
+    step = (
+        "A job that loses a node may wait for a replacement: free some, or ask the site to "
+        "return drained ones."
+    )
     return [Finding(SPARES, spares_subject(watch), Severity.WARNING, words, step)]
 
 

@@ -1,4 +1,6 @@
-"""Do tasks of a shared pool get on? Those that get no turn, lose what they did, or are too slow to save."""
+"""Do tasks of a shared pool get on? Those that get no turn, lose what they did, or are too slow to
+save.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,17 @@ def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
     if not (words := format_silence(pool, now)):
         return []
     step = f"hpcdash share run {shown(pool.pool)}, as the account that coordinates it"
-    return [Finding(SILENT, pool.pool, Severity.CRITICAL, f"pool {shown(pool.pool)}: {words}", step)]
+    return [
+        Finding(SILENT, pool.pool, Severity.CRITICAL, f"pool {shown(pool.pool)}: {words}", step)
+    ]
 
 
-def stuck_tasks(pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = "") -> list[Finding]:
-    """What is wrong with the tasks of `users` (none: anyone's) that have not ended, of an exact `name` ('': any)."""
+def stuck_tasks(
+    pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = ""
+) -> list[Finding]:
+    """What is wrong with the tasks of `users` (none: anyone's) that have not ended, of an exact
+    `name` ('': any).
+    """
     return [
         finding
         for task in pool.tasks
@@ -42,22 +50,38 @@ def _of_task(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterat
     ended = [run.ended_at for run in task.runs if run.ended_at is not None]
     waited = (now - max(ended, default=task.submitted_at)).total_seconds()
     if task.state == "waiting" and not task.waits_for and waited >= watch.no_turn_seconds:
-        words = f"{who} has waited {format_span(waited)} for its turn in pool {shown(pool.pool)}: {shown(task.why)}"
-        step = f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
+        words = (
+            f"{who} has waited {format_span(waited)} for its turn in pool {shown(pool.pool)}: "
+            f"{shown(task.why)}"
+        )
+        step = (
+            f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
+        )
         yield Finding(NO_TURN, task.id, Severity.WARNING, words, step, name=task.name)
     hows = [run.how for run in task.runs if run.is_interrupted]
     unsaved = next((at for at, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
     lost = sum(how != _SAVED for how in hows)
     saved = len(hows) - lost
-    if unsaved >= watch.unsaved_in_a_row or (unsaved and lost >= watch.unsaved_in_a_row and lost > saved):
+    if unsaved >= watch.unsaved_in_a_row or (
+        unsaved and lost >= watch.unsaved_in_a_row and lost > saved
+    ):
         if unsaved >= watch.unsaved_in_a_row:
             often = f"{'' if unsaved == 1 else f' {unsaved} times in a row'} and did not save"
         else:
             often = f" {len(hows)} times and saved {saved}"
         words = f"{who} lost its work: it was interrupted{often}"
-        step = "hpcdash.job.suspend tells the program when to save; checkpoints at an interval lose less"
+        step = (
+            "hpcdash.job.suspend tells the program when to save; checkpoints at an interval "
+            "lose less"
+        )
         yield Finding(UNSAVED, task.id, Severity.CRITICAL, words, step, name=task.name)
     if hows[-1:] == [_SLOW]:
-        words = f"{who} takes longer to save than the {pool.grace_seconds:g} s that pool {shown(pool.pool)} gives"
-        step = "Save less, to a faster file system or in all ranks; or have grace_seconds of the pool raised."
+        words = (
+            f"{who} takes longer to save than the {pool.grace_seconds:g} s that pool "
+            f"{shown(pool.pool)} gives"
+        )
+        step = (
+            "Save less, to a faster file system or in all ranks; or have grace_seconds of the "
+            "pool raised."
+        )
         yield Finding(SLOW, task.id, Severity.WARNING, words, step, name=task.name)

@@ -14,7 +14,9 @@ Row = dict[str, Any]
 
 
 def rows_where(table: pa.Table, **wanted: Collection[str]) -> list[Row]:
-    """The rows whose columns each hold exactly one of the given words; of a list column one element is enough."""
+    """The rows whose columns each hold exactly one of the given words; of a list column one element
+    is enough.
+    """
     for name, words in wanted.items():
         value_set = pa.array(sorted(words), pa.string())
 

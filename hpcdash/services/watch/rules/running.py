@@ -14,7 +14,9 @@ _LIVING = frozenset(JobState) - ENDED
 
 
 def living_rows(jobs: pa.Table, watch: RunningWatch) -> list[Row]:
-    """The watched job's rows that have not ended, of any of its users; a state nobody knows counts as alive."""
+    """The watched job's rows that have not ended, of any of its users; a state nobody knows counts
+    as alive.
+    """
     wanted = {"name": (watch.name,), "state": tuple(map(str, _LIVING))}
     if watch.users:
         wanted["user"] = watch.users
@@ -33,9 +35,19 @@ def is_running(jobs: pa.Table, watch: RunningWatch) -> list[Finding]:
     subject = subject_of(watch)
     if not rows:
         words = f"no job {shown(watch.name)}{whose} is running or pending"
-        return [Finding(RULE, subject, watch.severity, words, "hpcdash history shows how it ended; submit it again.")]
+        return [
+            Finding(
+                RULE,
+                subject,
+                watch.severity,
+                words,
+                "hpcdash history shows how it ended; submit it again.",
+            )
+        ]
     if all(row["state"] == JobState.HELD for row in rows):
         ids = ", ".join(shown(row["id"]) for row in rows[:5])
         words = f"{shown(watch.name)}{whose} is held and will not start until released"
-        return [Finding(RULE, subject, Severity.WARNING, words, f"hpcdash release {ids}", aspect="held")]
+        return [
+            Finding(RULE, subject, Severity.WARNING, words, f"hpcdash release {ids}", aspect="held")
+        ]
     return []

@@ -19,7 +19,9 @@ Sample = tuple[float, int]
 
 
 def growth_a_day(samples: Sequence[Sample]) -> float | None:
-    """Units a day of (epoch, used) samples: the slope of the line that fits them best; None where they tell none."""
+    """Units a day of (epoch, used) samples: the slope of the line that fits them best; None where
+    they tell none.
+    """
     if len(samples) < 2:
         return None
     times = [moment for moment, _ in samples]
@@ -37,13 +39,23 @@ def storage(
     bytes_history: Sequence[Sample] = (),
     inodes_history: Sequence[Sample] = (),
 ) -> list[Finding]:
-    """At most one for bytes and one for inodes; the histories are of the same path, in any order."""
+    """At most one for bytes and one for inodes; the histories are of the same path, in any
+    order.
+    """
     limit_bytes = watch.limit_bytes if watch.limit_bytes is not None else usage.bytes_limit
     limit_inodes = watch.limit_inodes if watch.limit_inodes is not None else usage.inodes_limit
     grown = max(growth_a_day(bytes_history) or 0.0, watch.planned_bytes_a_day)
     found = (
         _judge(BYTES, usage, usage.bytes_used, limit_bytes, watch.floor_bytes, grown, watch),
-        _judge(INODES, usage, usage.inodes_used, limit_inodes, watch.floor_inodes, growth_a_day(inodes_history), watch),
+        _judge(
+            INODES,
+            usage,
+            usage.inodes_used,
+            limit_inodes,
+            watch.floor_inodes,
+            growth_a_day(inodes_history),
+            watch,
+        ),
     )
     return [finding for finding in found if finding is not None]
 
@@ -64,12 +76,17 @@ def _judge(
     free = usable - used
     severity: Severity | None = None
     words = [
-        f"{100 * share:.0f} % of {_amount(aspect, usable)}{_unit(aspect)} used, {_amount(aspect, max(free, 0))} free"
+        f"{100 * share:.0f} % of {_amount(aspect, usable)}{_unit(aspect)} used, "
+        f"{_amount(aspect, max(free, 0))} free"
     ]
     if watch.full_at < 1:
         words.append(f"counted as full at {100 * watch.full_at:g} % of {_amount(aspect, limit)}")
     if share >= watch.alert_share:
-        severity = Severity.CRITICAL if share >= max(CRITICAL_SHARE, watch.alert_share) else Severity.WARNING
+        severity = (
+            Severity.CRITICAL
+            if share >= max(CRITICAL_SHARE, watch.alert_share)
+            else Severity.WARNING
+        )
     if floor is not None and free < floor:
         severity = Severity.CRITICAL
         words.append(f"below the required {_amount(aspect, floor)}")
@@ -85,7 +102,9 @@ def _judge(
     step = "Remove or move old checkpoints. Figures from " + told + "."
     if aspect == INODES:
         step = "Remove or archive small files (environments, caches). Figures from " + told + "."
-    return Finding(RULE, watch.path, severity, f"{shown(watch.path)}: {'; '.join(words)}", step, aspect)
+    return Finding(
+        RULE, watch.path, severity, f"{shown(watch.path)}: {'; '.join(words)}", step, aspect
+    )
 
 
 def _amount(aspect: str, amount: float) -> str:

@@ -14,8 +14,12 @@ from hpcdash.domain.text import counted
 RULE = "no-successor"
 
 
-def no_successor(chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainWatch | None = None) -> list[Finding]:
-    """One for each chain that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
+def no_successor(
+    chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainWatch | None = None
+) -> list[Finding]:
+    """One for each chain that runs, of whose jobs and tasks fewer than wanted will ever start after
+    that.
+    """
     watch = watch or ChainWatch()
     found = []
     for chain in chains:
@@ -27,7 +31,11 @@ def no_successor(chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainW
             continue
         last = running[-1]
         behind = f"{counted(ready, 'successor')} queued" if ready else "no successor queued"
-        besides = [f"{number} {what}" for number, what in ((held, "held"), (never, "that will never start")) if number]
+        besides = [
+            f"{number} {what}"
+            for number, what in ((held, "held"), (never, "that will never start"))
+            if number
+        ]
         words = f"{shown(last['name'])} ({shown(last['id'])}) is running with {behind}" + (
             f", plus {' and '.join(besides)}" if besides else ""
         )
@@ -44,8 +52,12 @@ def ready_behind(chain: JobChain, reasons: ReasonsPart) -> int:
 
 
 def _waiting(chain: JobChain, reasons: ReasonsPart) -> tuple[int, int, int]:
-    """Count a chain's waiting jobs and tasks: (those that will start, those that are held, those that never start)."""
+    """Count a chain's waiting jobs and tasks: (those that will start, those that are held, those
+    that never start).
+    """
     waiting = [row for row in chain.rows if row["state"] in WAITING]
     held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
-    never = sum(row["_tasks"] or 1 for row in waiting if reasons.never_starts(row["state"], row["reason"]))
+    never = sum(
+        row["_tasks"] or 1 for row in waiting if reasons.never_starts(row["state"], row["reason"])
+    )
     return sum(row["_tasks"] or 1 for row in waiting) - held - never, held, never

@@ -1,4 +1,6 @@
-"""Places that watchdogs are to look at and cannot, round after round: nothing tells of trouble there."""
+"""Places that watchdogs are to look at and cannot, round after round: nothing tells of trouble
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _WHY = {
     FAILED: "the command that checks logs and disks fails",
 }
 _STEPS = {
-    SILENT: "Is its file system mounted? Until it responds, hangs, saves and free space there are not checked",
+    SILENT: "Is its file system mounted? Until it responds, hangs, saves and free space there are "
+    "not checked",
     UNTOLD: "Check the path under [[watch.storage]]. hpcdash watch --once --dry-run tries again",
     ABSENT: "Check the path: log under [[watch.losses]], or the job's output",
     FAILED: "hpcdash watch --once --dry-run shows why; hpcdash doctor checks the connection",
@@ -27,8 +30,12 @@ _STEPS = {
 
 
 def unreachable_place(place: str, why: str, rounds: int) -> Finding:
-    """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or FAILED."""
-    words = f"{shown(place)} could not be checked {rounds} times in a row: {_WHY.get(why, shown(why))}"
+    """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or
+    FAILED.
+    """
+    words = (
+        f"{shown(place)} could not be checked {rounds} times in a row: {_WHY.get(why, shown(why))}"
+    )
     severity = Severity.CRITICAL if why in _GRAVE else Severity.WARNING
     return Finding(RULE, place, severity, words, _STEPS.get(why, ""))
 
@@ -36,7 +43,9 @@ def unreachable_place(place: str, why: str, rounds: int) -> Finding:
 def unseen_after(
     before: Mapping[str, tuple[str, int]], found: Mapping[str, str], kept: Collection[str]
 ) -> dict[str, tuple[str, int]]:
-    """(why, rounds in a row) by place: those `found` now with why, and those `kept` that were not looked at."""
+    """(why, rounds in a row) by place: those `found` now with why, and those `kept` that were not
+    looked at.
+    """
     after = {place: before[place] for place in kept if place in before}
     return after | {place: (why, before.get(place, ("", 0))[1] + 1) for place, why in found.items()}
 

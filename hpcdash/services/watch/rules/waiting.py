@@ -21,9 +21,17 @@ _SAID_ALREADY = re.compile(r"^(?:it )?will (?:never|not) start: ")
 
 def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
     """`will never start: the partition does not allow what it asks for (PartitionConfig)`."""
-    hint = _SAID_ALREADY.sub("", reasons.hint(state, reason)).partition(";")[0].partition(": change ")[0]
+    hint = (
+        _SAID_ALREADY.sub("", reasons.hint(state, reason))
+        .partition(";")[0]
+        .partition(": change ")[0]
+    )
     said = clip(shown(reason), _REASON_CELLS)
-    return f"will never start: {shown(hint)} ({said})" if hint else f"will never start: {shown(reason)}"
+    return (
+        f"will never start: {shown(hint)} ({said})"
+        if hint
+        else f"will never start: {shown(reason)}"
+    )
 
 
 def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
@@ -32,10 +40,17 @@ def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     told = pc.unique(text_of(jobs["reason"])).to_pylist()
     never = [reason for reason in told if reasons.never_starts(JobState.PENDING, reason)]
     found = []
-    for row in rows_where(jobs, reason=never, state=(JobState.PENDING, JobState.HELD, JobState.REQUEUED)):
+    for row in rows_where(
+        jobs, reason=never, state=(JobState.PENDING, JobState.HELD, JobState.REQUEUED)
+    ):
         step = reasons.never_starts(row["state"], row["reason"])
         if step:
-            words = f"{format_job(row['id'], row['name'])} {format_never(row['state'], row['reason'], reasons)}"
+            words = (
+                f"{format_job(row['id'], row['name'])} "
+                f"{format_never(row['state'], row['reason'], reasons)}"
+            )
             step = step.replace("{id}", shown(row["id"]))
-            found.append(Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or ""))
+            found.append(
+                Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or "")
+            )
     return found
