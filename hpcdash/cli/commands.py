@@ -186,9 +186,8 @@ def log(common: CommonOptions, **given: Any) -> None:
 @click.argument("job")
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
-    """Dump the Python stacks of a running job with py-spy, on each of its nodes.
-
-    The job keeps running.
+    """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps
+    running.
     """
     from hpcdash.cli.inside import run_stacks
 
