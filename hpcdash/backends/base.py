@@ -304,7 +304,7 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     query: Callable[[], Query[Probe]]
     """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
 
-    of_dialect: Callable[[Probe], Backend] | None = None
+    backend_for: Callable[[Probe], Backend] | None = None
     """The backend for what a probe found of the site. None: there is one kind."""
 
     is_optional: bool = False
@@ -408,11 +408,11 @@ class HistoryScope(Struct, frozen=True):
     """What a history shows a user: whether others' ended jobs are hidden, and for how long ended
     jobs are kept.
 
-    None is not known; of `kept_seconds` also that it is not limited.
+    None is not known; of `retention_seconds` also that it is not limited.
     """
 
     hides_others: bool | None = None
-    kept_seconds: int | None = None
+    retention_seconds: int | None = None
 
 
 class HistoryPart(Struct, frozen=True, kw_only=True):
@@ -703,8 +703,8 @@ class Backend(Struct, frozen=True, kw_only=True):
         """Whether its probe has to be answered before anything else: it tells the dialect, or
         refuses the version.
         """
-        return self.probe.of_dialect is not None or self.probe.refuses_old
+        return self.probe.backend_for is not None or self.probe.refuses_old
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
-        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe)
+        return self if self.probe.backend_for is None else self.probe.backend_for(probe)

@@ -51,7 +51,7 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
     there = LogsPart(files=lambda detail, script: made.files(detail))
-    settled = replace(BACKEND, probe=replace(BACKEND.probe, of_dialect=None), logs=there)
+    settled = replace(BACKEND, probe=replace(BACKEND.probe, backend_for=None), logs=there)
     monkeypatch.setattr("tests.ui.logs.log_stage.BACKEND", settled)
     monkeypatch.setattr("hpcdash.services.logs.file.NODE_PAUSE_SECONDS", 0.05)
     return made

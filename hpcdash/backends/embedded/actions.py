@@ -11,8 +11,8 @@ from hpcdash.backends.actions import COMMENT, ActionCommand, ActionRequest, Outc
 from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed
 from hpcdash.backends.queries import Answer
-from hpcdash.domain.job_ids import array_of, is_task
-from hpcdash.embedded.script import read_change_of_time, read_throttle, signal_number
+from hpcdash.domain.job_ids import is_task, parse_array_id
+from hpcdash.embedded.script import parse_time_change, read_throttle, signal_number
 from hpcdash.errors import UsageError, excerpt
 
 _PLAIN = frozenset({Verb.CANCEL, Verb.HOLD, Verb.RELEASE, Verb.REQUEUE, Verb.SUSPEND, Verb.RESUME})
@@ -43,13 +43,13 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
             )
         for name, value in request.changes.items():
             if name != COMMENT:
-                _require(read_change_of_time if name == "time" else read_throttle, value)
+                _require(parse_time_change if name == "time" else read_throttle, value)
         if "throttle" in request.changes and (
             tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
         ):
             # The queue would change it for the whole array.
             raise UsageError(
-                f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}"
+                f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
             )
         words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:

@@ -99,7 +99,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         has_whole_ids=not one.has_array_brackets,
         probe=ProbePart(
             query=probe.probe_query,
-            of_dialect=None if dialect else lambda found: pbs_backend(Dialect(found.dialect)),
+            backend_for=None if dialect else lambda found: pbs_backend(Dialect(found.dialect)),
             usual_folder="/opt/pbs/bin",
             delegated_commands=("qsub", "qstat", "qdel", "pbsnodes"),
         ),

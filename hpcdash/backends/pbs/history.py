@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect, pbs
-from hpcdash.backends.pbs.errors import no_history, require_success, says_no_history
+from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, count_commands, listing, read_whole
 from hpcdash.backends.pbs.records import Form, read_attributes
@@ -92,7 +92,7 @@ def newly_ended_query(dialect: Dialect, user: str, seconds: int) -> Query[tuple[
 
 def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     """The ids; raises AccountingUnavailable where the server keeps no history."""
-    if says_no_history(answer):
+    if has_no_history(answer):
         raise no_history(answer, ("qselect", "-x"))
     require_success(answer, ("qselect", "-x"))
     return tuple(answer.stdout.decode("utf-8", "replace").split())
@@ -154,7 +154,7 @@ def scope_query(dialect: Dialect, user: str) -> Query[HistoryScope] | None:
 def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:
     require_success(answer, ("qstat", "-Bf"))
     for _, native in read_attributes(answer.stdout, form, token=token):
-        return HistoryScope(_hides_others(native, user), _kept_seconds(native))
+        return HistoryScope(_hides_others(native, user), _history_seconds(native))
     return HistoryScope()
 
 
@@ -167,7 +167,7 @@ def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
     return False if told == "true" else None
 
 
-def _kept_seconds(native: Mapping[str, str]) -> int | None:
+def _history_seconds(native: Mapping[str, str]) -> int | None:
     """How long the server keeps ended jobs; None where it does not say that it keeps any."""
     if native.get("job_history_enable", "").lower() == "true":
         # qstat prints no duration that nobody set.
@@ -183,5 +183,5 @@ def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> Non
             argv=question.command,
             status=answer.status,
         )
-    if says_no_history(answer):
+    if has_no_history(answer):
         raise no_history(answer, question.command)

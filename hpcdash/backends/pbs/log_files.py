@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED, WAITING, JobState
 
 # PBS_HOME/spool, where a site has not moved it (PBS Professional had its own until 14).
@@ -61,15 +61,15 @@ class _Place(Struct, frozen=True):
 
 def log_files(dialect: Dialect, detail: JobDetail, script: Script | None = None) -> LogFiles:
     """As LogsPart.files; no script is needed."""
-    return _files_of(dialect, detail.native, detail.job.to_pylist()[0])
+    return _job_log_files(dialect, detail.native, detail.job.to_pylist()[0])
 
 
-def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
+def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
     if dialect is Dialect.SLURM_WRAPPERS:
         return LogFiles(
             None, None, "Slurm's commands by Torque's names do not report where a job writes"
         )
-    if native.get("interactive", "").lower() in ("true", "1") or _path_of(
+    if native.get("interactive", "").lower() in ("true", "1") or _stream_path(
         native, _STDOUT
     ).startswith("/dev/pts/"):
         return LogFiles(None, None, _INTERACTIVE_NOTE)
@@ -89,7 +89,7 @@ def last_files(
     path where they are joined; None where that is not told, or there is no file.
     """
     ended = {**row, "state": JobState.COMPLETED}
-    files = _files_of(dialect, native, ended)
+    files = _job_log_files(dialect, native, ended)
     return files.stdout, files.stdout if files.stderr is None else files.stderr
 
 
@@ -126,7 +126,7 @@ class _Job:
         kept = self._native.get("Keep_Files", "n")
         is_direct = stream.key in kept and "d" in kept
         if stream.key in kept and not is_direct:
-            return self._kept_on_node(stream)
+            return self._node_place(stream)
         last = self._last_place(stream)
         if last is not None and last.path == "/dev/null":
             return last
@@ -142,7 +142,7 @@ class _Job:
 
     def _last_place(self, stream: _Stream) -> _Place | None:
         """Where it is once the job has ended."""
-        path = _path_of(self._native, stream)
+        path = _stream_path(self._native, stream)
         if not path:
             return None
         note = ""
@@ -162,7 +162,7 @@ class _Job:
             path = f"{folder.rstrip('/')}/{path}" if folder else path
         return _Place(path, "", note)
 
-    def _kept_on_node(self, stream: _Stream) -> _Place | None:
+    def _node_place(self, stream: _Stream) -> _Place | None:
         """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own),
         never anywhere else.
 
@@ -175,7 +175,7 @@ class _Job:
         node = self._node
         where = f"of {node}" if node else "of the node it runs on"
         words = "its own folder" if self._is_private else "the home folder"
-        path = f"{home.rstrip('/')}/{self._name}.{stream.key}{number_of(self._id)}{index}"
+        path = f"{home.rstrip('/')}/{self._name}.{stream.key}{parse_job_number(self._id)}{index}"
         note = (
             f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
             f"was asked for"
@@ -267,7 +267,7 @@ class _Job:
         return _TORQUE_VARIABLE.sub(fill, path)
 
 
-def _path_of(native: Native, stream: _Stream) -> str:
+def _stream_path(native: Native, stream: _Stream) -> str:
     """A path without the machine before it; a file's own name may hold a colon."""
     return _HOST.sub("", native.get(stream.attribute, ""), count=1)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
-from hpcdash.backends.pbs.dialects import Dialect, dialect_of, pbs
+from hpcdash.backends.pbs.dialects import Dialect, detect_dialect, pbs
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
@@ -124,8 +124,8 @@ def parse_probe(answer: Answer) -> Probe:
     if not paths.get("qstat"):
         raise missing("no PBS here: qstat is not on the PATH", _ELSEWHERE)
     server_version = found.get("pbs_version", "")
-    known = dialect_of(said) or (
-        dialect_of(f"pbs_version = {server_version}") if server_version else None
+    known = detect_dialect(said) or (
+        detect_dialect(f"pbs_version = {server_version}") if server_version else None
     )
     if known is None and (found.get("is_slurms") or any(words in said for words in _SLURMS_WORDS)):
         if "Can't locate" in said:

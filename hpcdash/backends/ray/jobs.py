@@ -39,7 +39,7 @@ from hpcdash.backends.ray.slices import (
     PART,
     part_pattern,
     run_columns,
-    run_of,
+    slice_run,
     task_rows,
     worker_rows,
 )
@@ -101,10 +101,8 @@ def job_path(job_id: str) -> str:
 
 def jobs_query(scope: JobScope) -> Query[ParsedTable]:
     """All jobs are one list there; Ray knows no users."""
-    is_ended_wanted = scope.ended or bool(scope.job_ids)
-    parse = partial(
-        parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted
-    )
+    includes_ended = scope.ended or bool(scope.job_ids)
+    parse = partial(parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=includes_ended)
     return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
 
 
@@ -271,8 +269,8 @@ def log_request(path: str) -> str:
     if not path.startswith(LOGS) or not slash or not node or not name:
         return ""
     # An id may hold any character.
-    whole, of_part, part = name.rpartition(f"{_LOG_END}{PART}")
-    pattern = part_pattern(part) if of_part else ""
+    whole, part_name, part = name.rpartition(f"{_LOG_END}{PART}")
+    pattern = part_pattern(part) if part_name else ""
     if pattern:
         name = f"{whole}{_LOG_END}"
     request = f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
@@ -305,7 +303,7 @@ def _parse_workers(answer: Answer) -> ParsedTable:
     [response] = require_success(answer)
     job = table(decode(answer, response))
     run, state = (
-        run_of(table(job.get("metadata"))),
+        slice_run(table(job.get("metadata"))),
         _STATES.get(str(job.get("status")), JobState.UNKNOWN),
     )
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
@@ -327,7 +325,7 @@ def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTab
     [response] = require_success(answer)
     job = table(decode(answer, response))
     run, state = (
-        run_of(table(job.get("metadata"))),
+        slice_run(table(job.get("metadata"))),
         _STATES.get(str(job.get("status")), JobState.UNKNOWN),
     )
     whole = job_row(job) or {}

@@ -46,12 +46,12 @@ from hpcdash.backends.slurm.clusters import (
     NO_OTHERS,
     Clusters,
     action_commands,
-    asked_on,
     for_job,
     for_row,
     join,
     named_rows,
     plain_detail,
+    query_on,
     without_sstat,
 )
 
@@ -141,7 +141,7 @@ def _on_one(clusters: Clusters, build: Callable[..., Query[Any] | None]) -> Call
 
     def query(*words: Any) -> Query[Any] | None:
         found = build(*words)
-        return found if found is None else asked_on(found, clusters.require_one("this"))
+        return found if found is None else query_on(found, clusters.require_one("this"))
 
     return query
 
@@ -153,7 +153,7 @@ def _each(
     return lambda *words: (
         named_rows(build(*words), clusters.default)
         if not clusters.several
-        else asked_on(build(*words), clusters.several)
+        else query_on(build(*words), clusters.several)
     )
 
 
@@ -170,7 +170,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
         capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
         probe=ProbePart(
             query=probe.probe_query,
-            of_dialect=slurm_backend if found is None else None,
+            backend_for=slurm_backend if found is None else None,
             is_optional=True,
             usual_folder="/usr/bin",
             delegated_commands=(
@@ -221,7 +221,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             task_refusal=detail.task_refusal,
             submit_line=detail.submit_line,
             variables=lambda row: detail.job_variables(
-                {**row, "id": clusters.of_job(str(row["id"]))[0]}
+                {**row, "id": clusters.split_cluster(str(row["id"]))[0]}
             ),
         ),
         inside=InsidePart(step=for_row(clusters, _inside_step)),

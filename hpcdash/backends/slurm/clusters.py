@@ -68,7 +68,7 @@ class Clusters(Struct, frozen=True):
         """The clusters that reads ask, as -M takes them; '' where there is only one."""
         return "" if self.default else ",".join(self.named)
 
-    def of_job(self, job_id: str) -> tuple[str, str]:
+    def split_cluster(self, job_id: str) -> tuple[str, str]:
         """(the id there, its cluster or ''); raises UsageError for an id that several clusters may
         have.
         """
@@ -111,7 +111,7 @@ def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
     return (*argv[:at], "-M", cluster, *argv[at:])
 
 
-def asked_on(query: Query[T], cluster: str) -> Query[T]:
+def query_on(query: Query[T], cluster: str) -> Query[T]:
     return replace(query, argv=on_cluster(query.argv, cluster)) if cluster else query
 
 
@@ -143,7 +143,7 @@ def named_rows(query: Query[ParsedTable], cluster: str) -> Query[ParsedTable]:
         return query
     parse = query.parse
     return replace(
-        asked_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster)
+        query_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster)
     )
 
 
@@ -168,8 +168,8 @@ def for_job(clusters: Clusters, build: Callable[..., Query[T]]) -> Callable[...,
     """`build`, whose first argument is a job's id, for the cluster that the id names."""
 
     def query(job_id: str, *more: Any) -> Query[T]:
-        plain, cluster = clusters.of_job(job_id)
-        return asked_on(build(plain, *more), cluster)
+        plain, cluster = clusters.split_cluster(job_id)
+        return query_on(build(plain, *more), cluster)
 
     return query
 
@@ -178,7 +178,7 @@ def for_row(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]
     """`build`, whose first argument is a job's row and whose result has an argv or is None."""
 
     def made(row: Row, *more: Any) -> Any:
-        plain, cluster = clusters.of_job(str(row["id"]))
+        plain, cluster = clusters.split_cluster(str(row["id"]))
         found = build({**row, "id": plain}, *more)
         return found if found is None else replace(found, argv=on_cluster(found.argv, cluster))
 
@@ -192,7 +192,7 @@ def without_sstat(clusters: Clusters, build: Callable[..., Any]) -> Callable[...
     made = for_row(clusters, build)
 
     def query(row: Row) -> Any:
-        is_elsewhere = clusters.of_job(str(row["id"]))[1]
+        is_elsewhere = clusters.split_cluster(str(row["id"]))[1]
         return None if is_elsewhere and row["state"] not in ENDED else made(row)
 
     return query
@@ -201,7 +201,7 @@ def without_sstat(clusters: Clusters, build: Callable[..., Any]) -> Callable[...
 def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
     """The detail with the ids that the job has on its cluster."""
     row = detail.job.to_pylist()[0]
-    plain, _ = clusters.of_job(str(row["id"]))
+    plain, _ = clusters.split_cluster(str(row["id"]))
     array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
     return replace(detail, job=_with_ids(detail.job, plain, array_id))
 
@@ -236,7 +236,7 @@ def action_commands(
     """
     by_cluster: dict[str, dict[str, str]] = {}
     for job_id in request.job_ids:
-        plain, cluster = clusters.of_job(job_id)
+        plain, cluster = clusters.split_cluster(job_id)
         by_cluster.setdefault(cluster, {})[plain] = job_id
     if not by_cluster:
         return build(request)

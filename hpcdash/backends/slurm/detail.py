@@ -20,9 +20,9 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
-from hpcdash.backends.slurm.log_files import last_value_of, shown_files
+from hpcdash.backends.slurm.log_files import find_last_value, shown_files
 from hpcdash.backends.slurm.values import readable_instant
-from hpcdash.domain.job_ids import task_of
+from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
 
 # A key starts a line (after its indent) or follows a space; values may hold spaces.
@@ -138,7 +138,9 @@ def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
         for key, value in records[offset].items()
         if key.partition(" ")[0] not in _OF_LEADER
     }
-    paths = {key: value for key in _OF_LEADER if (value := last_value_of(leader, key)) is not None}
+    paths = {
+        key: value for key in _OF_LEADER if (value := find_last_value(leader, key)) is not None
+    }
     return {**own, **paths}
 
 
@@ -326,6 +328,6 @@ def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     }
     if row["array_id"] is None:
         found |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), row["id"])
-    elif (task := task_of(str(row["id"]))).isdigit():
+    elif (task := parse_task_part(str(row["id"]))).isdigit():
         found["SLURM_ARRAY_TASK_ID"] = task
     return found

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
-from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_rows
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, named_rows, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import (
@@ -88,7 +88,7 @@ def history_query(
     `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
     """
     token = fresh_token()
-    named = [clusters.of_job(job_id) for job_id in job_ids]
+    named = [clusters.split_cluster(job_id) for job_id in job_ids]
     wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [
         clusters.several or clusters.default
     ]
@@ -117,7 +117,7 @@ def history_query(
         own=own,
     )
     query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
-    return asked_on(query, cluster) if is_each else named_rows(query, cluster)
+    return query_on(query, cluster) if is_each else named_rows(query, cluster)
 
 
 def sacct_id(job_id: str) -> str:
@@ -197,14 +197,14 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
     """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number,
     and the accounting a job that failed with 1 on no node in the second that it came.
     """
-    of_time = [as_array(raw[name]) for name in ("submit", "start", "end")]
+    time_columns = [as_array(raw[name]) for name in ("submit", "start", "end")]
     conditions = (
         pc.equal(as_array(raw["state"]), "FAILED"),
         pc.equal(as_array(raw["exitcode"]), "1:0"),
         pc.is_null(as_array(none_to_null(raw["nodelist"]))),
         pc.equal(as_array(raw["alloctres"]), ""),
-        pc.equal(of_time[0], of_time[1]),
-        pc.equal(of_time[1], of_time[2]),
+        pc.equal(time_columns[0], time_columns[1]),
+        pc.equal(time_columns[1], time_columns[2]),
     )
     return reduce(pc.and_, (pc.fill_null(one, False) for one in conditions))
 

@@ -33,7 +33,7 @@ Native = Mapping[str, str]
 Row = Mapping[str, Any]
 
 
-def last_value_of(native: Native, key: str) -> str | None:
+def find_last_value(native: Native, key: str) -> str | None:
     """The last value of a key: scontrol prints the paths after every text a person may have
     chosen.
     """
@@ -82,8 +82,8 @@ def _shown_paths(native: Native) -> tuple[str | None, str | None]:
 
     From 26.05 on an empty one of stderr is that of stdout.
     """
-    stdout = last_value_of(native, "StdOut")
-    return stdout, last_value_of(native, "StdErr") or stdout
+    stdout = find_last_value(native, "StdOut")
+    return stdout, find_last_value(native, "StdErr") or stdout
 
 
 def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
@@ -109,7 +109,7 @@ def needs_script(detail: JobDetail) -> bool:
     if "JobId" in native:
         facts = path_facts(row, native)
         return any(path and shown_is_doubtful(path, facts) for path in _shown_paths(native))
-    if last_value_of(native, "StdOut"):
+    if find_last_value(native, "StdOut"):
         return False
     given, _ = _submit_options(row, native, None)
     return last_value(given, "output") is None or last_value(given, "error") is None
@@ -124,12 +124,12 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     facts = path_facts(row, native)
     if "JobId" in native:
         return _files_shown(row, native, facts, script)
-    if told := last_value_of(native, "StdOut"):
-        error = last_value_of(native, "StdErr")
+    if told := find_last_value(native, "StdOut"):
+        error = find_last_value(native, "StdErr")
         stdout = output_path(told, facts, with_modulo=True)
         stderr = output_path(error, facts, with_modulo=True) if error else None
         return LogFiles(stdout, None if stderr == stdout else stderr)
-    return _files_of_the_past(row, native, facts, script)
+    return _past_log_files(row, native, facts, script)
 
 
 def submitted_file(detail: JobDetail) -> str | None:
@@ -140,7 +140,7 @@ def submitted_file(detail: JobDetail) -> str | None:
     row = detail.job.to_pylist()[0]
     if "JobId" in native:
         # The script's own arguments follow it.
-        command = (last_value_of(native, "Command") or "").partition(" ")[0]
+        command = (find_last_value(native, "Command") or "").partition(" ")[0]
         return command if command.startswith("/") and native.get("BatchFlag") != "0" else None
     given, rest = _submit_options(row, native, None)
     names = {one.name for one in given}
@@ -201,9 +201,7 @@ def _settled(
     return finished
 
 
-def _files_of_the_past(
-    row: Row, native: Native, facts: PathFacts, script: Script | None
-) -> LogFiles:
+def _past_log_files(row: Row, native: Native, facts: PathFacts, script: Script | None) -> LogFiles:
     on_line, _ = _submit_options(row, native, script)
     in_script = read_directives(script.text).options if script else ()
     output, output_from = _chosen("output", on_line, in_script)

@@ -164,7 +164,9 @@ def _lines(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
 
 def _running_step(row: Sequence[str]) -> _Step:
     values = dict(zip(RUNNING_FIELDS, row, strict=True))
-    return _step(values, _count_nodes(values["nodelist"]), _cpu_of(values["tresusageintot"]))
+    return _step(
+        values, _count_nodes(values["nodelist"]), _parse_cpu_seconds(values["tresusageintot"])
+    )
 
 
 def _count_nodes(expression: str) -> int:
@@ -276,7 +278,7 @@ def size_bytes(text: str) -> int | None:
         return None
 
 
-def _cpu_of(text: str) -> float | None:
+def _parse_cpu_seconds(text: str) -> float | None:
     value = next((part[4:] for part in text.split(",") if part.startswith("cpu=")), "")
     return clock_seconds(value)
 

@@ -177,7 +177,7 @@ def probed(name: str, parse: Callable[[Answer], Probe]) -> Backend:
     """Slurm by another name, whose probe is read by `parse`."""
     query = Query(BACKEND.probe.query().argv, parse)
     return replace(
-        BACKEND, name=name, probe=replace(BACKEND.probe, query=lambda: query, of_dialect=None)
+        BACKEND, name=name, probe=replace(BACKEND.probe, query=lambda: query, backend_for=None)
     )
 
 
