@@ -358,21 +358,28 @@ class PolicyReason(Struct, frozen=True):
     resource: str = ""
 
 
-class ReasonsPart(Struct, frozen=True, kw_only=True):
-    """What a job's state (of domain.states) and the scheduler's reason for it mean."""
+class ReasonsPart:
+    """The meaning of a job's state (of domain.states) and of the scheduler's reason for it."""
 
-    hint: Callable[[str, str | None], str] = _empty_text
-    """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
+    def hint(self, state: str, reason: str | None) -> str:
+        """Explain in plain words why a job waits or how it ended; '' where nothing is to add."""
+        return ""
 
-    cause: Callable[[Mapping[str, str]], str] = _empty_text
-    """Why a job waits or failed, in the scheduler's own words by what `native` says of it, where its reason is only a
-    code; '' where there is nothing to add."""
+    def cause(self, native: Mapping[str, str]) -> str:
+        """Return the scheduler's own message on why a job waits or failed, from its `native`
+        attributes, where its reason is only a code; '' where nothing is to add.
+        """
+        return ""
 
-    never_starts: Callable[[str, str | None], str] = _empty_text
-    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
+    def never_starts(self, state: str, reason: str | None) -> str:
+        """Return the step to take for a job that will not start by itself, with `{id}` for its id;
+        '' where waiting may help, or its owner holds it.
+        """
+        return ""
 
-    policy: Callable[[str, str | None], PolicyReason | None] = _none
-    """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
+    def policy(self, state: str, reason: str | None) -> PolicyReason | None:
+        """Return the limit, share or reservation that a job waits for; None for any other wait."""
+        return None
 
     def explain(self, row: Mapping[str, Any]) -> str:
         """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says

@@ -92,7 +92,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             queues=lambda: Query((*words, "queues"), read_table(schema.QUEUES)),
             lists_ended=not ended_seconds,
         ),
-        reasons=ReasonsPart(hint=_hint, never_starts=_never_starts, policy=_policy_reason),
+        reasons=EmbeddedReasons(),
         history=HistoryPart(
             jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native
         ),
@@ -172,10 +172,6 @@ def _resubmission(
     return submit.resubmission(program, detail, tasks, mark, limits)
 
 
-def _hint(state: str, reason: str | None) -> str:
-    return _HINTS.get(reason or "", "")
-
-
 def _limits_query(program: tuple[str, ...], user: str, cluster: str = "") -> Query[ParsedTable]:
     return Query((*program, "nodes"), _read_slots)
 
@@ -205,10 +201,6 @@ def _read_slots(answer: Answer) -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS))
 
 
-def _policy_reason(state: str, reason: str | None) -> PolicyReason | None:
-    return PolicyReason("limits", per="all") if reason == "Resources" and state in WAITING else None
-
-
 def _requeue_refusal(native: Mapping[str, str]) -> str:
     return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
 
@@ -231,12 +223,6 @@ def _explain(line: str) -> str:
     from hpcdash.backends.slurm import explain as slurm
 
     return slurm.explain(line) or pbs.explain(line)
-
-
-def _never_starts(state: str, reason: str | None) -> str:
-    from hpcdash.backends.slurm.reasons import never_starts
-
-    return never_starts(state, reason)
 
 
 def _variables(row: Mapping[str, Any]) -> Mapping[str, str | None]:
@@ -300,3 +286,22 @@ def _read_usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
         )
 
     return read_object(answer, made)
+
+
+class EmbeddedReasons(ReasonsPart):
+    """The embedded queue's reasons, by the names that Slurm has for them."""
+
+    def hint(self, state: str, reason: str | None) -> str:
+        return _HINTS.get(reason or "", "")
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        from hpcdash.backends.slurm.reasons import SlurmReasons
+
+        return SlurmReasons().never_starts(state, reason)
+
+    def policy(self, state: str, reason: str | None) -> PolicyReason | None:
+        return (
+            PolicyReason("limits", per="all")
+            if reason == "Resources" and state in WAITING
+            else None
+        )

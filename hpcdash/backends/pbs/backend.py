@@ -17,7 +17,6 @@ from hpcdash.backends.base import (
     PolicyPart,
     ProbePart,
     QueuePart,
-    ReasonsPart,
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
@@ -111,11 +110,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             pause=partial(queues.pause_query, one),
             newly_ended=partial(history.newly_ended_query, one),
         ),
-        reasons=ReasonsPart(
-            hint=reasons.reason_hint,
-            never_starts=_never_starts_in_slurm if is_slurm else reasons.never_starts,
-            policy=reasons.policy_reason,
-        ),
+        reasons=reasons.WrapperReasons() if is_slurm else reasons.PbsReasons(),
         history=HistoryPart(
             jobs=partial(history.history_query, one),
             runs=partial(history.runs_query, one),
@@ -228,12 +223,6 @@ def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.pbs.cron import cron_parts
 
     return cron_parts(job)
-
-
-def _never_starts_in_slurm(state: str, reason: str | None) -> str:
-    from hpcdash.backends.slurm.reasons import never_starts
-
-    return never_starts(state, reason) or reasons.never_starts(state, reason)
 
 
 def _variables_in_slurm(row: Mapping[str, Any]) -> Mapping[str, str | None]:

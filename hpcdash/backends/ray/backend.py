@@ -13,7 +13,6 @@ from hpcdash.backends.base import (
     PolicyPart,
     ProbePart,
     QueuePart,
-    ReasonsPart,
     ScriptsPart,
     SubmitPart,
 )
@@ -63,7 +62,7 @@ BACKEND = Backend(
         node_activity=tasks.node_activity_query,
         lists_ended=True,
     ),
-    reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
+    reasons=jobs.RayReasons(),
     history=HistoryPart(
         jobs=jobs.history_query,
         native=jobs.native_query,

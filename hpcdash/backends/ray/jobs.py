@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from hpcdash.backends.base import ReasonsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
@@ -380,17 +381,6 @@ def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
     return {title: pairs for title, pairs in groups.items() if pairs}
 
 
-def cause(native: Mapping[str, str]) -> str:
-    """Why a job failed or waits, in Ray's own words; of one whose command failed its log says
-    more.
-    """
-    message = native.get("message", "")
-    state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
-    if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
-        return ""
-    return refusal(message.encode())
-
-
 def _json_table(written: str) -> Mapping[str, Any]:
     try:
         return table(json.loads(written or "{}"))
@@ -440,6 +430,16 @@ def _switches(native: Mapping[str, str]) -> dict[str, str]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def hint(state: str, reason: str | None) -> str:
-    """In plain words why a job waits or how it ended."""
-    return _ERRORS.get(reason or "", "")
+class RayReasons(ReasonsPart):
+    """Ray's messages on jobs and the errors it names."""
+
+    def hint(self, state: str, reason: str | None) -> str:
+        return _ERRORS.get(reason or "", "")
+
+    def cause(self, native: Mapping[str, str]) -> str:
+        """Ray's message; '' for a job whose command failed, as its log shows more."""
+        message = native.get("message", "")
+        state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
+        if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
+            return ""
+        return refusal(message.encode())

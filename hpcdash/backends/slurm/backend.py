@@ -19,7 +19,6 @@ from hpcdash.backends.base import (
     Probe,
     ProbePart,
     QueuePart,
-    ReasonsPart,
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
@@ -195,11 +194,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             queues=partial(queues.queues_query, clusters),
             lists_ended=True,
         ),
-        reasons=ReasonsPart(
-            hint=reasons.reason_hint,
-            never_starts=reasons.never_starts,
-            policy=reasons.policy_reason,
-        ),
+        reasons=reasons.SlurmReasons(),
         history=HistoryPart(
             jobs=partial(history.history_query, counts_gpus=counts_gpus, clusters=clusters),
             runs=_each(clusters, partial(_runs, counts_gpus)),
