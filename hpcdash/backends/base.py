@@ -221,6 +221,9 @@ class ScriptReader(Protocol):
         ...
 
 
+UNSUPPORTED = "this scheduler does not support that"
+
+
 def _none(*_: object) -> None:
     return None
 
@@ -249,15 +252,6 @@ def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
-def _never(*_: object) -> bool:
-    return False
-
-
-def _shown_files(detail: JobDetail, script: Script | None) -> LogFiles:
-    stdout, stderr = (detail.job[column][0].as_py() for column in ("stdout_path", "stderr_path"))
-    return LogFiles(stdout, None if stderr == stdout else stderr)
-
-
 def _no_nodes() -> Query[ParsedTable]:
     return Query(("true",), lambda _: ParsedTable(schema.NODES.empty_table()))
 
@@ -274,7 +268,7 @@ def _without_history(*_: object) -> Query[Any]:
 
 
 def _refused(*_: object) -> NoReturn:
-    raise UsageError("this scheduler does not support that")
+    raise UsageError(UNSUPPORTED)
 
 
 def _undirected_reader() -> ScriptReader:
@@ -501,38 +495,63 @@ class DetailPart(Struct, frozen=True, kw_only=True):
     """What of a job's environment its row tells; None where it does not."""
 
 
-class InsidePart(Struct, frozen=True, kw_only=True):
+class InsidePart:
     """A running job from within."""
 
-    step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
-    """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
-    A `row` is one of domain.schema.JOBS."""
+    measures_use: bool = False
+    """Whether the scheduler itself measures the use of its jobs; else a step samples its nodes."""
 
-    use_nodes: Callable[[Mapping[str, str]], Query[tuple[str, ...]]] | None = None
-    """(native): the nodes that a running job uses, in the scheduler's own words, for `use`; parse raises UsageError
-    where nothing is known of it. None: a step samples its nodes."""
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        """Build the command that runs another on each node of a running job, as its owner.
 
-    use: Callable[[Mapping[str, str], tuple[str, ...]], Query[tuple[NodeSample, ...]]] = _refused
-    """(native, nodes): what it uses there now."""
+        `row` is one of domain.schema.JOBS. Raises UsageError with the reason where that cannot be.
+        """
+        raise UsageError(UNSUPPORTED)
+
+    def use_nodes(self, native: Mapping[str, str]) -> Query[tuple[str, ...]]:
+        """Query the nodes that a running job uses, by the scheduler's own names, for `use`.
+
+        parse raises UsageError where nothing is known of the job.
+        """
+        raise UsageError(UNSUPPORTED)
+
+    def use(
+        self, native: Mapping[str, str], nodes: tuple[str, ...]
+    ) -> Query[tuple[NodeSample, ...]]:
+        """Query the present use of a job on these nodes."""
+        raise UsageError(UNSUPPORTED)
 
 
-class LogsPart(Struct, frozen=True, kw_only=True):
-    """Where jobs write."""
+class LogsPart:
+    """The files that jobs write."""
 
-    files: Callable[[JobDetail, Script | None], LogFiles] = _shown_files
-    """The script is asked for only where the detail does not say it (`needs_script`)."""
+    has_results: bool = False
+    """Whether the log of a call ends with its result, as its job has no folder to fetch it from."""
 
-    needs_script: Callable[[JobDetail], bool] = _never
-    """Whether only the batch script's own directives can tell the paths."""
+    def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        """Return the paths of a job's logs; the script is given only where `needs_script`."""
+        stdout, stderr = (
+            detail.job[column][0].as_py() for column in ("stdout_path", "stderr_path")
+        )
+        return LogFiles(stdout, None if stderr == stdout else stderr)
 
-    others: Callable[[JobDetail, LogFiles], Query[tuple[OtherLog, ...]] | None] = _none
-    """The logs that parts of a job have besides its own output, by where that is; None where there are none."""
+    def needs_script(self, detail: JobDetail) -> bool:
+        """Whether the paths depend on the directives of the batch script."""
+        return False
 
-    request: Callable[[str], str] = _empty_text
-    """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""
+    def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
+        """Query the logs of parts of a job; `files` are its own. None where there are none."""
+        return None
 
-    result: Callable[[bytes], tuple[bytes | None, bytes | None]] | None = None
-    """What the end of a call's log holds of its result and of its failure, both JSON; None where these are files."""
+    def request(self, path: str) -> str:
+        """Return the path of the HTTP request that streams a log, by its path of `files`; '' for
+        any other path.
+        """
+        return ""
+
+    def result(self, content: bytes) -> tuple[bytes | None, bytes | None]:
+        """Return the result and the failure, both JSON, from the end of a call's log."""
+        return None, None
 
 
 class ScriptsPart(Struct, frozen=True, kw_only=True):
@@ -598,18 +617,21 @@ class PolicyPart(Struct, frozen=True, kw_only=True):
     """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
 
 
-class ActionsPart(Struct, frozen=True, kw_only=True):
-    """What can be done to jobs."""
-
-    commands: Callable[[ActionRequest], tuple[ActionCommand, ...]] = _refused
-    """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
-    none, a change there is no such thing as), naming it."""
+class ActionsPart:
+    """Actions on jobs."""
 
     alterable: tuple[str, ...] = ()
-    """What of ALTERABLE can be changed here."""
+    """Those of ALTERABLE that can be changed here."""
 
     whole_array_verbs: frozenset[Verb] = frozenset()
-    """The verbs that it does to whole arrays only, and refuses for tasks of one."""
+    """The verbs that apply to whole arrays only, and are refused for tasks of one."""
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """Build as few commands as the scheduler allows.
+
+        Raises UsageError that names the signal, time or change which does not exist.
+        """
+        raise UsageError(UNSUPPORTED)
 
 
 class SubmitPart(Struct, frozen=True, kw_only=True):

@@ -241,7 +241,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         """Whether a result comes back in the job's log, as its jobs have no folders to fetch it
         from.
         """
-        return self.session.store.backend.logs.result is not None
+        return self.session.store.backend.logs.has_results
 
     @property
     def site(self) -> Site:

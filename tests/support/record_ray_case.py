@@ -103,7 +103,7 @@ async def record(url: str, folder: Path, about: str, renames: dict[str, str]) ->
             for log in await recorder.ask(f"logs/{name}.out", others) or ():
                 await recorder.log(log.files.stdout)
                 await recorder.log(log.files.stderr)
-        if native.get("job_id") and BACKEND.inside.use_nodes is not None:
+        if native.get("job_id"):
             nodes = await recorder.ask("use/nodes.out", BACKEND.inside.use_nodes(native))
             if nodes:
                 await recorder.ask(f"use/{name}.out", BACKEND.inside.use(native, nodes))

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.actions import ALTERABLE
 from hpcdash.backends.base import (
-    ActionsPart,
     Backend,
     Capability,
     DetailPart,
@@ -40,7 +38,7 @@ from hpcdash.backends.embedded.answers import (
     read_table,
     require_success,
 )
-from hpcdash.backends.job_detail import JobDetail, Script, Usage
+from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.rank_logs import rank_logs_query
 from hpcdash.backends.submissions import NewLimits, SubmitCommand
@@ -104,8 +102,8 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             task_refusal=_requeue_refusal,
             variables=_variables,
         ),
-        inside=InsidePart(step=partial(_inside_step, words)),
-        logs=LogsPart(others=rank_logs_query),
+        inside=EmbeddedInside(words),
+        logs=EmbeddedLogs(),
         scripts=ScriptsPart(
             writer=_writer,
             reader=_reader,
@@ -115,7 +113,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             cron_parts=_cron_parts,
         ),
         policy=PolicyPart(limits=partial(_limits_query, words)),
-        actions=ActionsPart(commands=partial(actions.action_commands, words), alterable=ALTERABLE),
+        actions=actions.EmbeddedActions(words),
         submit=SubmitPart(
             submission=partial(submit.submission, words),
             resubmission=partial(_resubmission, words),
@@ -232,12 +230,20 @@ def _variables(row: Mapping[str, Any]) -> Mapping[str, str | None]:
     return {**slurm.job_variables(row), **pbs.job_variables(row)}
 
 
-def _inside_step(
-    program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand
-) -> InsideStep:
-    from hpcdash.backends.embedded.inside import inside_step
+class EmbeddedInside(typed.ProgramPart, InsidePart):
+    """A command beside a job's own."""
 
-    return inside_step(program, row, command)
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        from hpcdash.backends.embedded.inside import inside_step
+
+        return inside_step(self.program, row, command)
+
+
+class EmbeddedLogs(LogsPart):
+    """Logs where the rows of jobs say, and those of their ranks."""
+
+    def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
+        return rank_logs_query(detail, files)
 
 
 def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:

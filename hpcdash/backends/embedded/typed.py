@@ -37,3 +37,10 @@ def typed_submit(wanted: Submission) -> tuple[str, ...]:
     if wanted.arguments:
         words += ["--", *wanted.arguments]
     return typed(*words)
+
+
+class ProgramPart:
+    """A part of the backend: its commands are those of a program, by the argv before them."""
+
+    def __init__(self, program: tuple[str, ...]) -> None:
+        self.program = program

@@ -7,13 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdash.backends.base import (
-    ActionsPart,
     Backend,
     Capability,
     DetailPart,
     HistoryPart,
     InsidePart,
-    LogsPart,
     PolicyPart,
     ProbePart,
     QueuePart,
@@ -36,7 +34,7 @@ from hpcdash.backends.pbs import (
     rules,
     submit,
 )
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 from hpcdash.backends.queries import ParsedTable, Query
 
@@ -137,8 +135,8 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             submit_line=detail.submit_line,
             variables=_variables_in_slurm if is_slurm else detail.job_variables,
         ),
-        inside=InsidePart(step=partial(_inside_step, one)),
-        logs=LogsPart(files=partial(log_files.log_files, one)),
+        inside=_Inside(one),
+        logs=log_files.PbsLogs(one),
         scripts=ScriptsPart(
             writer=partial(_writer, one),
             request_fields=REQUEST_FIELDS,
@@ -153,11 +151,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             limits=partial(_limits, one),
             reservations=_reservations,
         ),
-        actions=ActionsPart(
-            commands=partial(actions.action_commands, one),
-            alterable=actions.alterable(one),
-            whole_array_verbs=actions.whole_array_verbs(one),
-        ),
+        actions=actions.PbsActions(one),
         submit=SubmitPart(
             program="" if one is Dialect.SLURM_WRAPPERS else "qsub",
             submission=partial(submit.submission, one),
@@ -213,10 +207,11 @@ def _shell_in_slurm(row: Mapping[str, Any], request: ShellRequest) -> ShellComma
     return shell_command(row, request)
 
 
-def _inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
-    from hpcdash.backends.pbs.inside import inside_step
+class _Inside(DialectPart, InsidePart):
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        from hpcdash.backends.pbs.inside import inside_step
 
-    return inside_step(dialect, row, command)
+        return inside_step(self.dialect, row, command)
 
 
 def _cron_parts(job: CronJob) -> CronParts:

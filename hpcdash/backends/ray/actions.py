@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.base import ActionsPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.jobs import JOBS_PATH, job_path, noted_resources
@@ -29,26 +30,6 @@ _ID_LETTERS = 16
 PACKAGES = "/api/packages/gcs/"
 _PACKAGE = re.compile(r"gcs://(_ray_pkg_[0-9a-zA-Z]+\.zip)")
 _PATH_LETTERS = "/?#%"
-
-
-def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """A request for each job; raises UsageError for what Ray cannot do."""
-    if not request.job_ids:
-        raise UsageError("no job is named")
-    if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
-        raise UsageError(
-            f"Ray has no way to {request.verb} a job{' by force' * request.force}",
-            "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
-        )
-    is_cancel = request.verb is Verb.CANCEL
-    return tuple(
-        ActionCommand(
-            ("POST", f"{job_path(job_id)}/stop") if is_cancel else ("DELETE", job_path(job_id)),
-            (job_id,),
-            partial(_read_stop if is_cancel else _read_delete, job_id=job_id),
-        )
-        for job_id in dict.fromkeys(request.job_ids)
-    )
 
 
 def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
@@ -184,3 +165,26 @@ def _read_submission(answer: Answer, *, name: str, job_id: str) -> tuple[Outcome
     if response.is_success or b"already exists" in response.body:
         return (Outcome(name, True, f"job {job_id}"),)
     return (Outcome(name, False, refusal(response.body)),)
+
+
+class RayActions(ActionsPart):
+    """Actions by Ray's Jobs API."""
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """A request for each job; raises UsageError for what Ray cannot do."""
+        if not request.job_ids:
+            raise UsageError("no job is named")
+        if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
+            raise UsageError(
+                f"Ray has no way to {request.verb} a job{' by force' * request.force}",
+                "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
+            )
+        is_cancel = request.verb is Verb.CANCEL
+        return tuple(
+            ActionCommand(
+                ("POST", f"{job_path(job_id)}/stop") if is_cancel else ("DELETE", job_path(job_id)),
+                (job_id,),
+                partial(_read_stop if is_cancel else _read_delete, job_id=job_id),
+            )
+            for job_id in dict.fromkeys(request.job_ids)
+        )

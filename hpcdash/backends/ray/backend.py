@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from hpcdash.backends.base import (
-    ActionsPart,
     Backend,
     Capability,
     DetailPart,
     HistoryPart,
-    InsidePart,
-    LogsPart,
     PolicyPart,
     ProbePart,
     QueuePart,
@@ -76,20 +73,15 @@ BACKEND = Backend(
         facts=jobs.job_facts,
         activity=tasks.activity_query,
     ),
-    inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
-    logs=LogsPart(
-        files=jobs.log_files,
-        others=logs.other_logs_query,
-        request=jobs.log_request,
-        result=requests.logged_result,
-    ),
+    inside=use.RayInside(),
+    logs=logs.RayLogs(),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,
         query=jobs.script_query,
         history_query=jobs.script_query,
     ),
     policy=PolicyPart(reservations=placement_groups.reservations_query),
-    actions=ActionsPart(commands=actions.action_commands),
+    actions=actions.RayActions(),
     submit=SubmitPart(
         submission=actions.submission,
         resubmission=actions.resubmission,

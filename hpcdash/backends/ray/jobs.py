@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hpcdash.backends.base import ReasonsPart
+from hpcdash.backends.base import LogsPart, ReasonsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
@@ -262,24 +262,6 @@ def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
     return row
 
 
-def log_request(path: str) -> str:
-    """The request that streams a log by its path of LOGS, '' for any other path.
-
-    Behind the path of a driver's log may stand the part of it that is wanted, as of
-    slices.log_parts.
-    """
-    node, slash, name = path.removeprefix(LOGS).partition("/")
-    if not path.startswith(LOGS) or not slash or not node or not name:
-        return ""
-    # An id may hold any character.
-    whole, of_part, part = name.rpartition(f"{_LOG_END}{PART}")
-    pattern = part_pattern(part) if of_part else ""
-    if pattern:
-        name = f"{whole}{_LOG_END}"
-    request = f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
-    return f"{request}#{quote(pattern, safe='')}" if pattern else request
-
-
 def native_query(job_id: str) -> Query[Mapping[str, str]]:
     """Everything the Jobs API says of a job."""
     return Query(("GET", job_path(job_id)), _parse_native, cap_bytes=TEXT_BYTES)
@@ -343,18 +325,6 @@ def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTab
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
     """The row as it is: the list says all of it."""
     return JobDetail(row, native)
-
-
-def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
-    """The driver's log, where both of its streams go."""
-    path = detail.job["stdout_path"][0].as_py()
-    if path:
-        return LogFiles(path, None)
-    if detail.native.get("type") == _DRIVER:
-        return LogFiles(
-            None, None, "This driver connected by itself: its output is where it was started"
-        )
-    return LogFiles(None, None, "Its driver has no node yet")
 
 
 def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
@@ -443,3 +413,34 @@ class RayReasons(ReasonsPart):
         if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
             return ""
         return refusal(message.encode())
+
+
+class DriverLogs(LogsPart):
+    """The drivers' logs, which Ray's dashboard streams."""
+
+    def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        """The driver's log, to which both of its streams go."""
+        path = detail.job["stdout_path"][0].as_py()
+        if path:
+            return LogFiles(path, None)
+        if detail.native.get("type") == _DRIVER:
+            return LogFiles(
+                None, None, "This driver connected by itself: its output is where it was started"
+            )
+        return LogFiles(None, None, "Its driver has no node yet")
+
+    def request(self, path: str) -> str:
+        """Behind the path of a driver's log may stand the part of it that is requested, as of
+        slices.log_parts.
+        """
+        node, slash, name = path.removeprefix(LOGS).partition("/")
+        if not path.startswith(LOGS) or not slash or not node or not name:
+            return ""
+        # An id may hold any character.
+        whole, of_part, part = name.rpartition(f"{_LOG_END}{PART}")
+        pattern = part_pattern(part) if of_part else ""
+        if pattern:
+            name = f"{whole}{_LOG_END}"
+        file = f"node_id={quote(node, safe='')}&filename={quote(name, safe='')}"
+        request = f"/api/v0/logs/stream?{file}&lines=-1&interval=1"
+        return f"{request}#{quote(pattern, safe='')}" if pattern else request

@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcdash.backends.actions import ALTERABLE
+from msgspec.structs import replace
+
 from hpcdash.backends.base import (
-    ActionsPart,
     Backend,
     Capability,
     DetailPart,
     HistoryPart,
     InsidePart,
-    LogsPart,
     PolicyPart,
     Probe,
     ProbePart,
@@ -25,7 +24,6 @@ from hpcdash.backends.base import (
     SubmitPart,
 )
 from hpcdash.backends.queries import ParsedTable, Query
-from hpcdash.backends.rank_logs import rank_logs_query
 from hpcdash.backends.slurm import (
     accounts,
     actions,
@@ -43,14 +41,14 @@ from hpcdash.backends.slurm import (
 )
 from hpcdash.backends.slurm.clusters import (
     NO_OTHERS,
+    ClusterPart,
     Clusters,
-    action_commands,
     asked_on,
     for_job,
     for_row,
     join,
     named_rows,
-    plain_detail,
+    on_cluster,
     without_sstat,
 )
 
@@ -79,10 +77,13 @@ def _explain(line: str) -> str:
     return explain(line)
 
 
-def _inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
-    from hpcdash.backends.slurm.inside import inside_step
+class _Inside(ClusterPart, InsidePart):
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        from hpcdash.backends.slurm.inside import inside_step
 
-    return inside_step(row, command)
+        plain, cluster = self.clusters.plain_row(row)
+        step = inside_step(plain, command)
+        return replace(step, argv=on_cluster(step.argv, cluster))
 
 
 def _shares(user: str) -> Query[ParsedTable]:
@@ -219,12 +220,8 @@ def slurm_backend(found: Probe | None = None) -> Backend:
                 {**row, "id": clusters.of_job(str(row["id"]))[0]}
             ),
         ),
-        inside=InsidePart(step=for_row(clusters, _inside_step)),
-        logs=LogsPart(
-            files=lambda found, script: log_files.log_files(plain_detail(clusters, found), script),
-            needs_script=lambda found: log_files.needs_script(plain_detail(clusters, found)),
-            others=lambda found, files: rank_logs_query(plain_detail(clusters, found), files),
-        ),
+        inside=_Inside(clusters),
+        logs=log_files.SlurmLogs(clusters),
         scripts=ScriptsPart(
             writer=_writer,
             reader=_reader,
@@ -244,10 +241,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             limits=_on_one(clusters, _limits),
             reservations=_on_one(clusters, _reservations),
         ),
-        actions=ActionsPart(
-            commands=partial(action_commands, clusters, actions.action_commands),
-            alterable=ALTERABLE,
-        ),
+        actions=actions.SlurmActions(clusters),
         submit=SubmitPart(
             program="sbatch",
             submission=partial(submit.submission, clusters=clusters),

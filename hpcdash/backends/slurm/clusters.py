@@ -5,8 +5,7 @@ have -M NAME.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -14,12 +13,11 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import LAST_SETTING
 from hpcdash.backends.slurm.rows import Columns
-from hpcdash.domain.job_ids import plain_id, with_cluster
+from hpcdash.domain.job_ids import plain_id
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import UsageError
 
@@ -84,6 +82,11 @@ class Clusters(Struct, frozen=True):
             return plain, ""
         return plain, cluster or self.default
 
+    def plain_row(self, row: Row) -> tuple[Row, str]:
+        """Return a job's row with its id there, and its cluster or ''."""
+        plain, cluster = self.of_job(str(row["id"]))
+        return {**row, "id": plain}, cluster
+
     def require_one(self, what: str) -> str:
         """The cluster for what no job names; raises UsageError where there are several."""
         if self.several:
@@ -95,6 +98,13 @@ class Clusters(Struct, frozen=True):
 
 
 NO_OTHERS = Clusters()
+
+
+class ClusterPart:
+    """A part of the backend: its commands are for clusters."""
+
+    def __init__(self, clusters: Clusters = NO_OTHERS) -> None:
+        self.clusters = clusters
 
 
 def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
@@ -224,41 +234,3 @@ def _with_ids(job: pa.Table, job_id: str, array_id: str | None) -> pa.Table:
         at = job.schema.get_field_index(name)
         job = job.set_column(at, job.schema.field(at), pa.array([text], pa.string()))
     return job
-
-
-def action_commands(
-    clusters: Clusters,
-    build: Callable[[ActionRequest], tuple[ActionCommand, ...]],
-    request: ActionRequest,
-) -> tuple[ActionCommand, ...]:
-    """The commands of a request, cluster by cluster; outcomes are for the ids as they were
-    named.
-    """
-    by_cluster: dict[str, dict[str, str]] = {}
-    for job_id in request.job_ids:
-        plain, cluster = clusters.of_job(job_id)
-        by_cluster.setdefault(cluster, {})[plain] = job_id
-    if not by_cluster:
-        return build(request)
-    commands: list[ActionCommand] = []
-    for cluster, named in by_cluster.items():
-        for command in build(replace(request, job_ids=tuple(named))):
-            commands.append(_named(command, cluster, named))
-    return tuple(commands)
-
-
-def _named(command: ActionCommand, cluster: str, named: Mapping[str, str]) -> ActionCommand:
-    def name(job_id: str) -> str:
-        return named.get(job_id, with_cluster(job_id, cluster))
-
-    if not cluster and all(plain == job_id for plain, job_id in named.items()):
-        return command
-    read = partial(_named_outcomes, command.read, name)
-    job_ids = tuple(map(name, command.job_ids))
-    return replace(command, argv=on_cluster(command.argv, cluster), job_ids=job_ids, read=read)
-
-
-def _named_outcomes(
-    read: Callable[[Answer], Iterable[Outcome]], name: Callable[[str], str], answer: Answer
-) -> tuple[Outcome, ...]:
-    return tuple(replace(outcome, job_id=name(outcome.job_id)) for outcome in read(answer))

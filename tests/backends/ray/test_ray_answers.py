@@ -82,7 +82,6 @@ def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_
     )
     assert activity is not None
     assert logs is not None
-    assert BACKEND.inside.use_nodes is not None
     ran = play(transport, activity)
     assert {one.name for one in ran.counts} >= {"load", "evaluate", "Scores.best", "Scores"}
     assert ("train-0.1", "ValueError: rate 0.1 diverges") in ran.failures
@@ -840,7 +839,6 @@ def test_a_list_over_the_cap_is_said_to_be_too_large() -> None:
 
 def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on() -> None:
     native = {"job_id": "02"}
-    assert BACKEND.inside.use_nodes is not None
     workers = [{"jobId": "02", "pid": 7}]
     summary = [
         {"raylet": {"nodeId": "n1", "coreWorkersStats": workers}},
@@ -919,7 +917,6 @@ def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() ->
 
     nodes = [node("n1", "ALIVE"), node("n2", "DEAD")]
     native = {"job_id": "02"}
-    assert BACKEND.inside.use_nodes is not None
     assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
     answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
     assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == [

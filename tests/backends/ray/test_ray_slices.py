@@ -43,7 +43,7 @@ from hpcdash.backends.ray.driver.status import (
     waiting_words,
     with_record,
 )
-from hpcdash.backends.ray.jobs import job_row, log_request
+from hpcdash.backends.ray.jobs import DriverLogs, job_row
 from hpcdash.backends.ray.requests import logged_result, submitted_request
 from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, worker_rows
 from hpcdash.config.problems import ConfigProblems
@@ -786,8 +786,12 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
         assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (
             newest is not None
         )
-    assert log_request(parts[-1][2]).endswith(
-        "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
+    assert (
+        DriverLogs()
+        .request(parts[-1][2])
+        .endswith(
+            "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
+        )
     )
     # What is no part is a name, and no pattern of another's is used.
     for name in (
@@ -798,11 +802,17 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
         "x.log#attempt1.worker1#",
         "a#worker1",
     ):
-        assert log_request(f"/ray-logs/n/{name}").endswith(
-            f"filename={quote(name, safe='')}&lines=-1&interval=1"
+        assert (
+            DriverLogs()
+            .request(f"/ray-logs/n/{name}")
+            .endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
         )
-    assert log_request("/ray-logs/n/x.log#worker1.log#worker2").endswith(
-        "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
+    assert (
+        DriverLogs()
+        .request("/ray-logs/n/x.log#worker1.log#worker2")
+        .endswith(
+            "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
+        )
     )
 
 
