@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -252,19 +253,8 @@ def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
-def _no_nodes() -> Query[ParsedTable]:
-    return Query(("true",), lambda _: ParsedTable(schema.NODES.empty_table()))
-
-
-def _no_queues() -> Query[ParsedTable]:
-    return Query(("true",), lambda _: ParsedTable(schema.QUEUES.empty_table()))
-
-
-def _without_history(*_: object) -> Query[Any]:
-    def parse(answer: Answer) -> NoReturn:
-        raise AccountingUnavailable("this scheduler keeps no history")
-
-    return Query(("true",), parse)
+def _raise_no_history(_: Answer) -> NoReturn:
+    raise AccountingUnavailable("this scheduler keeps no history")
 
 
 def _refused(*_: object) -> NoReturn:
@@ -292,51 +282,69 @@ class RequestField(Struct, frozen=True):
     is_text: bool = True
 
 
-class ProbePart(Struct, frozen=True, kw_only=True):
+class ProbePart(ABC):
     """Detects a scheduler, and its configuration on a machine."""
 
-    query: Callable[[], Query[Probe]]
-    """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
-
-    of_dialect: Callable[[Probe], Backend] | None = None
-    """The backend for what a probe found of the site. None: there is one kind."""
+    needs_answer: bool = False
+    """Whether it has to be answered before anything else: it finds the dialect, or refuses a
+    version whose output may be misread.
+    """
 
     is_optional: bool = False
-    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may tell no version."""
-
-    refuses_old: bool = False
-    """Whether parse raises for a version that is too old, of which other answers may be misread."""
+    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may
+    report no version.
+    """
 
     usual_folder: str = ""
-    """Where its commands are on most clusters."""
+    """The folder of its commands on most clusters."""
 
     delegated_commands: tuple[str, ...] = ()
-    """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
+    """The commands that an account runs as others to submit for them; () where it submits for
+    itself alone.
+    """
+
+    @abstractmethod
+    def query(self) -> Query[Probe]:
+        """Query whether this scheduler exists; parse raises CommandMissing where it does not."""
+
+    def backend(self, found: Probe) -> Backend | None:
+        """Return the backend for the dialect that was found; None: there is one kind."""
+        return None
 
 
-class QueuePart(Struct, frozen=True, kw_only=True):
-    """What waits and runs, and where: tables of domain.schema.JOBS, NODES and QUEUES."""
-
-    jobs: Callable[[JobScope], Query[ParsedTable]]
-    nodes: Callable[[], Query[ParsedTable]] = _no_nodes
-    queues: Callable[[], Query[ParsedTable]] = _no_queues
-
-    node_activity: Callable[[str], Query[Activity]] | None = None
-    """(node): what programs have the scheduler run on a node now, such as tasks. None: nothing
-    of the kind."""
+class QueuePart(ABC):
+    """Waiting and running jobs, nodes and queues: tables of domain.schema.JOBS, NODES, QUEUES."""
 
     lists_ended: bool = False
     """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
 
-    newly_ended: Callable[[str, int], Query[tuple[str, ...]] | None] = _none
-    """(user, seconds): the ids of a user's jobs that ended within so many seconds, and no more of them. None where the
-    scheduler has no such list, or `lists_ended`."""
+    @abstractmethod
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        """Query jobs; parse raises NoSuchJob where none of those named is found."""
 
-    down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _none
-    """Which of some hosts are down; None where no job is said to run on a host that is."""
+    def nodes(self) -> Query[ParsedTable]:
+        """Query all nodes."""
+        return Query(("true",), lambda _: ParsedTable(schema.NODES.empty_table()))
 
-    pause: Callable[[], Query[str] | None] = _none
-    """Why no job of the cluster starts at present, '' where jobs may start; None where each job's reason says so."""
+    def queues(self) -> Query[ParsedTable]:
+        """Query all queues."""
+        return Query(("true",), lambda _: ParsedTable(schema.QUEUES.empty_table()))
+
+    def node_activity(self, node: str) -> Query[Activity] | None:
+        """Query what programs have the scheduler run on a node, such as tasks; None: no such
+        thing.
+        """
+        return None
+
+    def down_hosts(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
+        """Query which hosts are down; None where no job is said to run on a host that is."""
+        return None
+
+    def pause(self) -> Query[str] | None:
+        """Query why no job of the cluster starts at present, '' where jobs may start; None where
+        the reason of each job reports it.
+        """
+        return None
 
 
 class PolicyReason(Struct, frozen=True):
@@ -382,29 +390,6 @@ class ReasonsPart:
         return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
 
 
-class HistoryQuery(Protocol):
-    def __call__(
-        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = (), /
-    ) -> Query[ParsedTable]:
-        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`,
-        ended or not.
-
-        parse raises AccountingUnavailable.
-        """
-        ...
-
-
-class RunsQuery(Protocol):
-    def __call__(self, user: str | None, since: int, until: int, now: int, /) -> Query[ParsedTable]:
-        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in
-        JobScope.
-
-        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more
-        than was asked for. parse raises AccountingUnavailable.
-        """
-        ...
-
-
 class HistoryScope(Struct, frozen=True):
     """What a history shows a user: whether others' ended jobs are hidden, and for how long ended
     jobs are kept.
@@ -416,35 +401,62 @@ class HistoryScope(Struct, frozen=True):
     kept_seconds: int | None = None
 
 
-class HistoryPart(Struct, frozen=True, kw_only=True):
-    """What ended."""
-
-    jobs: HistoryQuery = _without_history
-
-    runs: RunsQuery | None = None
-    """What each run used as well. None: `jobs` tells all there is."""
-
-    runs_at: Callable[[str | None, int], Query[ParsedTable]] | None = None
-    """(user, epoch seconds): the runs that had begun and not ended by then, and have ended since. None where `runs` to
-    this day is as cheap."""
+class HistoryPart:
+    """Ended jobs."""
 
     is_sliced: bool = False
-    """Whether a part of a span costs a part of the whole: long ones are asked for in slices."""
-
-    native: Callable[[str], Query[Mapping[str, str]]] = _without_history
-    """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
-
-    scope: Callable[[str], Query[HistoryScope] | None] = _none
-    """(user): what the history shows a user. None: the scheduler tells nothing of it."""
+    """Whether a part of a span costs a part of the whole: long spans are queried in slices."""
 
     keeps_ended: bool = False
-    """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
+    """Whether the record of an ended job never changes: only what ended since has to be queried."""
 
     forgotten: str = ""
     """Why a job may be in no list and in no history, where there is a usual reason."""
 
     no_history: str = "not kept here"
     """What it means that the site's scheduler keeps none."""
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        """Query jobs that ended within the last `since_seconds`, of a user as in JobScope; or
+        `job_ids`, ended or not.
+
+        parse raises AccountingUnavailable.
+        """
+        return Query(("true",), _raise_no_history)
+
+    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+        """Query rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as
+        in JobScope; by default those of `jobs`, without what each used.
+
+        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more
+        than was requested. parse raises AccountingUnavailable.
+        """
+        return self.jobs(user, max(0, now - since))
+
+    def runs_at(self, user: str | None, at: int) -> Query[ParsedTable] | None:
+        """Query the runs that had begun and not ended by `at` (epoch seconds), and have ended
+        since. None where `runs` to this day is as cheap.
+        """
+        return None
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """Query all attributes of a job in the accounting database; parse raises NoSuchJob or
+        AccountingUnavailable.
+        """
+        return Query(("true",), _raise_no_history)
+
+    def scope(self, user: str) -> Query[HistoryScope] | None:
+        """Query what the history shows a user; None: the scheduler does not report it."""
+        return None
+
+    def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
+        """Query the ids of a user's jobs that ended within so many seconds, and no more of them.
+
+        None where the scheduler has no such list, or its queue `lists_ended`.
+        """
+        return None
 
 
 class DetailPart(Struct, frozen=True, kw_only=True):
@@ -727,13 +739,6 @@ class Backend(Struct, frozen=True, kw_only=True):
             deed, step = _REFUSALS[capability]
             raise UsageError(f"{self.title} has no way to {deed}", step)
 
-    @property
-    def needs_probe(self) -> bool:
-        """Whether its probe has to be answered before anything else: it tells the dialect, or
-        refuses the version.
-        """
-        return self.probe.of_dialect is not None or self.probe.refuses_old
-
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
-        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe)
+        return self.probe.backend(probe) or self

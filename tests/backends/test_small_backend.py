@@ -13,7 +13,7 @@ import pytest
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Backend, Capability, DetailPart, Probe, ProbePart, QueuePart
 from hpcdash.backends.job_detail import LogFiles
-from hpcdash.backends.queries import ParsedTable, Query
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers
@@ -39,16 +39,24 @@ ROW: dict[str, Any] = {
     "_number": 7,
     "_tasks": 1,
 }
+
+
+class SmallProbe(ProbePart):
+    def query(self) -> Query[Probe]:
+        return Query(("true",), lambda answer: Probe("alice", "1"))
+
+
+class SmallQueue(QueuePart):
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        return Query(("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], JOBS)))
+
+
 BACKEND = Backend(
     name="small",
     title="Small",
     capabilities=frozenset({Capability.JOBS, Capability.DETAIL}),
-    probe=ProbePart(query=lambda: Query(("true",), lambda answer: Probe("alice", "1"))),
-    queue=QueuePart(
-        jobs=lambda scope: Query(
-            ("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], schema=JOBS))
-        )
-    ),
+    probe=SmallProbe(),
+    queue=SmallQueue(),
     detail=DetailPart(
         native=lambda job_id: Query(("true",), lambda answer: {"Entrypoint": "python train.py"})
     ),

@@ -23,6 +23,7 @@ from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.submit.checks import estimate_start, missing_paths
 from hpcdash.services.submit.queues import fetch_offers
 from tests.e2e.live_store import store_on
+from tests.support.parts import fixed_backend
 from tests.support.program import Program
 from tests.support.scripts import lint_script
 from tests.support.slurm import SlurmLab
@@ -51,9 +52,8 @@ ESCAPED = "#!/bin/sh\n#SBATCH -o esc\\\\%j.out\ntrue\n"
 
 
 # Slurm whose controller has forgotten every job: it is asked for one it never had.
-FORGETFUL = replace(
+FORGETFUL = fixed_backend(
     BACKEND,
-    probe=replace(BACKEND.probe, of_dialect=None),
     detail=replace(BACKEND.detail, native=lambda job_id: BACKEND.detail.native("999999999")),
     scripts=replace(BACKEND.scripts, query=lambda job_id: BACKEND.scripts.query("999999999")),
 )

@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.states import ENDED, WAITING
+from tests.support.parts import fixed_backend
 
 NOTE = "the scheduler keeps it on cn01 until the job ends"
 REACHES = 'for last; do :; done\nexec sh -c "$last"\n'
@@ -50,7 +50,6 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     made = Node(folder)
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
-    settled = replace(BACKEND, probe=replace(BACKEND.probe, of_dialect=None), logs=made)
-    monkeypatch.setattr("tests.ui.logs.log_stage.BACKEND", settled)
+    monkeypatch.setattr("tests.ui.logs.log_stage.BACKEND", fixed_backend(BACKEND, logs=made))
     monkeypatch.setattr("hpcdash.services.logs.file.NODE_PAUSE_SECONDS", 0.05)
     return made

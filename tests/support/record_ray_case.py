@@ -87,8 +87,8 @@ async def record(url: str, folder: Path, about: str, renames: dict[str, str]) ->
     await recorder.ask("probe.out", BACKEND.probe.query())
     await recorder.ask("nodes.out", BACKEND.queue.nodes())
     await recorder.ask("queues.out", BACKEND.queue.queues())
-    if BACKEND.queue.node_activity is not None:
-        await recorder.ask("activity/nodes.out", BACKEND.queue.node_activity(""))
+    if (activity := BACKEND.queue.node_activity("")) is not None:
+        await recorder.ask("activity/nodes.out", activity)
     jobs = (await recorder.ask("jobs.out", BACKEND.queue.jobs(JobScope(ended=True)))).table
     for at, job_id in enumerate(jobs["id"].to_pylist()):
         name = str(jobs["name"][at]).replace("/", "-")

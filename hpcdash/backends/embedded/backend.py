@@ -81,19 +81,10 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
         - {Capability.DELETE, Capability.WORKERS},
         is_embedded=True,
-        probe=ProbePart(
-            query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))
-        ),
-        queue=QueuePart(
-            jobs=partial(_jobs_query, words, ended_seconds),
-            nodes=lambda: Query((*words, "nodes"), read_table(schema.NODES)),
-            queues=lambda: Query((*words, "queues"), read_table(schema.QUEUES)),
-            lists_ended=not ended_seconds,
-        ),
+        probe=EmbeddedProbe(words),
+        queue=EmbeddedQueue(words, ended_seconds),
         reasons=EmbeddedReasons(),
-        history=HistoryPart(
-            jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native
-        ),
+        history=EmbeddedHistory(words),
         detail=DetailPart(
             native=native,
             usage=partial(_usage_query, words),
@@ -122,26 +113,50 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     )
 
 
-def _jobs_query(
-    program: tuple[str, ...], ended_seconds: int, scope: JobScope
-) -> Query[ParsedTable]:
-    # All jobs here are one's own.
-    ended = (f"--ended={ended_seconds}",) if ended_seconds else ("--ended",) if scope.ended else ()
-    job_ids = () if scope.ended and scope.user is not None else scope.job_ids
-    return Query((*program, "jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
+class EmbeddedProbe(typed.ProgramPart, ProbePart):
+    """Detects the queue's program, which is always there."""
+
+    def query(self) -> Query[Probe]:
+        return Query((*self.program, "probe"), partial(_read_probe, program=self.program))
 
 
-def _history_query(
-    program: tuple[str, ...], user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
-) -> Query[ParsedTable]:
-    words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
-    return Query((*program, "history", *words), read_jobs)
+class EmbeddedQueue(typed.ProgramPart, QueuePart):
+    """The queue as its program prints it."""
+
+    def __init__(self, program: tuple[str, ...], ended_seconds: int) -> None:
+        super().__init__(program)
+        self.lists_ended = not ended_seconds
+        self._ended_seconds = ended_seconds
+
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        # All jobs here are one's own.
+        ended = ("--ended",) if scope.ended else ()
+        if self._ended_seconds:
+            ended = (f"--ended={self._ended_seconds}",)
+        job_ids = () if scope.ended and scope.user is not None else scope.job_ids
+        return Query((*self.program, "jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
+
+    def nodes(self) -> Query[ParsedTable]:
+        return Query((*self.program, "nodes"), read_table(schema.NODES))
+
+    def queues(self) -> Query[ParsedTable]:
+        return Query((*self.program, "queues"), read_table(schema.QUEUES))
 
 
-def _runs_query(
-    program: tuple[str, ...], user: str | None, since: int, until: int, now: int
-) -> Query[ParsedTable]:
-    return Query((*program, "history", "--since", str(max(0, now - since))), read_runs)
+class EmbeddedHistory(typed.ProgramPart, HistoryPart):
+    """Ended jobs, which the queue never forgets."""
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
+        return Query((*self.program, "history", *words), read_jobs)
+
+    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+        return Query((*self.program, "history", "--since", str(max(0, now - since))), read_runs)
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return _native_query(self.program, job_id)
 
 
 def _native_query(program: tuple[str, ...], job_id: str) -> Query[Mapping[str, str]]:

@@ -10,11 +10,10 @@ from hpcdash.backends.base import (
     Backend,
     Capability,
     DetailPart,
-    HistoryPart,
     InsidePart,
     PolicyPart,
+    Probe,
     ProbePart,
-    QueuePart,
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
@@ -27,9 +26,7 @@ from hpcdash.backends.pbs import (
     history,
     jobs,
     log_files,
-    nodes,
     probe,
-    queues,
     reasons,
     rules,
     submit,
@@ -44,11 +41,6 @@ if TYPE_CHECKING:
     from hpcdash.backends.shell import ShellCommand, ShellRequest
 
 _TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
-_NO_HISTORY = {
-    Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only "
-    "(keep_completed of the site)",
-    Dialect.SLURM_WRAPPERS: "not kept here",
-}
 # Only its managers may ask for fair shares.
 _ALL = frozenset(Capability) - {
     Capability.KEEPS_SCRIPTS,
@@ -94,37 +86,10 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         title=_TITLES.get(one, "PBS"),
         capabilities=_CAPABILITIES[one],
         has_whole_ids=not one.has_array_brackets,
-        probe=ProbePart(
-            query=probe.probe_query,
-            of_dialect=None if dialect else lambda found: pbs_backend(Dialect(found.dialect)),
-            usual_folder="/opt/pbs/bin",
-            delegated_commands=("qsub", "qstat", "qdel", "pbsnodes"),
-        ),
-        queue=QueuePart(
-            jobs=partial(jobs.jobs_query, one),
-            nodes=partial(nodes.nodes_query, one),
-            queues=partial(queues.queues_query, one),
-            down_hosts=partial(nodes.down_hosts_query, one),
-            pause=partial(queues.pause_query, one),
-            newly_ended=partial(history.newly_ended_query, one),
-        ),
+        probe=_Probe(dialect),
+        queue=jobs.PbsQueue(one),
         reasons=reasons.WrapperReasons() if is_slurm else reasons.PbsReasons(),
-        history=HistoryPart(
-            jobs=partial(history.history_query, one),
-            runs=partial(history.runs_query, one),
-            native=partial(history.history_native_query, one),
-            scope=partial(history.scope_query, one),
-            keeps_ended=one in (Dialect.OPENPBS, Dialect.PBS_TEXT),
-            forgotten="PBS no longer knows it, as after qdel -x"
-            if one is not Dialect.SLURM_WRAPPERS
-            else "",
-            no_history=_NO_HISTORY.get(
-                one,
-                "not kept here (job_history_enable is off): a job is gone once it ended; how, is "
-                "known only where it"
-                " was seen",
-            ),
-        ),
+        history=history.PbsHistory(one),
         detail=DetailPart(
             native=partial(detail.native_query, one),
             join=partial(detail.job_detail, one),
@@ -160,6 +125,20 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             new_limits=frozenset({"time_seconds", "memory_bytes"}),
         ),
     )
+
+
+class _Probe(ProbePart):
+    usual_folder = "/opt/pbs/bin"
+    delegated_commands = ("qsub", "qstat", "qdel", "pbsnodes")
+
+    def __init__(self, dialect: Dialect | None) -> None:
+        self.needs_answer = dialect is None
+
+    def query(self) -> Query[Probe]:
+        return probe.probe_query()
+
+    def backend(self, found: Probe) -> Backend | None:
+        return pbs_backend(Dialect(found.dialect)) if self.needs_answer else None
 
 
 # What few commands need is imported by those.

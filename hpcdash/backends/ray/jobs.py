@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hpcdash.backends.base import LogsPart, ReasonsPart
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.backends.base import HistoryPart, LogsPart, QueuePart, ReasonsPart
+from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.ray.nodes import nodes_query, queues_query
 from hpcdash.backends.ray.responses import (
     ACCELERATORS,
     MOST_ROWS,
@@ -44,6 +45,7 @@ from hpcdash.backends.ray.slices import (
     task_rows,
     worker_rows,
 )
+from hpcdash.backends.ray.tasks import node_activity_query
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -98,29 +100,6 @@ _ERRORS = {
 
 def job_path(job_id: str) -> str:
     return JOBS_PATH + quote(job_id, safe="")
-
-
-def jobs_query(scope: JobScope) -> Query[ParsedTable]:
-    """All jobs are one list there; Ray knows no users."""
-    is_ended_wanted = scope.ended or bool(scope.job_ids)
-    parse = partial(
-        parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted
-    )
-    return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
-
-
-def history_query(
-    user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
-) -> Query[ParsedTable]:
-    """Ended jobs that the head node still lists: it forgets them with a restart."""
-    parse = partial(
-        parse_jobs,
-        job_ids=frozenset(job_ids),
-        active=bool(job_ids),
-        ended=True,
-        since_seconds=None if job_ids else since_seconds,
-    )
-    return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
 
 
 def parse_jobs(
@@ -444,3 +423,47 @@ class DriverLogs(LogsPart):
         file = f"node_id={quote(node, safe='')}&filename={quote(name, safe='')}"
         request = f"/api/v0/logs/stream?{file}&lines=-1&interval=1"
         return f"{request}#{quote(pattern, safe='')}" if pattern else request
+
+
+class RayQueue(QueuePart):
+    """The jobs and nodes that Ray's dashboard lists."""
+
+    lists_ended = True
+
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        """All jobs are one list there; Ray knows no users."""
+        is_ended_wanted = scope.ended or bool(scope.job_ids)
+        parse = partial(
+            parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted
+        )
+        return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
+
+    def nodes(self) -> Query[ParsedTable]:
+        return nodes_query()
+
+    def queues(self) -> Query[ParsedTable]:
+        return queues_query()
+
+    def node_activity(self, node: str) -> Query[Activity]:
+        return node_activity_query(node)
+
+
+class RayHistory(HistoryPart):
+    """Ended jobs that the head node still lists: it forgets them with a restart."""
+
+    forgotten = "Ray no longer knows it, as after a restart of its head node"
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        parse = partial(
+            parse_jobs,
+            job_ids=frozenset(job_ids),
+            active=bool(job_ids),
+            ended=True,
+            since_seconds=None if job_ids else since_seconds,
+        )
+        return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return native_query(job_id)

@@ -12,12 +12,10 @@ from hpcdash.backends.base import (
     Backend,
     Capability,
     DetailPart,
-    HistoryPart,
     InsidePart,
     PolicyPart,
     Probe,
     ProbePart,
-    QueuePart,
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
@@ -31,10 +29,8 @@ from hpcdash.backends.slurm import (
     history,
     jobs,
     log_files,
-    nodes,
     policy,
     probe,
-    queues,
     reasons,
     submit,
     usage,
@@ -47,7 +43,6 @@ from hpcdash.backends.slurm.clusters import (
     for_job,
     for_row,
     join,
-    named_rows,
     on_cluster,
     without_sstat,
 )
@@ -56,6 +51,30 @@ if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.shell import ShellCommand, ShellRequest
+
+
+class _Probe(ProbePart):
+    is_optional = True
+    usual_folder = "/usr/bin"
+    delegated_commands = (
+        "sacct",
+        "salloc",
+        "sbatch",
+        "scancel",
+        "scontrol",
+        "sinfo",
+        "squeue",
+        "srun",
+    )
+
+    def __init__(self, *, needs_answer: bool) -> None:
+        self.needs_answer = needs_answer
+
+    def query(self) -> Query[Probe]:
+        return probe.probe_query()
+
+    def backend(self, found: Probe) -> Backend | None:
+        return slurm_backend(found) if self.needs_answer else None
 
 
 # What few commands need is imported by those.
@@ -104,20 +123,6 @@ def _reservations(user: str) -> Query[ParsedTable]:
     return reservations_query(user)
 
 
-def _runs(
-    counts_gpus: bool, user: str | None, since: int, until: int, now: int
-) -> Query[ParsedTable]:
-    from hpcdash.backends.slurm.runs import runs_query
-
-    return runs_query(user, since, until, counts_gpus=counts_gpus)
-
-
-def _runs_at(counts_gpus: bool, user: str | None, at: int) -> Query[ParsedTable]:
-    from hpcdash.backends.slurm.runs import runs_at_query
-
-    return runs_at_query(user, at, counts_gpus=counts_gpus)
-
-
 def _steps(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
     from hpcdash.backends.slurm.steps import steps_query
 
@@ -146,66 +151,28 @@ def _on_one(clusters: Clusters, build: Callable[..., Query[Any] | None]) -> Call
     return query
 
 
-def _each(
-    clusters: Clusters, build: Callable[..., Query[ParsedTable]]
-) -> Callable[..., Query[ParsedTable]]:
-    """`build` for all clusters that reads ask."""
-    return lambda *words: (
-        named_rows(build(*words), clusters.default)
-        if not clusters.several
-        else asked_on(build(*words), clusters.several)
-    )
-
-
 def slurm_backend(found: Probe | None = None) -> Backend:
     """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to
     count GPUs.
     """
-    counts_gpus = found is None or found.counts_gpus is not False
-    clusters = Clusters(found.clusters, found.cluster) if found else NO_OTHERS
-    has_exclusive = found is not None and probe.release(found) >= (26, 5)
+    clusters = (
+        NO_OTHERS
+        if found is None
+        else Clusters(
+            found.clusters,
+            found.cluster,
+            counts_gpus=found.counts_gpus is not False,
+            has_exclusive=probe.release(found) >= (26, 5),
+        )
+    )
     return Backend(
         name="slurm",
         title="Slurm",
         capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
-        probe=ProbePart(
-            query=probe.probe_query,
-            of_dialect=slurm_backend if found is None else None,
-            is_optional=True,
-            usual_folder="/usr/bin",
-            delegated_commands=(
-                "sacct",
-                "salloc",
-                "sbatch",
-                "scancel",
-                "scontrol",
-                "sinfo",
-                "squeue",
-                "srun",
-            ),
-        ),
-        queue=QueuePart(
-            jobs=partial(
-                jobs.jobs_query,
-                counts_gpus=counts_gpus,
-                clusters=clusters,
-                has_exclusive=has_exclusive,
-            ),
-            nodes=partial(nodes.nodes_query, clusters),
-            queues=partial(queues.queues_query, clusters),
-            lists_ended=True,
-        ),
+        probe=_Probe(needs_answer=found is None),
+        queue=jobs.SlurmQueue(clusters),
         reasons=reasons.SlurmReasons(),
-        history=HistoryPart(
-            jobs=partial(history.history_query, counts_gpus=counts_gpus, clusters=clusters),
-            runs=_each(clusters, partial(_runs, counts_gpus)),
-            runs_at=_each(clusters, partial(_runs_at, counts_gpus)),
-            is_sliced=True,
-            native=for_job(clusters, history.history_native_query),
-            scope=history.scope_query,
-            no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of "
-            "the site)",
-        ),
+        history=history.SlurmHistory(clusters),
         detail=DetailPart(
             native=for_job(clusters, detail.native_query),
             join=join(clusters, detail.job_detail),

@@ -43,10 +43,16 @@ _CALL = re.compile(rf"(?<![\w./-])({'|'.join(_PROGRAMS)})(?= +(?:-|show |write )
 class Clusters(Struct, frozen=True):
     """`named` are those of SLURM_CLUSTERS, which no command sees; `own` is the default one, ''
     where it is unknown.
+
+    `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
+    `has_exclusive`: squeue is of 26.05 or later, whose field `exclusive` reports of a job that it
+    has whole nodes; before, `oversubscribe` does.
     """
 
     named: tuple[str, ...] = ()
     own: str = ""
+    counts_gpus: bool = True
+    has_exclusive: bool = False
 
     def __post_init__(self) -> None:
         for name in self.named:

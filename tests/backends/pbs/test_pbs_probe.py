@@ -143,7 +143,7 @@ def test_openpbs_tells_its_version_server_and_history(tmp_path: Path) -> None:
     assert probe.commands["qmove"] == ""
     assert probe.user
     assert probe.clock_epoch_seconds is not None
-    assert not BACKEND.for_probe(probe).needs_probe
+    assert not BACKEND.for_probe(probe).probe.needs_answer
 
 
 def test_pbs_pro_before_18_is_read_as_text(tmp_path: Path) -> None:

@@ -549,8 +549,8 @@ def test_the_tasks_and_actors_of_a_node_are_those_of_all_programs_there() -> Non
         {"node_id": None, "class_name": "Waits", "state": "PENDING_CREATION"},
         {"node_id": ["n1"], "class_name": "Odd", "state": "ALIVE"},
     ]
-    assert BACKEND.queue.node_activity is not None
     query = BACKEND.queue.node_activity("10.0.0.1")
+    assert query is not None
     whole = nodes + listed(*running, total=9, num_filtered=9) + listed(*actors)
     activity = query.parse(Told(0, whole))
     assert [(one.kind, one.name, one.states, one.restarts) for one in activity.counts] == [

@@ -26,13 +26,13 @@ from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit.array_parts import format_parts, submit_parts
 from hpcdash.services.submit.plan import ResubmissionPlan, plan_again, wanted_of
 from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts
+from tests.support.parts import fixed_backend
 from tests.support.records import for_each
 from tests.support.scripted_cluster import failed_array
 
 # Slurm's words, and no lists of tasks.
-RANGES_ONLY = replace(
+RANGES_ONLY = fixed_backend(
     BACKEND,
-    probe=replace(BACKEND.probe, of_dialect=None),
     submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
 )
 

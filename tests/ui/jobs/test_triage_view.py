@@ -32,6 +32,7 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.jobs.triage import TriageView
+from tests.support.parts import fixed_backend
 from tests.support.scripted_cluster import end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.stage import notices, press, rows_of, screen_text, settled, until
@@ -170,9 +171,8 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
     transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     del transport.answers["sbatch"]
-    ranges_only = replace(
+    ranges_only = fixed_backend(
         BACKEND,
-        probe=replace(BACKEND.probe, of_dialect=None),
         submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
     )
     async with app_on(transport, tmp_path, backend=ranges_only).run_test(size=SIZE) as pilot:
