@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import (
+    AS_IT_WAS,
     NewLimits,
     SentFile,
     StartEstimate,
@@ -225,46 +227,8 @@ class ScriptReader(Protocol):
 UNSUPPORTED = "this scheduler does not support that"
 
 
-def _none(*_: object) -> None:
-    return None
-
-
-def _no_folders(_: object) -> tuple[()]:
-    return ()
-
-
-def _one_part(tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
-    return (tasks,)
-
-
-def _empty_text(*_: object) -> str:
-    return ""
-
-
-def _no_findings(*_: object) -> tuple[()]:
-    return ()
-
-
-def _no_variables(*_: object) -> Mapping[str, str | None]:
-    return {}
-
-
-def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
-    return {}
-
-
 def _raise_no_history(_: Answer) -> NoReturn:
     raise AccountingUnavailable("this scheduler keeps no history")
-
-
-def _refused(*_: object) -> NoReturn:
-    raise UsageError(UNSUPPORTED)
-
-
-def _undirected_reader() -> ScriptReader:
-    from hpcdash.backends.script import undirected
-
-    return undirected
 
 
 class RequestField(Struct, frozen=True):
@@ -459,52 +423,81 @@ class HistoryPart:
         return None
 
 
-class DetailPart(Struct, frozen=True, kw_only=True):
-    """All about one job. A `row` is one of domain.schema.JOBS."""
+class DetailPart(ABC):
+    """All about one job. A `row` is one of domain.schema.JOBS; `native` holds the attributes that
+    the scheduler reports of the job.
+    """
 
-    native: Callable[[str], Query[Mapping[str, str]]]
-    """Everything the scheduler says of a job it still holds; parse raises NoSuchJob."""
+    holds_requeued: bool = False
+    """Whether its jobs can be put back into the queue and held, as tasks of a shared pool are."""
 
-    join: Callable[[pa.Table, Mapping[str, str]], JobDetail] = JobDetail
-    """A job's row with its native answer: fills the paths."""
+    @abstractmethod
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """Query all attributes of a job that the scheduler still holds; parse raises NoSuchJob."""
 
-    usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
-    """What a job uses (running) or used (ended); None for one that has not started."""
+    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        """Join a job's row with its attributes: fills the paths."""
+        return JobDetail(job, native)
 
-    steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
-    """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
-    scheduler knows no steps."""
+    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        """Query what a job uses (running) or used (ended); None for one that has not started."""
+        return None
 
-    facts: Callable[[Mapping[str, str]], Mapping[str, Mapping[str, str]]] = _no_facts
-    """Groups of the job page that this scheduler alone has, by their titles: label → value, by what `native` says."""
+    def steps(self, row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+        """Query the steps of a job's last run: rows of domain.schema.STEPS. None for one that has
+        not started, and where the scheduler knows no steps.
+        """
+        return None
 
-    activity: Callable[[Mapping[str, Any], Mapping[str, str]], Query[Activity] | None] = _none
-    """(row, native): what the job's program has the scheduler run within the job, such as tasks. None for one that has
-    nothing of the kind."""
+    def facts(self, native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """Return groups of the job page that this scheduler alone has: title → label → value."""
+        return {}
 
-    workers: Callable[[JobDetail], Query[ParsedTable] | None] = _none
-    """The workers of one job that each end by themselves: rows of domain.schema.JOBS as those of an array's tasks, each
-    with the path of its log. None of a job without."""
+    def activity(self, row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
+        """Query what the job's program has the scheduler run within the job, such as tasks; None
+        for one that has nothing of the kind.
+        """
+        return None
 
-    shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
-    """What runs a shell in a running job; None: there is no way onto its nodes."""
+    def workers(self, detail: JobDetail) -> Query[ParsedTable] | None:
+        """Query the workers of one job that each end by themselves: rows of domain.schema.JOBS as
+        those of an array's tasks, each with the path of its log. None of a job without.
+        """
+        return None
 
-    priority: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where
-    the scheduler has no such thing."""
+    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+        """Build the command that runs a shell in a running job; None: there is no way onto its
+        nodes.
+        """
+        return None
 
-    requeue_refusal: Callable[[Mapping[str, str]], str] = _empty_text
-    """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
+    def priority(self, job_id: str) -> Query[Mapping[str, str]] | None:
+        """Query the factors of a waiting job's priority, as text for a person; {} where it is not
+        reported, None where the scheduler has no such thing.
+        """
+        return None
 
-    task_refusal: Callable[[Mapping[str, str]], str] | None = None
-    """Why a job cannot be a task of a shared pool, by what `native` says: it is not put back into the queue, or is more
-    than one job; '' where nothing forbids it. None: its jobs cannot be put back and held."""
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        """Return why a job is not put back into the queue; '' where nothing forbids it."""
+        return ""
 
-    submit_line: Callable[[Mapping[str, str]], str] = _empty_text
-    """The command line that a job was submitted with, by what `native` or the history's says; '' where not told."""
+    def task_refusal(self, native: Mapping[str, str]) -> str:
+        """Return why a job cannot be a task of a shared pool: it is not put back into the queue, or
+        is more than one job; '' where nothing forbids it.
+        """
+        return self.requeue_refusal(native)
 
-    variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
-    """What of a job's environment its row tells; None where it does not."""
+    def submit_line(self, native: Mapping[str, str]) -> str:
+        """Return the command line that a job was submitted with, from its attributes here or in the
+        history; '' where it is not reported.
+        """
+        return ""
+
+    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """Return the variables of a job's environment that its row reports; None for a value that
+        it does not.
+        """
+        return {}
 
 
 class InsidePart:
@@ -566,67 +559,105 @@ class LogsPart:
         return None, None
 
 
-class ScriptsPart(Struct, frozen=True, kw_only=True):
+class ScriptsPart:
     """Batch scripts: how they are written and read, and those of jobs."""
 
-    writer: Callable[[], ScriptWriter | None] = _none
-    """None where no scripts can be made."""
-
     request_fields: tuple[RequestField, ...] = ()
-    """What a request can hold for it alone: the writer's."""
+    """The keys of a request that this scheduler alone has."""
 
-    reader: Callable[[], ScriptReader] = _undirected_reader
-    """Of the directives that its scripts have."""
+    def writer(self) -> ScriptWriter | None:
+        """Return the writer; None where no scripts can be made."""
+        return None
 
-    explain: Callable[[str], str] = _empty_text
-    """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
+    def reader(self) -> ScriptReader:
+        """Return the reader of the directives that its scripts have."""
+        from hpcdash.backends.script import undirected
 
-    query: Callable[[str], Query[Script] | None] = _none
-    """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused. None where it
-    gives none back (no KEEPS_SCRIPTS)."""
+        return undirected
 
-    history_query: Callable[[str], Query[Script] | None] = _none
-    """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it keeps
-    none. None as above."""
+    def explain(self, line: str) -> str:
+        """Explain in a few words what one #SBATCH (#PBS …) line of a script requests; '' for any
+        other line.
+        """
+        return ""
 
-    submitted_file: Callable[[JobDetail], str | None] = _none
-    """The file on the login node that a job's script was read from when it was submitted, where that is told."""
+    def query(self, job_id: str) -> Query[Script] | None:
+        """Query the batch script of a job the scheduler still holds; parse raises NoSuchJob or
+        SchedulerRefused. None where it gives none back (no KEEPS_SCRIPTS).
+        """
+        return None
 
-    cron_parts: Callable[[CronJob], CronParts] = _refused
-    """The parts of a job's script that stands in for cron; raises UsageError where there can be none."""
+    def history_query(self, job_id: str) -> Query[Script] | None:
+        """Query the batch script in the accounting database; parse raises NoSuchJob, or
+        AccountingUnavailable where it has none. None as above.
+        """
+        return None
+
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        """Return the file on the login node that a job's script was read from when it was
+        submitted, where that is reported.
+        """
+        return None
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        """Return the parts of a job's script that stands in for cron; raises UsageError where there
+        can be none.
+        """
+        raise UsageError(UNSUPPORTED)
 
 
-class PolicyPart(Struct, frozen=True, kw_only=True):
-    """What the site allows. None throughout: the scheduler has no such thing."""
+class PolicyPart:
+    """The rules of the site. None throughout: the scheduler has no such thing."""
 
-    qos: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
+    def qos(self, qos: str) -> Query[Mapping[str, str]] | None:
+        """Query what a QoS allows and who may take its jobs' places: preemption, grace time,
+        limits; {} where it is not reported.
+        """
+        return None
 
-    queue_rules: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
+    def queue_rules(self, queue: str) -> Query[Mapping[str, str]] | None:
+        """Query what becomes of a queue's jobs that make way for others; {} where none has to, or
+        it is not reported.
+        """
+        return None
 
-    queue_limits: Callable[[], Query[Mapping[str, QueueLimits]] | None] = _none
-    """What each queue gives a chunk by default and allows a job; None where the scheduler has no chunks."""
+    def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:
+        """Query what each queue gives a chunk by default and allows a job; None where the scheduler
+        has no chunks.
+        """
+        return None
 
-    preemption: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """Which queues' jobs take the place of a queue's, and how its own make way, in the words of `qos`."""
+    def preemption(self, queue: str) -> Query[Mapping[str, str]] | None:
+        """Query which queues' jobs take the place of a queue's, and how its own make way, by the
+        keys of `qos`.
+        """
+        return None
 
-    associations: Callable[[str, str], Query[ParsedOffers[AccountOffer]] | None] = _none
-    """(user, cluster): the accounts that a user may charge on a cluster ('': any), with their QoS; parse raises
-    AccountingUnavailable."""
+    def associations(
+        self, user: str, cluster: str = ""
+    ) -> Query[ParsedOffers[AccountOffer]] | None:
+        """Query the accounts that a user may charge on a cluster ('': any), with their QoS; parse
+        raises AccountingUnavailable.
+        """
+        return None
 
-    qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _none
-    """All QoS with their limits; parse raises AccountingUnavailable."""
+    def qos_offers(self) -> Query[ParsedOffers[QosOffer]] | None:
+        """Query all QoS with their limits; parse raises AccountingUnavailable."""
+        return None
 
-    shares: Callable[[str], Query[ParsedTable]] = _refused
-    """(user): domain.schema.SHARES; parse raises AccountingUnavailable."""
+    def shares(self, user: str) -> Query[ParsedTable]:
+        """Query rows of domain.schema.SHARES; parse raises AccountingUnavailable."""
+        raise UsageError(UNSUPPORTED)
 
-    limits: Callable[[str, str], Query[ParsedTable]] = _refused
-    """(user, cluster, as in `associations`): domain.schema.LIMITS that hold for a user; parse raises
-    AccountingUnavailable."""
+    def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
+        """Query rows of domain.schema.LIMITS that hold for a user, on a cluster as in
+        `associations`; parse raises AccountingUnavailable.
+        """
+        raise UsageError(UNSUPPORTED)
 
-    reservations: Callable[[str], Query[ParsedTable]] = _refused
-    """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
+    def reservations(self, user: str) -> Query[ParsedTable]:
+        """Query rows of domain.schema.RESERVATIONS, and whether that user may use them."""
+        raise UsageError(UNSUPPORTED)
 
 
 class ActionsPart:
@@ -646,64 +677,109 @@ class ActionsPart:
         raise UsageError(UNSUPPORTED)
 
 
-class SubmitPart(Struct, frozen=True, kw_only=True):
-    """How scripts are handed in."""
+class SubmitPart:
+    """Submission of scripts and requests."""
 
     program: str = ""
-    """The submit command's name, whose path a probe tells; '' where none is submitted as anyone else."""
-
-    submission: Callable[[Submission], SubmitCommand] = _refused
-    """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
-    name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
-
-    resubmission: Callable[
-        [JobDetail, Mapping[str, str], Script, ArrayTasks | None, str, NewLimits], SubmitCommand
-    ] = _refused
-    """(detail, past, script, tasks, mark, limits): submit a job's script with its options again, of an array only
-    `tasks` (None: all it had), as they were but for `limits`.
-
-    `past` is what HistoryPart.native says, {} where that is not to be had. The command's one outcome is for the job's
-    id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
-    so.
+    """The submit command's name, whose path a probe finds; '' where none is submitted as anyone
+    else.
     """
 
-    log_folders: Callable[[Submission], tuple[str, ...]] = _no_folders
-    """The folders of a submission's logs, relative ones from where it is submitted, without which the job fails and
-    which the scheduler does not make. Patterns that it fills in are left as they are."""
-
-    array_parts: Callable[[ArrayTasks], tuple[ArrayTasks, ...]] = _one_part
-    """The tasks that one submission each can have, where a list of tasks is not an array's."""
-
-    request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
-    """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own
-    files by their names. Raises UsageError, naming the field, for what the scheduler does not have. None: requests
-    become batch scripts."""
+    takes_requests: bool = False
+    """Whether a request is submitted as it is, by `request`; else it becomes a batch script."""
 
     without_fields: frozenset[str] = frozenset()
     """The keys of a request that `request` refuses."""
 
-    request_findings: Callable[[Request, Offers], tuple[LintFinding, ...]] = _no_findings
-    """What a request that is handed in as it is asks for and the cluster does not have now."""
-
     new_limits: frozenset[str] = frozenset()
-    """Which fields of NewLimits a resubmission can have."""
+    """The fields of NewLimits that a resubmission can have."""
 
-    array_refusal: Callable[[Submission], Query[str] | None] = _none
-    """Why the cluster would take no array as large as a submission's, in words, '' where it would. None where nothing
-    has to be asked for."""
+    def submission(self, wanted: Submission) -> SubmitCommand:
+        """Build the command that submits a script, from the folder the command runs in.
 
-    start_estimate: Callable[[Submission], Query[StartEstimate] | None] = _none
-    """When a script would start: nothing is submitted. Its `file`, or the command's stdin, gives the script; None where
-    the scheduler has no such thing.
+        Its one outcome is for the submission's `name`; its text names the new job: `job 93`, and
+        may continue. Raises UsageError.
+        """
+        raise UsageError(UNSUPPORTED)
 
-    A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
-    """
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        """Build the command that submits a job's script with its options again, as they were but
+        for `limits`; of an array only `tasks` (None: all it had).
 
-    start_again_estimate: Callable[
-        [JobDetail, Mapping[str, str], Script, NewLimits, int | None], Query[StartEstimate] | None
-    ] = _none
-    """(detail, past, script, limits, nodes): the same for a job as it was submitted, with limits and a number of nodes
-    (None: as it was) in place of its own. The command's stdin gives the script."""
+        `past` holds the attributes of HistoryPart.native, {} where it has none. The command's one
+        outcome is for the job's id, or `12_[3,7-9]` with tasks; its text names the new job:
+        `job 93`. Raises UsageError for what cannot be submitted so.
+        """
+        raise UsageError(UNSUPPORTED)
+
+    def log_folders(self, wanted: Submission) -> tuple[str, ...]:
+        """Return the folders of a submission's logs, relative ones from where it is submitted,
+        without which the job fails and which the scheduler does not make. Patterns that it fills in
+        are left as they are.
+        """
+        return ()
+
+    def array_parts(self, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
+        """Return the tasks that one submission each can have, where a list of tasks is not an
+        array's.
+        """
+        return (tasks,)
+
+    def request(
+        self,
+        request: Request,
+        library: bytes,
+        mark: str,
+        files: Mapping[str, SentFile] = MappingProxyType({}),
+    ) -> SubmittedRequest:
+        """Build the commands that submit a request as it is, with hpcdash.job as a zip (`library`)
+        and the request's own files by their names.
+
+        Raises UsageError, naming the field, for what the scheduler does not have.
+        """
+        raise UsageError(UNSUPPORTED)
+
+    def request_findings(self, request: Request, offers: Offers) -> tuple[LintFinding, ...]:
+        """Return what a request that is submitted as it is asks for and the cluster does not have
+        now.
+        """
+        return ()
+
+    def array_refusal(self, wanted: Submission) -> Query[str] | None:
+        """Query why the cluster would take no array as large as a submission's, '' where it would.
+        None where nothing has to be queried.
+        """
+        return None
+
+    def start_estimate(self, wanted: Submission) -> Query[StartEstimate] | None:
+        """Query when a script would start: nothing is submitted. Its `file`, or the command's
+        stdin, gives the script; None where the scheduler has no such thing.
+
+        A refusal is an answer; parse raises for what is none (controller down). Raises UsageError
+        for what cannot be requested.
+        """
+        return None
+
+    def start_again_estimate(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        limits: NewLimits,
+        nodes: int | None,
+    ) -> Query[StartEstimate] | None:
+        """Query the same for a job as it was submitted, with limits and a number of nodes (None: as
+        it was) in place of its own. The command's stdin gives the script.
+        """
+        return None
 
 
 class Backend(Struct, frozen=True, kw_only=True):

@@ -448,7 +448,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         session = self.session
         await session.store.open(force=True)
         plan: SubmissionPlan
-        if session.store.backend.submit.request is not None:
+        if session.store.backend.submit.takes_requests:
             most_bytes = self._launches.settings.files_limit
             plan, launch = (
                 await plan_request(session.store, request, folder, most_bytes=most_bytes),

@@ -4,7 +4,7 @@ is still of use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -51,15 +51,18 @@ class SmallQueue(QueuePart):
         return Query(("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], JOBS)))
 
 
+class SmallDetail(DetailPart):
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query(("true",), lambda answer: {"Entrypoint": "python train.py"})
+
+
 BACKEND = Backend(
     name="small",
     title="Small",
     capabilities=frozenset({Capability.JOBS, Capability.DETAIL}),
     probe=SmallProbe(),
     queue=SmallQueue(),
-    detail=DetailPart(
-        native=lambda job_id: Query(("true",), lambda answer: {"Entrypoint": "python train.py"})
-    ),
+    detail=SmallDetail(),
 )
 
 

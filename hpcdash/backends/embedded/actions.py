@@ -99,7 +99,7 @@ class EmbeddedActions(ProgramPart, ActionsPart):
             read = partial(read_outcomes, job_ids=ids)
             commands.append(
                 ActionCommand(
-                    (*self.program, *words, *ids), ids, read, shown=typed(*_typed(request, ids))
+                    (*self.argv, *words, *ids), ids, read, shown=typed(*_typed(request, ids))
                 )
             )
         return tuple(commands)

@@ -27,7 +27,6 @@ from hpcdash.backends.base import (
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
-    SubmitPart,
 )
 from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import (
@@ -41,9 +40,7 @@ from hpcdash.backends.embedded.answers import (
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.rank_logs import rank_logs_query
-from hpcdash.backends.submissions import NewLimits, SubmitCommand
 from hpcdash.domain import schema
-from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 
 if TYPE_CHECKING:
@@ -73,7 +70,6 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     With `ended_seconds` the list of jobs holds what ended within them as well.
     """
     words = tuple(program)
-    native, script = partial(_native_query, words), partial(_script_query, words)
     return Backend(
         name="local",
         title="embedded queue",
@@ -85,31 +81,13 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         queue=EmbeddedQueue(words, ended_seconds),
         reasons=EmbeddedReasons(),
         history=EmbeddedHistory(words),
-        detail=DetailPart(
-            native=native,
-            usage=partial(_usage_query, words),
-            shell=partial(_shell, words),
-            requeue_refusal=_requeue_refusal,
-            task_refusal=_requeue_refusal,
-            variables=_variables,
-        ),
+        detail=EmbeddedDetail(words),
         inside=EmbeddedInside(words),
         logs=EmbeddedLogs(),
-        scripts=ScriptsPart(
-            writer=_writer,
-            reader=_reader,
-            explain=_explain,
-            query=script,
-            history_query=script,
-            cron_parts=_cron_parts,
-        ),
-        policy=PolicyPart(limits=partial(_limits_query, words)),
+        scripts=EmbeddedScripts(words),
+        policy=EmbeddedPolicy(words),
         actions=actions.EmbeddedActions(words),
-        submit=SubmitPart(
-            submission=partial(submit.submission, words),
-            resubmission=partial(_resubmission, words),
-            new_limits=frozenset({"time_seconds"}),
-        ),
+        submit=submit.EmbeddedSubmit(words),
     )
 
 
@@ -117,7 +95,7 @@ class EmbeddedProbe(typed.ProgramPart, ProbePart):
     """Detects the queue's program, which is always there."""
 
     def query(self) -> Query[Probe]:
-        return Query((*self.program, "probe"), partial(_read_probe, program=self.program))
+        return Query((*self.argv, "probe"), partial(_read_probe, program=self.argv))
 
 
 class EmbeddedQueue(typed.ProgramPart, QueuePart):
@@ -134,13 +112,13 @@ class EmbeddedQueue(typed.ProgramPart, QueuePart):
         if self._ended_seconds:
             ended = (f"--ended={self._ended_seconds}",)
         job_ids = () if scope.ended and scope.user is not None else scope.job_ids
-        return Query((*self.program, "jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
+        return Query((*self.argv, "jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
 
     def nodes(self) -> Query[ParsedTable]:
-        return Query((*self.program, "nodes"), read_table(schema.NODES))
+        return Query((*self.argv, "nodes"), read_table(schema.NODES))
 
     def queues(self) -> Query[ParsedTable]:
-        return Query((*self.program, "queues"), read_table(schema.QUEUES))
+        return Query((*self.argv, "queues"), read_table(schema.QUEUES))
 
 
 class EmbeddedHistory(typed.ProgramPart, HistoryPart):
@@ -150,43 +128,80 @@ class EmbeddedHistory(typed.ProgramPart, HistoryPart):
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
     ) -> Query[ParsedTable]:
         words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
-        return Query((*self.program, "history", *words), read_jobs)
+        return Query((*self.argv, "history", *words), read_jobs)
 
     def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
-        return Query((*self.program, "history", "--since", str(max(0, now - since))), read_runs)
+        return Query((*self.argv, "history", "--since", str(max(0, now - since))), read_runs)
 
     def native(self, job_id: str) -> Query[Mapping[str, str]]:
-        return _native_query(self.program, job_id)
+        return EmbeddedDetail(self.argv).native(job_id)
 
 
-def _native_query(program: tuple[str, ...], job_id: str) -> Query[Mapping[str, str]]:
-    return Query((*program, "show", typed.job_id(job_id)), read_native)
+class EmbeddedDetail(typed.ProgramPart, DetailPart):
+    """A job as the queue's program reports it."""
+
+    holds_requeued = True
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query((*self.argv, "show", typed.job_id(job_id)), read_native)
+
+    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        if row["state"] not in ACTIVE and row["state"] not in ENDED:
+            return None
+        return Query((*self.argv, "usage", str(row["id"])), partial(_read_usage, row=row))
+
+    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+        from hpcdash.backends.shell import ShellCommand, in_job
+
+        # The job's variables stand as they are.
+        inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
+        return ShellCommand((*self.argv, "shell", str(row["id"]), *inside))
+
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
+
+    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        from hpcdash.backends.pbs import detail as pbs
+        from hpcdash.backends.slurm import detail as slurm
+
+        return {**slurm.job_variables(row), **pbs.job_variables(row)}
 
 
-def _script_query(program: tuple[str, ...], job_id: str) -> Query[Script]:
-    return Query((*program, "script", typed.job_id(job_id)), _read_script)
+class EmbeddedScripts(typed.ProgramPart, ScriptsPart):
+    """Scripts for Slurm and for PBS, with the variables of both."""
+
+    def writer(self) -> ScriptWriter:
+        from hpcdash.backends.slurm import script
+
+        return script
+
+    def reader(self) -> ScriptReader:
+        from hpcdash.backends.embedded import lint
+
+        return lint
+
+    def explain(self, line: str) -> str:
+        from hpcdash.backends.pbs import explain as pbs
+        from hpcdash.backends.slurm import explain as slurm
+
+        return slurm.explain(line) or pbs.explain(line)
+
+    def query(self, job_id: str) -> Query[Script]:
+        return Query((*self.argv, "script", typed.job_id(job_id)), _read_script)
+
+    history_query = query
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.embedded.cron import cron_parts
+
+        return cron_parts(job)
 
 
-def _usage_query(program: tuple[str, ...], row: Mapping[str, Any]) -> Query[Usage] | None:
-    if row["state"] not in ACTIVE and row["state"] not in ENDED:
-        return None
-    return Query((*program, "usage", str(row["id"])), partial(_read_usage, row=row))
+class EmbeddedPolicy(typed.ProgramPart, PolicyPart):
+    """This machine's slots, the only limit."""
 
-
-def _resubmission(
-    program: tuple[str, ...],
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits,
-) -> SubmitCommand:
-    return submit.resubmission(program, detail, tasks, mark, limits)
-
-
-def _limits_query(program: tuple[str, ...], user: str, cluster: str = "") -> Query[ParsedTable]:
-    return Query((*program, "nodes"), _read_slots)
+    def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
+        return Query((*self.argv, "nodes"), _read_slots)
 
 
 def _read_slots(answer: Answer) -> ParsedTable:
@@ -214,44 +229,13 @@ def _read_slots(answer: Answer) -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS))
 
 
-def _requeue_refusal(native: Mapping[str, str]) -> str:
-    return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
-
-
-# It takes the scripts of both, reads Slurm's directives, and sets the variables of both.
-def _writer() -> ScriptWriter:
-    from hpcdash.backends.slurm import script
-
-    return script
-
-
-def _reader() -> ScriptReader:
-    from hpcdash.backends.embedded import lint
-
-    return lint
-
-
-def _explain(line: str) -> str:
-    from hpcdash.backends.pbs import explain as pbs
-    from hpcdash.backends.slurm import explain as slurm
-
-    return slurm.explain(line) or pbs.explain(line)
-
-
-def _variables(row: Mapping[str, Any]) -> Mapping[str, str | None]:
-    from hpcdash.backends.pbs import detail as pbs
-    from hpcdash.backends.slurm import detail as slurm
-
-    return {**slurm.job_variables(row), **pbs.job_variables(row)}
-
-
 class EmbeddedInside(typed.ProgramPart, InsidePart):
     """A command beside a job's own."""
 
     def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         from hpcdash.backends.embedded.inside import inside_step
 
-        return inside_step(self.program, row, command)
+        return inside_step(self.argv, row, command)
 
 
 class EmbeddedLogs(LogsPart):
@@ -259,20 +243,6 @@ class EmbeddedLogs(LogsPart):
 
     def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
         return rank_logs_query(detail, files)
-
-
-def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-    from hpcdash.backends.shell import ShellCommand, in_job
-
-    # The job's variables stand as they are.
-    inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
-    return ShellCommand((*program, "shell", str(row["id"]), *inside))
-
-
-def _cron_parts(job: CronJob) -> CronParts:
-    from hpcdash.backends.embedded.cron import cron_parts
-
-    return cron_parts(job)
 
 
 def _read_probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:

@@ -40,7 +40,7 @@ def typed_submit(wanted: Submission) -> tuple[str, ...]:
 
 
 class ProgramPart:
-    """A part of the backend: its commands are those of a program, by the argv before them."""
+    """A part of the backend: its commands are those of a program, `argv` before them."""
 
     def __init__(self, program: tuple[str, ...]) -> None:
-        self.program = program
+        self.argv = program

@@ -479,12 +479,6 @@ def _cancel_command(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
     return ("qdel", "-p") if dialect is Dialect.TORQUE else ("qdel", "-W", "force")
 
 
-def _hold_command(dialect: Dialect, verb: Verb) -> tuple[str, ...]:
-    # Without -h Slurm's qhold complains of its own program first.
-    is_wrapped = dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD
-    return ("qhold", "-h", "u") if is_wrapped else _WORDS[verb]
-
-
 def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
     """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is."""
     if dialect is Dialect.SLURM_WRAPPERS:
@@ -536,11 +530,6 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
     return JobId(job.number)
 
 
-def _array_target(job_id: str, job: JobId) -> Target:
-    whole = dataclasses.replace(job, tasks=None, has_brackets=True)
-    return Target(job_id, str(whole), whole)
-
-
 def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target]:
     """What stands for each job: itself, or an argument a range of its tasks."""
     whole = {job.number for _, job in jobs if job.has_brackets and job.tasks is None}
@@ -550,7 +539,8 @@ def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target
             targets.append(Target(job_id, str(job), job))
         elif job.number in whole:
             # Asked for twice, a task would be refused the second time.
-            targets.append(_array_target(job_id, job))
+            array = dataclasses.replace(job, tasks=None, has_brackets=True)
+            targets.append(Target(job_id, str(array), array))
         elif dialect is Dialect.TORQUE and program in _TAKES_TASKS_OPTION and job.tasks.count > 1:
             targets.append(Target(job_id, str(dataclasses.replace(job, tasks=None)), job))
         else:
@@ -755,13 +745,12 @@ class PbsActions(DialectPart, ActionsPart):
                     f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM
                 )
             case Verb.HOLD | Verb.RELEASE:
-                targets = _targets(self.dialect, _WORDS[verb][0], jobs)
-                return tuple(
-                    _commands(
-                        self.dialect,
-                        [_Step(_hold_command(self.dialect, verb), targets, _HINTS[verb])],
-                    )
-                )
+                words = _WORDS[verb]
+                targets = _targets(self.dialect, words[0], jobs)
+                if self.dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD:
+                    # Without -h Slurm's qhold complains of its own program first.
+                    words = ("qhold", "-h", "u")
+                return tuple(_commands(self.dialect, [_Step(words, targets, _HINTS[verb])]))
             case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
                 targets = _targets(self.dialect, _WORDS[verb][0], jobs)
                 return tuple(_commands(self.dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))

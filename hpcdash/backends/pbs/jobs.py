@@ -502,7 +502,12 @@ def _read_frame(
     end with this call.
     """
     listed = read_listing(answer, question, WANTED)
-    raw, rejected = _good_ids(listed.records.table)
+    raw, rejected = listed.records.table, []
+    ids = as_array(raw["id"])
+    good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
+    if not pc.all(good, min_count=0).as_py():
+        rejected = [f"no job's id: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
+        raw = raw.filter(good)
     raw, places = _one_a_job(raw)
     if listed.owner and question.form is not Form.DSV:
         is_own = pc.fill_null(pc.starts_with(as_array(raw["Job_Owner"]), f"{listed.owner}@"), False)
@@ -512,15 +517,6 @@ def _read_frame(
     if pc.any(waits).as_py():
         frame, places = frame.filter(pc.invert(waits)), places.filter(pc.invert(waits))
     return frame, places, (*listed.records.rejected, *rejected), listed.clock_epoch_seconds
-
-
-def _good_ids(raw: pa.Table) -> tuple[pa.Table, list[str]]:
-    ids = as_array(raw["id"])
-    good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
-    if pc.all(good, min_count=0).as_py():
-        return raw, []
-    refused = [f"no job's id: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
-    return raw.filter(good), refused
 
 
 def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -607,8 +603,8 @@ class PbsQueue(DialectPart, QueuePart):
     """The queue as qstat and pbsnodes print it."""
 
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
-        """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost the
-        server a list.
+        """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost
+        the server a list.
         """
         want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
         since_seconds = RECENT_SECONDS if want is Want.RECENT else 0

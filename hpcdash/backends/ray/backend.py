@@ -5,10 +5,6 @@ from __future__ import annotations
 from hpcdash.backends.base import (
     Backend,
     Capability,
-    DetailPart,
-    PolicyPart,
-    ScriptsPart,
-    SubmitPart,
 )
 from hpcdash.backends.ray import (
     actions,
@@ -17,7 +13,6 @@ from hpcdash.backends.ray import (
     placement_groups,
     probe,
     requests,
-    tasks,
     use,
 )
 
@@ -43,6 +38,11 @@ _CAPABILITIES = frozenset(
     }
 )
 
+
+class _Scripts(jobs.RayScripts):
+    request_fields = requests.REQUEST_FIELDS
+
+
 BACKEND = Backend(
     name="ray",
     title="Ray",
@@ -51,28 +51,11 @@ BACKEND = Backend(
     queue=jobs.RayQueue(),
     reasons=jobs.RayReasons(),
     history=jobs.RayHistory(),
-    detail=DetailPart(
-        native=jobs.native_query,
-        join=jobs.job_detail,
-        steps=jobs.workers_query,
-        workers=jobs.ended_workers_query,
-        facts=jobs.job_facts,
-        activity=tasks.activity_query,
-    ),
+    detail=jobs.RayDetail(),
     inside=use.RayInside(),
     logs=logs.RayLogs(),
-    scripts=ScriptsPart(
-        request_fields=requests.REQUEST_FIELDS,
-        query=jobs.script_query,
-        history_query=jobs.script_query,
-    ),
-    policy=PolicyPart(reservations=placement_groups.reservations_query),
+    scripts=_Scripts(),
+    policy=placement_groups.RayPolicy(),
     actions=actions.RayActions(),
-    submit=SubmitPart(
-        submission=actions.submission,
-        resubmission=actions.resubmission,
-        request=requests.submitted_request,
-        without_fields=requests.WITHOUT_FIELDS,
-        request_findings=requests.request_findings,
-    ),
+    submit=requests.RaySubmit(),
 )

@@ -133,10 +133,6 @@ def _logs_of_ray(
             yield _log_of_ray("gcs", title, node_id, "gcs_server")
 
 
-def _logs_of_driver_node(answer: Answer, native: Mapping[str, str]) -> tuple[OtherLog, ...]:
-    return tuple(_logs_of_ray(answer, require_success(answer), native, ()))
-
-
 def _log_of_ray(name: str, title: str, node_id: str, process: str) -> OtherLog:
     folder = f"{LOGS}{node_id}/{process}"
     return OtherLog(name, title, LogFiles(f"{folder}.out", f"{folder}.err"), (process,))
@@ -193,7 +189,8 @@ class RayLogs(DriverLogs):
     def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
         """The logs of a job's workers, and of Ray on its nodes; None for a job without a node.
 
-        On slices the workers' logs are parts of the driver's, which has those of nodes that are gone.
+        On slices the workers' logs are parts of the driver's, which has those of nodes that are
+        gone.
         """
         ray_job = detail.native.get("job_id")
         if METADATA_KEY in detail.native.get("metadata", ""):
@@ -208,7 +205,10 @@ class RayLogs(DriverLogs):
             if not detail.native.get("driver_node_id"):
                 return None
             return Query(
-                ("GET", _NODES_PATH), lambda answer: _logs_of_driver_node(answer, detail.native)
+                ("GET", _NODES_PATH),
+                lambda answer: tuple(
+                    _logs_of_ray(answer, require_success(answer), detail.native, ())
+                ),
             )
         path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{of_job(ray_job)}"
         return Query(

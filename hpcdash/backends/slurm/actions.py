@@ -479,13 +479,9 @@ def _read_id(text: str) -> JobId:
 
 def _cancel(jobs: Sequence[Job]) -> Iterator[ActionCommand]:
     for targets in _portions(_targets(jobs, joined_from=_JOINED_FROM_TASKS)):
-        yield _command(
-            _scancel("-v", *_arguments(targets)), targets, partial(read_scancel, targets=targets)
-        )
-
-
-def _scancel(*words: str) -> tuple[str, ...]:
-    return ("env", *_WITHOUT_SCANCEL_ENVIRONMENT, *slurm("scancel", *words)[1:])
+        argv = slurm("scancel", "-v", *_arguments(targets))
+        clean = ("env", *_WITHOUT_SCANCEL_ENVIRONMENT, *argv[1:])
+        yield _command(clean, targets, partial(read_scancel, targets=targets))
 
 
 # -- signal

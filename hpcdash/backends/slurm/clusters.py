@@ -5,7 +5,7 @@ have -M NAME.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import LAST_SETTING
 from hpcdash.backends.slurm.rows import Columns
 from hpcdash.domain.job_ids import plain_id
-from hpcdash.domain.states import ENDED
 from hpcdash.errors import UsageError
 
 T = TypeVar("T")
@@ -180,63 +179,13 @@ def known_in_part(answer: Answer) -> Answer:
     return _Partly(answer.argv, answer.stdout, answer.stderr, answer.truncated)
 
 
-def for_job(clusters: Clusters, build: Callable[..., Query[T]]) -> Callable[..., Query[T]]:
-    """`build`, whose first argument is a job's id, for the cluster that the id names."""
-
-    def query(job_id: str, *more: Any) -> Query[T]:
-        plain, cluster = clusters.of_job(job_id)
-        return asked_on(build(plain, *more), cluster)
-
-    return query
-
-
-def for_row(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
-    """`build`, whose first argument is a job's row and whose result has an argv or is None."""
-
-    def made(row: Row, *more: Any) -> Any:
-        plain, cluster = clusters.of_job(str(row["id"]))
-        found = build({**row, "id": plain}, *more)
-        return found if found is None else replace(found, argv=on_cluster(found.argv, cluster))
-
-    return made
-
-
-def without_sstat(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
-    """As `for_row`; None for a job of another cluster that lives: sstat asks its own cluster
-    alone.
-    """
-    made = for_row(clusters, build)
-
-    def query(row: Row) -> Any:
-        is_elsewhere = clusters.of_job(str(row["id"]))[1]
-        return None if is_elsewhere and row["state"] not in ENDED else made(row)
-
-    return query
-
-
 def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
     """The detail with the ids that the job has on its cluster."""
     row = detail.job.to_pylist()[0]
     plain, _ = clusters.of_job(str(row["id"]))
     array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
-    return replace(detail, job=_with_ids(detail.job, plain, array_id))
-
-
-def join(
-    clusters: Clusters, build: Callable[[pa.Table, Mapping[str, str]], JobDetail]
-) -> Callable[..., JobDetail]:
-    """DetailPart.join, which fills paths by the ids that the job has on its cluster."""
-
-    def joined(job: pa.Table, native: Mapping[str, str]) -> JobDetail:
-        row = job.to_pylist()[0]
-        made = build(plain_detail(clusters, JobDetail(job, native)).job, native)
-        return replace(made, job=_with_ids(made.job, row["id"], row["array_id"]))
-
-    return joined
-
-
-def _with_ids(job: pa.Table, job_id: str, array_id: str | None) -> pa.Table:
-    for name, text in (("id", job_id), ("array_id", array_id)):
+    job = detail.job
+    for name, text in (("id", plain), ("array_id", array_id)):
         at = job.schema.get_field_index(name)
         job = job.set_column(at, job.schema.field(at), pa.array([text], pa.string()))
-    return job
+    return replace(detail, job=job)

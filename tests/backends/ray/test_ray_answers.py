@@ -760,7 +760,6 @@ def test_placement_groups_are_reservations_with_what_they_hold_and_where() -> No
 
 
 def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
-    assert BACKEND.submit.request is not None
     request = Request(
         name="train", command="python train.py", environment={"TOKEN": "s3cret"}, labels=("a", "b")
     )
@@ -827,7 +826,6 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
 def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
     request_: Request, files: dict[str, SentFile], words: str
 ) -> None:
-    assert BACKEND.submit.request is not None
     with pytest.raises(UsageError, match=words):
         BACKEND.submit.request(request_, b"PK", "hpcdash:1", files)
 

@@ -44,7 +44,7 @@ from hpcdash.backends.ray.driver.status import (
     with_record,
 )
 from hpcdash.backends.ray.jobs import DriverLogs, job_row
-from hpcdash.backends.ray.requests import logged_result, submitted_request
+from hpcdash.backends.ray.requests import RaySubmit, logged_result
 from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
@@ -66,7 +66,7 @@ def request(text: str) -> Request:
 
 def submitted(text: str) -> tuple[dict[str, bytes], dict[str, Any], str]:
     """The files of a request's package, the body that submits it, and what a person is shown."""
-    made = submitted_request(request(text), b"library", "hpcdash:0123")
+    made = RaySubmit().request(request(text), b"library", "hpcdash:0123")
     [upload] = made.before
     with zipfile.ZipFile(io.BytesIO(upload.stdin or b"")) as package:
         files = {name: package.read(name) for name in package.namelist()}
@@ -323,7 +323,7 @@ def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_stage
         ({"call-args.b64": packed(["no JSON"])}, None),
     ):
         call = replace(asked.call, staged=staged_args)
-        made = submitted_request(replace(asked, call=call), job_zip(), "hpcdash:0123")
+        made = RaySubmit().request(replace(asked, call=call), job_zip(), "hpcdash:0123")
         folder = tmp_path / str(expected is None)
         with zipfile.ZipFile(io.BytesIO(made.before[0].stdin or b"")) as package:
             package.extractall(folder)

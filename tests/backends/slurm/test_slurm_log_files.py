@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
-from hpcdash.backends.slurm.detail import job_detail
+from hpcdash.backends.slurm.detail import SlurmDetail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.log_files import SlurmLogs, submitted_file
@@ -20,13 +20,13 @@ KEPT = "the accounting's copy"
 def held(native: Mapping[str, str], **fields: str) -> JobDetail:
     """A job that slurmctld holds."""
     row = parse_jobs(answered(queue_text({"jobarrayid": "30", **fields})), token=TOKEN).table
-    return job_detail(row, {"JobId": "30", "BatchFlag": "1", "BatchHost": "g1", **native})
+    return SlurmDetail().join(row, {"JobId": "30", "BatchFlag": "1", "BatchHost": "g1", **native})
 
 
 def past(submit_line: str, native: Mapping[str, str] | None = None, **fields: str) -> JobDetail:
     """A job that only the accounting knows."""
     row = parse_history(answered(history_text({"jobid": "30", **fields})), token=TOKEN).table
-    return job_detail(
+    return SlurmDetail().join(
         row, {"JobID": "30", "JobIDRaw": "30", "SubmitLine": submit_line, **(native or {})}
     )
 

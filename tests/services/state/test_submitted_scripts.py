@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.base import Backend, Capability, ScriptsPart
+from hpcdash.backends.base import Backend, Capability
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, SchedulerRefused
@@ -34,7 +34,7 @@ from hpcdash.services.state.submitted_scripts import (
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
-from tests.support.parts import fixed_backend
+from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
@@ -208,10 +208,10 @@ def forgetful(file: str | None = None) -> Backend:
         BACKEND,
         title="PBS",
         capabilities=BACKEND.capabilities - {Capability.KEEPS_SCRIPTS},
-        scripts=ScriptsPart(
-            writer=BACKEND.scripts.writer,
-            reader=BACKEND.scripts.reader,
-            explain=BACKEND.scripts.explain,
+        scripts=changed(
+            BACKEND.scripts,
+            query=lambda job_id: None,
+            history_query=lambda job_id: None,
             submitted_file=lambda detail: file,
         ),
     )
