@@ -224,7 +224,7 @@ class ScriptReader(Protocol):
         ...
 
 
-UNSUPPORTED = "this scheduler does not support that"
+_UNSUPPORTED = "this scheduler does not support that"
 
 
 def _raise_no_history(_: Answer) -> NoReturn:
@@ -511,20 +511,20 @@ class InsidePart:
 
         `row` is one of domain.schema.JOBS. Raises UsageError with the reason where that cannot be.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def use_nodes(self, native: Mapping[str, str]) -> Query[tuple[str, ...]]:
         """Query the nodes that a running job uses, by the scheduler's own names, for `use`.
 
         parse raises UsageError where nothing is known of the job.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def use(
         self, native: Mapping[str, str], nodes: tuple[str, ...]
     ) -> Query[tuple[NodeSample, ...]]:
         """Query the present use of a job on these nodes."""
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
 
 class LogsPart:
@@ -603,7 +603,7 @@ class ScriptsPart:
         """Return the parts of a job's script that stands in for cron; raises UsageError where there
         can be none.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
 
 class PolicyPart:
@@ -647,17 +647,17 @@ class PolicyPart:
 
     def shares(self, user: str) -> Query[ParsedTable]:
         """Query rows of domain.schema.SHARES; parse raises AccountingUnavailable."""
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
         """Query rows of domain.schema.LIMITS that hold for a user, on a cluster as in
         `associations`; parse raises AccountingUnavailable.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def reservations(self, user: str) -> Query[ParsedTable]:
         """Query rows of domain.schema.RESERVATIONS, and whether that user may use them."""
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
 
 class ActionsPart:
@@ -674,7 +674,7 @@ class ActionsPart:
 
         Raises UsageError that names the signal, time or change which does not exist.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
 
 class SubmitPart:
@@ -700,7 +700,7 @@ class SubmitPart:
         Its one outcome is for the submission's `name`; its text names the new job: `job 93`, and
         may continue. Raises UsageError.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def resubmission(
         self,
@@ -718,7 +718,7 @@ class SubmitPart:
         outcome is for the job's id, or `12_[3,7-9]` with tasks; its text names the new job:
         `job 93`. Raises UsageError for what cannot be submitted so.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def log_folders(self, wanted: Submission) -> tuple[str, ...]:
         """Return the folders of a submission's logs, relative ones from where it is submitted,
@@ -745,7 +745,7 @@ class SubmitPart:
 
         Raises UsageError, naming the field, for what the scheduler does not have.
         """
-        raise UsageError(UNSUPPORTED)
+        raise UsageError(_UNSUPPORTED)
 
     def request_findings(self, request: Request, offers: Offers) -> tuple[LintFinding, ...]:
         """Return what a request that is submitted as it is asks for and the cluster does not have

@@ -66,6 +66,12 @@ BACKEND = Backend(
 )
 
 
+def test_a_part_without_what_every_scheduler_has_is_refused() -> None:
+    for part, method in ((ProbePart, "query"), (QueuePart, "jobs"), (DetailPart, "native")):
+        with pytest.raises(TypeError, match=method):
+            type("Lacking", (part,), {})()
+
+
 @pytest.fixture
 async def store() -> AsyncIterator[ClusterStore]:
     made = ClusterStore(

@@ -290,9 +290,9 @@ def variable_value(listed: str) -> str:
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """As ScriptsPart.submitted_file.
+    """Return the file that a job's script was read from, where its path is certain.
 
-    qsub's words are kept without their quotes: a doubtful name is none.
+    PBS records the arguments of qsub without their quotes: a doubtful name is none.
     """
     words = (
         detail.native.get("Submit_arguments") or detail.native.get("submit_args") or ""

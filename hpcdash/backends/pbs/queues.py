@@ -127,9 +127,7 @@ def parse_queues(
 
 
 def pause_query(dialect: Dialect) -> Query[str] | None:
-    """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last
-    one.
-    """
+    """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
