@@ -20,7 +20,7 @@ import pyarrow as pa
 from hpcdash.backends.slurm.runs import FIELDS, parse_runs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.arrays import fold
-from hpcdash.domain.runs import jobs_of_runs, overlapping
+from hpcdash.domain.runs import merge_runs, overlapping
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.services.usage.run_files import RunFiles
@@ -115,19 +115,21 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     count = int(words[0]) if words else 1_000_000
     slices = max(1, count // RUNS_A_SLICE)
-    of_each = count // slices
+    values_by_key = count // slices
     length = SPAN_SECONDS // slices
     parts: list[tuple[pa.Table, Span]] = []
     best = 0.0
     for at in range(slices):
         span = Span(NOW - (at + 1) * length, NOW - at * length)
         token = fresh_token()
-        raw = sacct_text(at * of_each + 1, of_each, span.since, span.until, token, seed=at)
+        raw = sacct_text(
+            at * values_by_key + 1, values_by_key, span.since, span.until, token, seed=at
+        )
         answer = CommandResult(("sacct",), 0, raw, b"", 0.0)
         began = time.process_time()
         parsed = parse_runs(answer, token=token)
         took = time.process_time() - began
-        assert parsed.table.num_rows == of_each, parsed.rejected
+        assert parsed.table.num_rows == values_by_key, parsed.rejected
         began = time.process_time()
         raw.split(token.encode())
         split = time.process_time() - began
@@ -136,9 +138,9 @@ def main(argv: list[str] | None = None) -> int:
         best = max(best, rows / took)
         if at in (0, slices - 1):
             print(
-                f"slice: {len(raw) / 1e6:.0f} MB, {rows} rows of {of_each} runs read in {took:.2f} "
+                f"slice: {len(raw) / 1e6:.0f} MB, {rows} rows of {values_by_key} runs read in {took:.2f} "
                 f"s of CPU: "
-                f"{rows / took:,.0f} rows/s, {of_each / took:,.0f} runs/s; "
+                f"{rows / took:,.0f} rows/s, {values_by_key / took:,.0f} runs/s; "
                 f"{took / split:.1f} times bytes.split"
             )
         parts.append((parsed.table, span))
@@ -162,7 +164,7 @@ def main(argv: list[str] | None = None) -> int:
             lambda: overlapping(again.read(whole, RUNS.names), whole),
         )
         assert runs.num_rows >= count - 1
-        jobs = timed("as jobs", lambda: jobs_of_runs(runs))
+        jobs = timed("as jobs", lambda: merge_runs(runs))
         timed(
             "folded and sorted by user, as the view does",
             lambda: fold(jobs, frozenset(), ("user", False)),

@@ -59,7 +59,7 @@ class _Swallowed:
         """Nothing is shown."""
 
 
-def rows_of(page: Page) -> int:
+def fetch_rows(page: Page) -> int:
     """Draw the last screen of a page."""
     start = page.chunk.offset
     rows = page.pieces.rows()[-SCREEN_ROWS:]
@@ -74,7 +74,7 @@ async def opened_seconds(path: Path) -> float:
     rounds = []
     for _ in range(_ROUNDS):
         started = time.perf_counter()
-        assert rows_of(await file.read_last_pieces(1 << 18)) == SCREEN_ROWS
+        assert fetch_rows(await file.read_last_pieces(1 << 18)) == SCREEN_ROWS
         rounds.append(time.perf_counter() - started)
     return min(rounds)
 

@@ -17,8 +17,8 @@ from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
 from hpcdash.services.metrics.downsample import (
     Smoothing,
     ViewPoints,
+    downsample_view,
     smoothed,
-    view_of,
     whole_range,
 )
 from hpcdash.services.metrics.findings import find_not_finite, find_plateau
@@ -68,7 +68,7 @@ def batch_of(begin: int, values: Floats, names: tuple[str, ...] = ("loss",)) -> 
     )
 
 
-def log_of(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog, float]:
+def switch_log(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog, float]:
     """The log, and microseconds a point that appending took in batches of 5000."""
     log = MetricLog() if exact_points is None else MetricLog(exact_points=exact_points)
     batches = [
@@ -82,12 +82,12 @@ def log_of(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog, fl
 
 def screen(series: Series, log_y: bool = False) -> ViewPoints:
     """All of a series in the columns of a wide terminal."""
-    return view_of(series, *whole_range(series), COLUMNS, log_y=log_y)
+    return downsample_view(series, *whole_range(series), COLUMNS, log_y=log_y)
 
 
 def many_points() -> float:
     """Ten million points in the memory that is usual; the megabytes they are kept in."""
-    log, microseconds = log_of(loss_of(np.arange(float(MANY_POINTS))))
+    log, microseconds = switch_log(loss_of(np.arange(float(MANY_POINTS))))
     kept = log.kept
     print(
         f"{MANY_POINTS:,} points appended: {microseconds:.2f} µs a point, kept in "
@@ -125,12 +125,12 @@ def million_points() -> tuple[float, float, float]:
     """Worst screen, whole analysis and refresh on a million exact points, in milliseconds."""
     steps = np.arange(float(POINTS))
     loss = loss_of(steps)
-    log, _ = log_of(loss, exact_points=2 * POINTS)
+    log, _ = switch_log(loss, exact_points=2 * POINTS)
     series = joined([log]).series("loss")
     below = loss.copy()
     below[::1000] = -1.0
     below[5::1000] = np.nan
-    hostile = joined([log_of(below, exact_points=2 * POINTS)[0]]).series("loss")
+    hostile = joined([switch_log(below, exact_points=2 * POINTS)[0]]).series("loss")
     print(f"{POINTS:,} exact points: series {best_ms(lambda: joined([log]).series('loss')):.1f} ms")
     screens = {
         "linear": best_ms(lambda: screen(series)),

@@ -26,7 +26,7 @@ from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from hpcdash.transport.base import CommandResult
 
 COUNTS = (10_000, 30_000, 100_000)
@@ -119,7 +119,7 @@ def pbs_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
     node's clock.
     """
     query = pbs_backend(Dialect.OPENPBS).queue.jobs(JobScope())
-    token = token_of(query.argv)
+    token = find_token(query.argv)
     assert token is not None
     raw = b"Clock: 1795233995\n" + pbs_text(count, token)
     return raw, token, partial(query.parse, CommandResult(query.argv, 0, raw, b"", 0.0))

@@ -70,7 +70,7 @@ def normalised_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_TOKEN.sub(RECORDED_TOKEN, word) for word in without_env(argv))
 
 
-def token_of(argv: tuple[str, ...]) -> str | None:
+def find_token(argv: tuple[str, ...]) -> str | None:
     """The poll's token in a command, if it has one."""
     return next((found.group() for word in argv if (found := _TOKEN.search(word))), None)
 

@@ -19,7 +19,7 @@ from email.message import Message
 from email.parser import BytesParser
 from pathlib import Path
 
-from hpcdash.cli.licenses import license_of
+from hpcdash.cli.licenses import distribution_license
 
 _HERE = Path(__file__).parent
 _SHEBANG = b"#!/usr/bin/env python3\n"
@@ -90,7 +90,7 @@ def components(wheels: Iterable[Path], version: str) -> dict[str, object]:
                 "name": name,
                 "version": about["Version"],
                 "purl": f"pkg:pypi/{name}@{about['Version']}",
-                "licenses": [{"license": {"name": license_of(about)}}],
+                "licenses": [{"license": {"name": distribution_license(about)}}],
                 "hashes": [
                     {"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}
                 ],

@@ -15,7 +15,7 @@ import pytest
 from hpcdash import frames
 from hpcdash.domain.schema import JOBS, NODES, RUNS, public_names
 from hpcdash.errors import HpcdashError, UsageError
-from tests.support.job_rows import table_of
+from tests.support.job_rows import build_table
 from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
@@ -77,7 +77,7 @@ async def test_it_works_where_a_loop_runs_already(program: Program) -> None:
 
 def test_dtypes_hold_what_is_unknown() -> None:
     frame = frames.to_frame(
-        table_of({"id": "1", "state": "running"}, {"id": "2", "limit_seconds": 3600, "cpus": 4})
+        build_table({"id": "1", "state": "running"}, {"id": "2", "limit_seconds": 3600, "cpus": 4})
     )
     told = {
         name: str(frame[name].dtype)

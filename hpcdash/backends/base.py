@@ -358,11 +358,11 @@ class HistoryScope(Struct, frozen=True):
     """What a history shows a user: whether others' ended jobs are hidden, and for how long ended
     jobs are kept.
 
-    None is not known; of `kept_seconds` also that it is not limited.
+    None is not known; of `retention_seconds` also that it is not limited.
     """
 
     hides_others: bool | None = None
-    kept_seconds: int | None = None
+    retention_seconds: int | None = None
 
 
 class HistoryPart:

@@ -314,9 +314,9 @@ class Frames:
                 self.outputs[key] = NodeOutput(*key, (known.output + more)[:CAP_BYTES])
                 return None
             case b"=":
-                status, _, words_of_end = content.decode("utf-8", "replace").partition(" ")
+                status, _, end_text = content.decode("utf-8", "replace").partition(" ")
                 number = int(status) if status.isascii() and status.isdecimal() else None
-                self.outputs[key] = NodeOutput(*key, known.output, number, words_of_end)
+                self.outputs[key] = NodeOutput(*key, known.output, number, end_text)
             case b"!":
                 self.outputs[key] = NodeOutput(
                     *key, known.output, None, content.decode("utf-8", "replace")

@@ -130,7 +130,7 @@ def raise_for(reasons: Iterable[tuple[str, str]]) -> None:
         )
 
 
-def said_twice(generated: Mapping[str, str], given: Mapping[str, str]) -> None:
+def refuse_repeated(generated: Mapping[str, str], given: Mapping[str, str]) -> None:
     """Raises UsageError for options that both a field and extra_args give: both map a name to who
     said it.
     """

@@ -19,11 +19,11 @@ from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
-from hpcdash.domain.job_ids import number_of, plain_id
+from hpcdash.domain.job_ids import parse_job_number, plain_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import cell_width, clip, visible
 from hpcdash.domain.units import DAY
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, UsageError
 from hpcdash.services.cluster.snapshots import Kind
@@ -72,7 +72,7 @@ def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> N
     """Raise UsageError for an id without a cluster that a job submitted from here has on another
     cluster.
     """
-    numbers = {number_of(job_id): job_id for job_id in job_ids if not plain_id(job_id)[1]}
+    numbers = {parse_job_number(job_id): job_id for job_id in job_ids if not plain_id(job_id)[1]}
     try:
         entries, _ = session.actions.journal.read()
     except JournalUnreadable:
@@ -85,7 +85,7 @@ def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> N
             continue
         for outcome in entry.outcomes:
             plain, cluster = plain_id(outcome.new_job)
-            job_id = numbers.get(number_of(plain), "")
+            job_id = numbers.get(parse_job_number(plain), "")
             if (
                 not cluster
                 or not job_id
@@ -131,15 +131,15 @@ def run_action(
     is_for_ended = verb == Verb.DELETE
     kinds = (Kind.HISTORY, Kind.HISTORY_EVERYONE) if is_for_ended else (Kind.MINE, Kind.EVERYONE)
     kind = kinds[everyone]
-    wanted_rows = parse_filter(expression, kind)
+    matching_rows = parse_filter(expression, kind)
     _refuse_ambiguous(job_ids, expression, everyone=everyone)
     request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
     must_ask = (request.verb in _ASKED_FOR or bool(expression)) and not common.yes
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
 
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
         session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
-        if must_ask and not can_ask:
+        if must_ask and not can_prompt:
             raise UsageError(
                 f"{verb} needs confirmation, but there is no terminal",
                 "Use --yes to skip the question.",
@@ -149,8 +149,8 @@ def run_action(
         wanted = job_ids
         if expression:
             snapshot = await session.store.fetch(kind)
-            matching = query.apply(snapshot.table, wanted_rows, snapshot.taken_at)
-            warn_unknown_gpus(snapshot.table, wanted_rows, snapshot.taken_at)
+            matching = query.apply(snapshot.table, matching_rows, snapshot.taken_at)
+            warn_unknown_gpus(snapshot.table, matching_rows, snapshot.taken_at)
             states = ENDED if is_for_ended else ACTIVE | WAITING
             wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
             if not wanted:
@@ -159,7 +159,7 @@ def run_action(
             from hpcdash.cli.chains import chain_ids
 
             wanted = await chain_ids(session, verb, wanted)
-        rows = await session.actions.rows_of(wanted)
+        rows = await session.actions.fetch_rows(wanted)
         has_ended = bool(rows) and all(row["state"] in ENDED for row in rows)
         if request.verb is Verb.CANCEL and has_ended and not _unknown(wanted, rows):
             raise _AllEnded(rows)
@@ -235,7 +235,9 @@ def exit_status(outcomes: Sequence[Outcome]) -> int:
 def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The ids that no row is of."""
     known = {row[name] for row in rows for name in ("id", "_number", "_other_id")}
-    return [one for one in job_ids if one not in known and int(number_of(one) or -1) not in known]
+    return [
+        one for one in job_ids if one not in known and int(parse_job_number(one) or -1) not in known
+    ]
 
 
 def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
@@ -435,10 +437,11 @@ def _write_journal_table(rows: Sequence[tuple[str, ...]]) -> None:
         ]
         for row in rows
     ]
-    widths = [max(width_of(row[column]) for row in shown) for column in range(len(_WIDEST))]
+    widths = [max(cell_width(row[column]) for row in shown) for column in range(len(_WIDEST))]
     for row in shown:
         cells = [
-            cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=False)
+            cell + " " * (width - cell_width(cell))
+            for cell, width in zip(row, widths, strict=False)
         ]
         print("  ".join([*cells, row[-1]]))
 

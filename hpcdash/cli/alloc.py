@@ -146,7 +146,7 @@ def run_alloc(
         return 0
 
     if status := with_session(
-        common, work, foreground.hear if foreground is not None else lambda number: False
+        common, work, foreground.receive_signal if foreground is not None else lambda number: False
     ):
         raise SystemExit(status)
 
@@ -210,16 +210,16 @@ class _Foreground:
     def __init__(self) -> None:
         # Whether a job may come of it that a signal has to end.
         self.is_heeding = False
-        self._told = asyncio.Event()
+        self._reported = asyncio.Event()
         self._signal = 0
         self._job_id = ""
 
-    def hear(self, number: int) -> bool:
+    def receive_signal(self, number: int) -> bool:
         """Whether it sees to a signal: to the first one, while it heeds them."""
-        if not self.is_heeding or self._told.is_set():
+        if not self.is_heeding or self._reported.is_set():
             return False
         self._signal = number
-        self._told.set()
+        self._reported.set()
         if not self._job_id:
             say(
                 "the allocation ends once its submission is answered; interrupt again to stop "
@@ -235,7 +235,7 @@ class _Foreground:
         self._job_id = job_id
         try:
             tell()
-            if not self._told.is_set():
+            if not self._reported.is_set():
                 say(f"ctrl+c ends allocation {job_id}")
                 if await self._is_over(session):
                     self.is_heeding = False
@@ -254,7 +254,7 @@ class _Foreground:
         watching = asyncio.ensure_future(_watch(session, self._job_id))
         try:
             while True:
-                telling = asyncio.ensure_future(self._told.wait())
+                telling = asyncio.ensure_future(self._reported.wait())
                 await asyncio.wait({watching, telling}, return_when=asyncio.FIRST_COMPLETED)
                 telling.cancel()
                 if watching.done():
@@ -272,19 +272,19 @@ class _Foreground:
         """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
-        self._told.clear()
+        self._reported.clear()
         print(
             f"\nEnd allocation {visible(self._job_id)} and everything running in it? ",
             end="",
             file=sys.stderr,
         )
         asking = asyncio.ensure_future(is_agreed())
-        telling = asyncio.ensure_future(self._told.wait())
+        telling = asyncio.ensure_future(self._reported.wait())
         await asyncio.wait({asking, telling}, return_when=asyncio.FIRST_COMPLETED)
         for task in (asking, telling):
             task.cancel()
-        if self._told.is_set() or asking.result():
-            self._told.set()
+        if self._reported.is_set() or asking.result():
+            self._reported.set()
             return True
         # The end of its input may be that of the terminal.
         if not sys.stdin.isatty():
@@ -294,7 +294,7 @@ class _Foreground:
 
     def _leave(self) -> None:
         self._signal = signal.SIGHUP
-        self._told.set()
+        self._reported.set()
         leave_terminal()
 
 
@@ -326,7 +326,7 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
 async def _cancel(session: ClusterSession, job_id: str) -> None:
     actions = session.actions
     try:
-        rows = await actions.rows_of((job_id,))
+        rows = await actions.fetch_rows((job_id,))
     except HpcdashError:
         say(f"the allocation {job_id} goes on: hpcdash cancel {job_id} ends it")
         raise

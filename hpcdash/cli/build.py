@@ -50,7 +50,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME, Launches
 from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
@@ -255,7 +255,7 @@ def _this_machine(settings: Settings) -> ClusterSettings:
     )
 
 
-def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
+def cluster_backends(cluster: ClusterSettings) -> Sequence[Backend]:
     """The backends to try, in order: on this machine those it is configured for, elsewhere all of
     them.
 
@@ -409,7 +409,7 @@ def _private_lines(name: str) -> list[str]:
         raise ConfigError(f"the file cannot be read: {reason}", file=str(file)) from error
 
 
-def pace_of(cluster: ClusterSettings) -> Pace:
+def cluster_pace(cluster: ClusterSettings) -> Pace:
     poll = cluster.poll
     seconds = {
         Kind.MINE: poll.mine_seconds,
@@ -425,12 +425,12 @@ def pace_of(cluster: ClusterSettings) -> Pace:
     return Pace(seconds, poll.unfocused_factor, poll.controller_share)
 
 
-def queue_pace_of(cluster: ClusterSettings) -> Pace:
+def cluster_queue_pace(cluster: ClusterSettings) -> Pace:
     """The embedded queue's: quicker than a shared controller's, but where the configuration sets
     another.
     """
-    usual, pace = PollSettings(), pace_of(cluster)
-    asked, default = pace.seconds, pace_of(replace(cluster, poll=usual)).seconds
+    usual, pace = PollSettings(), cluster_pace(cluster)
+    asked, default = pace.seconds, cluster_pace(replace(cluster, poll=usual)).seconds
     seconds = {
         kind: _QUEUE_SECONDS if asked[kind] == default[kind] else asked[kind] for kind in Kind
     }
@@ -456,12 +456,12 @@ def build_session(
     share: Mapping[str, PoolSettings] = MappingProxyType({}),
 ) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
-    backends = backends_of(cluster)
+    backends = cluster_backends(cluster)
     transport = _transport(cluster, pool, backends)
     is_queue = backends[0].name == EMBEDDED
     if is_queue:
         set_slots(queue_folder(), cluster.embedded)
-    pace = queue_pace_of(cluster) if is_queue else pace_of(cluster)
+    pace = cluster_queue_pace(cluster) if is_queue else cluster_pace(cluster)
     ceiling = cluster.poll.commands_per_minute
     if is_queue and ceiling == PollSettings().commands_per_minute:
         ceiling = _QUEUE_COMMANDS_PER_MINUTE
@@ -472,7 +472,7 @@ def build_session(
         clock=ClusterClock(),
         budget=CommandBudget(ceiling),
         cache=snapshot_cache(cluster, backends),
-        scripts=KeptScripts(state_root() / "scripts"),
+        scripts=ScriptStore(state_root() / "scripts"),
         state_folder=state_root(),
         user=cluster.user or "",
         title=cluster.title,
@@ -496,7 +496,7 @@ def snapshot_cache(
     cluster: ClusterSettings, backends: Sequence[Backend] | None = None
 ) -> SnapshotCache:
     """The tables that earlier runs had of a cluster."""
-    names = [backend.name for backend in backends or backends_of(cluster)]
+    names = [backend.name for backend in backends or cluster_backends(cluster)]
     return SnapshotCache(cache_root(), _cache_name(cluster, names))
 
 
@@ -570,7 +570,7 @@ def build_replay(case_directory: Path) -> ClusterSession:
         user=transport.user,
         title=f"{transport.name} (recorded)",
     )
-    poller = Poller(store, pace_of(ClusterSettings("replay", "replay")))
+    poller = Poller(store, cluster_pace(ClusterSettings("replay", "replay")))
     # What coordinators published, by the names of its folders.
     published = sorted((case_directory / FILES_FOLDER / "shared").glob("*/pool.json"))
     pools = tuple(

@@ -31,7 +31,7 @@ from hpcdash.services.submit.node_findings import (
     NodeCheckRecords,
     SubmittedCheck,
     find_ended,
-    format_words,
+    format_result,
     read_check,
 )
 from hpcdash.services.submit.recovery import reconcile
@@ -55,8 +55,8 @@ def run_check_nodes(
         raise UsageError("check-nodes is refused: hpcdash is read-only", "It would submit a job.")
     names = _names(checks)
     seconds = _limit(limit)
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    if not common.yes and not can_ask:
+    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
+    if not common.yes and not can_prompt:
         raise UsageError(
             "check-nodes needs confirmation, but there is no terminal",
             "Use --yes to skip the question.",
@@ -71,10 +71,10 @@ def run_check_nodes(
         await launches.queues.learn()
         queues = [one.name for one in launches.queues.known()]
         selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
-        _say(*selection.left_out[:10])
+        _print(*selection.left_out[:10])
         planned = await plan_checks(selection, names, launches, seconds)
         for one in planned:
-            _say(*one.plan.notes)
+            _print(*one.plan.notes)
             print(f"{', '.join(one.names)} on {visible(', '.join(one.nodes))}", file=sys.stderr)
             for command in one.plan.plan.commands:
                 print(
@@ -124,9 +124,9 @@ def _limit(text: str) -> int:
 async def _submit(
     session: ClusterSession, launches: Launches, records: NodeCheckRecords, one: CheckJob
 ) -> None:
-    report = await session.actions.run(one.plan.plan, heard=_say)
-    _say(report.journal_problem)
-    (outcome,) = await reconcile(session.store, one.plan, report, _say)
+    report = await session.actions.run(one.plan.plan, heard=_print)
+    _print(report.journal_problem)
+    (outcome,) = await reconcile(session.store, one.plan, report, _print)
     if outcome.done:
         one.job_id = outcome.new_job
         with _remembered():
@@ -134,13 +134,13 @@ async def _submit(
                 records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names)
             )
         nodes = ", ".join(one.nodes)
-        _say(
+        _print(
             f"job {outcome.new_job} checks {nodes}; you can interrupt this, and see the result in "
             f"the dashboard"
         )
     else:
         one.problem = outcome.words
-        _say(outcome.words)
+        _print(outcome.words)
     await launches.conclude(one.plan, outcome)
 
 
@@ -184,20 +184,20 @@ def _remembered() -> Iterator[None]:
     try:
         yield
     except StateUnusable as error:
-        _say(f"the results were not saved: {error.message}")
+        _print(f"the results were not saved: {error.message}")
 
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     lines = [("NODE", "CHECK", "RESULT", "FINDING")]
     for one in results:
-        lines.append((visible(one.node), one.name, one.state, format_words(one, known)))
+        lines.append((visible(one.node), one.name, one.state, format_result(one, known)))
     widths = [max(len(line[at]) for line in lines) for at in range(3)]
     for line in lines:
         cells = (f"{cell:<{width}}" for cell, width in zip(line[:3], widths, strict=True))
         print_text("  ".join((*cells, line[3])).rstrip() + "\n")
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
     nodes = {one.node for one in results}
-    _say(
+    _print(
         f"{counted(len(nodes), 'node')}, {len(bad)} not well"
         if bad
         else f"{counted(len(nodes), 'node')}, all well"
@@ -233,7 +233,7 @@ def _write_json(
     )
 
 
-def _say(*sentences: str) -> None:
+def _print(*sentences: str) -> None:
     for words in sentences:
         if words:
             print(f"hpcdash: {visible(words)}", file=sys.stderr)

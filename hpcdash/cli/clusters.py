@@ -158,10 +158,10 @@ def run_config_check(common: CommonOptions) -> None:
             f"{path} does not exist; using defaults (`hpcdash config example` shows every setting)"
         )
         return
-    from hpcdash.services.watch.secrets import notifiers_of, unready
+    from hpcdash.services.watch.secrets import build_notifiers, unready
 
     clusters = counted(len(settings.clusters), "cluster")
-    notifiers, warnings = notifiers_of(settings.watch.notices, str(settings.file))
+    notifiers, warnings = build_notifiers(settings.watch.notices, str(settings.file))
     for words in warnings:
         print(f"hpcdash: {visible(words)}", file=sys.stderr)
     mute = unready(notifiers)

@@ -50,7 +50,7 @@ def _table_command(name: Kind, words: str) -> click.Command:
     return command
 
 
-def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Options that select ended jobs; `since` says what is so without --since."""
     names = "NAME[,NAME]"
     words = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
@@ -104,7 +104,7 @@ def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 @click.command()
-@_of_runs("7d")
+@_runs_options("7d")
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
@@ -186,9 +186,8 @@ def log(common: CommonOptions, **given: Any) -> None:
 @click.argument("job")
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
-    """Dump the Python stacks of a running job with py-spy, on each of its nodes.
-
-    The job keeps running.
+    """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps
+    running.
     """
     from hpcdash.cli.inside import run_stacks
 
@@ -375,7 +374,7 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
 
 @click.command()
 @click.argument("jobs", metavar="[JOB...]", nargs=-1)
-@_of_runs("7d")
+@_runs_options("7d")
 @click.option(
     "--by",
     type=click.Choice(["run", "array", "name"]),
@@ -404,7 +403,7 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
 
 
 @click.command()
-@_of_runs("30d")
+@_runs_options("30d")
 @click.option(
     "--by",
     type=click.Choice(["day", "week", "queue", "user", "account", "name"]),
@@ -481,12 +480,12 @@ def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
 
 def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
     """JOB..., or --filter for those that match."""
-    of_all = click.option(
+    all_option = click.option(
         "--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours."
     )
     words = "The jobs this filter matches, instead of JOB... (lists them and asks)."
     expression = click.option("--filter", "expression", default="", metavar="EXPR", help=words)
-    return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(of_all(command)))
+    return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(all_option(command)))
 
 
 def _acting_command(verb: str, words: str) -> click.Command:
@@ -775,7 +774,7 @@ def render(common: CommonOptions, **given: Any) -> None:
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @common_options
-def chain_of(common: CommonOptions, job: str, form: str) -> None:
+def show_chain(common: CommonOptions, job: str, form: str) -> None:
     """Show the chain of a job: the jobs before and after it, and when it should end."""
     from hpcdash.cli.chains import run_chain
 
@@ -884,7 +883,7 @@ SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     alloc,
     render,
     check_nodes,
-    chain_of,
+    show_chain,
     stub,
     sudoers,
     checkpoints,
@@ -1109,7 +1108,7 @@ def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
     return _image_options(function)
 
 
-def _wanted_images(
+def _requested_images(
     runtime: str, folder: str, *, force: bool = False, nocreate: bool = False
 ) -> ImageRequest:
     from hpcdash.cli.images import ImageRequest
@@ -1126,7 +1125,7 @@ def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
     """Pull an image from its registry: hpcdash images pull nvcr.io/nvidia/pytorch:24.05-py3"""
     from hpcdash.cli.images import run_pull
 
-    run_pull(common, _wanted_images(**given), image)
+    run_pull(common, _requested_images(**given), image)
 
 
 @images.command("import")
@@ -1138,7 +1137,7 @@ def images_import(common: CommonOptions, file: str, reference: str, **given: Any
     """Import a file on the cluster as NAME:TAG: hpcdash images import /work/torch.sif torch:2.3"""
     from hpcdash.cli.images import run_import
 
-    run_import(common, _wanted_images(**given), file, reference)
+    run_import(common, _requested_images(**given), file, reference)
 
 
 @images.command("list")
@@ -1148,7 +1147,7 @@ def images_list(common: CommonOptions, **given: Any) -> None:
     """List the images."""
     from hpcdash.cli.images import run_list
 
-    run_list(common, _wanted_images(**given))
+    run_list(common, _requested_images(**given))
 
 
 @images.command("login")
@@ -1356,7 +1355,7 @@ SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completio
 
 
 # What `hpcdash chain` was called.
-_OLD_CHAIN = copy(chain_of)
+_OLD_CHAIN = copy(show_chain)
 _OLD_CHAIN.name, _OLD_CHAIN.hidden = "train", True
 COMMANDS = (
     *LOOK_COMMANDS,

@@ -46,17 +46,17 @@ def run_connect(
             if descriptor is None:
                 status = await _run_to_pipes(plan)
             else:
-                _say(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
+                _print(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
                 for note in plan.notes:
-                    _say(note)
+                    _print(note)
                 status = await plan.transport.interact(plan.argv, Terminal(descriptor))
             if words := await explain_end(session.store, plan, status):
-                _say(words)
+                _print(words)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
         if status is None:
-            _say("left with ~.")
+            _print("left with ~.")
         return _LEFT if status is None else status
 
     if status := with_session(common, work):
@@ -76,11 +76,11 @@ async def _run_to_pipes(plan: ShellPlan) -> int | None:
     sys.stdout.buffer.write(result.stdout)
     sys.stdout.flush()
     if result.truncated:
-        _say(f"the output was cut at {format_memory(len(result.stdout))}")
+        _print(f"the output was cut at {format_memory(len(result.stdout))}")
     return result.status
 
 
-def _say(words: str) -> None:
+def _print(words: str) -> None:
     print(f"hpcdash: {visible(words)}", file=sys.stderr, flush=True)
 
 

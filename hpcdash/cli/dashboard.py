@@ -60,7 +60,7 @@ def run_outside(program: str, file: Path) -> str:
     """Run 'pager' or 'editor' on a file and wait for its end; the complaint where that fails, else
     ''.
     """
-    words = _words_of(program)
+    words = _command_arguments(program)
     if not words:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
         return f"no {program} was found; set {names}"
@@ -73,7 +73,7 @@ def run_outside(program: str, file: Path) -> str:
     return f"{words[0]} ended with status {status}" if status else ""
 
 
-def _words_of(program: str) -> list[str]:
+def _command_arguments(program: str) -> list[str]:
     for name in _VARIABLES[program]:
         if os.environ.get(name, "").strip():
             try:
@@ -270,7 +270,7 @@ async def show_app(
             sort=settings.ui.sort,
             fold_arrays=settings.ui.fold_arrays,
             prompter=prompter,
-            choices=_kept_choices(settings),
+            choices=_read_choices(settings),
             first_view=view,
             aliases=settings.aliases,
             filters=settings.filters,
@@ -340,7 +340,7 @@ def _collect_garbage() -> None:
     gc.enable()
 
 
-def _kept_choices(settings: Settings) -> Choices:
+def _read_choices(settings: Settings) -> Choices:
     """What was chosen on the screen; what the configuration says counts where it was written
     later.
     """

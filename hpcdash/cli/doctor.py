@@ -151,9 +151,9 @@ def _alerts_checks(settings: Settings) -> list[Check]:
     """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch]
     names no one.
     """
-    from hpcdash.services.watch.secrets import notifiers_of, unready
+    from hpcdash.services.watch.secrets import build_notifiers, unready
 
-    notifiers, _ = notifiers_of(settings.watch.notices, str(settings.file or ""))
+    notifiers, _ = build_notifiers(settings.watch.notices, str(settings.file or ""))
     mute = unready(notifiers)
     if not mute:
         return (
@@ -209,7 +209,7 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
     hops = " → ".join(transport.health.hops) or transport.name
     tell(Check("connection", True, f"{hops}, {1000 * (time.monotonic() - began):.0f} ms"))
     try:
-        asked_at = time.time()
+        queried_at = time.time()
         probe = await store.open()
     except HpcdashError as error:
         tell(_failed("scheduler", error))
@@ -252,7 +252,7 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
             )
         )
     if probe.clock_epoch_seconds is not None:
-        skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
+        skew = probe.clock_epoch_seconds - (queried_at + time.time()) / 2
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
         kept = (
             (await _is_synchronized(LocalTransport()), await _is_synchronized(transport))
@@ -274,11 +274,14 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
 
 
 def clock_check(
-    there_epoch: float, ahead_seconds: float, kept_here: bool | None, kept_there: bool | None
+    there_epoch: float,
+    ahead_seconds: float,
+    is_synced_here: bool | None,
+    is_synced_there: bool | None,
 ) -> Check:
     """How far the cluster's clock is ahead of this machine's, and which of the two is wrong.
 
-    `kept_here` and `kept_there` are whether a time server keeps the clock, None where that is not
+    `is_synced_here` and `is_synced_there` are whether a time server keeps the clock, None where that is not
     told.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
@@ -288,9 +291,9 @@ def clock_check(
     side = "ahead of" if ahead_seconds > 0 else "behind"
     far = format_span(60 * round(abs(ahead_seconds) / 60))
     told = f"the cluster's clock is {far} {side} this machine's; it {told}"
-    if kept_here is False and kept_there is not False:
+    if is_synced_here is False and is_synced_there is not False:
         step = "This machine's clock is not synchronized. Enable NTP: timedatectl set-ntp true"
-    elif kept_there is False and kept_here is not False:
+    elif is_synced_there is False and is_synced_here is not False:
         step = (
             "The cluster's clock is not synchronized (timedatectl there). Tell the site's "
             "administrators."

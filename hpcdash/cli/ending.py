@@ -66,7 +66,9 @@ def run_async(
 
         loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
-            for number in _heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            for number in _handled_signals(
+                signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
+            ):
                 loop.add_signal_handler(number, end, number)
         return await work
 
@@ -121,7 +123,7 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
         if number == signal.SIGHUP or not app.is_outside:
             exit_later(128 + number, app.restore_terminal)
 
-    numbers = _heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    numbers = _handled_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
@@ -154,6 +156,6 @@ def leave_terminal() -> None:
     os.close(nowhere)
 
 
-def _heeded(*numbers: signal.Signals) -> list[signal.Signals]:
+def _handled_signals(*numbers: signal.Signals) -> list[signal.Signals]:
     """Without those that are ignored: nohup, and a shell's background, have a program go on."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -198,9 +198,9 @@ def topics() -> dict[str, Callable[[], str]]:
 
 def _filters() -> str:
     from hpcdash.domain import schema
-    from hpcdash.domain.query import keys_of
+    from hpcdash.domain.query import filter_keys
 
-    columns = "\n".join(_wrapped(sorted(keys_of(schema.JOBS))))
+    columns = "\n".join(_wrapped(sorted(filter_keys(schema.JOBS))))
     return f"{FILTERS}\nKeys of jobs:\n{columns}\n"
 
 

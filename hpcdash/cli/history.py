@@ -14,7 +14,7 @@ from hpcdash.cli.jobs import parse_filter, print_table, warn_unknown_gpus, with_
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
-from hpcdash.domain.runs import jobs_of_runs
+from hpcdash.domain.runs import merge_runs
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import LOCAL_ZONE, parse_span
 from hpcdash.domain.states import ENDED
@@ -46,7 +46,7 @@ class HistoryOptions(Struct, frozen=True):
 
     def selection(self, *, everyone: bool) -> RunSelection:
         """Raises UsageError for a state there is not."""
-        states = _words(self.state.lower())
+        states = _split(self.state.lower())
         if unknown := [state for state in states if state not in ENDED]:
             raise UsageError(
                 f"--state: {visible(unknown[0])} is not an end "
@@ -55,15 +55,15 @@ class HistoryOptions(Struct, frozen=True):
             )
         return RunSelection(
             everyone,
-            users=_words(self.user),
-            accounts=_words(self.account),
-            queues=_words(self.queue),
+            users=_split(self.user),
+            accounts=_split(self.account),
+            queues=_split(self.queue),
             states=states,
             names=(self.name,) if self.name else (),
         )
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
@@ -93,16 +93,16 @@ async def fetch_runs(
         bar.clear()
 
 
-def tell_rejected(fetched: FetchedRuns) -> None:
+def warn_rejected(fetched: FetchedRuns) -> None:
     for row in fetched.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
 
 
-def tell_gaps(fetched: FetchedRuns) -> None:
+def warn_gaps(fetched: FetchedRuns) -> None:
     """On stderr: what could not be read, what of the span is not known and why, and that others'
     jobs are hidden.
     """
-    tell_rejected(fetched)
+    warn_rejected(fetched)
     if seconds := fetched.unasked_seconds:
         print(f"hpcdash: {format_span(seconds)} of the span could not be fetched", file=sys.stderr)
     for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):
@@ -125,10 +125,10 @@ def run_history(
         return fetched, session.name, session.store.backend.name
 
     fetched, cluster, backend = with_session(common, work)
-    jobs = jobs_of_runs(fetched.table)
+    jobs = merge_runs(fetched.table)
     table = query.apply(jobs, wanted, fetched.taken_at)
     warn_unknown_gpus(jobs, wanted, fetched.taken_at)
-    tell_gaps(fetched)
+    warn_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
     print_table("history", snapshot, form, cluster=cluster, backend=backend)
     if form == "table" and not table.num_rows and sys.stderr.isatty():

@@ -93,7 +93,7 @@ def run_list(common: CommonOptions, wanted: ImageRequest) -> None:
 def _run(
     common: CommonOptions,
     wanted: ImageRequest,
-    steps_of: Callable[[Store], tuple[Step, ...]],
+    build_steps: Callable[[Store], tuple[Step, ...]],
     *,
     changes: bool = True,
 ) -> None:
@@ -137,7 +137,7 @@ def _run(
         if (await transport.run(("test", "-f", login))).status != 0:
             login = ""
         told = ""
-        for step in steps_of(store):
+        for step in build_steps(store):
             if already := await _already_there(transport, store, step):
                 if already != told:
                     print(

@@ -98,7 +98,7 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
     """Without a terminal and without --yes they are shown, and none is ended."""
     from hpcdash.services.inside.leftovers import end_command, list_command, read_leftovers
 
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
 
     async def work(session: ClusterSession) -> tuple[InsideAnswer, ClusterSession]:
         store = session.store
@@ -106,7 +106,7 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
         row = await fetch_inside_row(store, job)
         shown = await run_inside(store, row, await list_command(store))
         found = read_leftovers(shown.outputs)
-        if not found or not (common.yes or can_ask):
+        if not found or not (common.yes or can_prompt):
             return shown, session
         if not common.yes:
             _print_groups(shown)

@@ -62,7 +62,7 @@ def with_session(
                 await _tidy(session)
             return done
         except asyncio.CancelledError:
-            _tell_cut_off(session)
+            _warn_cut_off(session)
             raise
         finally:
             await session.store.close()
@@ -70,7 +70,7 @@ def with_session(
     return run_async(run(), heard)
 
 
-def _tell_cut_off(session: ClusterSession) -> None:
+def _warn_cut_off(session: ClusterSession) -> None:
     for verb, job_id in session.actions.cut_off:
         step = (
             "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
@@ -84,10 +84,10 @@ def _tell_cut_off(session: ClusterSession) -> None:
 async def _tidy(session: ClusterSession) -> None:
     """Remove the folders of launches that are kept no more, where the cluster was asked anyway."""
     store = session.store
-    was_asked = store.probe is not None or any(
+    was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
     )
-    if session.launches is not None and was_asked:
+    if session.launches is not None and was_queried:
         for words in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
 

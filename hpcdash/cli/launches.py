@@ -51,8 +51,8 @@ def run_prune(
         raise UsageError(
             "launches prune is refused: hpcdash is read-only", "--dry-run still works."
         )
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    if not (dry_run or common.yes or can_ask):
+    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
+    if not (dry_run or common.yes or can_prompt):
         raise UsageError(
             "launches prune needs confirmation, but there is no terminal",
             "Use --yes to skip the question.",
@@ -63,12 +63,12 @@ def run_prune(
         session: ClusterSession,
     ) -> tuple[tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
         found = await _read(session, least_age, also_failed=failed)
-        going = [one for one in found if not one.why_kept]
+        going = [one for one in found if not one.reason_kept]
         if form != "json" or not (dry_run or common.yes):
             out = sys.stdout if dry_run and form != "json" else sys.stderr
             print(_table(going, session.store.clock.now()), end="", file=out, flush=True)
             print(
-                _format_kept([one for one in found if one.why_kept]),
+                _format_left([one for one in found if one.reason_kept]),
                 end="",
                 file=sys.stderr,
                 flush=True,
@@ -153,7 +153,7 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
             record.keep,
             record.folder,
         )
-        rows.append((*map(visible, words), clip(visible(one.why_kept), _MOST_WHY_LETTERS)))
+        rows.append((*map(visible, words), clip(visible(one.reason_kept), _MOST_WHY_LETTERS)))
     widths = [max(len(row[at]) for row in rows) for at in range(8)]
     lines = []
     for row in rows:
@@ -167,9 +167,9 @@ def _format_total(found: Sequence[StoredLaunch]) -> str:
     return f"{_size(sum(one.kib or 0 for one in found))}, {counted(files, 'file')}"
 
 
-def _format_kept(found: Sequence[StoredLaunch]) -> str:
+def _format_left(found: Sequence[StoredLaunch]) -> str:
     return "".join(
-        f"kept: {visible(one.record.folder)}: {clip(visible(one.why_kept), _MOST_WHY_LETTERS)}\n"
+        f"kept: {visible(one.record.folder)}: {clip(visible(one.reason_kept), _MOST_WHY_LETTERS)}\n"
         for one in found
     )
 
@@ -210,7 +210,7 @@ def _as_json(one: StoredLaunch, now: float, left: dict[str, str] | None) -> dict
         "age_seconds": None if one.ended_at is None else round(now - one.ended_at),
         "bytes": None if one.kib is None else one.kib << 10,
         "files": one.files,
-        "kept_because": visible(one.why_kept) or None,
+        "kept_because": visible(one.reason_kept) or None,
     }
     if left is not None:
         row["removed"] = left.get(record.folder) == ""

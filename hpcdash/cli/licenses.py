@@ -19,7 +19,7 @@ _LONGEST_NAME = 60
 def licenses() -> str:
     """A line a package: name, version, licence; those of extras that are installed as well."""
     rows = sorted(
-        (one.metadata["Name"], one.version, license_of(one.metadata))
+        (one.metadata["Name"], one.version, distribution_license(one.metadata))
         for one in _packages("hpcdash")
     )
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -28,7 +28,7 @@ def licenses() -> str:
     )
 
 
-def license_of(metadata: Message | Any) -> str:
+def distribution_license(metadata: Message | Any) -> str:
     """The licence that a package's METADATA names: an SPDX expression, else the field's first line
     or classifiers.
     """
@@ -72,7 +72,7 @@ def _packages(name: str) -> Iterator[Distribution]:
             yield found
         for requirement in found.requires or ():
             asked = _REQUIREMENT.match(requirement)
-            of_extra = _OF_EXTRA.search(requirement)
-            if asked is not None and (of_extra[1] if of_extra else "") == extra:
+            extra_marker = _OF_EXTRA.search(requirement)
+            if asked is not None and (extra_marker[1] if extra_marker else "") == extra:
                 required = re.sub(r"[-_.]+", "-", asked[1]).lower()
                 waiting += [(required, one.strip()) for one in ("", *(asked[2] or "").split(","))]

@@ -44,7 +44,7 @@ from hpcdash.services.logs.file import (
     FileChange,
     LogFile,
     change,
-    next_look_seconds,
+    next_check_seconds,
 )
 from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.locate import LogPlace, fetch_other_logs, find_other_log, locate_logs
@@ -92,10 +92,10 @@ def log_output() -> LogOutput:
     stdout = sys.stdout
     if not stdout.isatty():
         return RawOutput(stdout.buffer)
-    return TerminalOutput(stdout.buffer, colours_of(os.environ), stdout.encoding or "utf-8")
+    return TerminalOutput(stdout.buffer, color_system(os.environ), stdout.encoding or "utf-8")
 
 
-def colours_of(variables: Mapping[str, str]) -> ColorSystem | None:
+def color_system(variables: Mapping[str, str]) -> ColorSystem | None:
     """How many colours to write; None where NO_COLOR or the terminal wants none."""
     terminal = variables.get("TERM", "")
     if variables.get("NO_COLOR") or terminal in ("", "dumb", "unknown"):
@@ -312,7 +312,7 @@ class LogFollower:
             quiet_seconds = time.monotonic() - changed_at
             if quiet_seconds >= _QUIET_SECONDS and await is_over():
                 return
-            await asyncio.sleep(max(self.file.pause_seconds, next_look_seconds(quiet_seconds)))
+            await asyncio.sleep(max(self.file.pause_seconds, next_check_seconds(quiet_seconds)))
 
     def _after(self, look: FileStat, end: int) -> int | None:
         """Say what became of the file; where to read on from where it is no longer what was read,
@@ -377,7 +377,7 @@ def run_log(
             await run_log.ask()
             await run_log.show(lines, follow, err=err, path_only=path_only)
             return
-        place = await _of_a_task(store, await locate_logs(store, job))
+        place = await _task_place(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
             say(f"showing {place.row['id']}, the only task of array {job}")
         other = None
@@ -426,7 +426,7 @@ class _RunLog:
         self._run = find_run(runs, self._job, self._number)
         self._is_open = allocation.is_open
         self._place = format_place(allocation, runs, self._run)
-        self._asked_at = time.monotonic()
+        self._queried_at = time.monotonic()
 
     async def show(self, lines: int, follows: bool, *, err: bool, path_only: bool) -> None:
         file = self._store.log_file(self._run.stderr if err else self._run.stdout)
@@ -465,28 +465,28 @@ class _RunLog:
                 said = self._place
                 say(f"run {self._number} {said}")
             await asyncio.sleep(_FIRST_STATE_SECONDS)
-            await self._ask_seldom()
+            await self._poll_slowly()
         self._pause_seconds = _FIRST_STATE_SECONDS
         return self._run.started_at is not None
 
     async def _is_over(self) -> bool:
         if self._run.status is not None or not self._is_open:
             return True
-        await self._ask_seldom()
+        await self._poll_slowly()
         return False
 
-    async def _ask_seldom(self) -> None:
-        if time.monotonic() - self._asked_at < self._pause_seconds:
+    async def _poll_slowly(self) -> None:
+        if time.monotonic() - self._queried_at < self._pause_seconds:
             return
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_STATE_SECONDS)
         try:
             await self.ask()
         except (UnreachableError, CommandTimedOut):
             # The file is still read.
-            self._asked_at = time.monotonic()
+            self._queried_at = time.monotonic()
 
 
-async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:
+async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
     """Of an array whose row is that of the tasks that wait, the log of one that runs or ended, if
     the queue has one.
     """
@@ -536,7 +536,7 @@ class _JobLog:
         self._is_err = err
         self._stream = "stderr" if err else "stdout"
         self._tail = LogFollower(file, log_output())
-        self._asked_at = self._moved_at = 0.0
+        self._queried_at = self._moved_at = 0.0
         self._state_pause_seconds = _FIRST_STATE_SECONDS
 
     @property
@@ -592,10 +592,10 @@ class _JobLog:
                 return
             if (has_ended and not self._is_arriving) or not (look.is_missing or look.is_unreached):
                 raise self._unreadable(look)
-            await self._ask_state()
+            await self._query_state()
             self._tail.output.pause()
             await asyncio.sleep(
-                max(self._file.pause_seconds, next_look_seconds(time.monotonic() - began))
+                max(self._file.pause_seconds, next_check_seconds(time.monotonic() - began))
             )
 
     @property
@@ -619,7 +619,7 @@ class _JobLog:
         """Whether the job was known to have ended before the last look, which is then said."""
         if self._state not in ENDED:
             # Of an end that is told now, the next look may bring the last lines.
-            await self._ask_state()
+            await self._query_state()
             return False
         if self._is_arriving:
             return False
@@ -631,17 +631,17 @@ class _JobLog:
         )
         return True
 
-    async def _ask_state(self) -> None:
+    async def _query_state(self) -> None:
         """Ask the scheduler for the job's state, seldom, and ever more seldom."""
         # A node lets go of its file when the job ends.
         is_let_go = bool(self._file.host) and self._tail.known.is_missing
-        if time.monotonic() - self._asked_at < (
+        if time.monotonic() - self._queried_at < (
             _FIRST_STATE_SECONDS if is_let_go else self._state_pause_seconds
         ):
             return
-        if self._asked_at:
+        if self._queried_at:
             self._state_pause_seconds = min(2 * self._state_pause_seconds, _LONGEST_STATE_SECONDS)
-        self._asked_at = time.monotonic()
+        self._queried_at = time.monotonic()
         try:
             self._place = await locate_logs(self._store, self._place.job_id)
             if self._other is not None:

@@ -22,7 +22,7 @@ import click
 from hpcdash import __version__
 from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.help import Commands
-from hpcdash.cli.options import CommonOptions, check_words, common_options
+from hpcdash.cli.options import CommonOptions, check_arguments, common_options
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, Declined, HpcdashError
 from hpcdash.services.state import database
@@ -77,7 +77,7 @@ class _Commands(Commands):
 
         for command in COMMANDS:
             self.add_command(command)
-        check_words(self, _complete)
+        check_arguments(self, _complete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -148,7 +148,7 @@ def demo(common: CommonOptions) -> None:
     run_demo(common)
 
 
-check_words(cli, _complete)
+check_arguments(cli, _complete)
 
 
 def _import_numpy() -> None:

@@ -20,13 +20,13 @@ from rich.style import Style
 from hpcdash.domain.columns import without_formulas
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
-from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
 from hpcdash.services.metrics.charts.draw import draw
 from hpcdash.services.metrics.charts.reading import (
     JobFacts,
     RunReader,
+    describe_course,
     find_broken,
-    words_of_course,
 )
 from hpcdash.services.metrics.charts.state import ChartState, Line
 from hpcdash.services.metrics.eta import format_lost_time
@@ -39,7 +39,7 @@ from hpcdash.services.metrics.findings import (
 from hpcdash.services.metrics.joined import JoinedRun, Series
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, find_spikes
-from hpcdash.services.metrics.throughput import PaceGrowth, pace_of_age, paces_of_run, quantity_of
+from hpcdash.services.metrics.throughput import PaceGrowth, average_pace, metric_quantity, run_paces
 from hpcdash.services.metrics.vocabulary import is_loss
 
 LEAST_WIDTH, LARGEST_WIDTH = 40, 240
@@ -61,7 +61,7 @@ _STYLES = {
 _PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
 
 
-def axis_of(run: JoinedRun, name: str | None = None) -> str:
+def run_axis(run: JoinedRun, name: str | None = None) -> str:
     """What x is, of all or of one metric: the step where the log says it, else the next that it
     says.
     """
@@ -71,7 +71,7 @@ def axis_of(run: JoinedRun, name: str | None = None) -> str:
 def as_json(
     run: JoinedRun,
     names: Sequence[str],
-    source_of: Callable[[str], str],
+    named_source: Callable[[str], str],
     *,
     cluster: str,
     backend: str,
@@ -89,7 +89,7 @@ def as_json(
         "backend": backend,
         "taken_at": format_utc(taken_at),
         "series": [
-            _object(run.series(name, axis_of(run, name)), source_of(name)) for name in names
+            _object(run.series(name, run_axis(run, name)), named_source(name)) for name in names
         ],
     }
     return msgspec.json.encode(answer) + b"\n"
@@ -125,7 +125,7 @@ def wide_table(run: JoinedRun, names: Sequence[str]) -> pa.Table:
     """A row a step, ascending: the axis first, then a column a metric; null where it has no value
     there.
     """
-    axis = axis_of(run)
+    axis = run_axis(run)
     found = [run.series(name, axis) for name in names]
     places = np.unique(np.concatenate([series.x for series in found])) if found else np.empty(0)
     columns = {axis: pa.array(_whole(places))}
@@ -187,7 +187,7 @@ class ComingRows:
 
     def new_rows(self, run: JoinedRun, names: Sequence[str], *, is_end: bool = False) -> bytes:
         """What to write now, with the titles before the first row."""
-        axis = axis_of(run)
+        axis = run_axis(run)
         if self.has_begun and axis != self._axis:
             return b""
         table = wide_table(run, self._names or list(names))
@@ -222,7 +222,7 @@ class ComingRows:
             said.append(
                 f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped"
             )
-        if axis_of(run) != self._axis and self._axis not in self._announced:
+        if run_axis(run) != self._axis and self._axis not in self._announced:
             self._announced.add(self._axis)
             said.append(
                 f"the log no longer counts in {self._axis}: nothing more is written; start again "
@@ -246,7 +246,7 @@ def shown_by_default(run: JoinedRun) -> list[str]:
     """The losses; where there is none, what is neither a pace nor a place."""
     names = list(run.names)
     losses = sorted((name for name in names if is_loss(name)), key=lambda name: (len(name), name))
-    others = [name for name in names if quantity_of(name) is None]
+    others = [name for name in names if metric_quantity(name) is None]
     return (losses or others or names)[:MOST_SHOWN]
 
 
@@ -257,7 +257,7 @@ def chart_text(run: JoinedRun, names: Sequence[str], paper: Paper, *, log_y: boo
     width = min(max(paper.width, LEAST_WIDTH), LARGEST_WIDTH)
     by_axis: dict[str, list[str]] = {}
     for name in names:
-        by_axis.setdefault(axis_of(run, name), []).append(name)
+        by_axis.setdefault(run_axis(run, name), []).append(name)
     beside = 2 if width >= _TWO_BESIDE_FROM else 1
     rows = sum(-(-len(alike) // beside) for alike in by_axis.values())
     height = _HEIGHT if rows == 1 else _SMALL_HEIGHT
@@ -280,7 +280,7 @@ def _chart(
     paper: Paper,
     log_y: bool,
 ) -> Iterator[str]:
-    kept = SeriesKept()
+    kept = SeriesCache()
     reading = RunReader(is_ascii=not paper.has_unicode).read(run, names, axis, JobFacts(0.0), kept)
     # Without colours a smooth curve would be one with what it smooths.
     smoothing = "auto" if paper.colours is not None else "none"
@@ -302,7 +302,7 @@ def _painted(line: Line, paper: Paper) -> str:
     return text if paper.has_unicode else text.translate(_PLAIN_LETTERS)
 
 
-def facts_of(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bool) -> JobFacts:
+def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bool) -> JobFacts:
     """What a job's row says that its end is told from; `is_whole`: all that it wrote is read."""
     if row.get("state") != "running":
         return JobFacts(now)
@@ -320,7 +320,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
     """
     lines = []
     for name in names:
-        axis = axis_of(run, name)
+        axis = run_axis(run, name)
         series = run.series(name, axis)
         if not len(series):
             continue
@@ -353,6 +353,6 @@ def _pace(run: JoinedRun, name: str, job: JobFacts, growth: PaceGrowth) -> list[
     grown = age = None
     if job.is_running and steps.size:
         growth.note(job.now, float(steps[-1]))
-        grown, age = growth.pace(), pace_of_age(run, job.age_seconds)
-    said = words_of_course(run, paces_of_run(run, name, grown, age), steps, job)
+        grown, age = growth.pace(), average_pace(run, job.age_seconds)
+    said = describe_course(run, run_paces(run, name, grown, age), steps, job)
     return [line for line in ("; ".join(said), format_lost_time(run.lost_time())) if line]

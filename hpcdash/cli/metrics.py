@@ -18,7 +18,7 @@ import click
 from hpcdash.cli.build import chosen_clusters
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
-from hpcdash.cli.log import colours_of, say
+from hpcdash.cli.log import color_system, say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import ByteStream, stdout
@@ -129,7 +129,7 @@ class _Output:
         self._session = session
         self._run = run
         self._form = form
-        self._wanted = wanted
+        self._requested = wanted
         self._out = out
         self._is_log = is_log
         # How it was seen to grow; made where a chart is drawn.
@@ -196,7 +196,7 @@ class _Output:
         run, store = self._run, self._session.store
         if self._form == "json":
             origin = {"cluster": self._session.name, "backend": store.backend.name}
-            return as_json(run.run, names, run.source_of, taken_at=store.clock.now(), **origin)
+            return as_json(run.run, names, run.named_source, taken_at=store.clock.now(), **origin)
         if self._form == "csv":
             return as_csv(run.run, names, is_exact=self._out is None)
         if self._form == "parquet":
@@ -205,19 +205,19 @@ class _Output:
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
         # What draws is of no use to the other forms.
-        from hpcdash.cli.metric_output import Paper, chart_text, facts_of, meaning
+        from hpcdash.cli.metric_output import Paper, chart_text, job_facts, meaning
         from hpcdash.services.metrics.throughput import PaceGrowth
 
         run = self._run
         encoding = sys.stdout.encoding or "utf-8"
         self._growth = self._growth or PaceGrowth()
         now = self._session.store.clock.now()
-        job = facts_of(run.row or {}, now, is_array=run.is_array, is_whole=run.progress.is_whole)
+        job = job_facts(run.row or {}, now, is_array=run.is_array, is_whole=run.progress.is_whole)
         words = meaning(run.run, names, job, self._growth)
         paper = Paper(
             shutil.get_terminal_size().columns,
             None if rows is None else rows - len(words) - 2,
-            colours_of(os.environ) if self.is_screen else None,
+            color_system(os.environ) if self.is_screen else None,
             encoding.lower().replace("-", "").startswith("utf"),
         )
         text = chart_text(run.run, names, paper, log_y=self._is_log)
@@ -229,13 +229,13 @@ class _Output:
     def _names(self) -> list[str]:
         """The requested metrics, else all of them; for a chart, the most telling ones."""
         run = self._run.run
-        if not self._wanted:
+        if not self._requested:
             if self._form != "chart":
                 return list(run.names)
             from hpcdash.cli.metric_output import shown_by_default
 
             return shown_by_default(run)
-        return [_named(word, run.names) for word in dict.fromkeys(self._wanted)]
+        return [_named(word, run.names) for word in dict.fromkeys(self._requested)]
 
 
 def _require_job(job: str, file: str) -> None:
@@ -247,8 +247,8 @@ def _require_job(job: str, file: str) -> None:
         if job:
             parse_job_id(job)
     except BadJobId:
-        looks_like_a_path = not file and any(sign in job for sign in "./~")
-        if looks_like_a_path:
+        is_path_like = not file and any(sign in job for sign in "./~")
+        if is_path_like:
             words = shlex.join(("hpcdash", "metrics", "--file", job))
             raise UsageError(
                 f"{job!r} is not a job", f"For the metrics in a file: {words}"

@@ -132,7 +132,7 @@ def common_options(function: F) -> F:
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
-def check_words(command: click.Command, complete: Complete) -> None:
+def check_arguments(command: click.Command, complete: Complete) -> None:
     """Have a command, and those below it, raise UsageError for each empty word given to an option
     or argument.
 
@@ -146,7 +146,7 @@ def check_words(command: click.Command, complete: Complete) -> None:
             )
     if isinstance(command, click.Group):
         for below in command.commands.values():
-            check_words(below, complete)
+            check_arguments(below, complete)
 
 
 class _Word(click.ParamType):  # type: ignore[type-arg]

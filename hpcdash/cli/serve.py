@@ -66,11 +66,11 @@ def run_serve(
         )
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     chosen_clusters(common, settings)
-    common_words = _dashboard_argv(common, allow_actions=allow_actions)
+    dashboard_arguments = _dashboard_argv(common, allow_actions=allow_actions)
     with ends_silently(), _listening(port or 0, socket_path) as (listening, address, forwarding):
         from hpcdash.web.server import LINK_SECONDS, DashboardServer
 
-        server = DashboardServer(common_words)
+        server = DashboardServer(dashboard_arguments)
 
         def print_link() -> None:
             click.echo(f"  {address}{server.new_link()}")

@@ -14,7 +14,7 @@ from hpcdash.cli.terminal import print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
-from hpcdash.domain.text import visible, width_of
+from hpcdash.domain.text import cell_width, visible
 from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 
@@ -59,7 +59,7 @@ def run_simulate(
     besides.
     """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
-    from hpcdash.services.share.coordinator import rules_of
+    from hpcdash.services.share.coordinator import pool_rules
     from hpcdash.services.share.scheduling import PoolRules, Quotas
     from hpcdash.services.share.simulation import (
         BadTrace,
@@ -93,7 +93,7 @@ def run_simulate(
         )
     rules = PoolRules(Quotas({(EVERYONE, level): nodes for level in LEVELS}), frozenset({EVERYONE}))
     if pool is not None:
-        rules = rules_of(pool)
+        rules = pool_rules(pool)
     limits = dict(rules.quotas.nodes)
     for text in quotas:
         limits.update(_quota(text))
@@ -202,7 +202,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         database = ShareDatabase(pool_folder(name))
         published_at, changes, said, failing = 0.0, -1, "", ""
 
-        def tell_pool() -> None:
+        def print_pool() -> None:
             nonlocal published_at, changes, said
             now = store.clock.now()
             if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
@@ -233,7 +233,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 is_changing = False
                 try:
                     is_changing = await coordinator.step(is_ending=monotonic() >= until)
-                    tell_pool()
+                    print_pool()
                     failing = ""
                 except PoolHeld:
                     raise
@@ -457,10 +457,10 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     shown = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(width_of(row[at]) for row in shown) for at in range(len(shown[0]))]
+    widths = [max(cell_width(row[at]) for row in shown) for at in range(len(shown[0]))]
     return [
         "  ".join(
-            cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)
+            cell + " " * (width - cell_width(cell)) for cell, width in zip(row, widths, strict=True)
         ).rstrip()
         for row in shown
     ]

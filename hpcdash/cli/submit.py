@@ -26,7 +26,7 @@ from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json, print_text
 from hpcdash.config.document import decode, shown_path
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, Problem
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import RequestProblems, read_request, request_text
@@ -120,7 +120,7 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
         what = "is a folder" if script.is_dir() else "does not exist"
         words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
         raise RequestProblems(
-            named, [Problem(line_of(key_lines(text), ("script",)), "script", words)]
+            named, [Problem(find_line(key_lines(text), ("script",)), "script", words)]
         )
     return RequestSource(request, text, script, named, folder)
 
@@ -388,11 +388,11 @@ class _ScriptSubmitting:
     """A script of this machine; `path` '' for one from stdin."""
 
     def __init__(self, wanted: Submission, path: str) -> None:
-        self._wanted = wanted
+        self._requested = wanted
         self._path = path
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        wanted = replace(self._wanted, after=after) if after else self._wanted
+        wanted = replace(self._requested, after=after) if after else self._requested
         await refuse_large_array(session.store, wanted)
         if not wanted.script.startswith(b"#!"):
             self._require_shell_script(session)
@@ -405,9 +405,9 @@ class _ScriptSubmitting:
         """Raises UsageError for a file without #! that is no text of a shell's, and where the
         scheduler takes none.
         """
-        name = self._path or self._wanted.name
+        name = self._path or self._requested.name
         for one in session.store.backend.scripts.reader().lint_script(
-            self._wanted.script, Offers()
+            self._requested.script, Offers()
         ):
             if one.severity == "error" and one.field in ("", "line 1"):
                 is_plain = one.words.startswith("its first line")
@@ -421,10 +421,10 @@ class _ScriptSubmitting:
         return ""
 
     def shown(self) -> dict[str, Any]:
-        return {"script": self._wanted.script.decode("utf-8", "replace")}
+        return {"script": self._requested.script.decode("utf-8", "replace")}
 
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
-        text = self._wanted.script.decode("utf-8", "surrogateescape")
+        text = self._requested.script.decode("utf-8", "surrogateescape")
         return (self._path, text, "script") if self._path else None
 
 
@@ -596,8 +596,8 @@ def _print_dry(
     elif is_request:
         print_text(shown["script"] + "\n")
         for command, words in zip(planned.plan.commands, commands, strict=True):
-            shown_words = shlex.join(words) if in_full else command.words
-            print(f"# {visible(shown_words)}")
+            shown_command = shlex.join(words) if in_full else command.words
+            print(f"# {visible(shown_command)}")
     else:
         print(visible(shlex.join(commands[0]) if in_full else planned.plan.commands[0].words))
     sys.stdout.flush()

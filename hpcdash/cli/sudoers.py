@@ -77,7 +77,7 @@ def run_sudoers(
     )
     if site.cluster.ssh is None:
         _refuse_swappable(root)
-        _warn_of_system_accounts(group)
+        _warn_system_accounts(group)
     print_text(text)
 
 
@@ -108,7 +108,7 @@ def _refuse_swappable(root: str) -> None:
         )
 
 
-def _warn_of_system_accounts(group: str) -> None:
+def _warn_system_accounts(group: str) -> None:
     """Say who of this machine would get into the rules that should not be."""
     try:
         found = grp.getgrnam(group)

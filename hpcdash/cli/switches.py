@@ -23,8 +23,8 @@ from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
-    SwitchLook,
     SwitchProgress,
+    SwitchSnapshot,
     clear_doubt,
     format_folder,
     format_group,
@@ -49,14 +49,14 @@ from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import (
     JobSwitches,
-    Namesakes,
+    SameNameJobs,
     Switch,
     SwitchLog,
     SwitchRefused,
 )
 
 _COMMAND_LETTERS = 2000
-Deed = Literal["drop", "clear", "status", "forget"]
+SwitchVerb = Literal["drop", "clear", "status", "forget"]
 _NOBODY_LEFT = (
     "no running or pending job is known to use it, and a job that starts later would see it"
 )
@@ -71,8 +71,8 @@ class SwitchStatus(Struct, frozen=True):
 
     switch: Switch
     job_ids: tuple[str, ...]
-    look: SwitchLook
-    namesakes: Namesakes
+    look: SwitchSnapshot
+    same_name_jobs: SameNameJobs
     progress: SwitchProgress
     log: str
     said: str | None
@@ -81,7 +81,7 @@ class SwitchStatus(Struct, frozen=True):
     @property
     def matters(self) -> bool:
         """Whether it is there, or somebody may see it yet: what to know of its folder is of use."""
-        return self.look.is_dropped or bool(self.namesakes.rows)
+        return self.look.is_dropped or bool(self.same_name_jobs.rows)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -115,9 +115,13 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
     """
     switch, look = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
-    whose = format_jobs(one.namesakes.rows) if one.namesakes.rows else "no running or pending job"
+    whose = (
+        format_jobs(one.same_name_jobs.rows)
+        if one.same_name_jobs.rows
+        else "no running or pending job"
+    )
     deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
-    running = count_jobs(row for row in one.namesakes.rows if row["state"] in ACTIVE)
+    running = count_jobs(row for row in one.same_name_jobs.rows if row["state"] in ACTIVE)
     told = [
         switch.format_other_path,
         *one.warnings,
@@ -129,7 +133,7 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
         told.append("it stays until you clear it (--clear): jobs that start later exit at once")
     command = plan.commands[0]
     script = shlex.join(command.argv).split("\n") if in_full else []
-    asides = [one.group, one.namesakes.note, f"log of {switch.job_id}: {one.log}"]
+    asides = [one.group, one.same_name_jobs.note, f"log of {switch.job_id}: {one.log}"]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
         f"({visible(switch.naming.whence)})",
@@ -151,7 +155,7 @@ def format_state(one: SwitchStatus) -> str:
         *one.warnings,
         one.group,
         log,
-        visible(one.namesakes.note),
+        visible(one.same_name_jobs.note),
     ]
     return "; ".join([one.words, *(words for words in known if words)])
 
@@ -197,8 +201,8 @@ def _as_json(one: SwitchStatus) -> dict[str, Any]:
         "may_write": look.may_write if there else None,
         "problem": look.problem or None,
         "warnings": list(one.warnings),
-        "jobs_naming_it": [visible(job_id) for job_id in one.namesakes.job_ids],
-        "living": count_jobs(one.namesakes.rows),
+        "jobs_naming_it": [visible(job_id) for job_id in one.same_name_jobs.job_ids],
+        "living": count_jobs(one.same_name_jobs.rows),
         "ended_since": progress.ended if was_dropped else None,
         "ended_cleanly": progress.clean if was_dropped else None,
         "dropped_here_seconds_ago": _whole(one.dropped_here_seconds_ago),
@@ -228,7 +232,7 @@ def run_switch(
     Ends the process with 1 where one was refused, with 3 where an outcome is not known.
     """
     settings = load_settings(common.config)
-    deed = _deed(path=path, clear=clear, status=status, forget=forget)
+    deed = _choose_verb(path=path, clear=clear, status=status, forget=forget)
     changes = deed in ("drop", "clear")
     if changes and (common.read_only or settings.read_only):
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
@@ -236,9 +240,9 @@ def run_switch(
             f"{kind}-switch is refused: hpcdash is read-only ({whence})", "--status still works."
         )
     must_ask = kind is SwitchKind.KILL and deed == "drop" and not common.yes
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
-    if must_ask and not can_ask:
+    if must_ask and not can_prompt:
         raise UsageError(
             f"{kind}-switch needs confirmation, but there is no terminal",
             "Use --yes to skip the question.",
@@ -263,7 +267,7 @@ def run_switch(
         asks = must_ask
         for one, log in looked:
             try:
-                plan = _planned(switches, one, deed, must_agree=not (common.yes or can_ask))
+                plan = _planned(switches, one, deed, must_agree=not (common.yes or can_prompt))
             except SwitchRefused as error:
                 if len(job_ids) == 1 or (len(looked) == 1 and not unknown):
                     raise
@@ -303,7 +307,7 @@ def run_switch(
         sys.exit(EXIT_UNREACHABLE if None in ways else EXIT_REFUSED)
 
 
-def _deed(*, path: str, clear: bool, status: bool, forget: bool) -> Deed:
+def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> SwitchVerb:
     if clear and status:
         raise UsageError(
             "--clear and --status cannot be used together", "--status changes nothing."
@@ -367,17 +371,19 @@ async def _looked_at(
 ) -> tuple[SwitchStatus, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
     look = in_time(await switches.look(switch), here)
-    namesakes = await switches.namesakes(switch)
-    progress = await switches.progress(look, (*job_ids, *namesakes.job_ids), here)
-    log = await asyncio.to_thread(switches.log_of, switch)
+    same_name_jobs = await switches.same_name_jobs(switch)
+    progress = await switches.progress(look, (*job_ids, *same_name_jobs.job_ids), here)
+    log = await asyncio.to_thread(switches.switch_log, switch)
     is_gone = here is not None and not look.is_dropped
     said, grows = (
         await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
     )
-    return SwitchStatus(switch, job_ids, look, namesakes, progress, grows, said, here), log
+    return SwitchStatus(switch, job_ids, look, same_name_jobs, progress, grows, said, here), log
 
 
-def _planned(switches: JobSwitches, one: SwitchStatus, deed: Deed, *, must_agree: bool) -> Plan:
+def _planned(
+    switches: JobSwitches, one: SwitchStatus, deed: SwitchVerb, *, must_agree: bool
+) -> Plan:
     """What drops or clears it; raises SwitchRefused where something is in the way, or it would have
     to be asked.
     """
@@ -392,7 +398,7 @@ def _planned(switches: JobSwitches, one: SwitchStatus, deed: Deed, *, must_agree
 
 
 async def _done(
-    switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, deed: Deed
+    switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, deed: SwitchVerb
 ) -> tuple[Outcome, ...]:
     """Run it; what is to be kept of a drop is kept where it was done."""
     report = await switches.carry_out(one.switch, plan)

@@ -27,7 +27,7 @@ from hpcdash.domain.limits import (
 )
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState
-from hpcdash.domain.text import clip_path, visible, width_of, without_surrogates
+from hpcdash.domain.text import cell_width, clip_path, visible, without_surrogates
 from hpcdash.domain.units import format_age, format_duration, format_memory
 from hpcdash.errors import UsageError
 
@@ -250,7 +250,7 @@ def _column(table: pa.Table, name: str, now_epoch: float, joined: _Joined | None
             array = array.dictionary_decode()
         cells = _cells(array.to_pylist(), show)
     heading = _HEADINGS.get(name, name.upper())
-    return _Column(name, heading, cells, is_number, max(map(width_of, {heading, *cells})))
+    return _Column(name, heading, cells, is_number, max(map(cell_width, {heading, *cells})))
 
 
 def _cells(values: list[Any], show: Callable[[Any], str]) -> list[str]:
@@ -343,14 +343,14 @@ def _use(used: str, of: str, show: Callable[[int], str]) -> _Joined:
     return words
 
 
-def _of_rows(words: Callable[[dict[str, Any]], str]) -> _Joined:
+def _joined_rows(words: Callable[[dict[str, Any]], str]) -> _Joined:
     """Each row in words."""
     return lambda table: [visible(words(row)) or UNKNOWN for row in table.to_pylist()]
 
 
 def _limited(column: str) -> _Joined:
     """An amount of a limit."""
-    return _of_rows(lambda row: format_limited(str(row["resource"]), row[column]))
+    return _joined_rows(lambda row: format_limited(str(row["resource"]), row[column]))
 
 
 def _shares_tree(table: pa.Table) -> list[str]:
@@ -378,14 +378,14 @@ _JOINED: dict[Kind, dict[str, _Joined]] = {
     "queues": _CPUS_AND_GPUS,
     "shares": {"tree": _shares_tree},
     "limits": {
-        "whose": _of_rows(format_whose),
-        "for": _of_rows(format_per),
-        "what": _of_rows(lambda row: format_resource(str(row["resource"]))),
+        "whose": _joined_rows(format_whose),
+        "for": _joined_rows(format_per),
+        "what": _joined_rows(lambda row: format_resource(str(row["resource"]))),
         "used_amount": _limited("used"),
         "maximum_amount": _limited("maximum"),
         "free_amount": _limited("free"),
     },
-    "reservations": {"who": _of_rows(format_who)},
+    "reservations": {"who": _joined_rows(format_who)},
 }
 _TEXTS = frozenset({"where", "note", "tree", "whose", "for", "what", "who"})
 
@@ -443,7 +443,7 @@ def _aligned(column: _Column, is_last: bool) -> list[str]:
 
 
 def _placed(cell: str, column: _Column, is_last: bool) -> str:
-    blanks = " " * (column.width - width_of(cell))
+    blanks = " " * (column.width - cell_width(cell))
     if column.is_number:
         return blanks + cell
     return cell if is_last else cell + blanks

@@ -94,7 +94,7 @@ class TerminalPrompter:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    def can_ask(self) -> bool:
+    def can_prompt(self) -> bool:
         with _terminal() as terminal:
             return terminal is not None
 
@@ -124,7 +124,7 @@ class TerminalPrompter:
             if terminal is None:
                 return None
             lines = f"{prompt.title}\n{prompt.instructions}".splitlines()
-            _say(
+            _write(
                 terminal,
                 f"{visible(prompt.hop)} asks\n",
                 *(f"{visible(line)}\n" for line in lines if line.strip()),
@@ -142,7 +142,7 @@ class TerminalPrompter:
         with _terminal() as terminal:
             if terminal is None:
                 return False
-            _say(
+            _write(
                 terminal,
                 f"Unknown host {visible(question.hop)}.\n",
                 f"Its {visible(question.algorithm)} key has the fingerprint "
@@ -162,23 +162,23 @@ async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) 
     typed = asyncio.Event()
     with _unseen(terminal) if is_hidden else contextlib.nullcontext():
         # To hide what is typed discards what was: the label asks for it afterwards.
-        _say(terminal, label)
+        _write(terminal, label)
         loop.add_reader(terminal, typed.set)
         try:
             await typed.wait()
             raw = os.read(terminal, _LINE_BYTES)
         except asyncio.CancelledError:
             # What is said next begins a line.
-            _say(terminal, "\n")
+            _write(terminal, "\n")
             raise
         finally:
             loop.remove_reader(terminal)
     if is_hidden or not raw:
-        _say(terminal, "\n")
+        _write(terminal, "\n")
     return raw.decode(sys.getfilesystemencoding(), "surrogateescape").rstrip("\n") if raw else None
 
 
-def _say(terminal: int, *texts: str) -> None:
+def _write(terminal: int, *texts: str) -> None:
     # It may be stdin, which need not be open for writing.
     with contextlib.suppress(OSError):
         os.write(terminal, "".join(texts).encode(sys.getfilesystemencoding(), "replace"))

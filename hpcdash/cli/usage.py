@@ -22,20 +22,20 @@ from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps, tell_rejected
+from hpcdash.cli.history import HistoryOptions, fetch_runs, warn_gaps, warn_rejected
 from hpcdash.cli.jobs import warn_unknown_gpus, with_session
-from hpcdash.cli.log import colours_of
+from hpcdash.cli.log import color_system
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, stdout
 from hpcdash.domain import query
 from hpcdash.domain.columns import as_array, without_formulas
-from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.job_ids import parse_array_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import RUNS, TEXT
 from hpcdash.domain.spans import LOCAL_ZONE, Span
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.text import clip, counted, visible, width_of
+from hpcdash.domain.text import cell_width, clip, counted, visible
 from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.private_files import write_output
@@ -48,7 +48,7 @@ from hpcdash.services.usage.efficiency import (
     USES,
     Advice,
     advise,
-    efficiency_of,
+    compute_efficiency,
     with_use,
 )
 from hpcdash.services.usage.report import RUN_COLUMNS, build_report, runs_and_notes
@@ -84,7 +84,7 @@ class Screen:
 
     def __init__(self) -> None:
         is_terminal = sys.stdout.isatty()
-        self._colours: ColorSystem | None = colours_of(os.environ) if is_terminal else None
+        self._colours: ColorSystem | None = color_system(os.environ) if is_terminal else None
         self.encoding = sys.stdout.encoding or "utf-8"
         self.has_unicode = self.encoding.lower().replace("-", "").startswith("utf")
         self.width = (
@@ -187,8 +187,8 @@ def run_efficiency(
     fetched, advice = found.fetched, found.advice
     if wanted is not None:
         warn_unknown_gpus(fetched.table, wanted, fetched.taken_at)
-    tell_gaps(fetched)
-    table = efficiency_of(found.runs, by=by)
+    warn_gaps(fetched)
+    table = compute_efficiency(found.runs, by=by)
     if form == "json":
         answer = {
             **_envelope(fetched, found.session),
@@ -269,7 +269,9 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
         Span(begins, ends + 1), RunSelection(everyone=True, users=users)
     )
     named = pa.array([*ids, *(str(row["id"]) for row in ended)], TEXT)
-    arrays = pa.array([array_of(job) for job in ids if "_" not in job and "[" not in job], TEXT)
+    arrays = pa.array(
+        [parse_array_id(job) for job in ids if "_" not in job and "[" not in job], TEXT
+    )
     runs = fetched.table
     is_meant = pc.or_(
         pc.is_in(runs["id"], named), pc.fill_null(pc.is_in(runs["array_id"], arrays), False)
@@ -381,14 +383,14 @@ def _aligned(
     heads: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], are_numbers: set[str]
 ) -> list[list[tuple[str, str]]]:
     widths = [
-        max(width_of(head), *(width_of(row[at][0]) for row in rows))
+        max(cell_width(head), *(cell_width(row[at][0]) for row in rows))
         for at, head in enumerate(heads)
     ]
     lines = []
     for row in [[(head, "dim") for head in heads], *rows]:
         line = []
         for head, (text, role), width in zip(heads, row, widths, strict=True):
-            blanks = " " * (width - width_of(text))
+            blanks = " " * (width - cell_width(text))
             line.append((f"{blanks}{text}  " if head in are_numbers else f"{text}{blanks}  ", role))
         lines.append(line)
     return lines
@@ -428,7 +430,7 @@ def run_report(
         ), session
 
     fetched, session = with_session(common, work)
-    tell_rejected(fetched)
+    warn_rejected(fetched)
 
     runs, notes = runs_and_notes(
         fetched,
@@ -481,10 +483,10 @@ def _report_json(report: Any) -> dict[str, Any]:
 
 
 def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
-    from hpcdash.services.usage.charts import as_ascii, draw_report, format_span_of
+    from hpcdash.services.usage.charts import as_ascii, draw_report, format_report_span
 
     screen = Screen()
-    title = f"{visible(session.store.title)}, {format_span_of(report)}"
+    title = f"{visible(session.store.title)}, {format_report_span(report)}"
     lines = [
         ((title, "title"),),
         *(((visible(note), "dim"),) for note in report.notes),
@@ -503,12 +505,17 @@ def _print_group(report: Any, by: str) -> None:
     """Every row of a grouping, and the total."""
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
 
-    counts_of = ["jobs", "failed", "requeued", *(["running"] if report.total["running"] else [])]
+    count_columns = [
+        "jobs",
+        "failed",
+        "requeued",
+        *(["running"] if report.total["running"] else []),
+    ]
     heads = [
         by.upper(),
         "GPU_H",
         "CPU_H",
-        *map(str.upper, counts_of),
+        *map(str.upper, count_columns),
         "LOST_GPU_H",
         "LOST_CPU_H",
         "GPU_USE",
@@ -531,7 +538,7 @@ def _print_group(report: Any, by: str) -> None:
             "wait_seconds",
         )
         gpu, cpu, lost_gpu, lost_cpu, waited = (format_hours(row[name]) for name in hours)
-        counts = [str(row[name]) for name in counts_of]
+        counts = [str(row[name]) for name in count_columns]
         waits = [format_wait(row[name]) for name in ("wait_median_seconds", "wait_p80_seconds")]
         texts = [
             clip(visible(key), _NAME_CELLS),

@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from hpcdash.backends.script.cron import CronJob, cron_script, interval_of, label_of, watch_script
+from hpcdash.backends.script.cron import (
+    CronJob,
+    cron_script,
+    interval_label,
+    parse_interval,
+    watch_script,
+)
 from hpcdash.cli.build import (
     build_session,
     chosen_clusters,
@@ -57,7 +63,7 @@ from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.notifiers.delivery import deliver
 from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.round import RoundReport, watch_round
-from hpcdash.services.watch.secrets import notifiers_of, unready, variables_of
+from hpcdash.services.watch.secrets import build_notifiers, secret_variables, unready
 from hpcdash.services.watch.state import WatchFiles
 
 _SHORTEST_ROUND_SECONDS = 1
@@ -86,7 +92,7 @@ def run_watch(
             f"hpcdash: {words}. `hpcdash config example` shows what can be watched.",
             file=sys.stderr,
         )
-    notifiers, warnings = notifiers_of(watch.notices, str(settings.file or ""))
+    notifiers, warnings = build_notifiers(watch.notices, str(settings.file or ""))
     for words in warnings:
         _complain(words)
     for one in unready(notifiers):
@@ -188,7 +194,9 @@ class _Watch:
         """The exit status, of the one round; otherwise it does not end by itself."""
         names = ", ".join(session.store.title for session, _ in self._watched)
         if not once:
-            _tell(f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it")
+            _print(
+                f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it"
+            )
         try:
             while True:
                 began = time.monotonic()
@@ -254,23 +262,23 @@ class _Watch:
         looked = f"{counted(look.job_count, 'job')}, {counted(report.commands, 'command')}"
         asked = looked if look.is_reached else "not reached"
         again = f", {len(told.again)} to resend" if told.again else ""
-        _tell(
+        _print(
             f"{title}: {asked}, {counted(told.wrong, 'alert')}, {len(told.events)} to send{again}"
         )
         for event in told.events:
-            _tell(f"{title}: {_format_event(event)}")
+            _print(f"{title}: {_format_event(event)}")
         for channel, event in told.again:
-            _tell(f"{title}: again for {channel}: {_format_event(event)}")
+            _print(f"{title}: again for {channel}: {_format_event(event)}")
         for delivery in told.deliveries:
             if delivery.problem:
                 _complain(f"{title}: {delivery.words}")
             else:
-                _tell(f"{title}: {delivery.words}")
+                _print(f"{title}: {delivery.words}")
 
     def _pulse(self, words: str) -> None:
         line = pulse_line(datetime.now().astimezone(), words) + "\n"
         if self._watch.pulse_file and self._dry_run:
-            _tell(f"would be written to {self._watch.pulse_file}: PULSE: {words}")
+            _print(f"would be written to {self._watch.pulse_file}: PULSE: {words}")
             return
         if not self._watch.pulse_file:
             sys.stdout.write(line)
@@ -300,7 +308,7 @@ def _format_event(event: AlertEvent) -> str:
     return f"{event.kind} {event.finding.severity.word}: {event.words}"
 
 
-def _tell(words: str) -> None:
+def _print(words: str) -> None:
     print(f"[{datetime.now():%Y-%m-%d %H:%M:%S}] {visible(words)}", flush=True)
 
 
@@ -308,7 +316,7 @@ def _complain(words: str) -> None:
     print(f"hpcdash: {visible(' '.join(words.split()))}", file=sys.stderr, flush=True)
 
 
-class _Asked(NamedTuple):
+class _CronRequest(NamedTuple):
     deed: str | None
     every_seconds: int
     is_every_given: bool
@@ -337,7 +345,7 @@ def run_cron(
             f"--every: {every!r} is too often: each run is a scheduler job",
             "The minimum is 1m; prefer 15m or 1h.",
         )
-    asked = _Asked(deed, every_seconds, every is not None, _folder(folder), watches, options)
+    asked = _CronRequest(deed, every_seconds, every is not None, _folder(folder), watches, options)
     settings = load_settings(common.config)
     if deed in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(f"cron --{deed} is refused: hpcdash is read-only", "--status still works.")
@@ -355,7 +363,7 @@ def _every_seconds(text: str) -> int:
         seconds = parse_duration(text, bare_unit_seconds=60)
     except ValueError as error:
         raise UsageError(f"--every: {error}", "Write 1h, 1d or 15m; a number is minutes.") from None
-    if seconds is None or not 1 <= seconds <= 366 * DAY or len(label_of(seconds)) > 7:
+    if seconds is None or not 1 <= seconds <= 366 * DAY or len(interval_label(seconds)) > 7:
         raise UsageError(
             f"--every: {text!r} is not an interval", "Write 1h, 1d or 15m; a number is minutes."
         )
@@ -370,7 +378,9 @@ def _folder(text: str | None) -> str:
     return (text or "").rstrip("/")
 
 
-async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -> tuple[str, ...]:
+async def _work(
+    common: CommonOptions, session: ClusterSession, asked: _CronRequest
+) -> tuple[str, ...]:
     store = session.store
     await store.open(force=True)
     folder = await folder_there(store, asked.folder)
@@ -385,7 +395,7 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
     if asked.deed == "remove":
         if not asked.is_every_given and found:
             stand = _only(found, job.label)
-            job = replace(job, every_seconds=_every_seconds(interval_of(stand.label)))
+            job = replace(job, every_seconds=_every_seconds(parse_interval(stand.label)))
         if stand is not None and not common.yes:
             _announce_removal(job, stand, session)
             if not await is_agreed():
@@ -394,7 +404,7 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
     said: tuple[str, ...] = ()
     text = await _watch_text(common, session) if asked.watches else ""
     if text and session.store.transport.name == "local":
-        for words in _untold(load_settings(common.config).watch):
+        for words in _unnotified(load_settings(common.config).watch):
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
     if stand is None or not stand.rows:
         print(
@@ -415,7 +425,7 @@ def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
         names = ", ".join(stand.name for stand in there)
         raise UsageError(
             f"several are installed: {names}",
-            f"Choose one with --every {interval_of(there[0].label)}.",
+            f"Choose one with --every {parse_interval(there[0].label)}.",
         )
     return there[0] if there else next((stand for stand in found if stand.label == usual), found[0])
 
@@ -469,7 +479,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
     return watch_script((*words, "watch", "--once"), variables)
 
 
-def _untold(watch: WatchSettings) -> list[str]:
+def _unnotified(watch: WatchSettings) -> list[str]:
     """Whom the watchdogs of the job may not be able to tell, in words."""
     if words := no_recipients(watch, rings=False):
         return [words]
@@ -477,7 +487,7 @@ def _untold(watch: WatchSettings) -> list[str]:
         f"{key}: {variable} must be set where the job starts, which may not read your login "
         f"shell's settings; "
         f"{key.removesuffix('_env')}_file works everywhere"
-        for key, variable in variables_of(watch.notices)
+        for key, variable in secret_variables(watch.notices)
     ]
 
 

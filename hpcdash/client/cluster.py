@@ -34,7 +34,7 @@ from hpcdash.config.request import request_text
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import format_finding
-from hpcdash.domain.job_ids import array_of, task_of
+from hpcdash.domain.job_ids import parse_array_id, parse_task_part
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.text import visible
@@ -143,7 +143,7 @@ def _read_defaults(file: str | Path | None) -> dict[str, Any]:
         raise UsageError(f"{file}: {error}") from error
 
 
-def cluster_of(task: Task[Any, Any]) -> Cluster:
+def task_cluster(task: Task[Any, Any]) -> Cluster:
     """The one of a task's options, else the current one. Raises UsageError where there is none."""
     chosen = task.options.get("cluster")
     if isinstance(chosen, Cluster):
@@ -189,13 +189,13 @@ async def amap_task(
 async def _submit(
     task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Job[Any]:
-    return await cluster_of(task).submit_call(task, args, kwargs)
+    return await task_cluster(task).submit_call(task, args, kwargs)
 
 
 async def _map(
     task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None
 ) -> JobArray[Any]:
-    return await cluster_of(task).submit_map(task, items, kwargs, at_most)
+    return await task_cluster(task).submit_map(task, items, kwargs, at_most)
 
 
 class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cluster"]):
@@ -333,15 +333,17 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return await arun_in_loop(self._attach(job_id))
 
     async def _attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
-        from hpcdash.services.submit.launched_job import record_of_job, request_of
+        from hpcdash.services.submit.launched_job import find_launch_record, launch_request
 
         store = self.session.store
         await store.open()
         row = (await self.patiently(lambda: store.fetch_detail(job_id))).job.to_pylist()[0]
         number = str(row["array_id"] or row["id"])
-        record = await asyncio.to_thread(record_of_job, self._launches.state_folder, self.name, row)
+        record = await asyncio.to_thread(
+            find_launch_record, self._launches.state_folder, self.name, row
+        )
         if record is not None:
-            request = await asyncio.to_thread(request_of, record)
+            request = await asyncio.to_thread(launch_request, record)
             launched = (
                 Launched(record.folder) if request is None else Launched.of(request, record.folder)
             )
@@ -353,14 +355,16 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         rows: Sequence[Mapping[str, Any]] = (row,)
         index: int | None = None
         indices: tuple[int, ...] | None = None
-        task = task_of(job_id)
+        task = parse_task_part(job_id)
         is_task = row["array_id"] is not None or row["array_task"] is not None
         if is_task and task.isdigit():
-            index, indices, number = int(task), (int(task),), array_of(str(row["id"]))
+            index, indices, number = int(task), (int(task),), parse_array_id(str(row["id"]))
         elif is_task:
-            rows = (row, *await self.session.actions.rows_of((number,)))
+            rows = (row, *await self.session.actions.fetch_rows((number,)))
             indices = (
-                tuple(array) if array is not None else _tasks_of(rows, is_map=bool(launched.folder))
+                tuple(array)
+                if array is not None
+                else _task_numbers(rows, is_map=bool(launched.folder))
             )
         unit = SubmittedJob(self, number, launched, indices)
         # What has ended need not be waited for.
@@ -501,7 +505,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             *await self._noted(key, {folder for _, folder in launched}),
         ):
             try:
-                rows = await self.session.actions.rows_of((job_id,))
+                rows = await self.session.actions.fetch_rows((job_id,))
             except HpcdashError:
                 continue
             if not {str(row["state"]) for row in rows} & (ENDED - {JobState.COMPLETED}):
@@ -576,7 +580,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         snapshot = store.snapshots.get(Kind.MINE)
         interval = poller.interval_seconds(Kind.MINE)
         if snapshot is None or snapshot.cached or store.clock.now() - snapshot.taken_at >= interval:
-            await self.patiently(self.states.ask_now)
+            await self.patiently(self.states.poll_now)
         else:
             await self.states.read()
 
@@ -593,12 +597,12 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self._refuse_changes()
         actions = self.session.actions
         await self.session.store.open()
-        rows = await actions.rows_of(job_ids)
+        rows = await actions.fetch_rows(job_ids)
         report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, job_ids), rows))
         for outcome in report.outcomes:
             if outcome.done is not True:
                 raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.words}")
-        self.session.poller.ask_now()
+        self.session.poller.poll_now()
         self.states.hurry()
 
     async def set_kill_switch(self, job_id: str) -> None:
@@ -672,7 +676,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return self.session.launches
 
 
-def _tasks_of(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
+def _task_numbers(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
     """The tasks of an array that nothing but the scheduler tells of."""
     known = {
         task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))

@@ -97,7 +97,7 @@ class EarlyResults:
         self._awaited.append(waiter)
         if self._looking is None:
             self._looking = asyncio.create_task(
-                self._look_on(), name=f"results of {self._store.name}"
+                self._poll_folders(), name=f"results of {self._store.name}"
             )
         try:
             yield
@@ -107,13 +107,13 @@ class EarlyResults:
                 self._looking.cancel()
                 self._looking = None
 
-    async def _look_on(self) -> None:
+    async def _poll_folders(self) -> None:
         while True:
             await self._pause()
-            if folders := self._worth_a_look():
+            if folders := self._folders_due():
                 # The poll tells what keeps the cluster from answering.
                 with contextlib.suppress(HpcdashError):
-                    await self._look(folders)
+                    await self._check_folders(folders)
             else:
                 await self._states.news.wait()
 
@@ -140,7 +140,7 @@ class EarlyResults:
                 await asyncio.sleep(budget.reserve_read_seconds())
             return
 
-    def _worth_a_look(self) -> dict[str, list[AwaitedResults]]:
+    def _folders_due(self) -> dict[str, list[AwaitedResults]]:
         """By folder, the results of which some may be there by now."""
         is_young = asyncio.get_running_loop().time() - self._quiet_since < _YOUNG_SECONDS
         found: dict[str, list[AwaitedResults]] = {}
@@ -151,7 +151,7 @@ class EarlyResults:
                 found.setdefault(results.folder, []).append(results)
         return found
 
-    async def _look(self, folders: Mapping[str, list[AwaitedResults]]) -> None:
+    async def _check_folders(self, folders: Mapping[str, list[AwaitedResults]]) -> None:
         loop = asyncio.get_running_loop()
         new = 0
         began = self._looked_at = loop.time()

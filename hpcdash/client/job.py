@@ -26,10 +26,10 @@ from hpcdash.client.packaging import note_waiting
 from hpcdash.client.results import (
     CallOutcome,
     JobFailed,
+    call_value,
     fetch_outcomes,
     find_forms,
     result_names,
-    value_of,
 )
 from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -280,7 +280,7 @@ class SubmittedJob:
         job_id, state = self.job_id(index), self.tracked.state(index)
         if not outcome.is_whole and state in _MAY_HAVE_RETURNED:
             await self._refuse_other_form(index)
-        return await asyncio.to_thread(value_of, outcome, job_id=job_id, state=state)
+        return await asyncio.to_thread(call_value, outcome, job_id=job_id, state=state)
 
     async def _refuse_other_form(self, index: int | None) -> None:
         """Raises UsageError where a result is there, in the format that was not asked for."""
@@ -616,7 +616,7 @@ async def _read_log(job: Job[Any], stderr: bool) -> str:
 
 
 async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
-    from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_look_seconds
+    from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_check_seconds
 
     file: LogFile | None = None
     end, rest, grew_at = 0, b"", time.monotonic()
@@ -644,5 +644,5 @@ async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
                     yield rest.decode("utf-8", "replace")
                 return
             await asyncio.sleep(
-                max(next_look_seconds(quiet_seconds), budget.reserve_read_seconds())
+                max(next_check_seconds(quiet_seconds), budget.reserve_read_seconds())
             )

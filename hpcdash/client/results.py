@@ -177,7 +177,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
     )
 
 
-def value_of(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
+def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
     """The result, read; raises the function's own exception, its cause the traceback there, else
     JobFailed.
     """
@@ -186,7 +186,7 @@ def value_of(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
     if outcome.content is not None:
         return parse_result(outcome.content, outcome.form)
     if outcome.failure is not None:
-        raise exception_of(
+        raise build_exception(
             outcome.failure, job_id=job_id, state=state, may_unpickle=outcome.form == PICKLE
         )
     raise JobFailed(
@@ -197,7 +197,9 @@ def value_of(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
     )
 
 
-def exception_of(failure: bytes, *, job_id: str, state: str, may_unpickle: bool) -> BaseException:
+def build_exception(
+    failure: bytes, *, job_id: str, state: str, may_unpickle: bool
+) -> BaseException:
     """What a function raised, with its traceback there as the cause."""
     try:
         noted = json.loads(failure)

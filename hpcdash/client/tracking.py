@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.job_ids import parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
@@ -110,7 +110,7 @@ class JobStates:
         self._is_stale = False
         self._hurried_at = float("-inf")
         self._hurrying: asyncio.Task[None] | None = None
-        self._stop_listening = self._store.listen(self._hear)
+        self._stop_listening = self._store.listen(self._notify)
 
     def stop(self) -> None:
         """Follow nothing any more."""
@@ -140,7 +140,7 @@ class JobStates:
         for pause in _SOON_SECONDS:
             await asyncio.sleep(pause)
             if self._waiting:
-                self._session.poller.ask_now()
+                self._session.poller.poll_now()
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
@@ -168,13 +168,13 @@ class JobStates:
                     raise error
                 await news.wait()
 
-    async def ask_now(self) -> None:
+    async def poll_now(self) -> None:
         """Poll once, for whoever wants to know without waiting."""
         await self._store.open()
         await self._store.fetch(Kind.MINE)
         await self.read()
 
-    def _hear(self, changed: Changed) -> None:
+    def _notify(self, changed: Changed) -> None:
         if changed.kind is None:
             self.tell()
         elif changed.kind is Kind.MINE and Kind.MINE not in self._store.errors:
@@ -218,14 +218,14 @@ class JobStates:
         another's.
         """
         ids = tuple(dict.fromkeys(job.job_id for job in missing))
-        rows = _by_key(await self._session.actions.rows_of(ids))
+        rows = _by_key(await self._session.actions.fetch_rows(ids))
         for job in missing:
             missing[job] -= job.see(rows.get(job.key, ()))
         left = {job: indices for job, indices in missing.items() if indices}
         if not left:
             return
         if self._store.probe is None or self._store.probe.has_accounting is not False:
-            ids = tuple(dict.fromkeys(array_of(job.job_id) for job in left))
+            ids = tuple(dict.fromkeys(parse_array_id(job.job_id) for job in left))
             past = await self._store.poll(self._store.backend.history.jobs(None, 0, ids))
             rows = _by_key(past.table.to_pylist())
             for job in left:
@@ -262,4 +262,4 @@ def _by_key(rows: Iterable[Row]) -> dict[int | str, list[Row]]:
 
 def _key(job_id: str) -> int | str:
     """What a job's rows have in common: the number that their ids begin with, else the id."""
-    return int(number_of(job_id) or 0) or job_id
+    return int(parse_job_number(job_id) or 0) or job_id

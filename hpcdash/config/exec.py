@@ -33,7 +33,7 @@ def _limit(value: object) -> float:
 class SiteCommand(Struct, frozen=True):
     """One of [[exec.commands]]: argv, run once a node or once for each GPU of the job."""
 
-    name: Annotated[str, values.line_of_text]
+    name: Annotated[str, values.parse_line_text]
     command: Annotated[tuple[str, ...], _command]
     each: Annotated[str, values.one_of("node", "gpu")] = "node"
     limit_seconds: Annotated[float, _limit] = 60.0

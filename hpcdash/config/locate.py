@@ -58,7 +58,7 @@ def overlong_key_line(text: str) -> int | None:
     return None
 
 
-def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
+def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
     """The line of a key, or of the nearest table that holds it; None where neither is named in the
     text.
     """

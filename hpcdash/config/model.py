@@ -188,14 +188,14 @@ def record_keys(record: Any) -> RecordKeys:
             case None:
                 continue
             case SameTable(only):
-                inner = record_keys(_record_of(field))
+                inner = record_keys(_field_record(field))
                 readers |= {
                     key: read for key, read in inner.readers.items() if not only or key in only
                 }
                 tables |= inner.tables
                 required += inner.required
             case Key.TABLE:
-                tables[field.name] = _record_of(field)
+                tables[field.name] = _field_record(field)
             case Key.APART:
                 apart.append(field.name)
             case reader:
@@ -212,7 +212,7 @@ def build(record: type[T], fit: Mapping[str, Any], **more: Any) -> T:
     values = dict(more)
     for field in fields(record):  # type: ignore[arg-type]
         if isinstance(declared(field), SameTable):
-            values[field.name] = build(_record_of(field), fit)
+            values[field.name] = build(_field_record(field), fit)
         elif field.name in fit and declared(field) is not None:
             values[field.name] = fit[field.name]
     return record(**values)
@@ -223,7 +223,7 @@ def declared(field: FieldInfo) -> Any:
     return getattr(field.type, "__metadata__", (None,))[0]
 
 
-def _record_of(field: FieldInfo) -> Any:
+def _field_record(field: FieldInfo) -> Any:
     """The record that a field holds, or may hold."""
     kind = field.type.__origin__
     return next(iter(get_args(kind)), kind)

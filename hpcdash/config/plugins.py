@@ -48,7 +48,7 @@ def command_word(value: object) -> str:
     return value
 
 
-def command_words(value: object) -> tuple[str, ...]:
+def split_command(value: object) -> tuple[str, ...]:
     """A program and its arguments.
 
     No field is the program, or stands in text that an interpreter runs.
@@ -97,12 +97,12 @@ def _is_program_text(words: tuple[str, ...], at: int) -> bool:
     return bool(options) and all(word.startswith("-") for word in words[options[0] + 1 : at])
 
 
-def joins_words(command: tuple[str, ...]) -> str:
+def joins_arguments(command: tuple[str, ...]) -> str:
     """The program in a command that hands its words to a shell; '' for none."""
     return next((name for word in command if (name := PurePath(word).name) in _JOINERS), "")
 
 
-def keeps_words(command: tuple[str, ...]) -> bool:
+def keeps_arguments(command: tuple[str, ...]) -> bool:
     """Whether a command is a shell's `-c TEXT`, whose further words are its arguments and are read
     by nobody else.
     """
@@ -116,7 +116,7 @@ def fields_in(words: Collection[str]) -> list[str]:
 
 
 def _name(value: object) -> str:
-    text = values.line_of_text(value)
+    text = values.parse_line_text(value)
     if not _NAME.fullmatch(text):
         raise ValidationError(
             f"{shown(text)} is not a name: small letters, digits, '_' and '-', a letter first"
@@ -144,9 +144,9 @@ class Plugin(Struct, frozen=True):
     """
 
     name: Annotated[str, _name]
-    command: Annotated[tuple[str, ...], command_words]
+    command: Annotated[tuple[str, ...], split_command]
     key: Annotated[str, values.key_presses] = ""
-    views: Annotated[tuple[str, ...], values.some_of(*VIEWS)] = ("jobs",)
+    views: Annotated[tuple[str, ...], values.choice_list(*VIEWS)] = ("jobs",)
     description: Text = ""
     dangerous: Flag = False
     output: Annotated[str, values.one_of("pane", "terminal", "background")] = "pane"
@@ -174,7 +174,7 @@ def _check_fields(reader: TableReader, plugin: Plugin, path: KeyPath) -> None:
     for at, word in enumerate(plugin.command):
         for name in fields_in((word,)):
             for view in plugin.views:
-                known = fields_of(view)
+                known = placeholder_names(view)
                 if name not in known:
                     words = (
                         f"rows of {quoted(view)} have no field "
@@ -185,7 +185,7 @@ def _check_fields(reader: TableReader, plugin: Plugin, path: KeyPath) -> None:
 
 
 @cache
-def fields_of(view: str) -> tuple[str, ...]:
+def placeholder_names(view: str) -> tuple[str, ...]:
     """The fields of a view's rows."""
     # Arrow takes 0.1 s to import, which a configuration without plugins need not wait for.
     from hpcdash.domain import schema
@@ -210,7 +210,7 @@ def _filter(value: object) -> str:
     from hpcdash.domain import query, schema
     from hpcdash.errors import QueryError
 
-    text, error = values.line_of_text(value), None
+    text, error = values.parse_line_text(value), None
     for table in (schema.JOBS, schema.NODES, schema.QUEUES):
         try:
             query.parse(text, table)

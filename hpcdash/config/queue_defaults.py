@@ -42,7 +42,7 @@ def default_pools(pools: Sequence[Pool]) -> DefaultPools:
 
 
 def overridden(
-    common: Mapping[str, object], of_queues: Mapping[str, Mapping[str, object]], queue: str
+    common: Mapping[str, object], queue_defaults: Mapping[str, Mapping[str, object]], queue: str
 ) -> dict[str, object]:
     """What holds in a queue: its own values in place of the common ones, its lists after the common
     lists, its tables over the common tables.
@@ -50,7 +50,7 @@ def overridden(
     Names of queues match in upper and lower case alike.
     """
     result = dict(common)
-    for name, own in of_queues.items():
+    for name, own in queue_defaults.items():
         if name.casefold() != queue.casefold():
             continue
         for key, value in own.items():
@@ -84,7 +84,7 @@ def with_queue_defaults(
         request = replace(request, queue=_default_queue(request, pools))
     own = overridden({}, queues, request.queue)
     in_site = {
-        key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unsaid(request, key)
+        key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unset(request, key)
     }
     in_request = {key: value for key, value in own.items() if key not in _SITE_FIELDS}
     filled: dict[str, Any] = {}
@@ -113,5 +113,5 @@ def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
     return named or (chosen.compute if wants_gpus else chosen.aux) or ""
 
 
-def _is_unsaid(request: Request, key: str) -> bool:
+def _is_unset(request: Request, key: str) -> bool:
     return SITE_SAID + key not in request.said

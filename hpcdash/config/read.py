@@ -11,7 +11,7 @@ import platformdirs
 from msgspec.structs import replace
 
 from hpcdash.config.document import decode, parse_document, read_bytes, shown_path
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted
 from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
@@ -123,8 +123,8 @@ def require_unwritable_by_others(file: Path) -> None:
             )
         if stat.S_ISLNK(status.st_mode) or (places.get(place) and status.st_mode & stat.S_ISVTX):
             continue
-        is_of_others = status.st_gid != 0 and not is_private_group(status.st_gid)
-        if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_of_others):
+        is_shared = status.st_gid != 0 and not is_private_group(status.st_gid)
+        if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_shared):
             raise ConfigError(
                 f"others can write {'it' if place == file else named}, and so decide what hpcdash "
                 f"runs",
@@ -165,5 +165,5 @@ def settings_from_text(
 
 def _in_order(text: str, problems: list[tuple[KeyPath, str]]) -> list[Problem]:
     lines = key_lines(text)
-    placed = [Problem(line_of(lines, path), dotted(path), message) for path, message in problems]
+    placed = [Problem(find_line(lines, path), dotted(path), message) for path, message in problems]
     return sorted(placed, key=lambda problem: problem.line or 0)

@@ -19,7 +19,7 @@ from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.backends.script.node_checks import CHECKS, parse_names
 from hpcdash.config.document import parse_document
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.model import Reader, TableReader, ValidationError
 from hpcdash.config.problems import (
     ConfigProblems,
@@ -32,7 +32,7 @@ from hpcdash.config.problems import (
     shown,
 )
 from hpcdash.config.toml_text import format_toml
-from hpcdash.config.values import flag, line_of_text, one_of
+from hpcdash.config.values import flag, one_of, parse_line_text
 from hpcdash.config.values import whole as whole_between
 from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
@@ -93,10 +93,10 @@ _OTHER_WORDS = {
 _AT_THE_TOP = "it stands at the top of the file, before the first [table]"
 
 
-def lines_of_text(value: object) -> str:
+def parse_text(value: object) -> str:
     """Text of one or several lines that shows something, tabs among it."""
     if not isinstance(value, str) or not value.strip():
-        return line_of_text(value)
+        return parse_line_text(value)
     if len(value) > _LONGEST_TEXT:
         raise ValidationError(f"too long: at most {_LONGEST_TEXT} characters")
     odd = next(
@@ -107,7 +107,7 @@ def lines_of_text(value: object) -> str:
     return value
 
 
-def text_list(value: object, read: Callable[[object], str] = line_of_text) -> tuple[str, ...]:
+def text_list(value: object, read: Callable[[object], str] = parse_line_text) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ValidationError(f'expected an array of texts, as in ["a", "b"], not {shown(value)}')
     items = []
@@ -174,7 +174,7 @@ def _after(value: object) -> tuple[str, ...]:
     found: list[str] = []
     for at, item in enumerate(value if isinstance(value, list) else [value]):
         try:
-            found += parse_after(shown(item) if type(item) is int else line_of_text(item))
+            found += parse_after(shown(item) if type(item) is int else parse_line_text(item))
         except ValueError as error:
             raise ValidationError(
                 f"item {at + 1}: {error}" if isinstance(value, list) else str(error)
@@ -183,7 +183,7 @@ def _after(value: object) -> tuple[str, ...]:
 
 
 def _signal(value: object) -> EarlySignal:
-    match = _SIGNAL.fullmatch(line_of_text(value))
+    match = _SIGNAL.fullmatch(parse_line_text(value))
     if match is None:
         raise ValidationError(
             f"{shown(value)}: write {quoted('USR1@600')} (600 s before the end), "
@@ -202,7 +202,7 @@ def _signal(value: object) -> EarlySignal:
 
 
 def _nodes(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not _NODES.fullmatch(text):
         raise ValidationError(
             f"{shown(text)} names no nodes: write {quoted('n01')} or {quoted('n[01-03]')}"
@@ -213,7 +213,7 @@ def _nodes(value: object) -> str:
 
 def _bind(value: object) -> str:
     """`SOURCE[:TARGET[:OPTIONS]]`."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     source, *rest = text.split(":")
     target, options = rest[0] if rest else "/", rest[1] if len(rest) > 1 else "rw"
     if len(rest) > 2 or not source.strip() or not _BIND_OPTIONS.fullmatch(options):
@@ -233,11 +233,11 @@ def variable(value: object) -> str:
         raise ValidationError(
             f"expected text in quotes, spelled as the program reads it, not {shown(value)}"
         )
-    return value if isinstance(value, str) and not value.strip(" \n\t") else lines_of_text(value)
+    return value if isinstance(value, str) and not value.strip(" \n\t") else parse_text(value)
 
 
 def _project_source(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     try:
         accounted_to(text, project="", workspace="", labels=())
     except ConfigError:
@@ -253,7 +253,7 @@ def _runtime(value: object) -> Runtime:
 
 
 def _folder(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not text.startswith("/"):
         raise ValidationError(
             f"expected a folder from the root, as in {quoted('/work/ada')}, not {shown(text)}"
@@ -271,7 +271,7 @@ def _storage_root(value: object) -> str:
 
 
 def _run_as(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if text == "root":
         raise ValidationError("jobs are submitted as anyone but root")
     if not ACCOUNT_NAME.fullmatch(text):
@@ -284,7 +284,7 @@ def _run_as(value: object) -> str:
 
 def _begin(value: object) -> str:
     """A time of the cluster's clock, or `+2h`."""
-    text = value.isoformat() if isinstance(value, datetime) else line_of_text(value)
+    text = value.isoformat() if isinstance(value, datetime) else parse_line_text(value)
     if text.startswith("+"):
         seconds = _parsed(text[1:], units.parse_duration)
         if seconds is None or _is_bare_number(text[1:]):
@@ -305,7 +305,7 @@ def _begin(value: object) -> str:
 def _node_probe(value: object) -> str:
     """Bash, or the names of ready checks."""
     if not isinstance(value, list):
-        return lines_of_text(value)
+        return parse_text(value)
     names = text_list(value)
     try:
         return parse_names(names)
@@ -317,7 +317,7 @@ def _node_probe(value: object) -> str:
 
 
 def folder_there(value: object) -> str:
-    folder = line_of_text(value)
+    folder = parse_line_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
         raise ValidationError(
             f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as "
@@ -349,7 +349,7 @@ def _checkpoints(value: object) -> str:
 
 
 def _share(value: object) -> str:
-    return _parsed(line_of_text(value), parse_priority).name
+    return _parsed(parse_line_text(value), parse_priority).name
 
 
 def _slot_type(value: object) -> SlotType:
@@ -375,7 +375,7 @@ def _launcher(value: object) -> Launcher:
 
 def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
     """What a parser of the domain makes of text, its ValueError as Unfit."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     try:
         return parse(text)
     except ValueError as error:
@@ -391,7 +391,7 @@ def _read_value(value: object, parse: Callable[[Any], _Parsed]) -> _Parsed:
 
 def _function(value: object) -> tuple[str, str]:
     """(module, function)."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     module, colon, function = text.partition(":")
     if "/" in module or (colon and module.endswith(".py")):
         raise ValidationError(
@@ -442,21 +442,25 @@ def _callback(value: object) -> str:
 
 
 _OWN_KEYS = {name: _own_reader(field) for name, field in registry.request_fields().items()}
-_BY_TYPE: Mapping[Any, Reader] = {"str": line_of_text, "bool": flag, "tuple[str, ...]": text_list}
+_BY_TYPE: Mapping[Any, Reader] = {
+    "str": parse_line_text,
+    "bool": flag,
+    "tuple[str, ...]": text_list,
+}
 _count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
 
 
-def _keys_of(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
+def _record_readers(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
     """The keys that write a record's fields: by `readers`, else as the type of the field says."""
     return {
         name: _BY_TYPE[kind] for name, kind in record.__annotations__.items() if kind in _BY_TYPE
     } | {**readers}
 
 
-REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
+REQUEST_KEYS: Mapping[str, Reader] = _record_readers(
     Request,
     {
-        "command": lines_of_text,
+        "command": parse_text,
         "slots": partial(whole_between, smallest=0, largest=MOST_SLOTS),
         "slots_per_node": _count,
         "slot_type": _slot_type,
@@ -469,7 +473,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         "after": _after,
         "begin": _begin,
         "signal": _signal,
-        "startup_hook": lines_of_text,
+        "startup_hook": parse_text,
         "checkpoints": _checkpoints,
         "share": _share,
         "rank_variables": one_of("processes", "nodes"),
@@ -478,7 +482,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         **_OWN_KEYS,
     },
 )
-_CONTAINER_KEYS = _keys_of(
+_CONTAINER_KEYS = _record_readers(
     Container, {"runtime": _runtime, "binds": partial(text_list, read=_bind)}
 )
 
@@ -493,7 +497,7 @@ def _keep(value: object) -> str:
         raise ValidationError(f'{error}, nor a number of days: "14d"') from None
 
 
-SITE_KEYS: Mapping[str, Reader] = _keys_of(
+SITE_KEYS: Mapping[str, Reader] = _record_readers(
     Site,
     {
         "slot_type": _slot_type,
@@ -516,8 +520,8 @@ _CALL_KEYS: Mapping[str, Reader] = {
     "source": folder_there,
     "callbacks": partial(text_list, read=_callback),
     "result_format": one_of("pickle", "json"),
-    "main": line_of_text,
-    "cache_key": line_of_text,
+    "main": parse_line_text,
+    "cache_key": parse_line_text,
 }
 TABLES: Mapping[str, Mapping[str, Reader]] = {
     "container": _CONTAINER_KEYS,
@@ -623,14 +627,14 @@ def read_request(
     if reader.problems:
         lines = key_lines(text)
         placed = [
-            Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems
+            Problem(find_line(lines, path), dotted(path), words) for path, words in reader.problems
         ]
         # What is missing comes last: a misspelt key is often why.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
     return request
 
 
-def request_of_document(
+def build_request(
     document: Mapping[str, object], named: str, *, site: Site | None = None, user: str | None = None
 ) -> Request:
     """As `read_request`, of what was never a file: a problem has its key and no line.
@@ -665,13 +669,13 @@ class _RequestReader(TableReader):
         given = read_keys(
             self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *TABLES)
         )
-        of_site = self._site(user)
+        site_values = self._site(user)
         if "node_probe" in document:
             # It may stand at the top as well.
-            of_site |= read_keys(
+            site_values |= read_keys(
                 self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=()
             )
-        said = frozenset((*given, *(SITE_SAID + key for key in of_site)))
+        said = frozenset((*given, *(SITE_SAID + key for key in site_values)))
         runs = [key for key in ("command", "script", "call") if key in document]
         if len(runs) > 1:
             one, other = (
@@ -696,7 +700,7 @@ class _RequestReader(TableReader):
             environment=self._environment(),
             container=self._container(),
             call=call,
-            site=replace(site, **of_site),
+            site=replace(site, **site_values),
             said=said,
             **given,
         )

@@ -48,7 +48,7 @@ def _backend(value: object) -> str:
 
 
 def _launch_program(value: object) -> str:
-    text = values.line_of_text(value)
+    text = values.parse_line_text(value)
     if not PLAIN_PATH.fullmatch(text):
         raise ValidationError(
             f"{shown(text)} is not a program's path: write it from the root, of letters, digits "
@@ -170,13 +170,13 @@ class MetricsSettings(Struct, frozen=True):
 
 def _priority(value: object) -> Priority:
     try:
-        return parse_priority(values.line_of_text(value))
+        return parse_priority(values.parse_line_text(value))
     except ValueError as error:
         raise ValidationError(str(error)) from None
 
 
 def _node_list(value: object) -> str:
-    text = values.line_of_text(value)
+    text = values.parse_line_text(value)
     try:
         expand(text)
     except ValueError as error:
@@ -214,7 +214,7 @@ class PoolSettings(Struct, frozen=True):
 
     name: str
     nodes: Annotated[int, whole_in_range(1, _MAX_SLOTS, "nodes")]
-    cluster: Annotated[str | None, values.line_of_text] = None
+    cluster: Annotated[str | None, values.parse_line_text] = None
     coordinator: Text = ""
     state_file: Annotated[str, values.absolute_path] = ""
     queue: Text = ""
@@ -247,7 +247,7 @@ class Settings(Struct, frozen=True):
     """
 
     file: Path | None = None
-    default_cluster: Annotated[str | None, values.line_of_text] = None
+    default_cluster: Annotated[str | None, values.parse_line_text] = None
     theme: Text = DEFAULT_THEME
     read_only: Flag = False
     poll: Annotated[PollSettings, Key.TABLE] = field(default_factory=PollSettings)
@@ -293,7 +293,7 @@ def read_settings(
         clusters=clusters,
         ui=_ui(reader, document),
         metrics=metrics,
-        launch=_of_user(launch, None),
+        launch=_user_values(launch, None),
         share=_pools(reader, document),
         watch=replace(read_watch(reader, document, clusters), metric_patterns=metrics.patterns),
     )
@@ -306,7 +306,7 @@ def _launch(
 ) -> LaunchSettings:
     """What `launch` of a table says, over what is inherited: scalars override, lists append.
 
-    run_as may still be the word that `_of_user` replaces.
+    run_as may still be the word that `_user_values` replaces.
     """
     if "launch" not in parent:
         return inherited
@@ -342,7 +342,7 @@ def _launch(
     return replace(inherited, site=replace(inherited.site, **own), queues=queues, **settings)
 
 
-def _of_user(
+def _user_values(
     launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None
 ) -> LaunchSettings:
     """With the login name that run_as means.
@@ -381,11 +381,11 @@ def _cluster(
     urls = dict.fromkeys(OVER_HTTP, values.http_url)
     found = reader.fit(ClusterSettings, table, path, {"port": values.port, **urls})
     overrides = reader.fit(PollSettings, reader.table(table, path, "poll"), (*path, "poll"))
-    asks_for_user = isinstance(own := table.get("launch"), dict) and "run_as" in own
-    found["launch"] = _of_user(
+    has_user_key = isinstance(own := table.get("launch"), dict) and "run_as" in own
+    found["launch"] = _user_values(
         _launch(reader, table, path, launch),
         found.get("user"),
-        partial(reader.problem, (*path, "launch", "run_as")) if asks_for_user else None,
+        partial(reader.problem, (*path, "launch", "run_as")) if has_user_key else None,
     )
     if len(reader.problems) > before:
         return None
@@ -487,7 +487,7 @@ def _aliases(reader: TableReader, document: Mapping[str, object]) -> dict[str, s
 
 
 def _alias(value: object) -> str:
-    command = values.line_of_text(value).strip().removeprefix(":").strip()
+    command = values.parse_line_text(value).strip().removeprefix(":").strip()
     if not command:
         raise ValidationError("expected a command, as in " + quoted("jobs queue:gpu"))
     return command

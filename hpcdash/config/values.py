@@ -29,7 +29,7 @@ def flag(value: object) -> bool:
     return value
 
 
-def line_of_text(value: object) -> str:
+def parse_line_text(value: object) -> str:
     """Text on one line that shows something."""
     if not isinstance(value, str):
         raise ValidationError(f"expected text in quotes, not {shown(value)}")
@@ -116,7 +116,7 @@ def one_of(*choices: str) -> Callable[[object], str]:
 def ssh_destination(value: object) -> SshDestination:
     """`[user@]host[:port]`."""
     try:
-        return parse_ssh_destination(line_of_text(value))
+        return parse_ssh_destination(parse_line_text(value))
     except ValidationError:
         raise
     except ValueError as error:
@@ -125,7 +125,7 @@ def ssh_destination(value: object) -> SshDestination:
 
 def http_url(value: object) -> str:
     """The URL of a server: http or https, a host, perhaps a port and a path."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     try:
         parts = urlsplit(text)
         is_url = (
@@ -147,7 +147,7 @@ port = partial(whole, smallest=1, largest=65535)
 
 def user_name(value: object) -> str:
     """Somebody's name on a cluster."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not USER_NAME.fullmatch(text):
         raise ValidationError(f"{shown(text)} is not a user name")
     return text
@@ -155,7 +155,7 @@ def user_name(value: object) -> str:
 
 def search_path(value: object) -> str:
     """Absolute directories joined with ':'."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not all(folder.startswith("/") for folder in text.split(":")):
         raise ValidationError(
             f"expected directories from the root, as in {quoted('/opt/slurm/bin')}, not "
@@ -166,7 +166,7 @@ def search_path(value: object) -> str:
 
 def key_presses(value: object) -> str:
     """One or more keys joined with ','; blanks around them are dropped."""
-    keys = [part.strip() for part in line_of_text(value).split(",")]
+    keys = [part.strip() for part in parse_line_text(value).split(",")]
     for key in keys:
         if not key:
             raise ValidationError(
@@ -185,7 +185,7 @@ def metric_pattern(value: object) -> str:
     # numpy comes with it, and a configuration without patterns need not wait for it.
     from hpcdash.config.metric_patterns import compile_patterns
 
-    text = line_of_text(value)
+    text = parse_line_text(value)
     try:
         compile_patterns((text,))
     except ConfigError as error:
@@ -209,7 +209,7 @@ def column_list(value: object, known: Iterable[str]) -> tuple[str, ...]:
 
 def sort_column(value: object, known: Iterable[str]) -> str:
     """A column's name, with '-' in front for the largest first."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     column(text.removeprefix("-"), known)
     return text
 
@@ -279,10 +279,10 @@ def texts(value: object) -> tuple[str, ...]:
         raise ValidationError(
             f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}"
         )
-    return tuple(map(line_of_text, value))
+    return tuple(map(parse_line_text, value))
 
 
-def some_of(*words: str) -> Reader:
+def choice_list(*words: str) -> Reader:
     """An array of some of the words, one at least."""
     one = one_of(*words)
 
@@ -298,7 +298,7 @@ def some_of(*words: str) -> Reader:
 
 
 def absolute_path(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not text.startswith("/"):
         raise ValidationError(f"expected a path from the root, not {shown(text)}")
     return text
@@ -306,7 +306,7 @@ def absolute_path(value: object) -> str:
 
 def path_here(value: object) -> str:
     """A file of this machine, from the root or from the home folder."""
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not text.startswith(("/", "~/")):
         raise ValidationError(
             f"expected a path from the root or from {quoted('~/')}, not {shown(text)}"
@@ -319,7 +319,7 @@ def clock(value: object) -> time:
     if isinstance(value, time):
         return value
     try:
-        return time.fromisoformat(line_of_text(value))
+        return time.fromisoformat(parse_line_text(value))
     except ValueError:
         raise ValidationError(
             f"expected a time of day such as {quoted('22:00')}, not {shown(value)}"
@@ -327,7 +327,7 @@ def clock(value: object) -> time:
 
 
 def zone(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     try:
         zone_of(text)
     except ConfigError as error:
@@ -345,7 +345,7 @@ def moment(value: object) -> float:
 
 
 def quota_owner(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     kind, colon, name = text.partition(":")
     if (
         kind not in ("user", "group", "project")
@@ -368,7 +368,7 @@ def secret_text(value: object) -> str:
 
 
 def variable_name(value: object) -> str:
-    text = line_of_text(value)
+    text = parse_line_text(value)
     if not text.replace("_", "a").isalnum() or not text.isascii() or text[0].isdigit():
         raise ValidationError("expected the name of an environment variable, not its value")
     return text
@@ -389,7 +389,7 @@ def zone_of(name: str) -> tzinfo | None:
 
 
 Flag = Annotated[bool, flag]
-Text = Annotated[str, line_of_text]
+Text = Annotated[str, parse_line_text]
 Seconds = Annotated[float, seconds]
 SomeSeconds = Annotated[float, some_seconds]
 Share = Annotated[float, share]

@@ -26,7 +26,7 @@ Level = Annotated[Severity, values.severity]
 Texts = Annotated[tuple[str, ...], values.texts]
 AbsolutePath = Annotated[str, values.absolute_path]
 _NEVER_PRINTED = ("password", "url", "urls", "headers", "text")
-LossKinds = Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)]
+LossKinds = Annotated[tuple[str, ...], values.choice_list(*LOSS_KINDS)]
 
 
 class RunningWatch(Struct, frozen=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.config.document import MAX_FILE_BYTES, decode, parse_document, read_bytes, shown_path
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, dotted, printable
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import Settings
@@ -53,7 +53,7 @@ def write_cluster(
     clusters = settings_from_text(before, path).clusters
     if name in clusters:
         key: tuple[str, ...] = ("clusters", name)
-        line = line_of(key_lines(before), key)
+        line = find_line(key_lines(before), key)
         raise ConfigError(
             "this cluster is there already",
             "Choose another name, or edit it there.",
@@ -108,7 +108,7 @@ def _inserted(before: str, block: str, named: str, name: str) -> str:
             "clusters are written here in a way that a table cannot be added to",
             f"Add it by hand:\n{block}",
             file=named,
-            line=line_of(key_lines(before), ("clusters",)),
+            line=find_line(key_lines(before), ("clusters",)),
             key=dotted(("clusters", name)),
         ) from None
     return tomlkit.dumps(document)

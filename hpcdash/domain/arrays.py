@@ -129,18 +129,19 @@ def fold(
     taken = everything.take(positions).combine_chunks()
     kinds = kinds.take(by_place)
     # Which summary a row is, null for a row that is none.
-    of_summary = pc.subtract(positions, table.num_rows)
-    of_summary = pc.if_else(
-        pc.equal(kinds, FOLD_FOLDED), of_summary, pa.scalar(None, of_summary.type)
+    summary_positions = pc.subtract(positions, table.num_rows)
+    summary_positions = pc.if_else(
+        pc.equal(kinds, FOLD_FOLDED), summary_positions, pa.scalar(None, summary_positions.type)
     )
-    opened = pc.fill_null(is_open.take(of_summary), False)
+    opened = pc.fill_null(is_open.take(summary_positions), False)
     row_ids = pc.coalesce(
-        pc.binary_join_element_wise(summary_ids, "[]", "").take(of_summary), as_array(taken["id"])
+        pc.binary_join_element_wise(summary_ids, "[]", "").take(summary_positions),
+        as_array(taken["id"]),
     )
     return _with_fold(
         taken,
         pc.if_else(opened, pa.scalar(FOLD_UNFOLDED, pa.int8()), kinds),
-        _format_states(rows, row_groups, summary_groups).take(of_summary),
+        _format_states(rows, row_groups, summary_groups).take(summary_positions),
         row_ids,
     )
 
@@ -199,7 +200,7 @@ def _summaries(
     state = as_array(rows["state"])
     ranks = pc.fill_null(state_ranks(state.dictionary).take(state.indices), len(STATE_ORDER))
     is_active = pc.less(ranks, len(ACTIVE))
-    rows = _without_reasons_of_others(rows, groups, ranks)
+    rows = _own_reasons(rows, groups, ranks)
     columns: dict[str, pa.Array] = {
         "_group": groups,
         "_place": places,
@@ -265,17 +266,17 @@ def _last_to_end(
         .combine_chunks()
     )
     found = {}
-    for name, of_active, column in (
+    for name, active_column, column in (
         ("ends_at", ends, "ends_at_max"),
         ("elapsed_seconds", ran, "elapsed_max"),
     ):
-        places = pc.index_in(result["_group"], value_set=as_array(of_active["group"]))
-        chosen = as_array(of_active[column]).take(places)
+        places = pc.index_in(result["_group"], value_set=as_array(active_column["group"]))
+        chosen = as_array(active_column[column]).take(places)
         found[f"{name}_max"] = pc.if_else(pc.is_valid(places), chosen, result[f"{name}_max"])
     return found
 
 
-def _without_reasons_of_others(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:
+def _own_reasons(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:
     """`rows`, where one that ended has no reason unless its group ended in the same state."""
     least = (
         pa.table({"group": groups, "rank": ranks})
@@ -283,10 +284,10 @@ def _without_reasons_of_others(rows: pa.Table, groups: pa.Array, ranks: pa.Array
         .aggregate([("rank", "min")])
         .combine_chunks()
     )
-    state_of_group = as_array(least["rank_min"]).take(
+    group_states = as_array(least["rank_min"]).take(
         pc.index_in(groups, value_set=as_array(least["group"]))
     )
-    counts = pc.or_(pc.equal(ranks, state_of_group), pc.less(ranks, len(ACTIVE | WAITING)))
+    counts = pc.or_(pc.equal(ranks, group_states), pc.less(ranks, len(ACTIVE | WAITING)))
     reasons = as_array(rows["reason"])
     if pa.types.is_dictionary(reasons.type):
         codes = pc.if_else(counts, reasons.indices, pa.scalar(None, reasons.indices.type))
@@ -311,11 +312,11 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
             )
         elif name == "state":
             words = as_array(rows[name]).dictionary
-            code_of_rank = pc.index_in(
+            rank_codes = pc.index_in(
                 pa.array(range(len(STATE_ORDER) + 1), pa.int32()), value_set=state_ranks(words)
             )
             columns[name] = pa.DictionaryArray.from_arrays(
-                code_of_rank.take(result["_rank_min"]), words
+                rank_codes.take(result["_rank_min"]), words
             )
         elif name == "_tasks":
             columns[name] = result["_tasks_sum"]
@@ -407,7 +408,7 @@ class TaskStates(Struct, frozen=True):
             runs.append((str(tasks[0]) if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}", state))
         return runs
 
-    def of_state(self, state: str, room: int = _ROOM_FOR_LIST) -> str:
+    def state_tasks(self, state: str, room: int = _ROOM_FOR_LIST) -> str:
         """`1-6,8-12,…`: the tasks of one state, cut at `room` letters."""
         items: list[str] = []
         start = last = -2

@@ -20,7 +20,7 @@ from hpcdash.domain.dependencies import (
     parse_dependency,
     waits_for,
 )
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
 from hpcdash.domain.units import format_span
 
@@ -76,7 +76,7 @@ class Unit(Struct, frozen=True):
 
     @property
     def number(self) -> str:
-        return number_of(self.job_id)
+        return parse_job_number(self.job_id)
 
     @property
     def is_array(self) -> bool:
@@ -131,8 +131,8 @@ class JobChain(Struct, frozen=True):
         """Whether it is one plain job, that nothing follows."""
         return len(self.units) == 1 and not self.units[0].is_array and not self.lost
 
-    def unit_of(self, job_id: str) -> Unit | None:
-        number = number_of(job_id)
+    def find_unit(self, job_id: str) -> Unit | None:
+        number = parse_job_number(job_id)
         return next((unit for unit in self.units if unit.number == number), None)
 
     def after(self, number: str) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ def find_chain(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None 
     row has none (any more). Empty where no row is of the job.
     """
     units = _units(rows, told or {})
-    number = number_of(job_id)
+    number = parse_job_number(job_id)
     if number not in units:
         return JobChain((), {})
     links = _links(units)
@@ -252,10 +252,10 @@ def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
     known_tasks: dict[str, set[int]] = {}
     known_ids: set[str] = set()
     for row in rows:
-        number = number_of(str(row["id"]))
+        number = parse_job_number(str(row["id"]))
         if not number or row["id"] in known_ids:
             continue
-        tasks = _tasks_of(row)
+        tasks = _row_tasks(row)
         seen = known_tasks.setdefault(number, set())
         if tasks is None or tasks.count > _MOST_TASKS_APART:
             if (
@@ -292,14 +292,14 @@ def _as_it_waits(row: Row) -> Row:
 def _unit(number: str, rows: list[Row], told: Mapping[str, str]) -> Unit:
     rows.sort(key=lambda row: row["_task"] if row["_task"] is not None else -1)
     text = next((row["dependency"] for row in rows if row["dependency"]), None) or told.get(number)
-    throttles = (tasks.throttle for row in rows if (tasks := _tasks_of(row)) is not None)
+    throttles = (tasks.throttle for row in rows if (tasks := _row_tasks(row)) is not None)
     # sacct has what is left of a cancelled array as a job of its number.
     job_id = str(next((row["array_id"] for row in rows if row["array_id"]), rows[0]["id"]))
     throttle = next((one for one in throttles if one), None)
     return Unit(job_id, tuple(map(_as_it_waits, rows)), parse_dependency(text), throttle=throttle)
 
 
-def _tasks_of(row: Row) -> Any:
+def _row_tasks(row: Row) -> Any:
     if row["array_id"] is None:
         return None
     try:
@@ -320,7 +320,7 @@ def _links(units: Mapping[str, Unit]) -> dict[str, tuple[str, ...]]:
         same = by_name.setdefault((row["user"], row["name"]), [])
         leaders: dict[str, None] = {}
         for condition in unit.after.conditions:
-            leader = number_of(condition.job_id)
+            leader = parse_job_number(condition.job_id)
             if follows(condition) and leader and leader != number:
                 leaders[leader] = None
             elif condition.kind == SINGLETON and same:
@@ -453,7 +453,7 @@ def read_append(typed: str, *, is_array: bool) -> AppendWish:
     return AppendWish(array=str(parse_tasks(first)), path=path)
 
 
-def class_of(row: Row) -> str:
+def job_class(row: Row) -> str:
     """One of CLASSES."""
     state = row["state"]
     if state == JobState.COMPLETED:
@@ -475,7 +475,7 @@ def class_counts(rows: Iterable[Row]) -> dict[str, int]:
     """How many elements are of each class that any is of; a record of several tasks counts each."""
     counts = dict.fromkeys(CLASSES, 0)
     for row in rows:
-        counts[class_of(row)] += row["_tasks"] or 1
+        counts[job_class(row)] += row["_tasks"] or 1
     return {name: count for name, count in counts.items() if count}
 
 
@@ -490,7 +490,7 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
     words = ", ".join(f"{count} {name}" for name, count in counts.items())
     runs = [
         (name, sum(row["_tasks"] or 1 for row in members))
-        for name, members in groupby(rows, key=class_of)
+        for name, members in groupby(rows, key=job_class)
     ]
     sign = {name: signs.get(SIGN_OF[name], "?") for name in CLASSES}
     strips = (
@@ -553,7 +553,7 @@ def latest_end(chain: JobChain, now: datetime) -> datetime | None:
         ready = now
         for condition in unit.after.conditions:
             known = begins if condition.kind == "after" else ends
-            ready = max(ready, known.get(number_of(condition.job_id), now))
+            ready = max(ready, known.get(parse_job_number(condition.job_id), now))
         for leader in chain.before[unit.number]:
             if not unit.after.conditions or all(
                 one.kind == SINGLETON for one in unit.after.conditions
@@ -578,7 +578,7 @@ def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
             if row["ends_at"] is None:
                 return None
             end = max(end, row["ends_at"], now)
-        elif class_of(row) in (WAITS, HELD):
+        elif job_class(row) in (WAITS, HELD):
             if row["limit_seconds"] is None:
                 return None
             waiting += row["_tasks"] or 1
@@ -616,7 +616,7 @@ def format_hold(rows: Iterable[Row], now: datetime) -> str:
     waits = [
         (now - row["eligible_at"]).total_seconds()
         for row in rows
-        if class_of(row) == WAITS and row["eligible_at"] is not None and row["eligible_at"] <= now
+        if job_class(row) == WAITS and row["eligible_at"] is not None and row["eligible_at"] <= now
     ]
     if not waits or max(waits) < 60:
         return ""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.job_ids import server_of
+from hpcdash.domain.job_ids import parse_server
 from hpcdash.domain.states import JobState, NodeState
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
@@ -71,7 +71,7 @@ def row_numbers(count: int) -> pa.Array:
     return pc.subtract(pc.cumulative_sum(pa.repeat(one, count)), one)
 
 
-def text_of(column: Column) -> pa.Array:
+def column_text(column: Column) -> pa.Array:
     """A column as plain strings: dictionaries decoded, lists joined by commas, numbers as digits,
     null kept.
     """
@@ -101,7 +101,7 @@ def match_text(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.
         hits = pc.fill_null(match_text(pc.list_flatten(array), predicate), False)
         rows_with_a_hit = pc.unique(pc.list_parent_indices(array).filter(hits))
         return pc.is_in(row_numbers(len(array)), value_set=rows_with_a_hit.cast(pa.int64()))
-    return pc.fill_null(predicate(text_of(array)), False)
+    return pc.fill_null(predicate(column_text(array)), False)
 
 
 def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
@@ -124,7 +124,7 @@ def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
         return pc.sort_indices(numbers, sort_keys=[(name, order) for name in _NUMBER_ORDER])
     column = as_array(table[key])
     if pa.types.is_list(column.type):
-        column = text_of(column)
+        column = column_text(column)
     if pa.types.is_string(column.type):
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
@@ -140,7 +140,7 @@ def state_ranks(states: pa.Array) -> pa.Array:
 
 
 def _text_ranks(words: pa.Array) -> pa.Array:
-    keys = pc.utf8_lower(text_of(words))
+    keys = pc.utf8_lower(column_text(words))
     if len(keys) <= MAX_NATURAL_NAMES:
         keys = pc.replace_substring_regex(keys, "([0-9]+)", "0" * _PAD_DIGITS + r"\1")
         keys = pc.replace_substring_regex(keys, f"[0-9]*([0-9]{{{_PAD_DIGITS}}})", r"\1")
@@ -235,7 +235,7 @@ def shared_ending(ids: Column) -> str:
     array = as_array(ids)
     if not len(array) or array.null_count:
         return ""
-    server = server_of(array[0].as_py())
+    server = parse_server(array[0].as_py())
     ending = f".{server}"
     if not server or not pc.all(pc.ends_with(array, ending)).as_py():
         return ""

@@ -77,10 +77,14 @@ def unmet(demand: Demand, offers: Offers) -> tuple[LintFinding, ...]:
     """Every part of a demand that the offers cannot meet; what is not known of them finds
     nothing.
     """
-    return (*_of_queues(demand, offers), *_of_account(demand, offers), *_of_qos(demand, offers))
+    return (
+        *_lint_queues(demand, offers),
+        *_lint_account(demand, offers),
+        *_lint_qos(demand, offers),
+    )
 
 
-def _of_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
+def _lint_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not offers.queues:
         return
     place = demand.place("queues")
@@ -160,10 +164,10 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | No
 
 def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
     has_own = demand.gpus is not None and queue.gpu_nodes > 0
-    most, of_what = (queue.gpu_nodes, "nodes with GPUs") if has_own else (queue.nodes, "nodes")
+    most, counted = (queue.gpu_nodes, "nodes with GPUs") if has_own else (queue.nodes, "nodes")
     if demand.nodes is None or not most or demand.nodes <= most:
         return None
-    words = f"{demand.nodes} {of_what} are more than queue {queue.name} has: {most}"
+    words = f"{demand.nodes} {counted} are more than queue {queue.name} has: {most}"
     hint = "More fits on each node with slots_per_node." if "slots" in demand.where.values() else ""
     return LintFinding("error", demand.place("nodes"), words, hint or f"At most {most}.")
 
@@ -243,14 +247,14 @@ _CHECKS: tuple[_Check, ...] = (
 )
 
 
-def _of_account(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
+def _lint_account(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     names = [account.name for account in offers.accounts]
     if demand.account and names and demand.account.casefold() not in map(str.casefold, names):
         words = f"you may not charge account {demand.account!r}"
         yield LintFinding("error", demand.place("account"), words, nearest(demand.account, names))
 
 
-def _of_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
+def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not demand.qos:
         return
     place, qos = demand.place("qos"), _named(offers.qos, demand.qos)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.domain.job_ids import array_of, number_of, parse_job_id, split_ids
+from hpcdash.domain.job_ids import parse_array_id, parse_job_id, parse_job_number, split_ids
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
 
 _CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
@@ -134,10 +134,10 @@ class Dependency(Struct, frozen=True):
 
     def names(self, job_id: str, array_id: str | None) -> Condition | None:
         """The condition that speaks of a job: of itself, or of the array it is a task of."""
-        array_of_it = array_id or array_of(job_id)
+        own_array_id = array_id or parse_array_id(job_id)
         for condition in self.conditions:
             if condition.job_id == job_id or (
-                condition.job_id == array_of_it and (condition.is_array or array_id)
+                condition.job_id == own_array_id and (condition.is_array or array_id)
             ):
                 return condition
         return None
@@ -195,16 +195,16 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
     known = list(rows)
     branches = []
     for condition in dependency.conditions:
-        of_it = (
+        job_tables = (
             [row for row in known if condition.job_id in (row["id"], row["array_id"])]
             if condition.job_id
             else []
         )
-        states = _states(of_it)
+        states = _states(job_tables)
         branches.append(
             Branch(
                 condition.job_id,
-                str(of_it[0]["name"] or "") if of_it else "",
+                str(job_tables[0]["name"] or "") if job_tables else "",
                 states,
                 condition.words(),
                 is_hopeless=condition.can_never_be(list(states)),
@@ -240,7 +240,7 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
 
 def _number_first(job_id: str) -> tuple[int, str]:
     """For an order in which 9 comes before 10."""
-    return len(number_of(job_id)), job_id
+    return len(parse_job_number(job_id)), job_id
 
 
 def format_never(branches: Sequence[Branch], is_any: bool) -> str:

@@ -127,7 +127,7 @@ class _HeldTasks(Struct):
     singles: dict[int, str] = field(default_factory=dict)
     records: list[tuple[ArrayTasks | None, str]] = field(default_factory=list)
 
-    def state_of(self, wanted: ArrayTasks | None) -> str | None:
+    def task_state(self, wanted: ArrayTasks | None) -> str | None:
         """The state of a row that holds one of the tasks; any row when either list cannot be
         read.
         """
@@ -143,7 +143,7 @@ class _HeldTasks(Struct):
         return next((self.singles[task] for task in wanted if task in self.singles), None)
 
 
-def _tasks_of(text: str | None) -> ArrayTasks | None:
+def _parse_tasks(text: str | None) -> ArrayTasks | None:
     """The tasks of a row; None when they are not known in full."""
     try:
         tasks = parse_tasks(text or "")
@@ -166,7 +166,7 @@ def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
             held[array_id].singles[number] = state
         elif state in WAITING:
             # A row for the whole array that runs says nothing of its tasks.
-            held[array_id].records.append((_tasks_of(task), state))
+            held[array_id].records.append((_parse_tasks(task), state))
     return held
 
 
@@ -177,7 +177,7 @@ def _origin_states(
     rows = after.filter(is_wanted)
     held = _held_tasks(before, pc.unique(as_array(rows["array_id"])))
     origins = [
-        held[array_id].state_of(_tasks_of(task)) if array_id in held else None
+        held[array_id].task_state(_parse_tasks(task)) if array_id in held else None
         for array_id, task, _ in _rows(rows)
     ]
     return pc.replace_with_mask(known, is_wanted, pa.array(origins, pa.string()))
@@ -194,7 +194,7 @@ def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
     if not held:
         return pa.nulls(len(array_ids), pa.string())
     states = [
-        held[array_id].state_of(_tasks_of(task)) if array_id in held else None
+        held[array_id].task_state(_parse_tasks(task)) if array_id in held else None
         for array_id, task, _ in _rows(absent)
     ]
     return pa.array(states, pa.string())

@@ -77,8 +77,8 @@ def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str
     The rows are then those of the array's tasks that wait, among those `known`: what runs stays as
     it is. Where these are not the rows of the choice, `left_out` says so.
     """
-    array_of = {str(row["id"]): str(row["array_id"]) for row in choice.rows if row["array_id"]}
-    arrays = dict.fromkeys(array_of[job_id] for job_id in choice.job_ids if job_id in array_of)
+    array_ids = {str(row["id"]): str(row["array_id"]) for row in choice.rows if row["array_id"]}
+    arrays = dict.fromkeys(array_ids[job_id] for job_id in choice.job_ids if job_id in array_ids)
     if not arrays:
         return choice
     waiting = {
@@ -90,7 +90,7 @@ def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str
     rows = [row for row in choice.rows if row["array_id"] not in arrays] + list(
         waiting.values() or theirs
     )
-    ids = dict.fromkeys(array_of.get(job_id, job_id) for job_id in choice.job_ids)
+    ids = dict.fromkeys(array_ids.get(job_id, job_id) for job_id in choice.job_ids)
     others = (
         ""
         if {str(row["id"]) for row in theirs} == set(waiting)
@@ -107,19 +107,19 @@ def _ids(
     else its rows'.
     """
     known = {str(row["id"]): str(row["array_id"] or "") for row in rows}
-    kept_ids = {str(row["id"]) for row in kept}
-    of_array: dict[str, list[Row]] = {}
+    remaining_ids = {str(row["id"]) for row in kept}
+    rows_by_array: dict[str, list[Row]] = {}
     for row in rows:
         if row["array_id"]:
-            of_array.setdefault(str(row["array_id"]), []).append(row)
+            rows_by_array.setdefault(str(row["array_id"]), []).append(row)
     ids: dict[str, None] = {}
     for job_id in job_ids:
         if job_id in known:
-            if job_id in kept_ids:
+            if job_id in remaining_ids:
                 ids[job_id] = None
             continue
-        members = of_array.get(job_id, [])
-        theirs = [str(row["id"]) for row in members if row["id"] in kept_ids]
+        members = rows_by_array.get(job_id, [])
+        theirs = [str(row["id"]) for row in members if row["id"] in remaining_ids]
         # To cancel an array that has ended tasks is to cancel the rest of it.
         touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
         # To requeue one by its number would run again tasks that ended well and are in no list any

@@ -254,13 +254,13 @@ def _same_server(one: str, other: str) -> bool:
     )
 
 
-def array_of(job_id: str) -> str:
+def parse_array_id(job_id: str) -> str:
     """The id of the array that a row's job is of: 12 for 12_3, 12[].server for 12[3].server; any
     other id as it is.
     """
     plain, cluster = plain_id(job_id)
     if cluster:
-        return with_cluster(array_of(plain), cluster)
+        return with_cluster(parse_array_id(plain), cluster)
     if found := _SLURM_TASKS.fullmatch(job_id):
         return found[1]
     if found := _PBS_TASKS.fullmatch(job_id):
@@ -268,7 +268,7 @@ def array_of(job_id: str) -> str:
     return job_id
 
 
-def task_of(job_id: str) -> str:
+def parse_task_part(job_id: str) -> str:
     """What stands for the tasks in a row's id: 3 for 12_3 and 12[3].server, [4-9] for 12_[4-9]; ''
     for none.
     """
@@ -319,14 +319,14 @@ def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
     return array_id if wanted.tasks is None else with_tasks(array_id, wanted.tasks)
 
 
-def server_of(job_id: str) -> str:
+def parse_server(job_id: str) -> str:
     """The PBS server that a row's id names, '' for none."""
     found = re.match(r"[0-9]+(?:\[[^\]]*\])?", job_id)
     named = _SERVER.fullmatch(job_id, found.end()) if found else None
     return named[1] if named else ""
 
 
-def number_of(job_id: str) -> str:
+def parse_job_number(job_id: str) -> str:
     """The digits a row's id begins with; '' where there are none, or more than any scheduler counts
     to.
     """

@@ -110,8 +110,8 @@ def format_who(row: Mapping[str, Any]) -> str:
     parts = []
     for key, word in (("users", "user"), ("groups", "group"), ("accounts", "account")):
         names = row[key] or ()
-        if kept_out := [name[1:] for name in names if name.startswith("-")]:
-            parts.append(f"every {word} but {', '.join(kept_out)}")
+        if excluded := [name[1:] for name in names if name.startswith("-")]:
+            parts.append(f"every {word} but {', '.join(excluded)}")
         elif names:
             parts.append(f"{word} {', '.join(names)}")
     return "; ".join(parts)

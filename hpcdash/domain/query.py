@@ -30,7 +30,7 @@ from hpcdash.domain.query_conditions import (
     Pattern,
     TextIs,
     TextMatches,
-    kind_of,
+    column_kind,
     read_number,
     read_switch,
 )
@@ -180,7 +180,7 @@ class QueryText:
             else:
                 text = self.raw_text(commas=True)
                 if kind is ColumnKind.INSTANT:
-                    text += self._rest_of_instant(text)
+                    text += self._instant_rest(text)
                 if not text:
                     raise self.bad("a value is missing here", start)
                 yield Value(text, False, start)
@@ -188,7 +188,7 @@ class QueryText:
                 return
             self.at += 1
 
-    def _rest_of_instant(self, text: str) -> str:
+    def _instant_rest(self, text: str) -> str:
         rest = _REST_OF_INSTANT.match(self.expression, self.at)
         if rest is None and _DATE.fullmatch(text):
             rest = _REST_OF_DATE.match(self.expression, self.at)
@@ -233,7 +233,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 
-def keys_of(schema: pa.Schema) -> dict[str, str]:
+def filter_keys(schema: pa.Schema) -> dict[str, str]:
     """Every key that a filter on this schema may use, and the column it means."""
     columns = public_names(schema)
     keys = {name: name for name in columns}
@@ -253,7 +253,7 @@ class Comparisons:
         self.text = text
         self.schema = schema
         self.zone = zone
-        self.keys = keys_of(schema)
+        self.keys = filter_keys(schema)
 
     def read(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
         """What follows a key and its operator; `start` is where the key is, `value_at` where the
@@ -268,7 +268,7 @@ class Comparisons:
         self.text.skip_space()
         if self.text.ended() or self.text.next() == ")":
             raise self.text.bad(f"a value is missing after {key}{operator}", self.text.at)
-        kind = kind_of(name, self.schema.field(name).type)
+        kind = column_kind(name, self.schema.field(name).type)
         if operator in {"~", "!~"}:
             condition = self._regex(key, name, kind)
             return Not(condition) if operator == "!~" else condition
@@ -535,7 +535,7 @@ def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -
     """
     if len(prefix) > MAX_LENGTH:
         return []
-    keys = keys_of(schema)
+    keys = filter_keys(schema)
     if value := _LAST_VALUE.search(prefix):
         name = keys.get(value[1].lower())
         fragment = value[2].lower()

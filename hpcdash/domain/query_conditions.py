@@ -57,7 +57,7 @@ class Pattern(Struct, frozen=True):
         return escaped.replace("*", "%")
 
 
-def kind_of(name: str, column_type: pa.DataType) -> ColumnKind:
+def column_kind(name: str, column_type: pa.DataType) -> ColumnKind:
     """How the values of a column of domain.schema are written, by its type and the unit in its
     name.
     """
@@ -168,7 +168,7 @@ class TextIs(Struct, frozen=True):
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _of_absent(table, any(pattern.text is None for pattern in self.patterns))
+            return _absent_column(table, any(pattern.text is None for pattern in self.patterns))
         column = as_array(table[self.column])
         result = match_text(column, self._is)
         if any(pattern.text is None for pattern in self.patterns):
@@ -198,7 +198,7 @@ class TextMatches(Struct, frozen=True):
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _of_absent(table, False)
+            return _absent_column(table, False)
         return match_text(table[self.column], self._matches)
 
     def check(self) -> None:
@@ -240,7 +240,7 @@ class NumberIs(Struct, frozen=True):
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _of_absent(table, None in self.values)
+            return _absent_column(table, None in self.values)
         column = as_array(table[self.column])
         known = pa.array([value for value in self.values if value is not None], column.type)
         result = pc.is_in(column, value_set=known)
@@ -256,7 +256,7 @@ class NumberCompares(Struct, frozen=True):
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _of_absent(table, False)
+            return _absent_column(table, False)
         return _compare(table[self.column], self.operator, pa.scalar(self.value))
 
 
@@ -269,7 +269,7 @@ class InstantIs(Struct, frozen=True):
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _of_absent(table, None in self.texts)
+            return _absent_column(table, None in self.texts)
         column = as_array(table[self.column])
         result = (
             pc.is_null(column)
@@ -297,7 +297,7 @@ class InstantCompares(Struct, frozen=True):
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _of_absent(table, False)
+            return _absent_column(table, False)
         column = as_array(table[self.column])
         instant = parse_instant(self.text, now_epoch, self.zone)
         return _compare(column, self.operator, _moment(instant.epoch, column.type))
@@ -317,7 +317,7 @@ def _is_none(column: pa.Array) -> pa.Array:
     return pc.is_null(column)
 
 
-def _of_absent(table: pa.Table, value: bool) -> pa.Array:
+def _absent_column(table: pa.Table, value: bool) -> pa.Array:
     return pa.repeat(pa.scalar(value), table.num_rows)
 
 

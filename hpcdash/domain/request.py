@@ -283,7 +283,7 @@ class Request(Struct, frozen=True, eq=False):
 
 
 class Slots(Struct, frozen=True):
-    """`slots` in all, on `nodes` nodes with `per_node` each; `is_per_node_asked`: that number is
+    """`slots` in all, on `nodes` nodes with `per_node` each; `is_per_node`: that number is
     the person's own.
 
     The nodes give `nodes` × `per_node`, which may be more than was asked for.
@@ -292,14 +292,14 @@ class Slots(Struct, frozen=True):
     slots: int
     nodes: int
     per_node: int
-    is_per_node_asked: bool
+    is_per_node: bool
 
     @property
     def is_packed(self) -> bool:
         """Whether a scheduler that is asked for so many chunks of one slot may put several on a
         node, as PBS does.
         """
-        return self.nodes > 1 and not self.is_per_node_asked
+        return self.nodes > 1 and not self.is_per_node
 
     @property
     def spare(self) -> int:
@@ -307,23 +307,23 @@ class Slots(Struct, frozen=True):
         return self.nodes * self.per_node - self.slots
 
 
-def slots_of(request: Request) -> Slots:
+def request_slots(request: Request) -> Slots:
     """No slot at all is one core on one node; what a person sits before has one node, however many
     slots.
     """
     if request.slots == 0:
-        return Slots(0, 1, 1, is_per_node_asked=False)
+        return Slots(0, 1, 1, is_per_node=False)
     if request.kind in INTERACTIVE_KINDS:
         return Slots(
-            request.slots, 1, request.slots, is_per_node_asked=request.slots_per_node is not None
+            request.slots, 1, request.slots, is_per_node=request.slots_per_node is not None
         )
     if request.slots_per_node is None:
-        return Slots(request.slots, request.slots, 1, is_per_node_asked=False)
+        return Slots(request.slots, request.slots, 1, is_per_node=False)
     nodes = -(-request.slots // request.slots_per_node)
-    return Slots(request.slots, nodes, request.slots_per_node, is_per_node_asked=True)
+    return Slots(request.slots, nodes, request.slots_per_node, is_per_node=True)
 
 
-def slot_type_of(request: Request, *, queue_has_gpus: bool) -> SlotType:
+def request_slot_type(request: Request, *, queue_has_gpus: bool) -> SlotType:
     """What was asked for, else what the site says; GPUs by default where the queue has some, else
     CPUs.
     """

@@ -282,8 +282,8 @@ def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
             continue
         if text.startswith(_CHAINED):
             is_chained[stream] = True
-        if (strength_of := _strength(text.strip())) is not None:
-            hits.append(_cause(line, strength_of))
+        if (found_strength := _strength(text.strip())) is not None:
+            hits.append(_cause(line, found_strength))
     return hits, is_bridge
 
 

@@ -23,7 +23,7 @@ JOINED_BY = (*_KEY, "name", "user", "started_at", "_number", "_task", "run")
 _CLOCK_SECONDS = 5
 
 
-def runs_of_jobs(jobs: pa.Table) -> pa.Table:
+def split_runs(jobs: pa.Table) -> pa.Table:
     """Rows of RUNS, a run each, of rows of JOBS that ended; what they used is not known."""
     count = jobs.num_rows
     known = {name: jobs[name] for name in RUNS.names if name in jobs.column_names}
@@ -48,7 +48,7 @@ def running_runs(jobs: pa.Table, span: Span, now_epoch: float) -> pa.Table:
     is_one = pc.less_equal(pc.fill_null(as_array(jobs["_tasks"]), 1), 1)
     began = as_array(jobs["started_at"]).cast(pa.int64())
     is_there = pc.and_(pc.and_(is_active, is_one), pc.less(began, span.until))
-    runs = runs_of_jobs(jobs.filter(pc.fill_null(is_there, False)))
+    runs = split_runs(jobs.filter(pc.fill_null(is_there, False)))
     began = as_array(runs["started_at"]).cast(pa.int64())
     suspended = pc.subtract(
         pc.subtract(pa.scalar(int(now_epoch)), began), as_array(runs["elapsed_seconds"])
@@ -69,13 +69,13 @@ def without_ended(running: pa.Table, ended: pa.Table) -> pa.Table:
     """Running ones but those that are among the runs that ended: they did after they were
     listed.
     """
-    of_these = ended.filter(pc.is_in(as_array(ended["id"]), value_set=as_array(running["id"])))
-    over = set(zip(of_these["id"].to_pylist(), of_these["started_at"].to_pylist(), strict=True))
+    same_jobs = ended.filter(pc.is_in(as_array(ended["id"]), value_set=as_array(running["id"])))
+    over = set(zip(same_jobs["id"].to_pylist(), same_jobs["started_at"].to_pylist(), strict=True))
     rows = zip(running["id"].to_pylist(), running["started_at"].to_pylist(), strict=True)
     return running.filter(pa.array([row not in over for row in rows], pa.bool_()))
 
 
-def jobs_of_runs(runs: pa.Table) -> pa.Table:
+def merge_runs(runs: pa.Table) -> pa.Table:
     """Rows of JOBS: of each job that ended its last run, in the order of the runs; what RUNS does
     not hold is null.
 

@@ -63,7 +63,7 @@ class PathEntry(Struct, frozen=True):
         return self.mode[9:10] in ("t", "T")
 
 
-class SwitchLook(Struct, frozen=True):
+class SwitchSnapshot(Struct, frozen=True):
     """What one look at a switch's path found.
 
     `there` is the folder without links on the way, '' where it cannot be entered: `problem` says
@@ -114,7 +114,7 @@ class SwitchLook(Struct, frozen=True):
         )
 
 
-def entry_of(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
+def parse_entry(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
     """From what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file, and when it was changed
     (epoch seconds).
 
@@ -141,12 +141,12 @@ def _name(line: str, size: str) -> str:
     return " ".join(words[: words.index(size)]) if size in words else ""
 
 
-def look_of(path: str, told: Mapping[str, str]) -> SwitchLook:
+def look_of(path: str, told: Mapping[str, str]) -> SwitchSnapshot:
     """From the answers of a look, by their names."""
     me = told.get("me", "").split()
     now = told.get("now", "")
     owner_uid = told.get("owner-uid", "")
-    return SwitchLook(
+    return SwitchSnapshot(
         path=path,
         there=told.get("there", ""),
         problem=told.get("problem", ""),
@@ -164,10 +164,10 @@ def look_of(path: str, told: Mapping[str, str]) -> SwitchLook:
 
 
 def _entry(told: Mapping[str, str], name: str) -> PathEntry:
-    return entry_of(*(told.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
+    return parse_entry(*(told.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
 
 
-def dropped_at(look: SwitchLook, here_seconds_ago: float | None) -> float | None:
+def dropped_at(look: SwitchSnapshot, here_seconds_ago: float | None) -> float | None:
     """When it was dropped by the login node's clock, in epoch seconds, None where that is not
     known.
 
@@ -184,7 +184,7 @@ def dropped_at(look: SwitchLook, here_seconds_ago: float | None) -> float | None
     return min(made, here) if here is not None and is_own else made
 
 
-def in_time(look: SwitchLook, here_seconds_ago: float | None) -> SwitchLook:
+def in_time(look: SwitchSnapshot, here_seconds_ago: float | None) -> SwitchSnapshot:
     """A look at one's own file whose server's clock is ahead, with the time of the drop from here
     instead.
     """
@@ -193,7 +193,7 @@ def in_time(look: SwitchLook, here_seconds_ago: float | None) -> SwitchLook:
     return replace(look, file=replace(look.file, changed_at=dropped_at(look, here_seconds_ago)))
 
 
-def format_dropped(look: SwitchLook) -> str:
+def format_dropped(look: SwitchSnapshot) -> str:
     """`dropped 3 min ago by alice`; of a link or a FIFO what it is."""
     if look.thing is not Thing.FILE:
         return format_thing(look)
@@ -203,7 +203,7 @@ def format_dropped(look: SwitchLook) -> str:
     return f"set{when} by {visible(look.file.owner or '?')}{ahead}"
 
 
-def format_thing(look: SwitchLook) -> str:
+def format_thing(look: SwitchSnapshot) -> str:
     """What is at the path now, in words."""
     match look.thing:
         case Thing.FILE:
@@ -215,7 +215,7 @@ def format_thing(look: SwitchLook) -> str:
     return look.problem or "not set"
 
 
-def _format_odd(look: SwitchLook) -> str:
+def _format_odd(look: SwitchSnapshot) -> str:
     """`a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
     whose = f"of {visible(look.file.owner or '?')}'s"
     if look.thing is Thing.LINK:
@@ -223,7 +223,7 @@ def _format_odd(look: SwitchLook) -> str:
     return f"{_SPECIAL.get(look.file.mode[:1], 'something that is not a plain file')} {whose}"
 
 
-def format_folder(look: SwitchLook) -> str:
+def format_folder(look: SwitchSnapshot) -> str:
     """`/project/run of alice, group physics, which may write there`."""
     if not look.there:
         return look.problem
@@ -235,7 +235,7 @@ def format_folder(look: SwitchLook) -> str:
     )
 
 
-def refusal(look: SwitchLook) -> str:
+def refusal(look: SwitchSnapshot) -> str:
     """Why the switch cannot be dropped here, in words; '' where nothing is in the way."""
     if look.problem:
         return look.problem
@@ -252,7 +252,7 @@ def refusal(look: SwitchLook) -> str:
     return ""
 
 
-def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
+def warnings(look: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     """What a person should know of the folder before it counts on the switch, a sentence each."""
     if not look.there:
         return ()
@@ -280,7 +280,7 @@ def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def format_group(look: SwitchLook) -> str:
+def format_group(look: SwitchSnapshot) -> str:
     """Of a folder that its group may not write, that its members cannot drop the switch; '' where
     they can.
     """
@@ -293,7 +293,7 @@ def format_group(look: SwitchLook) -> str:
     )
 
 
-def clear_refusal(look: SwitchLook) -> str:
+def clear_refusal(look: SwitchSnapshot) -> str:
     """Why what is there is not removed, in words; '' where it may be."""
     if look.problem:
         return look.problem
@@ -312,7 +312,7 @@ def clear_refusal(look: SwitchLook) -> str:
     return ""
 
 
-def clear_doubt(look: SwitchLook, *, is_dropped_here: bool) -> str:
+def clear_doubt(look: SwitchSnapshot, *, is_dropped_here: bool) -> str:
     """Why a person is asked before what is there is removed, in words; '' where it is an empty file
     or from here.
     """
@@ -363,7 +363,7 @@ class SwitchProgress(Struct, frozen=True):
 
 def format_progress(
     kind: SwitchKind,
-    look: SwitchLook,
+    look: SwitchSnapshot,
     progress: SwitchProgress,
     dropped_here_seconds_ago: float | None = None,
     said: str | None = None,
@@ -438,7 +438,7 @@ def format_shared(kind: SwitchKind, running: int) -> str:
     return f"{running} that run name it: the first that looks removes it, and saves alone"
 
 
-class Deeds(Struct, frozen=True):
+class SwitchActions(Struct, frozen=True):
     """What was done to a switch from here and seen of it: times of day as a person reads them, ''
     for what was not.
 
@@ -460,7 +460,7 @@ class Deeds(Struct, frozen=True):
 
 
 def story_lines(
-    kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: SwitchProgress
+    kind: SwitchKind, look: SwitchSnapshot, deeds: SwitchActions, progress: SwitchProgress
 ) -> Iterator[tuple[str, str]]:
     """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or
     was dropped.
@@ -502,7 +502,7 @@ def story_lines(
         yield "log", f"names no save{which}"
 
 
-def _format_ended(kind: SwitchKind, look: SwitchLook, progress: SwitchProgress) -> str:
+def _format_ended(kind: SwitchKind, look: SwitchSnapshot, progress: SwitchProgress) -> str:
     unseen = (
         ", without having seen it"
         if kind is SwitchKind.SAVE and look.is_dropped and not progress.living

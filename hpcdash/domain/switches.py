@@ -234,7 +234,7 @@ def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]
 
 
 def _replacement(values: Mapping[str, str], unknown: list[str]) -> Callable[[re.Match[str]], str]:
-    def value_of(found: re.Match[str]) -> str:
+    def replacement(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if value := values.get(name, ""):
             # What it was set to may itself hold a variable that is not known.
@@ -245,7 +245,7 @@ def _replacement(values: Mapping[str, str], unknown: list[str]) -> Callable[[re.
         unknown.append(name)
         return found[0]
 
-    return value_of
+    return replacement
 
 
 def _pieces(raw: str) -> Iterator[tuple[str, str]]:

@@ -111,17 +111,17 @@ def clip_path(path: str, width: int) -> str:
 
     Text that does not begin as a path, or a width below 12 cells, is clipped at its end.
     """
-    if not path.startswith(_PATH_STARTS) or width < _NARROWEST_PATH or width_of(path) <= width:
+    if not path.startswith(_PATH_STARTS) or width < _NARROWEST_PATH or cell_width(path) <= width:
         return clip(path, width)
     # The end tells runs apart, the beginning the file system: a third for it, whole folders where
     # one fits.
-    beside_name = width - 1 - width_of(path[path.rstrip("/").rfind("/") :])
+    beside_name = width - 1 - cell_width(path[path.rstrip("/").rfind("/") :])
     head = set_cell_size(
         path, min(width // 3, beside_name) if beside_name > 0 else width // 3
     ).rstrip(" ")
     folder = head.rfind("/") + 1
     head = head[:folder] if folder > 1 else head
-    room = width - 1 - width_of(head)
+    room = width - 1 - cell_width(head)
     tail = _last_cells(path[len(head) :], room)
     name = tail.find("/")
     # Cut at a folder where that loses little.
@@ -133,12 +133,12 @@ def clip_path(path: str, width: int) -> str:
 def _last_cells(text: str, width: int) -> str:
     """The end of a text, of at most `width` cells."""
     start = max(0, len(text) - width)
-    while width_of(text[start:]) > width:
+    while cell_width(text[start:]) > width:
         start += 1
     return text[start:]
 
 
-def width_of(text: str) -> int:
+def cell_width(text: str) -> int:
     """How many terminal cells a text takes."""
     return len(text) if text.isascii() else cell_len(text)
 

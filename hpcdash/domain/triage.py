@@ -121,7 +121,7 @@ class TaskGroup(Struct, frozen=True):
         return tuple(_counted(self.members).most_common())
 
 
-def groups_of(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
+def group_tasks(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
     """Groups, failures first, of these those whose last words are known, the largest first.
 
     Those that ended well come last, as one.

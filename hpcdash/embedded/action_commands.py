@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcdash.embedded.job import ACTIVE, HOLD, Job
 from hpcdash.embedded.query_commands import find_jobs, write
-from hpcdash.embedded.script import read_change_of_time, read_throttle, signal_number
+from hpcdash.embedded.script import parse_time_change, read_throttle, signal_number
 from hpcdash.embedded.start import ensure_supervisor
 from hpcdash.embedded.store import QueueStore, readable
 from hpcdash.errors import UsageError
@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.005
 _NO_JOB = "no such job in this queue"
 
 
-def _tell(job_id: str, complaints: list[str]) -> bool:
+def _report(job_id: str, complaints: list[str]) -> bool:
     words = "; ".join(dict.fromkeys(complaints))
     write({"job_id": readable(job_id), "done": not complaints, "words": readable(words)})
     return not complaints
@@ -32,17 +32,19 @@ def _tell(job_id: str, complaints: list[str]) -> bool:
 
 def _act(folder: Path, ids: list[str], verb: str, argument: str = "") -> int:
     store = QueueStore(folder)
-    asked = [(text, *_ask(store, text, verb, argument)) for text in ids]
+    asked = [(text, *_queue_call(store, text, verb, argument)) for text in ids]
     ensure_supervisor(folder)
     answers = _answers(store, [call for _, calls, _ in asked for call in calls])
     told = [
-        _tell(text, complaints + [words for call in calls if (words := answers[call]) != ""])
+        _report(text, complaints + [words for call in calls if (words := answers[call]) != ""])
         for text, calls, complaints in asked
     ]
     return 0 if all(told) else 1
 
 
-def _ask(store: QueueStore, text: str, verb: str, argument: str) -> tuple[list[int], list[str]]:
+def _queue_call(
+    store: QueueStore, text: str, verb: str, argument: str
+) -> tuple[list[int], list[str]]:
     """Do it to the jobs of one id that do not run; (calls to the supervisor for the others,
     complaints).
     """
@@ -148,7 +150,7 @@ def _alter(folder: Path, words: list[str]) -> int:
             jobs, complaints = _found(store, text)
             for name, value in changes:
                 complaints += [one for one in _alter_all(store, jobs, name, value) if one]
-        told.append(_tell(text, complaints))
+        told.append(_report(text, complaints))
     ensure_supervisor(folder)
     return 0 if all(told) else 1
 
@@ -182,7 +184,7 @@ def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
             else "it has already ended"
         )
     try:
-        sign, seconds = read_change_of_time(value)
+        sign, seconds = parse_time_change(value)
     except ValueError as error:
         return str(error)
     if sign and seconds is not None:

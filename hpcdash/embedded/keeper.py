@@ -314,7 +314,7 @@ def _why_not_run(script: str, number: int) -> str:
     )
 
 
-def exit_of(status: int) -> tuple[int, int]:
+def split_exit(status: int) -> tuple[int, int]:
     """(exit code, signal) of a wait status."""
     if os.WIFSIGNALED(status):
         return 0, os.WTERMSIG(status)

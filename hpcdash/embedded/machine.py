@@ -145,7 +145,7 @@ def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
             return tuple(map(str, ids)), str(kind)
     except (OSError, ValueError, TypeError):
         pass
-    found = _ask_for_gpus(program)
+    found = _query_gpus(program)
     if found is None:
         return (), ""
     with suppress(OSError):
@@ -153,7 +153,7 @@ def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
     return found
 
 
-def _ask_for_gpus(program: str) -> tuple[tuple[str, ...], str] | None:
+def _query_gpus(program: str) -> tuple[tuple[str, ...], str] | None:
     """As _gpus; None where the driver does not answer."""
     import subprocess
 

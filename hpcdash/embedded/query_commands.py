@@ -410,7 +410,7 @@ def _find(folder: Path, words: list[str]) -> int:
     """TOKEN: the number of the submission that carries it."""
     if len(words) != 1:
         raise UsageError("find needs one token")
-    number = _opened(folder).number_of(words[0])
+    number = _opened(folder).token_number(words[0])
     write({"id": None if number is None else str(number)})
     return 0
 

@@ -396,7 +396,7 @@ def signal_number(name: str) -> int:
         raise ValueError(f"{name!r} is not a signal: write USR1, TERM, 10 …") from None
 
 
-def read_change_of_time(text: str) -> tuple[str, int | None]:
+def parse_time_change(text: str) -> tuple[str, int | None]:
     """('', '+' or '-'; seconds, None for no limit) of a new time limit, or of how much longer or
     shorter it is to be.
 

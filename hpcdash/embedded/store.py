@@ -148,7 +148,7 @@ class QueueStore(Database):
         array = request.array
         tasks: Sequence[int | None] = [None] if array is None else sorted(array)
         with self.writing():
-            if one.token is not None and (known := self.number_of(one.token)) is not None:
+            if one.token is not None and (known := self.token_number(one.token)) is not None:
                 return known
             for dependency in request.dependencies:
                 if dependency.number is not None and not self._is_known(dependency):
@@ -284,12 +284,12 @@ class QueueStore(Database):
         found: dict[str, str] = json.loads(str(environment))
         return found
 
-    def number_of(self, token: str) -> int | None:
+    def token_number(self, token: str) -> int | None:
         """The number a submission with this token has."""
         found = self.number("SELECT number FROM submissions WHERE token = ?", (_packed(token),))
         return None if found is None else int(found)
 
-    def token_of(self, number: int) -> str | None:
+    def find_token(self, number: int) -> str | None:
         """The token of a submission that is known to exist."""
         ((token,),) = self.rows("SELECT token FROM submissions WHERE number = ?", (number,))
         return None if token is None else _unpacked(token)

@@ -110,7 +110,7 @@ def _again(folder: Path, words: list[str]) -> int:
     request = submission.request
     tasks = ArrayTasks(tuple(range(job.task, job.task + 1) for job in jobs if job.task is not None))
     throttle = f"%{submission.throttle}" if submission.throttle else ""
-    is_its_own = request.comment != (store.token_of(submission.number) or "")
+    is_its_own = request.comment != (store.find_token(submission.number) or "")
     number = store.submit(
         HandedIn(
             request=replace(

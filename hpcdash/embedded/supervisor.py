@@ -18,7 +18,7 @@ from hpcdash.embedded import processes
 from hpcdash.embedded.database import StoreUnusable
 from hpcdash.embedded.environment import job_environment, mark
 from hpcdash.embedded.job import ACTIVE, HOLD, Job
-from hpcdash.embedded.keeper import NOTICED, Work, exit_of, keep
+from hpcdash.embedded.keeper import NOTICED, Work, keep, split_exit
 from hpcdash.embedded.machine import Machine, boot_id, slots_stamp, this_machine, user_name
 from hpcdash.embedded.record import Begun, Ended, Record, records
 from hpcdash.embedded.scheduling import free_slots, startable
@@ -62,7 +62,7 @@ class RunningAttempt:
     is_child: bool = True
 
     @property
-    def tells_its_end(self) -> bool:
+    def reports_end(self) -> bool:
         return self.is_child or self.pidfd is not None
 
     def forget_keeper(self) -> None:
@@ -169,7 +169,7 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
     for call_id, job_id, verb, argument in store.open_calls():
         attempt = attempts.get(job_id)
         if attempt is None:
-            words = _of_resting(store, job_id, verb, argument)
+            words = _finish_resting(store, job_id, verb, argument)
         else:
             begun, _ = attempt.record.read()
             if begun is None:
@@ -183,7 +183,7 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
     return again
 
 
-def _of_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
+def _finish_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
     """To a job that ran when it was asked, and waits again or ended since; the complaint where it
     cannot be done.
     """
@@ -241,13 +241,13 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
     return ""
 
 
-def take_in(store: QueueStore, job: Job, record: Record, *, was_kept: bool) -> None:
+def take_in(store: QueueStore, job: Job, record: Record, *, was_stored: bool) -> None:
     """Note how an attempt whose keeper is not there any more went, then drop its record.
 
-    `was_kept`: its keeper is known to have been there, so that a record that is lost says nothing.
+    `was_stored`: its keeper is known to have been there, so that a record that is lost says nothing.
     """
     begun, ended = record.read()
-    never_began = begun is None and ended is None and not (was_kept and not record.exists)
+    never_began = begun is None and ended is None and not (was_stored and not record.exists)
     if ended is None and not never_began:
         # Its keeper was killed: what it kept is nobody's now.
         processes.send(processes.marked(mark(store.folder, job)), signal.SIGKILL)
@@ -272,7 +272,7 @@ def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
         state = "cancelled" if job.wanted == "cancel" else "gone"
         store.end(job.id, state, now=time.time(), reason=_UNKNOWN)
     else:
-        code, number = exit_of(ended.status)
+        code, number = split_exit(ended.status)
         reason = ended.problem or None
         if ended.why == "told" and job.wanted is None:
             reason = "another program stopped its keeper"
@@ -312,7 +312,7 @@ class Supervisor:
     # The store may have jobs as running that have no attempt here: at first, and after a failure.
     is_unsure: bool = True
     stamp: tuple[int, ...] = ()
-    last_words: str = ""
+    last_error: str = ""
 
     def run(self) -> None:
         """Until idle. SIGTERM ends it at once; the jobs go on."""
@@ -329,7 +329,7 @@ class Supervisor:
             pidfds = []
             try:
                 pause = self.turn()
-                self.last_words = ""
+                self.last_error = ""
                 is_idle = not self.is_unsure and not self.attempts and not self.store.has_work()
                 pidfds = [one.pidfd for one in self.attempts.values() if one.pidfd is not None]
             except (StoreUnusable, OSError) as error:
@@ -358,8 +358,8 @@ class Supervisor:
 
     def say(self, words: str) -> None:
         """A line in the supervisor's own log, once; without room for it, none."""
-        if words != self.last_words:
-            self.last_words = words
+        if words != self.last_error:
+            self.last_error = words
             try:
                 print(time.strftime("%Y-%m-%dT%H:%M:%S"), words, file=sys.stderr, flush=True)
             except OSError:
@@ -375,10 +375,10 @@ class Supervisor:
         if self.is_unsure:
             self.is_unsure = not self.recover()
         self.reap()
-        asked_again = answer_calls(self.store, self.attempts)
+        resubmitted = answer_calls(self.store, self.attempts)
         self.start()
-        pauses = [_BEGINNING_SECONDS] if asked_again else []
-        if self.is_unsure or any(not one.tells_its_end for one in self.attempts.values()):
+        pauses = [_BEGINNING_SECONDS] if resubmitted else []
+        if self.is_unsure or any(not one.reports_end for one in self.attempts.values()):
             pauses.append(_LOOK_SECONDS)
         now = time.time()
         if (begins := self.store.next_begin(now)) is not None:
@@ -400,7 +400,7 @@ class Supervisor:
                 if record.is_kept():
                     self.attempts[job.id] = found_attempt(job, record)
                 else:
-                    take_in(self.store, job, record, was_kept=False)
+                    take_in(self.store, job, record, was_stored=False)
         known = {one.record.path for one in self.attempts.values()}
         left = [record for record in records(self.folder) if record.path not in known]
         held = [record for record in left if record.is_kept()]
@@ -424,7 +424,7 @@ class Supervisor:
                     # It was killed, and the child it had just forked has the lock still.
                     one.forget_keeper()
                 continue
-            take_in(self.store, one.job, one.record, was_kept=True)
+            take_in(self.store, one.job, one.record, was_stored=True)
             one.forget_keeper()
             del self.attempts[job_id]
 

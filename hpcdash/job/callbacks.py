@@ -187,7 +187,7 @@ class ClientCallbacks:
             callback for callback in callbacks if callback.runs_on is not RunsOn.RUNNER
         ]
         self._launch = launch
-        self._told_at: dict[int, float] = {}
+        self._called_at: dict[int, float] = {}
         self._last_state: str | None = None
         self._is_completed = False
 
@@ -198,8 +198,8 @@ class ClientCallbacks:
         if self._is_completed:
             return
         for number, callback in enumerate(self._callbacks):
-            if self._is_wanted(number, callback, status):
-                self._told_at[number] = status.seen_at
+            if self._is_selected(number, callback, status):
+                self._called_at[number] = status.seen_at
                 tell([callback], "on_status", status)
         self._last_state = status.state
         if not status.is_ended:
@@ -218,12 +218,12 @@ class ClientCallbacks:
         )
         tell(self._callbacks, "on_completed", completed)
 
-    def _is_wanted(self, number: int, callback: Callback, status: JobStatus) -> bool:
+    def _is_selected(self, number: int, callback: Callback, status: JobStatus) -> bool:
         if status.is_ended:
             return True
         if callback.status_on is StatusOn.CHANGE:
             return status.state != self._last_state
         if callback.status_on is StatusOn.INTERVAL:
-            told_at = self._told_at.get(number)
+            told_at = self._called_at.get(number)
             return told_at is None or status.seen_at - told_at >= callback.status_interval_seconds
         return False

@@ -23,8 +23,8 @@ from hpcdash.job.on_disk import (
     write_whole,
 )
 from hpcdash.job.rank_variables import processes_in_all
-from hpcdash.job.ranks import ALONE, Rank, can_agree, choice_of_rank_0
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.ranks import ALONE, Rank, broadcast_from_rank_0, can_agree
+from hpcdash.job.said_once import OnceLog
 from hpcdash.job.save_times import remember
 
 TYPE_CHECKING = False
@@ -120,7 +120,7 @@ class Checkpoints:
         self._own_rank = Rank(rank)
         self._has_checksum = checksum
         self._damaged: dict[Path, dict[str, Any]] = {}
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     @property
     def _rank(self) -> int:
@@ -149,8 +149,8 @@ class Checkpoints:
                 )
             return self.newest()
         chosen = self.newest() if self._rank == 0 else None
-        step = choice_of_rank_0(chosen.step if chosen else -1, self._rank, all_reduce_max)
-        attempt = choice_of_rank_0(
+        step = broadcast_from_rank_0(chosen.step if chosen else -1, self._rank, all_reduce_max)
+        attempt = broadcast_from_rank_0(
             _attempt(chosen.path) if chosen else -1, self._rank, all_reduce_max
         )
         if self._rank == 0 or step < 0:

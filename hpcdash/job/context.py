@@ -15,9 +15,9 @@ from hpcdash.job.rank_variables import (
     MPI_LOCAL_RANKS,
     MPI_LOCAL_SIZES,
     MPI_SIZES,
+    find_rank,
     first_whole_number,
-    is_of_launcher,
-    rank_of,
+    is_launcher_set,
     whole_number,
 )
 
@@ -80,14 +80,14 @@ class JobContext:
         given = os.environ if environment is None else environment
         slots = _nodefile(given.get("PBS_NODEFILE", ""))
         hosts = _hosts(given) or tuple(dict.fromkeys(slots))
-        is_launched = is_of_launcher(given)
+        is_launched = is_launcher_set(given)
         local_ranks = () if is_launched else (*MPI_LOCAL_RANKS, "SLURM_LOCALID")
         sizes = () if is_launched else (*MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS")
         return cls(
             job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "HPCDASH_JOB_ID"),
             step_id=_text(given, "SLURM_STEP_ID", "SLURM_STEPID", "PBS_TASKNUM"),
             node_rank=first_whole_number(given, "SLURM_NODEID", "PBS_NODENUM", "NODE_RANK"),
-            rank=rank_of(given),
+            rank=find_rank(given),
             local_rank=first_whole_number(given, *local_ranks, "LOCAL_RANK"),
             world_size=_first(first_whole_number(given, *sizes, "WORLD_SIZE"), len(slots)),
             num_nodes=_first(
@@ -175,8 +175,8 @@ def _port(given: Mapping[str, str]) -> int:
         job += first_whole_number(given, "PBS_ARRAY_INDEX", "PBS_ARRAYID") or 0
     # Open MPI's mpirun starts its processes on other nodes in a step, and those on the first one in
     # none.
-    is_of_mpirun = "OMPI_COMM_WORLD_RANK" in given
-    step = None if is_of_mpirun else first_whole_number(given, "SLURM_STEP_ID", "SLURM_STEPID")
+    is_mpirun = "OMPI_COMM_WORLD_RANK" in given
+    step = None if is_mpirun else first_whole_number(given, "SLURM_STEP_ID", "SLURM_STEPID")
     return _FIRST_PORT + (job + _PORTS_FROM_STEP_TO_STEP * (step or 0)) % _PORTS
 
 
@@ -185,18 +185,18 @@ def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int |
     # second.
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
-        _of_node(given, "SLURM_STEP_TASKS_PER_NODE"),
-        _of_node(given, "SLURM_NTASKS_PER_NODE"),
+        _node_value(given, "SLURM_STEP_TASKS_PER_NODE"),
+        _node_value(given, "SLURM_NTASKS_PER_NODE"),
         # Of a node that is not in it: the same number of tasks is asked for on each.
         whole_number(given.get("SLURM_NTASKS_PER_NODE", "").partition("(")[0]),
         first_whole_number(given, "LOCAL_WORLD_SIZE"),
-        _of_node(given, "SLURM_TASKS_PER_NODE"),
+        _node_value(given, "SLURM_TASKS_PER_NODE"),
     ]
     counts = {slots.count(host) for host in set(slots)}
     return _first(*counted, counts.pop() if len(counts) == 1 else None)
 
 
-def _of_node(given: Mapping[str, str], name: str) -> int | None:
+def _node_value(given: Mapping[str, str], name: str) -> int | None:
     """This node's number of `4(x2),3`, four on each of the first two; the first where the node is
     not known.
     """

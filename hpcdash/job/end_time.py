@@ -34,7 +34,7 @@ def end_time(
     started = process_start()
     ends: list[float | None] = [_asked(given) if ask_slurm else None]
     if ends[0] is None:
-        ends += [_positive(given.get("SLURM_JOB_END_TIME", "")), _of_the_launch(given)]
+        ends += [_positive(given.get("SLURM_JOB_END_TIME", "")), _launch_end(given)]
     seconds = (
         _positive(given.get("PBS_WALLTIME", "")) if walltime is None else walltime_seconds(walltime)
     )
@@ -88,7 +88,7 @@ def process_start() -> float:
     return now - max(0.0, age)
 
 
-def _of_the_launch(given: Mapping[str, str]) -> float | None:
+def _launch_end(given: Mapping[str, str]) -> float | None:
     """What the job's script found out.
 
     A job that is submitted by a job has that one's variables: they are not its.

@@ -8,8 +8,8 @@ from time import monotonic
 from hpcdash.job.metrics import METRICS, MetricsWriter
 from hpcdash.job.preemption import Preemption
 from hpcdash.job.rank_variables import processes_in_all
-from hpcdash.job.ranks import Rank, highest_of_all, torch_is_distributed
-from hpcdash.job.said_once import SaidOnce, say
+from hpcdash.job.ranks import Rank, all_reduce_highest, torch_is_distributed
+from hpcdash.job.said_once import OnceLog, say
 from hpcdash.job.switches import Switches
 
 TYPE_CHECKING = False
@@ -131,7 +131,7 @@ class TrainingGuard:
         # The step after which a person asked for a save that has not ended.
         self._switched_at: int | None = None
         self._last_save_at = monotonic()
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     @property
     def rank(self) -> int:
@@ -186,7 +186,7 @@ class TrainingGuard:
         if seconds is not None:
             self.preemption.saved(seconds)
             self._save_began_at = None
-            self._tell_switched(seconds)
+            self._notify_switched(seconds)
             return seconds
         return self._end_save()
 
@@ -206,7 +206,7 @@ class TrainingGuard:
     def _exit_if_killed(self) -> None:
         if not torch_is_distributed():
             self.switches.exit_if_killed()
-        elif highest_of_all(int(self.rank == 0 and self.switches.sees_kill()), None):
+        elif all_reduce_highest(int(self.rank == 0 and self.switches.sees_kill()), None):
             say(
                 f"the kill switch {self.switches.kill} is there: ending before the start; delete "
                 f"it to train"
@@ -215,7 +215,7 @@ class TrainingGuard:
 
     def _agree(self, step: int) -> None:
         own, why = self._own_verdict(step)
-        verdict = highest_of_all(own, self.all_reduce_max)
+        verdict = all_reduce_highest(own, self.all_reduce_max)
         if verdict != own:
             why = _OF_ANOTHER_RANK.get(verdict, why)
         if verdict >= _MEMORY:
@@ -237,7 +237,7 @@ class TrainingGuard:
 
     def _own_verdict(self, step: int) -> tuple[int, str]:
         """What this rank would say, and why: the most urgent first."""
-        if self._looks_for_files() and self.switches.sees_kill():
+        if self._checks_files() and self.switches.sees_kill():
             return _KILLED, f"the kill switch {self.switches.kill} is there"
         reason = self.preemption.reason(step)
         if reason:
@@ -256,7 +256,7 @@ class TrainingGuard:
             return _SAVE_TIME, f"{since / 60:.0f} minutes since the last save"
         return _GO_ON, ""
 
-    def _looks_for_files(self) -> bool:
+    def _checks_files(self) -> bool:
         """Rank 0 alone, where it can tell the others; each for itself where nothing can."""
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
@@ -287,10 +287,10 @@ class TrainingGuard:
         self.preemption.saved(seconds)
         self._save_began_at = None
         self._last_save_at = self._last_step_at = now
-        self._tell_switched(seconds)
+        self._notify_switched(seconds)
         return seconds
 
-    def _tell_switched(self, seconds: float) -> None:
+    def _notify_switched(self, seconds: float) -> None:
         """Who dropped the save switch reads in the log what came of it."""
         if self._switched_at is not None:
             say(

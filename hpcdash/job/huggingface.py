@@ -17,8 +17,8 @@ from hpcdash.job.checkpoint import MARKER, difference, marker_of, read_marker, s
 from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.on_disk import sync_file_system, wait_until_seen, write_whole
 from hpcdash.job.rank_variables import processes_in_all
-from hpcdash.job.ranks import ALONE, can_agree, choice_of_rank_0, highest_of_all
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.ranks import ALONE, all_reduce_highest, broadcast_from_rank_0, can_agree
+from hpcdash.job.said_once import OnceLog
 from hpcdash.job.save_times import remember
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, guard: TrainingGuard | None = None, **options: Any) -> None:
         super().__init__()
         self.guard = guard or TrainingGuard(**options)
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     def resume_from(self, output_dir: str | os.PathLike[str]) -> str | None:
         """The path to pass as `resume_from_checkpoint`: the complete checkpoint saved last; None if
@@ -59,7 +59,9 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         folder = Path(os.path.abspath(os.path.expanduser(os.fspath(output_dir))))
         rank, all_reduce_max = self.guard.rank, self.guard.all_reduce_max
         if can_agree(all_reduce_max):
-            step = choice_of_rank_0(self._newest(folder) if rank == 0 else -1, rank, all_reduce_max)
+            step = broadcast_from_rank_0(
+                self._newest(folder) if rank == 0 else -1, rank, all_reduce_max
+            )
         else:
             if processes_in_all() > 1:
                 self._log.say("alone", f"{ALONE}, if they train together")
@@ -107,7 +109,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         except OSError as error:
             self._log.say("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
         # All ranks have written their parts.
-        highest_of_all(0, self.guard.all_reduce_max)
+        all_reduce_highest(0, self.guard.all_reduce_max)
         seconds = self.guard.saved()
         if self.guard.rank == 0 and path.is_dir():
             try:

@@ -157,16 +157,16 @@ def _text_means_context(text: str, names: Mapping[str, Any]) -> bool:
         # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: by its
         # words.
         try:
-            return _words_mean_context(ast.parse(text.strip(), mode="eval").body, names)
+            return _is_context_name(ast.parse(text.strip(), mode="eval").body, names)
         except (SyntaxError, ValueError):  # ValueError: a NUL byte.
             return False
     # Text that means itself would be asked for ever; what is no text may compare as it likes.
     return not (isinstance(meant, str) and meant == text) and _means_context(meant, names)
 
 
-def _words_mean_context(node: Any, names: Mapping[str, Any]) -> bool:
+def _is_context_name(node: Any, names: Mapping[str, Any]) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _words_mean_context(node.left, names) or _words_mean_context(node.right, names)
+        return _is_context_name(node.left, names) or _is_context_name(node.right, names)
     if isinstance(node, ast.Subscript):
         if _last_name(node.value) not in ("Optional", "Union", "Annotated"):
             return False
@@ -178,7 +178,7 @@ def _words_mean_context(node: Any, names: Mapping[str, Any]) -> bool:
         )
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         parts = parts[:1] if _last_name(node.value) == "Annotated" else parts
-        return any(_words_mean_context(part, names) for part in parts)
+        return any(_is_context_name(part, names) for part in parts)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _text_means_context(node.value, names)
     if isinstance(node, ast.Name) and node.id in names:

@@ -11,7 +11,7 @@ from time import monotonic
 
 from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.on_disk import remove, sync_file_system, sync_folder
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.said_once import OnceLog
 
 try:
     from lightning.pytorch import Callback
@@ -51,7 +51,7 @@ class GuardCallback(Callback):  # type: ignore[misc]
         self._last_step = -1
         self._minimums: list[tuple[Any, str, Any]] = []
         self._validates_since = 0.0
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     def resume_from(self) -> str | None:
         """The path to pass as `ckpt_path`, None if nothing has been saved."""

@@ -10,8 +10,8 @@ import os
 import sys
 from time import monotonic
 
-from hpcdash.job.ranks import highest_of_all
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.ranks import all_reduce_highest
+from hpcdash.job.said_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class MemoryGuard:
         self._every_seconds = every_seconds
         self._all_reduce_max = all_reduce_max
         self._host_used = host_used
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._reason = ""
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     def should_stop(self) -> str:
         """Why to save and stop now, "" to continue. Once set, the reason stays."""
-        worst = highest_of_all(int(bool(self.reason())), self._all_reduce_max)
+        worst = all_reduce_highest(int(bool(self.reason())), self._all_reduce_max)
         if worst and not self._reason:
             self._reason = "another rank is almost out of memory"
         return self._reason
@@ -78,8 +78,8 @@ class MemoryGuard:
         nothing.
         """
         now = monotonic()
-        if not self._reason and now >= self._next_look:
-            self._next_look = now + self._every_seconds
+        if not self._reason and now >= self._next_check:
+            self._next_check = now + self._every_seconds
             try:
                 self._reason = self._host_reason() or self._gpu_reason()
             except Exception as error:

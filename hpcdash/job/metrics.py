@@ -10,7 +10,7 @@ from time import monotonic, time
 
 from hpcdash.job.aside import Aside
 from hpcdash.job.ranks import Rank
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.said_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class MetricsWriter:
         self._file: int | None = None
         self._looked_at = 0.0
         self._aside = Aside()
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     def write(self, step: int, /, **metrics: Any) -> None:
         """One line; metrics that are no numbers are left out, and named in the log once."""
@@ -84,7 +84,7 @@ class MetricsWriter:
 
     def _write_out(self) -> bool:
         try:
-            self._let_go_of_what_is_gone()
+            self._drop_finished()
             if self._file is None and (self._waiting or self._rest):
                 self._file = self._opened()
             while self._file is not None and (self._rest or self._waiting):
@@ -135,7 +135,7 @@ class MetricsWriter:
             self._rest = b"\n" + self._rest.lstrip(b"\n")
         return file
 
-    def _let_go_of_what_is_gone(self) -> None:
+    def _drop_finished(self) -> None:
         if self._file is None or monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = monotonic()

@@ -37,7 +37,7 @@ def spawn(
     from multiprocessing import connection, get_context
 
     context = get_context("spawn")
-    cpus = _cpus_of_each(nprocs) if bind_numa else [None] * nprocs
+    cpus = _split_cpus(nprocs) if bind_numa else [None] * nprocs
     running: dict[int, SpawnProcess] = {}
     ended_by = 0
     try:
@@ -138,7 +138,7 @@ def _end(code: int) -> str:
     )
 
 
-def _cpus_of_each(processes: int) -> list[list[int] | None]:
+def _split_cpus(processes: int) -> list[list[int] | None]:
     """The CPUs of each process; None where there are no two NUMA nodes to choose from."""
     nodes = _numa_nodes()
     if len(nodes) < 2:

@@ -10,7 +10,7 @@ import stat
 from contextlib import contextmanager
 from time import monotonic, sleep, time
 
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.said_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _GONE_SECONDS, _SILENT_SECONDS = 600, 3600
 _SEEN_SECONDS = 120.0
 # What a disk answers that did not keep what it was given.
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-_log = SaidOnce()
+_log = OnceLog()
 
 
 @contextmanager

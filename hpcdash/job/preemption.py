@@ -8,7 +8,7 @@ import os
 from collections import deque
 from time import monotonic, time
 
-from hpcdash.job.ranks import highest_of_all
+from hpcdash.job.ranks import all_reduce_highest
 from hpcdash.job.said_once import say
 from hpcdash.job.save_times import remembered
 
@@ -121,7 +121,7 @@ class Preemption:
         Once said it stays said; asked once an iteration.
         """
         self._time_iteration()
-        worst = highest_of_all(int(bool(self.reason(step))), self._all_reduce_max)
+        worst = all_reduce_highest(int(bool(self.reason(step))), self._all_reduce_max)
         if worst and not self._reason:
             self._reason = "another rank was told that the job is ending" + (
                 "" if step is None else f" at step {step}"

@@ -23,7 +23,7 @@ _NODES = ("NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _OF_A_LAUNCHER = ("LOCAL_RANK", "WORLD_SIZE")
 
 
-def is_of_launcher(given: Mapping[str, str]) -> bool:
+def is_launcher_set(given: Mapping[str, str]) -> bool:
     """Whether RANK, LOCAL_RANK and WORLD_SIZE are right, all three together, and what Slurm and MPI
     say is not.
 
@@ -46,9 +46,9 @@ def is_of_launcher(given: Mapping[str, str]) -> bool:
     )
 
 
-def rank_of(given: Mapping[str, str]) -> int | None:
+def find_rank(given: Mapping[str, str]) -> int | None:
     """A process's rank among all, None where its environment says none."""
-    if is_of_launcher(given):
+    if is_launcher_set(given):
         return _launched_rank(given)
     return first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK")
 
@@ -71,8 +71,8 @@ def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
     Where only its node's rank is known, and its own there, a number that is at least not 0.
     """
     given = os.environ if environment is None else environment
-    rank = rank_of(given)
-    if rank is None and is_of_launcher(given):
+    rank = find_rank(given)
+    if rank is None and is_launcher_set(given):
         rank = first_whole_number(given, "NODE_RANK")
     return rank or 0
 
@@ -83,7 +83,7 @@ def processes_in_all(environment: Mapping[str, str] | None = None) -> int:
     # SLURM_NTASKS is that of a batch script too, which is one process.
     names = (
         ("WORLD_SIZE",)
-        if is_of_launcher(given)
+        if is_launcher_set(given)
         else (*MPI_SIZES, "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
     )
     return first_whole_number(given, *names) or 1

@@ -59,7 +59,7 @@ class Rank:
         return self._known
 
 
-def highest_of_all(number: int, all_reduce_max: AllReduceMax | None) -> int:
+def all_reduce_highest(number: int, all_reduce_max: AllReduceMax | None) -> int:
     """The highest number of all ranks: by what is given, else by torch.distributed where it runs,
     else one's own.
     """
@@ -71,11 +71,11 @@ def highest_of_all(number: int, all_reduce_max: AllReduceMax | None) -> int:
 ALONE = "each rank looks alone for what to resume from; ask after torch.distributed runs"
 
 
-def choice_of_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
+def broadcast_from_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
     """The number of 0 or more that rank 0 gives, -1 for none, in all ranks; those of others are not
     looked at.
     """
-    return highest_of_all(number + 1 if rank == 0 else 0, all_reduce_max) - 1
+    return all_reduce_highest(number + 1 if rank == 0 else 0, all_reduce_max) - 1
 
 
 def can_agree(all_reduce_max: AllReduceMax | None) -> bool:

@@ -172,9 +172,9 @@ class _Run:
                 self._write_failure(failure)
                 _write_to_stderr(failure.traceback)
             finally:
-                self._tell_end(began, result, failure)
+                self._notify_end(began, result, failure)
         else:
-            self._tell_end(began, result, failure)
+            self._notify_end(began, result, failure)
         return 0 if failure is None else 1
 
     def _load(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -222,7 +222,7 @@ class _Run:
             environment=told,
         )
 
-    def _tell_end(self, began: bool, result: object, failure: Failure | None) -> None:
+    def _notify_end(self, began: bool, result: object, failure: Failure | None) -> None:
         status = RunStatus.SUCCESS if failure is None else RunStatus.FAILURE
         result_path = self.output_path if failure is None else None
         ended_at = time.time()
@@ -240,11 +240,11 @@ class _Run:
             try:
                 tell(self.callbacks, "on_run_end", end)
             finally:
-                self._tell_completed(status, ended_at, began, result_path, failure)
+                self._notify_completed(status, ended_at, began, result_path, failure)
         else:
-            self._tell_completed(status, ended_at, began, result_path, failure)
+            self._notify_completed(status, ended_at, began, result_path, failure)
 
-    def _tell_completed(
+    def _notify_completed(
         self,
         status: RunStatus,
         ended_at: float,
@@ -414,7 +414,7 @@ def _log_to_stderr(level: str) -> None:
     log.propagate = False
 
 
-def _let_go_of_streams() -> None:
+def _close_streams() -> None:
     """Python ends with 120 where what was said cannot be written at the end, whatever the
     function's own status is.
     """
@@ -431,5 +431,5 @@ def _let_go_of_streams() -> None:
 
 if __name__ == "__main__":
     status = main()
-    _let_go_of_streams()
+    _close_streams()
     sys.exit(status)

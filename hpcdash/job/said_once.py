@@ -19,7 +19,7 @@ def say(text: str) -> None:
     logging.getLogger("hpcdash.job").warning("hpcdash: %s", text)
 
 
-class SaidOnce:
+class OnceLog:
     """Remembers what was said, by a key."""
 
     def __init__(self) -> None:

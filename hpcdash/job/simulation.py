@@ -84,22 +84,24 @@ def _simulate(
     try:
         process = subprocess.Popen(program, env=given, start_new_session=True)
     except OSError as error:
-        return _say(f"{program[0]} cannot be started: {error.strerror}", 127)
+        return _report(f"{program[0]} cannot be started: {error.strerror}", 127)
     # What ends this is to end all that it has started.
     signal.signal(signal.SIGTERM, _end)
     started_at = monotonic()
     try:
         if not _waited(lambda: process.poll() is not None or os.path.exists(ready), after):
-            _say("asks the program to suspend")
+            _report("asks the program to suspend")
             with open(command, "wb") as file:
                 file.write(b"suspend\n")
-            asked_at = monotonic()
+            queried_at = monotonic()
             if why := _why_late(process, command, started_at, grace, imports):
-                return _say(f"the program did not suspend in {grace:g} s, and is ended: {why}", 1)
+                return _report(
+                    f"the program did not suspend in {grace:g} s, and is ended: {why}", 1
+                )
             if process.returncode is None:
-                return _say(f"suspended {monotonic() - asked_at:.1f} s after it was asked", 0)
+                return _report(f"suspended {monotonic() - queried_at:.1f} s after it was asked", 0)
         elif process.returncode is None:
-            return _say("suspended by itself", 0)
+            return _report("suspended by itself", 0)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
     finally:
         _end_session(process)
@@ -113,16 +115,16 @@ def _why_late(
 
     What still imports is waited for: asked in a pool it would lose nothing.
     """
-    asked_at = monotonic()
+    queried_at = monotonic()
     seen_at = None
     has_looked = os.path.exists(command + LOOKED_SUFFIX)
     while process.poll() is None and not os.path.exists(command + READY_SUFFIX):
         now = monotonic()
         if not has_looked and os.path.exists(command + LOOKED_SUFFIX):
-            has_looked, asked_at = True, now
+            has_looked, queried_at = True, now
         if seen_at is None and os.path.exists(command + SEEN_SUFFIX):
             seen_at = now
-        deadline = suspend_deadline(asked_at, seen_at, grace)
+        deadline = suspend_deadline(queried_at, seen_at, grace)
         if now >= (deadline if has_looked else max(deadline, started_at + imports)):
             if seen_at is not None:
                 return "it saw the command but did not call go_suspend"
@@ -156,7 +158,7 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _say(text: str, status: int = 0) -> int:
+def _report(text: str, status: int = 0) -> int:
     print(f"hpcdash: {text}", file=sys.stderr, flush=True)
     return status
 

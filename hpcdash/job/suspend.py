@@ -18,7 +18,7 @@ import os
 from time import monotonic, sleep
 
 from hpcdash.job.aside import Aside
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.said_once import OnceLog
 
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
 # A file that the first look makes: until then a program may be importing. Only the simulation sets
@@ -34,17 +34,17 @@ _EVERY_SECONDS = 0.2
 _WAIT_SECONDS = 2.0
 # A program may save, sleep through the rest of its time, and then call go_suspend().
 _SLEPT_SECONDS = 1.0
-_log = SaidOnce()
+_log = OnceLog()
 
 
-def suspend_deadline(asked_at: float, seen_at: float | None, grace_seconds: float) -> float:
+def suspend_deadline(queried_at: float, seen_at: float | None, grace_seconds: float) -> float:
     """When a task that was asked to suspend is ended by force: it has `grace_seconds` to see the
     command, and as long from then on to save. `seen_at` is None where it has not seen it.
     """
-    latest = asked_at + grace_seconds
+    latest = queried_at + grace_seconds
     if seen_at is None:
         return latest
-    return min(max(seen_at, asked_at), latest) + grace_seconds + _SLEPT_SECONDS
+    return min(max(seen_at, queried_at), latest) + grace_seconds + _SLEPT_SECONDS
 
 
 class _Command:
@@ -54,15 +54,15 @@ class _Command:
         self.path = path
         self.process = os.getpid()
         self.is_seen = False
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._aside = Aside()
         if looked := os.environ.get(SUSPEND_LOOKED):
             _make(looked)
 
     def look(self) -> bool:
         now = monotonic()
-        if not self.is_seen and now >= self._next_look:
-            self._next_look = now + _EVERY_SECONDS
+        if not self.is_seen and now >= self._next_check:
+            self._next_check = now + _EVERY_SECONDS
             found = self._aside.answer(self._is_given, _WAIT_SECONDS, None)
             if found is None:
                 _log.say(

@@ -12,8 +12,8 @@ import stat
 from time import monotonic
 
 from hpcdash.job.aside import Aside
-from hpcdash.job.ranks import Rank, highest_of_all
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.ranks import Rank, all_reduce_highest
+from hpcdash.job.said_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ class Switches:
         self._all_reduce_max = all_reduce_max
         self._rank = Rank(rank)
         self._is_killed = False
-        self._next_look = {self.kill: 0.0, self.save: 0.0}
+        self._next_check = {self.kill: 0.0, self.save: 0.0}
         self._aside = {self.kill: Aside(), self.save: Aside()}
         self._undeleted: tuple[int, int] | None = None
-        self._log = SaidOnce()
+        self._log = OnceLog()
 
     def exit_if_killed(self) -> None:
         """Ends the program with exit status 0 if the kill switch is there: the first line of main.
@@ -94,14 +94,16 @@ class Switches:
         """Whether the training should save and end; once true it stays so."""
         if not self._is_killed:
             self._is_killed = bool(
-                highest_of_all(int(self._rank.now == 0 and self.sees_kill()), self._all_reduce_max)
+                all_reduce_highest(
+                    int(self._rank.now == 0 and self.sees_kill()), self._all_reduce_max
+                )
             )
         return self._is_killed
 
     def save_wanted(self) -> bool:
         """Whether the training should save and go on: true once for each time the file is made."""
         return bool(
-            highest_of_all(int(self._rank.now == 0 and self.takes_save()), self._all_reduce_max)
+            all_reduce_highest(int(self._rank.now == 0 and self.takes_save()), self._all_reduce_max)
         )
 
     def sees_kill(self) -> bool:
@@ -123,11 +125,11 @@ class Switches:
         return bool(found)
 
     def _is_there(self) -> bool:
-        return self._look(self.kill) is not None
+        return self._stat(self.kill) is not None
 
     def _take(self) -> bool:
         """Whether the save switch is there; takes it away."""
-        found = self._look(self.save)
+        found = self._stat(self.save)
         if found is None:
             return False
         made = (found.st_ino, found.st_mtime_ns)
@@ -148,12 +150,12 @@ class Switches:
 
     def _is_due(self, path: str) -> bool:
         now = monotonic()
-        if not path or now < self._next_look[path]:
+        if not path or now < self._next_check[path]:
             return False
-        self._next_look[path] = now + self._every_seconds
+        self._next_check[path] = now + self._every_seconds
         return True
 
-    def _look(self, path: str) -> os.stat_result | None:
+    def _stat(self, path: str) -> os.stat_result | None:
         try:
             found = os.lstat(path)
         except FileNotFoundError:

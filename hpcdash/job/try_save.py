@@ -9,8 +9,8 @@ import sys
 
 import hpcdash.job.shards as shards
 from hpcdash.job.rank_variables import processes_in_all
-from hpcdash.job.ranks import Rank, highest_of_all, torch_is_distributed
-from hpcdash.job.said_once import SaidOnce, say
+from hpcdash.job.ranks import Rank, all_reduce_highest, torch_is_distributed
+from hpcdash.job.said_once import OnceLog, say
 from hpcdash.job.suspend import SUSPEND_READY, go_suspend, receive_suspend_command
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PARTS = ("model", "optimizer", "scheduler", "amp_scaler")
-_log = SaidOnce()
+_log = OnceLog()
 
 
 class TrySave:
@@ -70,9 +70,13 @@ class TrySave:
         """
         if self._is_in_pool is None:
             shards.Parts(self._state(others))
-            self._is_in_pool = bool(highest_of_all(int(bool(os.environ.get(SUSPEND_READY))), None))
+            self._is_in_pool = bool(
+                all_reduce_highest(int(bool(os.environ.get(SUSPEND_READY))), None)
+            )
         self._calls += 1
-        is_asked = self._is_in_pool and bool(highest_of_all(int(receive_suspend_command()), None))
+        is_asked = self._is_in_pool and bool(
+            all_reduce_highest(int(receive_suspend_command()), None)
+        )
         if not (is_asked or force) or not self._writes():
             return False
         self._save(int(epoch), int(step), others)
@@ -170,8 +174,8 @@ class TrySave:
     def _is_same_in_all(self, parts: shards.Parts) -> bool:
         """Whether all ranks have tensors of the same names and shapes: else each saves its own."""
         own = int(parts.has_local) or parts.layout()
-        highest = highest_of_all(own, None)
-        is_other = bool(highest_of_all(int(highest != own or parts.has_local), None))
+        highest = all_reduce_highest(own, None)
+        is_other = bool(all_reduce_highest(int(highest != own or parts.has_local), None))
         if is_other:
             _log.say(
                 "other",

@@ -30,7 +30,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
-from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.job_ids import parse_array_id, parse_job_number
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandMissing,
@@ -205,20 +205,20 @@ class ChainReader:
                 )
             # The one that was asked for first: its own past leads to the others.
             wanted = sorted(
-                (job_id for job_id in chain.unsure if number_of(job_id) not in self._asked),
-                key=lambda job_id: number_of(job_id) != number_of(self.job_id),
+                (job_id for job_id in chain.unsure if parse_job_number(job_id) not in self._asked),
+                key=lambda job_id: parse_job_number(job_id) != parse_job_number(self.job_id),
             )[: MOST_ASKED - len(self._asked)]
             if not wanted:
                 break
             self.chain = chain
             if attempt == 0:
                 self._changed()
-            problem = await self._ask(wanted)
+            problem = await self._query_history(wanted)
             if problem:
                 notes = (*notes, problem)
                 break
         if len(self._asked) >= MOST_ASKED and any(
-            number_of(job_id) not in self._asked for job_id in chain.unsure
+            parse_job_number(job_id) not in self._asked for job_id in chain.unsure
         ):
             notes = (
                 *notes,
@@ -238,8 +238,8 @@ class ChainReader:
         return max(_SOON_SECONDS, min(due)) if due and min(due) < inf else None
 
     def _due_in(self, number: str) -> float:
-        asked_at, times = self._missed[number]
-        return asked_at + 2.0**times - 2.0 - monotonic() if times <= _MOST_TIMES else inf
+        queried_at, times = self._missed[number]
+        return queried_at + 2.0**times - 2.0 - monotonic() if times <= _MOST_TIMES else inf
 
     async def _tables(self) -> tuple[list[pa.Table], tuple[str, ...]]:
         """The owner's jobs in the queue and in the past, the freshest first, and why some are
@@ -249,7 +249,7 @@ class ChainReader:
         row = known_row(store, self.job_id)
         tables: list[pa.Table] = []
         if row is None:
-            tables = await self._asked_for(array_of(self.job_id))
+            tables = await self._fetch_tables(parse_array_id(self.job_id))
         owner = (
             row["user"]
             if row is not None
@@ -277,7 +277,7 @@ class ChainReader:
             raise AccountingUnavailable("this cluster keeps no accounting")
         return await self.store.ask(self.store.backend.history.jobs(owner, HISTORY_SECONDS))
 
-    async def _asked_for(self, job_id: str) -> list[pa.Table]:
+    async def _fetch_tables(self, job_id: str) -> list[pa.Table]:
         """The job or array by itself, where no list has it."""
         backend = self.store.backend
         for query in (
@@ -296,36 +296,36 @@ class ChainReader:
         )
 
     def _find(self, tables: Sequence[pa.Table]) -> JobChain:
-        number = number_of(self.job_id)
+        number = parse_job_number(self.job_id)
         for table in tables:
             depend = table.filter(pc.is_valid(table["dependency"]))
             for job_id, text in zip(
                 depend["id"].to_pylist(), depend["dependency"].to_pylist(), strict=True
             ):
-                self.told[number_of(job_id)] = text
+                self.told[parse_job_number(job_id)] = text
         named = {number, *self.told}
         for text in self.told.values():
-            named.update(number_of(job_id) for job_id in parse_dependency(text).job_ids)
+            named.update(parse_job_number(job_id) for job_id in parse_dependency(text).job_ids)
         numbers = pa.array([int(one) for one in named if one], pa.int64())
-        names = {name for table in tables for name in _names_of(table, number)}
+        names = {name for table in tables for name in _find_names(table, number)}
         rows: list[Row] = []
         for table in tables:
-            of_name = pc.is_in(as_array(table["name"]), pa.array(sorted(names), pa.string()))
-            wanted = pc.or_(pc.is_in(as_array(table["_number"]), numbers), of_name)
+            has_name = pc.is_in(as_array(table["name"]), pa.array(sorted(names), pa.string()))
+            wanted = pc.or_(pc.is_in(as_array(table["_number"]), numbers), has_name)
             rows += table.filter(wanted).to_pylist()
         return find_chain(self.job_id, rows, self.told)
 
-    async def _ask(self, job_ids: Sequence[str]) -> str:
+    async def _query_history(self, job_ids: Sequence[str]) -> str:
         """What these waited for, as they were submitted; why it cannot be asked, '' where it
         can.
         """
         backend = self.store.backend
-        self._asked.update(map(number_of, job_ids))
+        self._asked.update(map(parse_job_number, job_ids))
         asked = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
         for job_id, answer in zip(
             job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True
         ):
-            number = number_of(job_id)
+            number = parse_job_number(job_id)
             if isinstance(answer, NoSuchJob):
                 self._miss(number)
                 continue
@@ -347,7 +347,7 @@ class ChainReader:
         moments = [
             row[key]
             for row in rows
-            if number_of(row["id"]) == number
+            if parse_job_number(row["id"]) == number
             for key in ("submitted_at", "started_at")
         ]
         newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
@@ -355,7 +355,7 @@ class ChainReader:
         self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MOST_TIMES + 1)
 
 
-def _names_of(table: pa.Table, number: str) -> set[str]:
+def _find_names(table: pa.Table, number: str) -> set[str]:
     own = table.filter(pc.equal(as_array(table["_number"]), int(number or -1)))
     return {name for name in own["name"].to_pylist() if name}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from hpcdash.child_process import ChildProcess
-from hpcdash.config.plugins import CLUSTER, FIELD, NODE, Plugin, joins_words, keeps_words
+from hpcdash.config.plugins import CLUSTER, FIELD, NODE, Plugin, joins_arguments, keeps_arguments
 from hpcdash.domain import nodelist
 from hpcdash.domain.scripts import ScriptLine
 from hpcdash.errors import CommandError, UsageError, readable_command
@@ -55,7 +55,7 @@ class PluginCommand(Struct, frozen=True):
         return readable_command(self.argv)
 
 
-def variable_of(kind: str, field: str) -> str:
+def variable_name(kind: str, field: str) -> str:
     """The variable that holds a field of a 'job', 'node' or 'queue'; none that hpcdash itself reads
     has such a name.
     """
@@ -85,16 +85,18 @@ def build_command(
             pass
     subject = f"{kind} {name}"
     argv: list[str] = []
-    is_whole = keeps_words(plugin.command)
+    is_whole = keeps_arguments(plugin.command)
     for word in plugin.command:
-        is_settled = "--" in argv and not joins_words(plugin.command)
+        is_settled = "--" in argv and not joins_arguments(plugin.command)
 
-        def value_of(match: re.Match[str], word: str = word, is_settled: bool = is_settled) -> str:
+        def replacement(
+            match: re.Match[str], word: str = word, is_settled: bool = is_settled
+        ) -> str:
             field = match["field"]
             if field is None:
                 return "{" + match["literal"] + "}"
             _require_safe(
-                field, values.get(field, ""), subject, variable_of(kind, field), is_whole=is_whole
+                field, values.get(field, ""), subject, variable_name(kind, field), is_whole=is_whole
             )
             if match.start() == 0 and values[field].startswith("-") and not is_settled:
                 raise UsageError(
@@ -106,15 +108,15 @@ def build_command(
                 raise UsageError(
                     f"not run: the {field} of {subject} has a '..', and would lead out of the "
                     f"folder in {word!r}",
-                    f"Read ${variable_of(kind, field)} in the command instead.",
+                    f"Read ${variable_name(kind, field)} in the command instead.",
                 )
             return values[field]
 
-        argv.append(FIELD.sub(value_of, word))
+        argv.append(FIELD.sub(replacement, word))
     if plugin.where == "here":
         argv[0] = os.path.expanduser(argv[0])
     variables = {
-        variable_of(kind, field): text for field, text in values.items() if _is_passable(text)
+        variable_name(kind, field): text for field, text in values.items() if _is_passable(text)
     }
     variables["HPCDASH_PLUGIN"] = plugin.name
     return PluginCommand(plugin, tuple(argv), variables, subject)

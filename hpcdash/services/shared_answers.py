@@ -29,7 +29,7 @@ class SharedAnswers(Generic[K, T]):
             return known[1]
         asking = self._asking.get(key)
         if asking is None:
-            asking = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
+            asking = self._asking[key] = asyncio.ensure_future(self._share(key, ask))
             # Nobody may be waiting any more when it fails.
             asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(asking)
@@ -39,7 +39,7 @@ class SharedAnswers(Generic[K, T]):
         self._answers.pop(key, None)
         self._asking.pop(key, None)
 
-    async def _ask(self, key: K, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _share(self, key: K, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             answer = await ask()
             if self._asking.get(key) is asyncio.current_task():

@@ -17,14 +17,14 @@ DEFAULT_CAP_BYTES = 256 * 1024 * 1024
 # groups.
 HEAD_BYTES = 1024
 # Takes a piece of what a command writes on stderr while it runs.
-Said = Callable[[bytes], None]
+OnOutput = Callable[[bytes], None]
 
 
 class CommandResult(Struct, frozen=True):
     """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and
     how long it took.
 
-    `truncated` is true when it wrote more than the cap and was ended for that; `of_copy` where it
+    `truncated` is true when it wrote more than the cap and was ended for that; `is_copy` where it
     read a copy that is kept here, and the cluster was not asked. `answer_seconds` is how long it
     ran before the first byte of output beyond HEAD_BYTES, or its end: what it took of the
     scheduler's time, whatever the line makes of the rest; None where nobody measured it.
@@ -36,7 +36,7 @@ class CommandResult(Struct, frozen=True):
     stderr: bytes
     seconds: float
     truncated: bool = False
-    of_copy: bool = False
+    is_copy: bool = False
     answer_seconds: float | None = None
 
 
@@ -73,7 +73,7 @@ class HostKeyQuestion(Struct, frozen=True):
 class Prompter(Protocol):
     """Answers a transport's questions; implemented by the screen and by the command line."""
 
-    def can_ask(self) -> bool:
+    def can_prompt(self) -> bool:
         """Whether a person is here to answer; where none is, no login that may need one is
         tried.
         """
@@ -150,7 +150,7 @@ class Transport(Protocol):
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command to its end; `said` is called with each piece of its stderr as it comes.
 

@@ -34,7 +34,7 @@ from hpcdash.transport.base import (
     DEFAULT_LIMIT_SECONDS,
     CommandResult,
     Health,
-    Said,
+    OnOutput,
     Stream,
     Transport,
 )
@@ -152,7 +152,7 @@ class HttpTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """Send one request a path, in order; see the class for what comes back."""
         words = without_env(argv)
@@ -397,11 +397,11 @@ class HttpTransport:
         arguments = list(words[4:])
         for position in self._file_readers[words[2]](arguments):
             arguments[position] = str(
-                await self._logs.copy_of(self._log_request(arguments[position]))
+                await self._logs.fetch_copy(self._log_request(arguments[position]))
             )
         local = (*words[:4], *arguments)
         ended = await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
-        return replace(ended, argv=argv, of_copy=True)
+        return replace(ended, argv=argv, is_copy=True)
 
 
 def _said(body: bytes) -> str:

@@ -21,7 +21,7 @@ from hpcdash.transport.base import (
     HEAD_BYTES,
     CommandResult,
     Health,
-    Said,
+    OnOutput,
     Stream,
 )
 from hpcdash.transport.shell import MarkedOutput
@@ -77,7 +77,7 @@ class _Gatherer:
     def __init__(
         self,
         cap_bytes: int,
-        said: Said | None = None,
+        said: OnOutput | None = None,
         marked: tuple[MarkedOutput, MarkedOutput] | None = None,
     ) -> None:
         self._said = said
@@ -184,7 +184,7 @@ async def run_process(
     limit_seconds: float = DEFAULT_LIMIT_SECONDS,
     cap_bytes: int = DEFAULT_CAP_BYTES,
     environment: Mapping[str, str] | None = None,
-    said: Said | None = None,
+    said: OnOutput | None = None,
     expired: Callable[[bytes, bytes], HpcdashError] | None = None,
 ) -> CommandResult:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation
@@ -479,7 +479,7 @@ class LocalTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command to its end; raises CommandTimedOut.
 

@@ -52,7 +52,7 @@ class LogSpool:
         self._parts: dict[str, _Part] = {}
         self._numbers = count()
 
-    async def copy_of(self, request: str) -> Path:
+    async def fetch_copy(self, request: str) -> Path:
         """The file with all that a log holds by now; none is there where the server knows no such
         log, or for ''.
 

@@ -17,7 +17,7 @@ from hpcdash.transport.base import (
     DEFAULT_CAP_BYTES,
     DEFAULT_LIMIT_SECONDS,
     CommandResult,
-    Said,
+    OnOutput,
     Stream,
     Transport,
 )
@@ -137,7 +137,7 @@ class ThroughNode:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the node; see Transport.run. Getting there counts to the limit."""
         command = remote_command(
@@ -249,7 +249,7 @@ class _CutStream:
             yield stdout.rest
 
 
-def _own_stderr(command: RemoteCommand, said: Said | None) -> Said | None:
+def _own_stderr(command: RemoteCommand, said: OnOutput | None) -> OnOutput | None:
     """Return `said` for what the command itself writes on stderr, without what rc files print
     before it.
     """

@@ -30,7 +30,7 @@ from hpcdash.transport.base import (
     DEFAULT_LIMIT_SECONDS,
     CommandResult,
     Health,
-    Said,
+    OnOutput,
     Stream,
 )
 from hpcdash.transport.local import (
@@ -94,7 +94,7 @@ class OpenSshTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(
@@ -114,7 +114,7 @@ class OpenSshTransport:
         limit_seconds: float,
         cap_bytes: int,
         environment: dict[str, str],
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         command = remote_command(
             argv,

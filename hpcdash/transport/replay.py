@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env
-from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
+from hpcdash.recorded import RecordedAnswer, find_token, load_case, normalised_argv
 from hpcdash.transport.base import (
     DEFAULT_CAP_BYTES,
     DEFAULT_LIMIT_SECONDS,
     CommandResult,
     Health,
-    Said,
+    OnOutput,
     Stream,
 )
 from hpcdash.transport.local import LocalTransport
@@ -81,7 +81,7 @@ class ReplayTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """The recorded answer; `stdin` takes no part in finding it.
 
@@ -182,7 +182,7 @@ async def _chunks(raw: bytes) -> AsyncIterator[bytes]:
 
 def _recorded_stdout(answer: RecordedAnswer, argv: tuple[str, ...]) -> bytes:
     raw = answer.stdout_file.read_bytes() if answer.stdout_file else b""
-    token = token_of(argv)
+    token = find_token(argv)
     return raw if token is None else raw.replace(RECORDED_TOKEN.encode(), token.encode())
 
 

@@ -106,7 +106,7 @@ def interactive_command(
     UsageError.
     """
     words = encoded(_exports(environment, path) + b"exec " + quote_arguments(argv))
-    return _of_sendable_length(f'exec sh -c \'eval "$(printf %b "{words}")"\'')
+    return _check_length(f'exec sh -c \'eval "$(printf %b "{words}")"\'')
 
 
 def encoded(raw: bytes) -> str:
@@ -161,7 +161,7 @@ def remote_command(
     script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(
         stdin_bytes=stdin_bytes
     )
-    return RemoteCommand(_of_sendable_length(f"/bin/sh -c '{script}'"), marker.encode())
+    return RemoteCommand(_check_length(f"/bin/sh -c '{script}'"), marker.encode())
 
 
 def _exports(environment: Mapping[str, str] | None, path: str) -> bytes:
@@ -176,7 +176,7 @@ def _exports(environment: Mapping[str, str] | None, path: str) -> bytes:
     return exports
 
 
-def _of_sendable_length(text: str) -> str:
+def _check_length(text: str) -> str:
     if len(text) > LONGEST_COMMAND_BYTES:
         raise UsageError(
             f"The command line is {len(text)} bytes long; a login node takes "

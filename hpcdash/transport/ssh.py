@@ -31,8 +31,8 @@ from hpcdash.transport.base import (
     DEFAULT_LIMIT_SECONDS,
     CommandResult,
     Health,
+    OnOutput,
     Prompter,
-    Said,
     Stream,
 )
 from hpcdash.transport.local import timed_out
@@ -152,7 +152,7 @@ class SshTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(
@@ -172,7 +172,7 @@ class SshTransport:
         limit_seconds: float,
         cap_bytes: int,
         environment: dict[str, str],
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         from hpcdash.transport.ssh_session import RunSession
 

@@ -82,7 +82,7 @@ class HopClient(asyncssh.SSHClient):
         self._note_offered()
 
     async def password_auth_requested(self) -> str | None:
-        if not self._may_ask("password"):
+        if not self._can_prompt("password"):
             return None
         answers = await self.ask("Password", "", (PromptField(f"Password of {self.hop.label}"),))
         return answers[0] if answers else None
@@ -106,7 +106,7 @@ class HopClient(asyncssh.SSHClient):
         self.show("The password was changed.")
 
     def kbdint_auth_requested(self) -> str | None:
-        return "" if self._may_ask("keyboard-interactive") else None
+        return "" if self._can_prompt("keyboard-interactive") else None
 
     async def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
@@ -177,14 +177,14 @@ class HopClient(asyncssh.SSHClient):
         if self._connection is not None:
             self.offered.update(self._connection.get_server_auth_methods())
 
-    def _may_ask(self, method: str) -> bool:
+    def _can_prompt(self, method: str) -> bool:
         self._note_offered()
         if self.gave_up or self._asked[method] >= _PASSWORD_TRIES:
             return False
         # A request on the phone that was declined, or that nobody saw, is not sent a second time.
         if method == "keyboard-interactive" and self._asked[method] and not self._had_fields:
             return False
-        if not self._prompter.can_ask():
+        if not self._prompter.can_prompt():
             self.found_nobody = True
             self._try(f"{method} (not tried: nobody is here to answer)")
             return False

@@ -104,10 +104,10 @@ class _Config(SSHClientConfig):
         if unknown:
             self.is_beyond_asyncssh = True
             if self._matching:
-                self._warn_of(unknown)
+                self._warn_unknown(unknown)
             self._matching = False
 
-    def _warn_of(self, unknown: str) -> None:
+    def _warn_unknown(self, unknown: str) -> None:
         """Note a block that would match, and the settings that are lost with it: the first value of
         each counts.
         """

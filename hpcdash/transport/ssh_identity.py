@@ -198,11 +198,11 @@ async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
     for file in files:
         _add_file(file, in_agent, by_key, owner, found)
     if hop.uses_gssapi:
-        await asyncio.to_thread(_look_for_ticket, hop.host, found)
+        await asyncio.to_thread(_find_ticket, hop.host, found)
     return found
 
 
-def _look_for_ticket(host: str, found: Identities) -> None:
+def _find_ticket(host: str, found: Identities) -> None:
     if not gss_available:
         found.gssapi_problem = "GSSAPI (not tried: the Python package gssapi is not installed)"
         found.gssapi_step = (

@@ -69,7 +69,7 @@ class Login:
         line = SshLine()
         try:
             for hop in self.hops:
-                self._warn_of_configuration(hop)
+                self._warn_configuration(hop)
                 is_last = hop is self.hops[-1]
                 connection = await self._open_hop(
                     hop, line, lost if is_last else lambda _reason: None
@@ -80,7 +80,7 @@ class Login:
             raise
         return line
 
-    def _warn_of_configuration(self, hop: Hop) -> None:
+    def _warn_configuration(self, hop: Hop) -> None:
         for words in hop.warnings:
             self._health.words = f"{self._health.words}\n{hop.label}: {words}".strip()
             self._prompter.show(hop.label, words)
@@ -186,7 +186,7 @@ def explain_failure(
     """What went wrong at a hop, in plain words with a next step."""
     where = hop.label + (f" (by way of {', '.join(line.labels)})" if line.labels else "")
     seconds = client.clock.seconds
-    if isinstance(error, asyncssh.PermissionDenied) or _says_too_many(error):
+    if isinstance(error, asyncssh.PermissionDenied) or _is_too_many(error):
         tried, steps = [*identities.names, *client.tried], [*dict.fromkeys(identities.next_steps)]
         if identities.gssapi_problem and (not client.offered or GSSAPI in client.offered):
             tried.append(identities.gssapi_problem)
@@ -263,7 +263,7 @@ def _said(client: HopClient) -> str:
     return f" It said: {words[:_LONGEST_WORDS]}" if words else ""
 
 
-def _says_too_many(error: Exception) -> bool:
+def _is_too_many(error: Exception) -> bool:
     """sshd's word for the last failed try: code 2 and "Too many authentication failures"."""
     return (
         isinstance(error, asyncssh.DisconnectError)

@@ -11,7 +11,7 @@ from io import BytesIO
 
 import asyncssh
 
-from hpcdash.transport.base import HEAD_BYTES, Said
+from hpcdash.transport.base import HEAD_BYTES, OnOutput
 from hpcdash.transport.local import STATUS_TERMINATED
 from hpcdash.transport.shell import STDIN_COMPLETE, RemoteCommand
 
@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 18
 _STDERR_KEPT_BYTES = 4000
 
 
-def _status_of_signal(name: str) -> int:
+def _signal_status(name: str) -> int:
     """128 + the signal's number, as a shell has it; 255 for a signal unknown here."""
     try:
         return 128 + signal.Signals[f"SIG{name}"]
@@ -48,7 +48,7 @@ class _Session(asyncssh.SSHClientSession[bytes]):
         self.status = status
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
-        self.status = _status_of_signal(signal)
+        self.status = _signal_status(signal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = exc
@@ -84,7 +84,9 @@ class _MarkedSession(_Session):
 class RunSession(_MarkedSession):
     """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
 
-    def __init__(self, command: RemoteCommand, cap_bytes: int, said: Said | None = None) -> None:
+    def __init__(
+        self, command: RemoteCommand, cap_bytes: int, said: OnOutput | None = None
+    ) -> None:
         super().__init__(command)
         self._said = said
         self._left_bytes = cap_bytes

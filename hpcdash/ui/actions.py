@@ -728,7 +728,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
     """A view's actions under their headings: its own first, then one's own, those of its job, those
     of every view.
     """
-    own, of_a_job, everywhere, configured_here = [], [], [], []
+    own, job_actions, everywhere, configured_here = [], [], [], []
     for action in actions:
         if action.plugin is not None or action.line:
             configured_here.append(action)
@@ -740,7 +740,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             and "jobs" in action.views
             and action.views <= LEADS_TO_A_JOB | INSIDE
         ):
-            of_a_job.append(action)
+            job_actions.append(action)
         else:
             own.append(action)
     # What few views have says most of the view; the rest stays in the order of the registry.
@@ -752,7 +752,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
     groups = [
         ("", own),
         ("Your own", configured_here),
-        ("Job", of_a_job),
+        ("Job", job_actions),
         ("Everywhere", everywhere),
     ]
     return [(heading, group) for heading, group in groups if group]
@@ -802,7 +802,7 @@ class OfferedActions(Struct, frozen=True):
             if action.name not in hidden
         ]
 
-    def key_sign_of(self, session: ClusterSession, name: str) -> str:
+    def key_label(self, session: ClusterSession, name: str) -> str:
         """An action's keys; '' for what no view of this cluster can do."""
         action = self.named(name)
         if action is None or (self.read_only and action.acts) or _is_absent(session, action):
@@ -827,7 +827,7 @@ def _is_absent(session: ClusterSession, action: Action) -> bool:
     )
 
 
-def is_of_a_form(widget: Widget | None) -> bool:
+def is_form_widget(widget: Widget | None) -> bool:
     """Whether keys are a field's of a view's form, all but those that are meant for it while one
     types.
     """
@@ -840,7 +840,7 @@ def ranked(actions: Sequence[Action], view: View) -> list[Action]:
     return [replace(one, shown=ranks.get(one.name, one.shown)) for one in actions]
 
 
-def obeyed_while_typing(actions: Sequence[Action]) -> list[Action]:
+def actions_while_typing(actions: Sequence[Action]) -> list[Action]:
     """What the line of keys tells in a field."""
     return [
         replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown))

@@ -119,16 +119,16 @@ class HpcdashApp(DashboardApp):
         self.sessions = list(sessions)
         self._columns = {**(columns or {}), **choices.columns}
         self._sort = {**(sort or {}), **choices.sort}
-        self._of_jobs: dict[str, object] = {
+        self._jobs: dict[str, object] = {
             "fold": fold_arrays if choices.fold_arrays is None else choices.fold_arrays
         }
         for name in ("has_overview", "overview_share"):
             if (chosen := getattr(choices, name)) is not None:
-                self._of_jobs[name] = chosen
+                self._jobs[name] = chosen
         # For the first list of jobs alone: of another cluster they say nothing.
-        self._of_first_jobs: dict[str, object] = {
+        self._first_jobs: dict[str, object] = {
             "folds": choices.folds,
-            "kept_filter": choices.filter,
+            "stored_filter": choices.filter,
         }
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
@@ -160,10 +160,10 @@ class HpcdashApp(DashboardApp):
         if view in self._sort:
             arguments["sort"] = self._sort[view]
         if view in ("jobs", "history"):
-            arguments |= self._of_jobs
+            arguments |= self._jobs
         if view == "jobs":
-            arguments |= self._of_first_jobs
-            self._of_first_jobs = {}
+            arguments |= self._first_jobs
+            self._first_jobs = {}
         if view in ("chart", "jobs") and self._metric_patterns:
             arguments["patterns"] = self._metric_patterns
         return arguments
@@ -192,7 +192,7 @@ class HpcdashApp(DashboardApp):
 
     # -- a configuration that changes
 
-    def _look_at_configuration(self) -> None:
+    def _check_configuration(self) -> None:
         """Take in what was written into the configuration; what cannot be used changes nothing."""
         if self._reread is None:
             return
@@ -333,7 +333,7 @@ class HpcdashApp(DashboardApp):
         # What the last run knew is painted before anything is asked: connecting may import and
         # compute for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
-        self.set_interval(1.0, self._look_at_configuration)
+        self.set_interval(1.0, self._check_configuration)
         if self._notice:
             self.call_after_refresh(self.main.notice, self._notice)
         if self._tour:

@@ -11,7 +11,7 @@ from textual import events
 from textual.widgets import Static
 
 from hpcdash.config.problems import did_you_mean
-from hpcdash.domain.text import visible, width_of
+from hpcdash.domain.text import cell_width, visible
 from hpcdash.errors import QueryError
 from hpcdash.ui.actions import OLD_NAMES
 from hpcdash.ui.screen import DashboardScreen
@@ -61,11 +61,11 @@ class CandidateList(Static):
         """Texts and what each means; nothing is shown where there are none."""
         self._texts = [text for text, _ in candidates[:_MOST_LISTED]]
         lines = [(visible(text), visible(words)) for text, words in candidates[:_MOST_LISTED]]
-        widest = max((width_of(text) for text, _ in lines), default=0)
+        widest = max((cell_width(text) for text, _ in lines), default=0)
         shown = Text(no_wrap=True, overflow="ellipsis")
         for at, (text, words) in enumerate(lines):
             shown.append("\n" if at else "").append(f"  {text}", "bold" if at == 0 else "")
-            shown.append(" " * (widest - width_of(text) + 2) + words, "dim")
+            shown.append(" " * (widest - cell_width(text) + 2) + words, "dim")
         if len(candidates) > _MOST_LISTED:
             shown.append(f"\n  … {len(candidates) - _MOST_LISTED} more", "dim")
         self.update(shown)
@@ -171,9 +171,9 @@ class CommandLine:
         examples: Iterable[tuple[str, str]] = _COMMAND_EXAMPLES
         if isinstance(view, TableView) and mode == "/":
             examples = (
-                (text, words) for text, words in _FILTER_EXAMPLES if _is_filter_of(view, text)
+                (text, words) for text, words in _FILTER_EXAMPLES if _is_view_filter(view, text)
             )
-        recent = islice(dict.fromkeys(reversed(self.bar.past_of(mode))), _MOST_RECENT)
+        recent = islice(dict.fromkeys(reversed(self.bar.mode_history(mode))), _MOST_RECENT)
         saved = [*commands.items()] if mode == "/" else []
         return [*((text, "recent") for text in recent), *saved, *examples, *found]
 
@@ -248,7 +248,7 @@ class CommandLine:
         return f"no view or action is called {name!r}{hint}"
 
 
-def _is_filter_of(view: TableView, text: str) -> bool:
+def _is_view_filter(view: TableView, text: str) -> bool:
     try:
         from hpcdash.domain.query import parse
 

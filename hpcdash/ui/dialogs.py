@@ -20,7 +20,7 @@ from textual.widgets import Button, Input, OptionList, SelectionList, Static
 from textual.widgets.option_list import Option
 from textual.widgets.selection_list import Selection
 
-from hpcdash.domain.text import clip_path, visible, width_of
+from hpcdash.domain.text import cell_width, clip_path, visible
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 from hpcdash.ui.widgets.cells import signs
 
@@ -121,7 +121,7 @@ class Dialog(ModalScreen[T]):
         width = int(frame.styles.width.value) if frame.styles.width is not None else 90
         # The frame's border and padding take six cells.
         columns = max(20, min(width, int(0.96 * self.size.width)) - 6)
-        more_lines = (width_of(visible(self.heading)) - 1) // columns
+        more_lines = (cell_width(visible(self.heading)) - 1) // columns
         for part in frame.query(".scrolls"):
             part.styles.max_height = max(
                 3, int(0.96 * self.size.height) - self.fixed_lines - more_lines
@@ -294,7 +294,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
         shown.highlighted = at + step
 
     def on_mount(self) -> None:
-        widest = max((width_of(visible(label)) for _, label in self._choices), default=0)
+        widest = max((cell_width(visible(label)) for _, label in self._choices), default=0)
         # The frame and the boxes take twelve cells; the keys below fit into 52 with the frame.
         self.query_one(".frame").styles.width = max(52, min(widest, _LABEL_CELLS) + 12)
         self.query_one(SelectionList).focus()
@@ -346,11 +346,11 @@ class ChoiceDialog(Dialog[None]):
             clip_path(visible(choice.label or choice.value), _VALUE_CELLS)
             for choice in self.choices
         ]
-        widest = max(map(width_of, names), default=0)
+        widest = max(map(cell_width, names), default=0)
         options = []
         for name, choice in zip(names, self.choices, strict=True):
             words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
-            words.append(" " * (widest - width_of(name) + 2) + visible(choice.words), "not bold")
+            words.append(" " * (widest - cell_width(name) + 2) + visible(choice.words), "not bold")
             options.append(Option(words))
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 

@@ -28,8 +28,8 @@ from hpcdash.ui.actions import (
     FORM,
     Action,
     OfferedActions,
-    is_of_a_form,
-    obeyed_while_typing,
+    actions_while_typing,
+    is_form_widget,
     ranked,
 )
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
@@ -103,10 +103,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                 self.command_line.bar.remember(mode, line)
         self._announcer = AlertAnnouncer(self)
         self._first = first
-        self._tour = Tour(self.key_sign_of, tour_ended, self._tour_place)
+        self._tour = Tour(self.key_label, tour_ended, self._tour_place)
         self._stacks = ViewStacks(sessions, view_arguments)
         # By cluster what was said at the login, once it was shown.
-        self._login_words: dict[str, str] = {}
+        self._login_texts: dict[str, str] = {}
 
     def set_actions(self, actions: tuple[Action, ...]) -> None:
         """Have these actions and their keys, which come before those of what has the focus.
@@ -163,15 +163,15 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     async def on_mount(self) -> None:
         await self.go(self._first)
         for session in self.sessions:
-            session.store.listen(partial(self._heard, session))
+            session.store.listen(partial(self._on_store_change, session))
             if self.offered.read_only:
                 continue
             if session.launches is not None:
-                session.launches.follow(partial(self._told, session))
+                session.launches.follow(partial(self._session_notified, session))
         self.set_interval(1.0, self._tick)
         self.call_after_refresh(self._drawn)
 
-    def _told(self, session: ClusterSession, words: str) -> None:
+    def _session_notified(self, session: ClusterSession, words: str) -> None:
         """Of launches: a folder is gone, or nodes were checked, which their view shows."""
         self.notice(words)
         if session is self.session:
@@ -191,7 +191,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def on_resize(self) -> None:
         if self.stack:
-            self._ask_for_shown()
+            self._poll_shown()
         self.call_after_refresh(self._around)
 
     def chosen(self, before: Choices) -> Choices:
@@ -200,8 +200,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         Of views that were not opened what was chosen `before` stays.
         """
         by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
-        of_jobs = by_view.get("jobs", {})
-        fields = {name: value for name, value in of_jobs.items() if name not in ("columns", "sort")}
+        job_rules = by_view.get("jobs", {})
+        fields = {
+            name: value for name, value in job_rules.items() if name not in ("columns", "sort")
+        }
         for key, earlier in (("columns", before.columns), ("sort", before.sort)):
             unopened = {name: value for name, value in earlier.items() if name not in by_view}
             fields[key] = unopened | {
@@ -210,7 +212,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         from hpcdash.ui.inside.actions import MODE
 
         fields["typed"] = {
-            mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":", MODE)
+            mode: tuple(self.command_line.bar.mode_history(mode)) for mode in ("/", ":", MODE)
         }
         return msgspec.convert(
             {**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices
@@ -261,10 +263,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             if not stack[-1].is_attached:
                 return
             stack[-1].take_focus()
-        self._ask_for_shown()
+        self._poll_shown()
         self._around()
 
-    def _ask_for_shown(self) -> None:
+    def _poll_shown(self) -> None:
         """Have the poller ask for what is on the screen, and nothing else."""
         self.session.poller.show(self.view.kinds | self._header_kinds)
 
@@ -309,7 +311,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     # -- what is around the view
 
-    def _heard(self, session: ClusterSession, changed: Changed) -> None:
+    def _on_store_change(self, session: ClusterSession, changed: Changed) -> None:
         """Called by the store's poller: the rest is done in the screen's own turn."""
         self.call_later(self._store_changed, session, changed)
 
@@ -346,17 +348,17 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def _show_login_message(self) -> None:
         """A host's banner, for a while and once, where the login was too quick to read it."""
         health = self.session.store.transport.health
-        if health.state == "connected" and health.words != self._login_words.get(
+        if health.state == "connected" and health.words != self._login_texts.get(
             self.session.name, ""
         ):
-            self._login_words[self.session.name] = health.words
+            self._login_texts[self.session.name] = health.words
             self.notice(beginning(health.words, _NOTICE_LINES))
 
     @on(View.CrumbsChanged)
     def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
         event.stop()
         if self.stack:
-            self._ask_for_shown()
+            self._poll_shown()
         self._around()
 
     def _around(self) -> None:
@@ -373,9 +375,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         hint = self.query_one(Hint)
         hint.display = view.has_hint
         hint.show(view.hint())
-        is_typing = is_of_a_form(self.focused)
+        is_typing = is_form_widget(self.focused)
         self.query_one(KeyLine).show(
-            obeyed_while_typing(actions) if is_typing else ranked(actions, view)
+            actions_while_typing(actions) if is_typing else ranked(actions, view)
         )
         self._status()
 
@@ -412,8 +414,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             is_touring=self._tour.is_telling,
         )
 
-    def key_sign_of(self, name: str) -> str:
-        return self.offered.key_sign_of(self.session, name)
+    def key_label(self, name: str) -> str:
+        return self.offered.key_label(self.session, name)
 
     def open_line(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
         self.command_line.open(mode, value, proposed=proposed)
@@ -424,8 +426,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     # -- actions
 
-    @on(View.Wanted)
-    async def _wanted(self, event: View.Wanted) -> None:
+    @on(View.Requested)
+    async def _show_requested(self, event: View.Requested) -> None:
         event.stop()
         if event.view == "cluster":
             names = [session.name for session in self.sessions]
@@ -447,9 +449,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         """While one types in a field every key is the field's; else they are those of the view."""
         if action != "act":
             return super().check_action(action, parameters)
-        if isinstance(self.focused, Input) and not is_of_a_form(self.focused):
+        if isinstance(self.focused, Input) and not is_form_widget(self.focused):
             return False
-        is_typing = is_of_a_form(self.focused)
+        is_typing = is_form_widget(self.focused)
         return bool(self.stack) and any(
             one.name == parameters[0] and (one.while_typing or not is_typing)
             for one in self.actions()
@@ -457,7 +459,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """A key of this view that nobody took says why."""
-        if self.stack and not isinstance(self.focused, Input) and not is_of_a_form(self.focused):
+        if self.stack and not isinstance(self.focused, Input) and not is_form_widget(self.focused):
             for action in self.offered.registry:
                 is_its_key = event.key in action.key.split(",")
                 if is_its_key and (
@@ -556,7 +558,7 @@ class ViewStacks:
 
     @property
     def view_name(self) -> str:
-        return next(name for name, spec in SPECS.items() if spec.is_of(self.view))
+        return next(name for name, spec in SPECS.items() if spec.shows(self.view))
 
     @property
     def next_position(self) -> int:

@@ -13,18 +13,18 @@ import pyarrow.compute as pc
 from hpcdash.domain.text import visible
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.state.notes import JobNotes, KeptNotes
+from hpcdash.services.state.notes import JobNotes, StoredNotes
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.workers import start_worker
 
 COLUMNS = (("pinned", pa.bool_()), ("note", pa.string()))
-_of_clusters: dict[tuple[str, str], JobNotes] = {}
+_cluster_notes: dict[tuple[str, str], JobNotes] = {}
 
 
-def notes_of(session: ClusterSession) -> JobNotes:
+def session_notes(session: ClusterSession) -> JobNotes:
     """Those of a cluster, the same for every view."""
     folder = session.actions.journal.path.parent
-    return _of_clusters.setdefault((str(folder), session.name), JobNotes(folder, session.name))
+    return _cluster_notes.setdefault((str(folder), session.name), JobNotes(folder, session.name))
 
 
 def listed_filters(
@@ -34,7 +34,7 @@ def listed_filters(
     bookmarks.
     """
     named = tuple((configured or {}).items())
-    bookmarks = notes_of(session).kept().bookmarks.get(view, ())
+    bookmarks = session_notes(session).kept().bookmarks.get(view, ())
     return (
         *named,
         *((text, text) for text in bookmarks if text not in {text for _, text in named}),
@@ -43,7 +43,7 @@ def listed_filters(
 
 def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
     """Bookmark a view's filter, or no longer."""
-    notes = notes_of(screen.session)
+    notes = session_notes(screen.session)
     if text in notes.kept().bookmarks.get(view, ()):
         keep(
             screen, lambda: notes.forget_bookmark(view, text), f"bookmark removed: {visible(text)}"
@@ -52,7 +52,7 @@ def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
         keep(screen, lambda: notes.bookmark(view, text), f"bookmarked {visible(text)}")
 
 
-def with_notes(table: pa.Table, kept: KeptNotes) -> pa.Table:
+def with_notes(table: pa.Table, kept: StoredNotes) -> pa.Table:
     """Rows of domain.schema.JOBS with `pinned` and `note`; what is kept of an array is that of its
     tasks too.
     """
@@ -70,18 +70,18 @@ def with_notes(table: pa.Table, kept: KeptNotes) -> pa.Table:
     return table.append_column("pinned", pinned).append_column("note", note)
 
 
-def pinned_first(rows: pa.Table, kept: KeptNotes) -> pa.Table:
+def pinned_first(rows: pa.Table, kept: StoredNotes) -> pa.Table:
     """Folded rows with the pinned ones in front; a pinned task of an open array stays below its
     array.
     """
     if not kept.pinned:
         return rows
-    is_of_array = pc.fill_null(
+    is_array_mark = pc.fill_null(
         pc.is_in(rows["array_id"], pa.array(sorted(kept.pinned), pa.string())), False
     )
     is_child = pc.equal(rows["_fold"], 3)
     is_first = pc.and_(
-        pc.fill_null(rows["pinned"], False), pc.or_(is_of_array, pc.invert(is_child))
+        pc.fill_null(rows["pinned"], False), pc.or_(is_array_mark, pc.invert(is_child))
     )
     if not pc.any(is_first).as_py():
         return rows
@@ -90,7 +90,7 @@ def pinned_first(rows: pa.Table, kept: KeptNotes) -> pa.Table:
 
 def toggle_pins(screen: DashboardScreen) -> None:
     """Pin the marked jobs, or the one that is pointed at; where all are pinned let them go."""
-    view, notes = screen.view, notes_of(screen.session)
+    view, notes = screen.view, session_notes(screen.session)
     job_ids = view.targets().job_ids if view.marks() else tuple(filter(None, [view.pointed_job()]))
     if not job_ids:
         screen.notify("no job is pointed at", severity="warning", timeout=3)
@@ -107,7 +107,7 @@ def write_note(screen: DashboardScreen) -> None:
     """Ask for a note on the job that is pointed at."""
     from hpcdash.ui.jobs.action_dialogs import NoteDialog
 
-    job_id, notes = screen.view.pointed_job(), notes_of(screen.session)
+    job_id, notes = screen.view.pointed_job(), session_notes(screen.session)
     if job_id is None:
         screen.notify("no job is pointed at", severity="warning", timeout=3)
         return

@@ -62,7 +62,7 @@ class UiPrompter:
                     dialog.dismiss(None)
                 raise
 
-    def can_ask(self) -> bool:
+    def can_prompt(self) -> bool:
         return True
 
     def show(self, hop: str, words: str) -> None:

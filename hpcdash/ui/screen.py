@@ -119,7 +119,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         """Say something for a while, off the table."""
         raise NotImplementedError
 
-    def key_sign_of(self, name: str) -> str:
+    def key_label(self, name: str) -> str:
         """The key of an action, as it is shown."""
         raise NotImplementedError
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
 
-from hpcdash.domain.query import keys_of
+from hpcdash.domain.query import filter_keys
 from hpcdash.domain.text import visible
-from hpcdash.ui.actions import help_groups, is_of_a_form, obeyed_while_typing
+from hpcdash.ui.actions import actions_while_typing, help_groups, is_form_widget
 from hpcdash.ui.dialogs import ChecklistDialog, Choice, ChoiceDialog, TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.status import explanation
@@ -147,7 +147,7 @@ class ScreenActions:
         store = self.screen.session.store
         if store.connection_error is not None:
             self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)
-        self.screen.session.poller.ask_now()
+        self.screen.session.poller.poll_now()
 
     # -- asking and being told
 
@@ -175,9 +175,9 @@ class ScreenActions:
 
         screen = self.screen
         actions = screen.actions()
-        is_typing = is_of_a_form(screen.focused)
+        is_typing = is_form_widget(screen.focused)
         groups = (
-            [("", obeyed_while_typing(actions))]
+            [("", actions_while_typing(actions))]
             if is_typing
             else help_groups(actions, screen.view_name)
         )
@@ -206,6 +206,6 @@ def help_notes(view: View) -> list[tuple[str, Text]]:
         notes.append(("signs", signs))
     if isinstance(view, TableView):
         words = Text("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
-        words.append("  keys: " + " ".join(keys_of(view.schema)), "dim")
+        words.append("  keys: " + " ".join(filter_keys(view.schema)), "dim")
         notes.append(("filters", words))
     return notes

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.job_ids import parse_array_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.domain.text import clip, counted, visible
@@ -203,7 +203,7 @@ def announcements(events: Sequence[JobEvent]) -> list[Announcement]:
     """
     groups: dict[str, list[JobEvent]] = {}
     for event in events:
-        groups.setdefault(array_of(event.job_id), []).append(event)
+        groups.setdefault(parse_array_id(event.job_id), []).append(event)
     if len(groups) > _ANNOUNCED_ONE_BY_ONE:
         groups = {"": list(events)}
     return [

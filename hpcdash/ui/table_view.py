@@ -220,7 +220,7 @@ class TableView(View):
         columns = [
             self.fitted(column, table)
             for column in self.columns()
-            if not self._says_nothing(column, table)
+            if not self._is_empty(column, table)
         ]
         return (
             self.shaped(matched, (str(self.sort_key), self.sort_descending) if is_sorted else None),
@@ -244,7 +244,7 @@ class TableView(View):
 
         return query.count_unknown_gpus(table, self._filter, self.session.store.clock.now())
 
-    def _says_nothing(self, column: Column, table: pa.Table) -> bool:
+    def _is_empty(self, column: Column, table: pa.Table) -> bool:
         """Whether a column that nobody chose is of what this scheduler does not tell."""
         if column.key not in self.NOT_ALWAYS_TOLD or self.column_names != self.DEFAULT_COLUMNS:
             return False
@@ -358,7 +358,7 @@ class TableView(View):
         from hpcdash.domain import query
 
         word = text.split()[-1].lower()
-        if not any(key.startswith(word) for key in query.keys_of(self.schema)):
+        if not any(key.startswith(word) for key in query.filter_keys(self.schema)):
             return False
         table = self.source()
         try:
@@ -490,14 +490,16 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
     counts each.
     """
     rows = matched.num_rows
-    of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
+    scope_text = (
+        (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
+    )
     if unknown_gpus:
-        of_all = (
+        scope_text = (
             f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown",
-            f"{of_all[1]} GPU?{unknown_gpus}",
+            f"{scope_text[1]} GPU?{unknown_gpus}",
         )
     if "state" not in matched.column_names:
-        return of_all if of_all[0] else (counted(rows, "row"), str(rows))
+        return scope_text if scope_text[0] else (counted(rows, "row"), str(rows))
     if "_tasks" in matched.column_names:
         grouped = (
             matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
@@ -512,8 +514,8 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
     marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
     explain_failure = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
     in_signs = " ".join(f"{sign}{count}" for sign, count, _ in marks) or "none"
-    return ", ".join(part for part in (explain_failure, of_all[0]) if part), " ".join(
-        part for part in (in_signs, of_all[1]) if part
+    return ", ".join(part for part in (explain_failure, scope_text[0]) if part), " ".join(
+        part for part in (in_signs, scope_text[1]) if part
     )
 
 
@@ -534,7 +536,7 @@ class ReadTableView(TableView):
         self._error: HpcdashError | None = None
         self._read_at: float | None = None
         self._reading = False
-        self._again_wanted = False
+        self._is_read_due = False
         self._states: object = None
         super().__init__(session, **rest)
 
@@ -575,7 +577,7 @@ class ReadTableView(TableView):
     def read(self) -> None:
         """Read it now, or once more after what is being read."""
         if self._reading:
-            self._again_wanted = True
+            self._is_read_due = True
             return
         self._reading = True
         start_worker(self, self._read, group="read")
@@ -583,7 +585,7 @@ class ReadTableView(TableView):
     async def _read(self) -> None:
         try:
             while True:
-                self._again_wanted = False
+                self._is_read_due = False
                 try:
                     await self.reader.read()
                 except HpcdashError as error:
@@ -591,7 +593,7 @@ class ReadTableView(TableView):
                 else:
                     self._error = None
                     self._read_at = self.session.store.clock.now()
-                if not self._again_wanted:
+                if not self._is_read_due:
                     return
         finally:
             self._reading = False

@@ -18,7 +18,7 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from hpcdash.config.document import parse_document
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.domain.states import JobState, NodeState
 from hpcdash.errors import ConfigError
@@ -181,10 +181,10 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
     if color is None or color.is_default or behind.is_default:
         return style
     below = Color.from_rich_color(_as_standard(behind.downgrade(system)))
-    for number in _of_its_hue(color) if system is ColorSystem.STANDARD else ():
-        of_hue = RichColor.from_ansi(number)
-        if contrast(Color.from_rich_color(_as_standard(of_hue)), below) >= SHAPE_CONTRAST:
-            return style + Style(color=of_hue)
+    for number in _hue_key(color) if system is ColorSystem.STANDARD else ():
+        hue_color = RichColor.from_ansi(number)
+        if contrast(Color.from_rich_color(_as_standard(hue_color)), below) >= SHAPE_CONTRAST:
+            return style + Style(color=hue_color)
     if (
         contrast(Color.from_rich_color(_as_standard(color.downgrade(system))), below)
         >= SHAPE_CONTRAST
@@ -197,7 +197,7 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
     )
 
 
-def _of_its_hue(color: RichColor) -> tuple[int, ...]:
+def _hue_key(color: RichColor) -> tuple[int, ...]:
     """Of 16 colours the two of a colour's hue; () for one that is nearly grey.
 
     The nearest of a pale one is white.
@@ -311,7 +311,7 @@ class _Reader:
 
     def wrong(self, message: str, key: str, section: str = "", next_step: str = "") -> ConfigError:
         path = (section, key) if section else (key,)
-        line = line_of(key_lines(self.text), path)
+        line = find_line(key_lines(self.text), path)
         return ConfigError(message, next_step, file=str(self.file), line=line, key=".".join(path))
 
 

@@ -59,7 +59,7 @@ class View(Widget):
     class CrumbsChanged(Message):
         """Crumbs, hint, marks or counts are others now."""
 
-    class Wanted(Message):
+    class Requested(Message):
         """Another view is wanted: `view` with some arguments, on top of this one."""
 
         def __init__(self, view: str, **arguments: object) -> None:

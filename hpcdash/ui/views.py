@@ -30,7 +30,7 @@ class ViewSpec(Struct, frozen=True):
         module, _, name = self.place.partition(":")
         return cast("Callable[..., View]", getattr(import_module(f"hpcdash.ui.{module}"), name))
 
-    def is_of(self, view: View) -> bool:
+    def shows(self, view: View) -> bool:
         return (
             self.place
             == f"{type(view).__module__.removeprefix('hpcdash.ui.')}:{type(view).__name__}"

@@ -133,7 +133,7 @@ class _Refusal(asyncio.Protocol):
         transport.close()
 
 
-def refusal_of(request: web.Request, *, needs_origin: bool = False) -> str:
+def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
     """Why a request is not answered: it came by a name of somebody else's, or from another site's
     page; else ''.
     """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from aiohttp import WSCloseCode, web
 
-from hpcdash.web.local_server import HERE, LocalServer, refusal_of
+from hpcdash.web.local_server import HERE, LocalServer, refuse_request
 from hpcdash.web.process import run_dashboard, say
 
 LINK_SECONDS = 600
@@ -102,7 +102,7 @@ class DashboardServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if why := refusal_of(request, needs_origin=request.path == f"{self._root}socket"):
+        if why := refuse_request(request, needs_origin=request.path == f"{self._root}socket"):
             return _refuse(f"{why}\n")
         if request.path != "/" and not self._is_in(request):
             return _refuse(_NOT_IN)

@@ -23,7 +23,7 @@ from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.logs.locate import files_of
+from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.transport.local import LocalTransport
 
 pytestmark = pytest.mark.system
@@ -96,7 +96,7 @@ async def test_it_is_said_that_it_keeps_no_history(store: ClusterStore) -> None:
 async def test_a_job_s_logs_are_where_its_row_says(store: ClusterStore) -> None:
     detail = await store.fetch_detail("7")
     assert detail.native == {"Entrypoint": "python train.py"}
-    assert await files_of(store, "7", detail) == LogFiles("/home/alice/7.out", None)
+    assert await fetch_log_files(store, "7", detail) == LogFiles("/home/alice/7.out", None)
 
 
 def test_what_it_cannot_do_is_refused_and_what_it_does_not_tell_is_not_asked_for() -> None:

@@ -18,7 +18,7 @@ from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
-from hpcdash.services.jobs.triage import tasks_of
+from hpcdash.services.jobs.triage import array_tasks
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.state.journal import Journal
@@ -111,7 +111,7 @@ class Cluster:
 
     async def tasks(self, array: str) -> dict[int, Row]:
         """The row of each task of an array; those that wait may share one."""
-        return {task: row for row in await self.rows(array) for task in tasks_of(row) or ()}
+        return {task: row for row in await self.rows(array) for task in array_tasks(row) or ()}
 
     async def task_states(self, array: str) -> dict[int, str]:
         return {task: row["state"] for task, row in sorted((await self.tasks(array)).items())}

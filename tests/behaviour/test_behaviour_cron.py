@@ -33,7 +33,7 @@ async def stand_of(cluster: Cluster, job: CronJob) -> CronStand | None:
     return next((one for one in found if one.label == job.label), None)
 
 
-async def rows_of(cluster: Cluster, job: CronJob) -> tuple[dict[str, object], ...]:
+async def fetch_rows(cluster: Cluster, job: CronJob) -> tuple[dict[str, object], ...]:
     stand = await stand_of(cluster, job)
     return stand.rows if stand is not None else ()
 
@@ -76,7 +76,7 @@ async def job(cluster: Cluster, tmp_path: Path) -> AsyncIterator[CronJob]:
     taken_out(found)
 
     async def is_gone() -> bool:
-        rows = await rows_of(cluster, found)
+        rows = await fetch_rows(cluster, found)
         waiting = [str(row["id"]) for row in rows if row["state"] in WAITING]
         if waiting:
             await cluster.does("cancel", *waiting)
@@ -108,7 +108,7 @@ async def test_it_comes_again_runs_all_scripts_though_one_fails_and_ends_when_mo
     assert again[-1].endswith("not submitted again")
 
     async def has_run() -> bool:
-        assert len([row for row in await rows_of(cluster, job) if row["state"] in WAITING]) <= 1
+        assert len([row for row in await fetch_rows(cluster, job) if row["state"] in WAITING]) <= 1
         return len(lines_of(ran)) >= 3 and len(lines_of(submitted)) >= 2
 
     # A Slurm looks every two seconds for jobs whose time has come.
@@ -127,7 +127,7 @@ async def test_it_comes_again_runs_all_scripts_though_one_fails_and_ends_when_mo
     os.rename(job.script_path, tmp_path / "away.sh")
 
     async def is_over() -> bool:
-        return not await rows_of(cluster, job)
+        return not await fetch_rows(cluster, job)
 
     await until(cluster, is_over, lambda: "no cron job in the queue")
 
@@ -139,13 +139,13 @@ async def test_two_of_it_become_one(cluster: Cluster, job: CronJob) -> None:
 
     async def is_one() -> bool:
         nonlocal highest
-        rows = await rows_of(cluster, job)
+        rows = await fetch_rows(cluster, job)
         running = [row for row in rows if row["state"] == "running"]
         assert len(running) <= 1
         highest = max([highest, *(int(str(row["id"])) for row in rows)])
         return len(rows) == 1 and int(str(rows[0]["id"])) >= first + 3
 
-    first = min(int(str(row["id"])) for row in await rows_of(cluster, job))
+    first = min(int(str(row["id"])) for row in await fetch_rows(cluster, job))
     await until(cluster, is_one, lambda: f"one of it; the last was {highest}")
 
 
@@ -153,7 +153,7 @@ async def test_removed_nothing_of_it_waits(cluster: Cluster, job: CronJob) -> No
     await install(cluster.store, cluster.actions, job, None)
 
     async def waits() -> bool:
-        return any(row["state"] in WAITING for row in await rows_of(cluster, job))
+        return any(row["state"] in WAITING for row in await fetch_rows(cluster, job))
 
     await until(cluster, waits, lambda: "the next one to wait")
     said = await remove(cluster.store, cluster.actions, job, await stand_of(cluster, job))
@@ -162,7 +162,7 @@ async def test_removed_nothing_of_it_waits(cluster: Cluster, job: CronJob) -> No
     assert stand is None or not stand.is_installed
 
     async def is_over() -> bool:
-        return not await rows_of(cluster, job)
+        return not await fetch_rows(cluster, job)
 
     await until(cluster, is_over, lambda: "no cron job in the queue")
 
@@ -173,6 +173,6 @@ async def test_a_job_with_almost_its_name_is_another(
 ) -> None:
     other = await cluster.submit("sleep 60", "--hold", f"--job-name={name}")
     try:
-        assert await rows_of(cluster, job) == ()
+        assert await fetch_rows(cluster, job) == ()
     finally:
         await cluster.do("cancel", other)

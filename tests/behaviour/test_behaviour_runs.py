@@ -338,4 +338,4 @@ async def test_a_job_that_never_was_is_told_to_be_none(cluster: Cluster) -> None
         # Of such a job Slurm says here what it says where the answer was lost.
         ((done, words),) = (await cluster.does(verb, "99999999")).values()
         assert (done in (False, None), bool(words)) == (True, True), verb
-    assert await cluster.actions.rows_of(["99999999"]) == ()
+    assert await cluster.actions.fetch_rows(["99999999"]) == ()

@@ -17,7 +17,7 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import SubmissionPlan, plan_again, plan_submission, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, plan_submission, resubmissions
 from hpcdash.services.submit.recovery import reconcile
 from tests.behaviour.clusters import Cluster, Row, bash
 
@@ -82,7 +82,7 @@ async def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(
     array = earlier.array
     failed = [row for row in await cluster.rows(array) if row["state"] in ENDED_BADLY]
     assert sorted(row["array_task"] for row in failed) == ["1", "4"]
-    again = await plan_again(cluster.store, wanted_of(failed))
+    again = await plan_again(cluster.store, resubmissions(failed))
     assert again.plan.request.job_ids == (f"{array}_[1,4]",)
     (cluster.work / "repaired").touch()
     new = await submitted(cluster, again)
@@ -103,7 +103,7 @@ async def test_what_was_meant_for_then_does_not_count_again(
     cluster: Cluster, earlier: Earlier
 ) -> None:
     row: Row = await cluster.row(earlier.with_options)
-    again = await plan_again(cluster.store, wanted_of([row]))
+    again = await plan_again(cluster.store, resubmissions([row]))
     new = await submitted(cluster, again)
     row = await cluster.ended(new)
     assert (row["state"], row["name"], row["comment"], row["limit_seconds"]) == (
@@ -134,7 +134,7 @@ async def lost(
     return outcome.done, outcome.words
 
 
-async def of_name(cluster: Cluster, name: str) -> list[str]:
+async def find_by_name(cluster: Cluster, name: str) -> list[str]:
     """The ids of all jobs of a name that were submitted here."""
     query = cluster.store.backend.queue.jobs(JobScope(user=cluster.store.user, ended=True))
     rows = (await cluster.store.ask(query)).table.to_pylist()
@@ -154,7 +154,7 @@ async def test_a_submission_whose_answer_was_lost_is_found_by_its_mark(
     done, words = await lost(
         cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent
     )
-    new = [job for job in await of_name(cluster, name) if job != other]
+    new = [job for job in await find_by_name(cluster, name) if job != other]
     assert len(new) == is_sent
     assert (done, words) == ((True, f"job {new[0]}") if is_sent else (False, words))
     await cluster.do("cancel", other, *new)
@@ -169,7 +169,7 @@ async def test_a_submission_with_a_comment_of_its_own_is_found_by_its_name(
     done, words = await lost(
         cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent
     )
-    new = await of_name(cluster, name)
+    new = await find_by_name(cluster, name)
     assert len(new) == is_sent
     expected = f"job {new[0]} (the only one of that name submitted since)" if is_sent else words
     assert (done, words) == (is_sent, expected)
@@ -180,9 +180,9 @@ async def test_a_submission_with_a_comment_of_its_own_is_found_by_its_name(
 async def test_a_job_submitted_again_whose_answer_was_lost_is_found_by_its_mark(
     cluster: Cluster, earlier: Earlier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = await plan_again(cluster.store, wanted_of([await cluster.row(earlier.plain)]))
+    again = await plan_again(cluster.store, resubmissions([await cluster.row(earlier.plain)]))
     done, words = await lost(cluster, again, monkeypatch, is_sent=True)
-    (new,) = [job for job in await of_name(cluster, "again plain") if job != earlier.plain]
+    (new,) = [job for job in await find_by_name(cluster, "again plain") if job != earlier.plain]
     assert (done, words) == (True, f"job {new}")
 
 
@@ -190,9 +190,9 @@ async def test_one_that_keeps_its_own_comment_is_looked_for_by_its_name(
     cluster: Cluster, earlier: Earlier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = earlier.with_comment
-    again = await plan_again(cluster.store, wanted_of([await cluster.row(first)]))
+    again = await plan_again(cluster.store, resubmissions([await cluster.row(first)]))
     done, words = await lost(cluster, again, monkeypatch, is_sent=True)
-    (new,) = [job for job in await of_name(cluster, "again with comment") if job != first]
+    (new,) = [job for job in await find_by_name(cluster, "again with comment") if job != first]
     # The first one has it too, and is not taken for it.
     assert (done, words) == (True, f"job {new} (the only one of that name submitted since)")
 
@@ -211,4 +211,4 @@ async def test_what_is_no_option_or_no_script_is_refused(cluster: Cluster) -> No
         again = plan_submission(cluster.store, Submission(script, "refused", options))
         (outcome,) = (await cluster.actions.run(again.plan)).outcomes
         assert (outcome.done, bool(outcome.words)) == (False, True), (script, options, outcome)
-    assert await of_name(cluster, "refused") == []
+    assert await find_by_name(cluster, "refused") == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.cli.build import queue_pace_of
+from hpcdash.cli.build import cluster_queue_pace
 from hpcdash.cli.doctor import queue_checks
 from hpcdash.config.settings import ClusterSettings, PollSettings
 from hpcdash.services.cluster.snapshots import Kind
@@ -127,8 +127,10 @@ def test_a_queue_that_others_could_read_is_closed_to_them(tmp_path: Path) -> Non
 def test_the_queue_is_asked_quicker_than_a_shared_controller_unless_the_configuration_says_otherwise() -> (
     None
 ):
-    pace = queue_pace_of(ClusterSettings("local", "local"))
+    pace = cluster_queue_pace(ClusterSettings("local", "local"))
     assert set(pace.seconds.values()) == {2.0}
     assert pace.unfocused_factor == 4.0
-    chosen = queue_pace_of(ClusterSettings("local", "local", poll=PollSettings(mine_seconds=30)))
+    chosen = cluster_queue_pace(
+        ClusterSettings("local", "local", poll=PollSettings(mine_seconds=30))
+    )
     assert (chosen.seconds[Kind.MINE], chosen.seconds[Kind.NODES]) == (30.0, 2.0)

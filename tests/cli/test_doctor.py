@@ -31,7 +31,7 @@ def test_two_clocks_that_are_close_are_well() -> None:
 
 
 @for_each(
-    ("kept_here", "kept_there", "told"),
+    ("is_synced_here", "is_synced_there", "told"),
     [
         (False, True, HERE_IS_WRONG),
         (False, None, HERE_IS_WRONG),
@@ -43,15 +43,15 @@ def test_two_clocks_that_are_close_are_well() -> None:
     ],
 )
 def test_of_two_clocks_the_wrong_one_is_that_which_no_time_server_keeps(
-    kept_here: bool | None, kept_there: bool | None, told: str
+    is_synced_here: bool | None, is_synced_there: bool | None, told: str
 ) -> None:
-    check = clock_check(THERE, 10_800.0, kept_here, kept_there)
+    check = clock_check(THERE, 10_800.0, is_synced_here, is_synced_there)
     assert not check.ok
     assert check.detail.startswith(
         "the cluster's clock is 3 h ahead of this machine's; it differs by +10800 s"
     )
     assert told in check.next_step
-    assert "behind" in clock_check(THERE, -600.0, kept_here, kept_there).detail
+    assert "behind" in clock_check(THERE, -600.0, is_synced_here, is_synced_there).detail
 
 
 @for_each(

@@ -25,7 +25,7 @@ from hpcdash.cli.tables import (
     write_table,
 )
 from hpcdash.domain import schema
-from hpcdash.domain.text import width_of
+from hpcdash.domain.text import cell_width
 from hpcdash.errors import UsageError
 from hpcdash.services.state.journal import JournalEntry
 from tests.support.records import for_each
@@ -109,7 +109,7 @@ QUEUES: list[dict[str, Any]] = [
 ]
 
 
-def table_of(kind: Kind, rows: list[dict[str, Any]]) -> pa.Table:
+def build_table(kind: Kind, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMAS[kind])
 
 
@@ -139,7 +139,7 @@ def csv_of(kind: Kind, table: pa.Table) -> str:
 
 def lines_of(kind: Kind, rows: list[dict[str, Any]], **how: Any) -> list[str]:
     out = io.BytesIO()
-    write_table(kind, table_of(kind, rows), out, utc_now=NOW, **how)
+    write_table(kind, build_table(kind, rows), out, utc_now=NOW, **how)
     text = out.getvalue().decode("utf-8")
     assert text.endswith("\n")
     return text[:-1].split("\n")
@@ -149,7 +149,7 @@ def lines_of(kind: Kind, rows: list[dict[str, Any]], **how: Any) -> list[str]:
 
 
 def test_json_is_one_object_with_the_contract_in_its_order() -> None:
-    read = json_of("jobs", table_of("jobs", JOBS), rejected_rows=3)
+    read = json_of("jobs", build_table("jobs", JOBS), rejected_rows=3)
     assert list(read) == ["schema", "cluster", "backend", "taken_at", "rejected_rows", "jobs"]
     assert [read[key] for key in list(read)[:5]] == [1, "juno", "slurm", "2025-11-21T04:40:00Z", 3]
     contract = (
@@ -164,7 +164,7 @@ def test_json_is_one_object_with_the_contract_in_its_order() -> None:
 
 def test_json_is_as_it_was_to_the_byte() -> None:
     out = io.BytesIO()
-    table = table_of("queues", QUEUES)
+    table = build_table("queues", QUEUES)
     write_json("queues", table, out, cluster="juno", backend="pbs", taken_at=None)
     assert out.getvalue() == (
         b'{"schema":1,"cluster":"juno","backend":"pbs","taken_at":null,"rejected_rows":0,"queues":[{"name":"gpu",'
@@ -174,7 +174,7 @@ def test_json_is_as_it_was_to_the_byte() -> None:
 
 
 def test_json_holds_names_as_they_are_and_what_is_unknown_as_null() -> None:
-    pending, ended = json_of("jobs", table_of("jobs", JOBS))["jobs"]
+    pending, ended = json_of("jobs", build_table("jobs", JOBS))["jobs"]
     assert (ended["name"], ended["exit_code"], ended["exit_signal"]) == (
         'evil\x1b[2J\n"a",=1+1',
         0,
@@ -182,7 +182,7 @@ def test_json_holds_names_as_they_are_and_what_is_unknown_as_null() -> None:
     )
     assert (ended["gpus"], ended["submitted_at"], ended["array_id"]) == (None, None, None)
     assert (pending["priority"], pending["submitted_at"]) == (4294901730, "2025-11-21T02:40:00Z")
-    first, second = json_of("nodes", table_of("nodes", NODES))["nodes"]
+    first, second = json_of("nodes", build_table("nodes", NODES))["nodes"]
     assert (first["flags"], first["features"], second["flags"], second["load"]) == (
         ["maint", "reboot"],
         [],
@@ -200,12 +200,12 @@ def test_no_rows_are_an_empty_array_a_lone_header_and_a_lone_heading(kind: Kind)
 
 
 def test_an_argument_that_is_not_utf8_is_replaced() -> None:
-    assert json_of("jobs", table_of("jobs", []), cluster="j\udcff")["cluster"] == "j\ufffd"
+    assert json_of("jobs", build_table("jobs", []), cluster="j\udcff")["cluster"] == "j\ufffd"
 
 
 @for_each("rows", [8191, 8192, 8193, 20000])
 def test_long_tables_are_whole_across_parts_and_chunks(rows: int) -> None:
-    table = table_of(
+    table = build_table(
         "jobs", [{"id": str(number), "user": f"u{number % 3}"} for number in range(rows)]
     )
     table = pa.concat_tables([table.slice(0, 5000), table.slice(5000)])
@@ -222,7 +222,7 @@ def test_long_tables_are_whole_across_parts_and_chunks(rows: int) -> None:
 
 
 def test_csv_quotes_what_it_must_and_alters_nothing() -> None:
-    assert csv_of("nodes", table_of("nodes", NODES)) == (
+    assert csv_of("nodes", build_table("nodes", NODES)) == (
         "name,state,native_state,flags,reason,reason_by,reason_since,queues,cpus,cpus_used,gpus,gpus_used,gpu_type,"
         "memory_bytes,memory_used_bytes,load,features,jobs\r\n"
         'n01,draining,MIXED+DRAIN,"maint,reboot",disk\tfull,,2025-11-18T04:40:00Z,"gpu,debug",64,12,,,,'
@@ -230,10 +230,10 @@ def test_csv_quotes_what_it_must_and_alters_nothing() -> None:
         "n02,idle,,,,,,,,,,,,,,,,\r\n"
     )
     assert (
-        csv_of("queues", table_of("queues", QUEUES)).splitlines()[1]
+        csv_of("queues", build_table("queues", QUEUES)).splitlines()[1]
         == "gpu,true,false,,3,,,,,,,,83000"
     )
-    assert '"evil\x1b[2J\n""a"",=1+1"' in csv_of("jobs", table_of("jobs", JOBS))
+    assert '"evil\x1b[2J\n""a"",=1+1"' in csv_of("jobs", build_table("jobs", JOBS))
 
 
 ANY_TEXT = st.text(
@@ -246,7 +246,7 @@ ANY_TEXT = st.text(
 def test_any_text_comes_back_from_json_and_csv_as_it_was(
     pairs: list[tuple[str, str | None]],
 ) -> None:
-    table = table_of("jobs", [{"id": one, "user": other} for one, other in pairs])
+    table = build_table("jobs", [{"id": one, "user": other} for one, other in pairs])
     assert [(job["id"], job["user"]) for job in json_of("jobs", table)["jobs"]] == pairs
     read = list(csv.DictReader(io.StringIO(csv_of("jobs", table), newline="")))
     assert [(row["id"], row["user"]) for row in read] == [
@@ -329,7 +329,7 @@ def test_a_narrow_terminal_loses_columns_but_not_the_id_or_the_state() -> None:
 def test_one_long_name_does_not_widen_the_whole_table_in_a_pipe() -> None:
     rows = [{"id": "1", "name": "x" * 230}, {"id": "2", "name": "y" * 60}]
     heading, first, second = lines_of("jobs", rows)
-    assert max(map(width_of, (heading, first, second))) < 160
+    assert max(map(cell_width, (heading, first, second))) < 160
     assert "x" * 64 not in first
     assert "xxx…  " in first
     assert "y" * 60 in second
@@ -345,8 +345,8 @@ def test_in_a_pipe_ids_and_the_last_column_are_never_cut() -> None:
 
 def test_json_and_csv_have_a_long_name_whole() -> None:
     rows = [{"id": "1", "name": "x" * 230}]
-    assert "x" * 230 in csv_of("jobs", table_of("jobs", rows))
-    assert json_of("jobs", table_of("jobs", rows))["jobs"][0]["name"] == "x" * 230
+    assert "x" * 230 in csv_of("jobs", build_table("jobs", rows))
+    assert json_of("jobs", build_table("jobs", rows))["jobs"][0]["name"] == "x" * 230
 
 
 def test_a_terminal_is_spared_the_pbs_server_that_all_ids_name_and_a_pipe_is_not() -> None:
@@ -380,7 +380,12 @@ def test_an_unknown_column_is_wrong_usage() -> None:
 def test_a_terminal_without_utf8_gets_question_marks() -> None:
     out = io.BytesIO()
     write_table(
-        "jobs", table_of("jobs", JOBS), out, utc_now=NOW, columns=["id", "name"], encoding="ascii"
+        "jobs",
+        build_table("jobs", JOBS),
+        out,
+        utc_now=NOW,
+        columns=["id", "name"],
+        encoding="ascii",
     )
     assert b'evil?[2J?"a",=1+1\n' in out.getvalue()
 
@@ -388,7 +393,7 @@ def test_a_terminal_without_utf8_gets_question_marks() -> None:
 @for_each("kind", KINDS)
 def test_the_default_columns_fit_120_and_say_something_of_every_row(kind: Kind) -> None:
     heading = lines_of(kind, [], width=120)[0]
-    assert width_of(heading) <= 120
+    assert cell_width(heading) <= 120
     assert len(heading.split()) == len(default_columns(kind))
 
 
@@ -416,7 +421,7 @@ def test_hostile_text_is_one_visible_line_a_row_within_the_width(
         [str(number), "running"] for number in range(len(rows))
     ]
     if width is not None:
-        assert all(width_of(line) <= max(width, len("ID  running")) for line in lines)
+        assert all(cell_width(line) <= max(width, len("ID  running")) for line in lines)
 
 
 def test_an_empty_table_says_why_it_is_empty() -> None:

@@ -17,7 +17,7 @@ import pytest
 from rich.color import ColorSystem
 
 from hpcdash.cli import log as log_tail
-from hpcdash.cli.log import LogFollower, RawOutput, TerminalOutput, colours_of
+from hpcdash.cli.log import LogFollower, RawOutput, TerminalOutput, color_system
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
 from hpcdash.transport.base import Transport
@@ -36,7 +36,7 @@ class Gathered(io.BytesIO):
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tail, "next_look_seconds", lambda quiet_seconds: 0.01)
+    monkeypatch.setattr(log_tail, "next_check_seconds", lambda quiet_seconds: 0.01)
     monkeypatch.setattr(log_tail, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(log_tail, "_QUIET_SECONDS", 0.05)
 
@@ -218,7 +218,7 @@ def test_letters_that_are_not_ours_to_write_are_replaced() -> None:
 def test_as_many_colours_as_the_terminal_has(
     variables: dict[str, str], colours: ColorSystem | None
 ) -> None:
-    assert colours_of(variables) is colours
+    assert color_system(variables) is colours
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who writes that nobody reads")

@@ -184,9 +184,9 @@ def test_a_metrics_file_and_expressions_of_the_configuration_are_read(
         words = ("metrics", trained, "--file", "own.txt", "--format", "csv")
         assert program(*words).text == '"step","energy"\n1,-1.5\n2,-2.5\n'
         program.config.write_text("[metrics]\npatterns = [\n'@(?P<energy>'\n]\n")
-        words_of_error = program(*words).refused(2)
-        assert f"{program.config}:" in words_of_error
-        assert "metrics.patterns[0]: the pattern" in words_of_error
+        error_text = program(*words).refused(2)
+        assert f"{program.config}:" in error_text
+        assert "metrics.patterns[0]: the pattern" in error_text
     finally:
         program.config.unlink()
 

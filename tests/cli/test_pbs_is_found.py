@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.cli.build import backends_of, found_here, why_this
+from hpcdash.cli.build import cluster_backends, found_here, why_this
 from hpcdash.cli.clusters import cluster_rows
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
@@ -52,7 +52,7 @@ def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Put:
 
 
 def tried(cluster: ClusterSettings) -> list[str]:
-    return [backend.name for backend in backends_of(cluster)]
+    return [backend.name for backend in cluster_backends(cluster)]
 
 
 @pytest.mark.parametrize(

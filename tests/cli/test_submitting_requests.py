@@ -33,7 +33,7 @@ from hpcdash.services.submit.launches import LaunchPlan
 from hpcdash.services.submit.plan import after_in_full
 from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.job.tiny_wheel import tiny_wheel
-from tests.support.job_rows import job_row, table_of
+from tests.support.job_rows import build_table, job_row
 from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
 from tests.support.records import for_each
@@ -520,7 +520,7 @@ def store(backend: Any, asked: list[str]) -> Any:
     async def ask(query: Query[Any]) -> Any:
         asked.append(query.argv[-1])
         return SimpleNamespace(
-            table=table_of(job_row("12[3].pbs01", _number=12) | {"array_id": "12[].pbs01"})
+            table=build_table(job_row("12[3].pbs01", _number=12) | {"array_id": "12[].pbs01"})
         )
 
     return cast("Any", SimpleNamespace(backend=backend, ask=ask))

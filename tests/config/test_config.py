@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcdash.config.destination import SshDestination, parse_ssh_destination
 from hpcdash.config.document import parse_document
 from hpcdash.config.example import default_config_text
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import config_path, load_settings, settings_from_text
 from hpcdash.config.settings import EmbeddedSettings, PollSettings, Settings
@@ -497,8 +497,8 @@ v = 07:32:00
 )
 def test_a_key_is_found_on_its_line(path: tuple[str | int, ...], line: int | None) -> None:
     assert "quo" in str(tomllib.loads(TRICKY))
-    assert line_of(key_lines(TRICKY), path) == line
-    assert line_of(key_lines(TRICKY.replace("\n", "\r\n")), path) == line
+    assert find_line(key_lines(TRICKY), path) == line
+    assert find_line(key_lines(TRICKY.replace("\n", "\r\n")), path) == line
 
 
 def test_dots_in_strings_and_comments_are_no_parts_of_a_key() -> None:

@@ -15,7 +15,7 @@ from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import QuietHours, WatchSettings
 from hpcdash.domain.alerts import Severity
-from hpcdash.services.watch.secrets import notifiers_of, unready
+from hpcdash.services.watch.secrets import build_notifiers, unready
 from tests.support.records import for_each
 
 FILE = Path("/home/ada/config.toml")
@@ -200,12 +200,12 @@ def test_a_secret_comes_from_a_file_or_a_variable(
     """
     found = watch(text)
     assert SECRET not in repr(found)
-    notifiers, warnings = notifiers_of(found.notices, "config.toml")
+    notifiers, warnings = build_notifiers(found.notices, "config.toml")
     assert [one.name.partition(" ")[0] for one in notifiers] == ["e-mail", "json"]
     assert SECRET not in "".join(one.name for one in notifiers)
     assert warnings == [f"{kept}: other users can read this secret; run chmod 600"]
     kept.chmod(0o600)
-    assert notifiers_of(found.notices, "")[1] == []
+    assert build_notifiers(found.notices, "")[1] == []
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(
     found = replace(
         found, notices=(*found.notices, *watch('[[watch.command]]\nargv = ["/bin/true"]').notices)
     )
-    notifiers, _ = notifiers_of(found.notices, "config.toml")
+    notifiers, _ = build_notifiers(found.notices, "config.toml")
     (one,) = unready(notifiers)
     assert (notifiers[0], notifiers[1].name) == (one, "command /bin/true")
     assert words in str(one.error)

@@ -54,11 +54,11 @@ def test_the_site_s_default_queues_are_for_gpus_and_for_all_else(pools: list[Poo
 
 def test_of_a_queue_its_own_values_count_and_its_lists_are_added() -> None:
     common = {"slot_type": "cuda", "extra_args": ["--nice=3"], "binds": ["/data"]}
-    of_queues = {
+    queue_defaults = {
         "GPU": {"slot_type": "rocm", "extra_args": ["--constraint=mi250"]},
         "cpu": {"slot_type": "cpu"},
     }
-    assert overridden(common, of_queues, "gpu") == {
+    assert overridden(common, queue_defaults, "gpu") == {
         "slot_type": "rocm",
         "extra_args": ["--nice=3", "--constraint=mi250"],
         "binds": ["/data"],

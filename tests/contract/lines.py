@@ -13,7 +13,7 @@ import click
 
 from hpcdash.cli.main import cli
 from tests.contract.record import Recording
-from tests.support.code_blocks import PAGES, blocks_of
+from tests.support.code_blocks import PAGES, build_blocks
 
 JOBS_HERE = ("jobs", "--local", "--backend", "local")
 # With it, the program opens state.db.
@@ -434,7 +434,7 @@ def _examples() -> tuple[tuple[str, str], ...]:
         (f"{Path(page).stem}-{number}.toml", block.text)
         for page in PAGES
         for number, block in enumerate(
-            (block for block in blocks_of(page) if block.file.endswith("REQUEST.toml")), start=1
+            (block for block in build_blocks(page) if block.file.endswith("REQUEST.toml")), start=1
         )
     )
 

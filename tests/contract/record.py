@@ -27,10 +27,10 @@ from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli import build
 from hpcdash.cli.main import main
 from hpcdash.errors import NotRecorded
-from hpcdash.recorded import load_case, normalised_argv, token_of
+from hpcdash.recorded import find_token, load_case, normalised_argv
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.logs.file import FILE_READERS
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, OnOutput
 from hpcdash.transport.local import run_process
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.transport.replay import ReplayTransport
@@ -97,7 +97,7 @@ class RecordedCluster(ReplayTransport):
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
+        said: OnOutput | None = None,
     ) -> CommandResult:
         try:
             return await super().run(
@@ -110,12 +110,12 @@ class RecordedCluster(ReplayTransport):
                 wanted = normalised_argv(argv[:start])[3:]
                 for held in self.case.answers:
                     if held[:2] == ("sh", "-c") and held[3:] == (*wanted, "recent", "3600", "*"):
-                        token = token_of(argv) or ""
+                        token = find_token(argv) or ""
                         return await super().run(
                             tuple(word.replace(RECORDED_TOKEN, token) for word in held),
                             limit_seconds=limit_seconds,
                         )
-            if argv[0] == "sh" and token_of(argv) is None:
+            if argv[0] == "sh" and find_token(argv) is None:
                 return await run_process(argv, stdin=stdin, limit_seconds=limit_seconds)
             self.changes.append((argv, stdin))
             return CommandResult(argv, 0, b"", b"", 0.0)

@@ -21,7 +21,7 @@ from hpcdash.domain.arrays import (
 )
 from hpcdash.domain.columns import sort_rows
 from hpcdash.domain.schema import JOBS
-from tests.support.job_rows import job_row, table_of, task_row
+from tests.support.job_rows import build_table, job_row, task_row
 from tests.support.records import for_each
 
 
@@ -134,7 +134,7 @@ def folded(
     return list(zip(*(result[name].to_pylist() for name in names), strict=True))
 
 
-MIXED = table_of(job(5), task("12", 1), job(6), PENDING, task("12", 2), task("7", 1))
+MIXED = build_table(job(5), task("12", 1), job(6), PENDING, task("12", 2), task("7", 1))
 
 
 def test_an_array_stands_as_one_row_where_its_first_row_stood() -> None:
@@ -160,7 +160,7 @@ def test_an_unfolded_array_is_followed_by_its_rows(unfolded: frozenset[str] | No
 
 
 def test_a_summary_adds_up_what_runs_and_keeps_what_all_rows_share() -> None:
-    rows = table_of(
+    rows = build_table(
         PENDING
         | {
             "cpus": 4,
@@ -223,7 +223,7 @@ def test_a_summary_has_run_as_long_as_the_active_task_that_ends_last() -> None:
         ends_at = None if ends_in_hours is None else noon + timedelta(hours=ends_in_hours)
         return {"elapsed_seconds": elapsed_seconds, "ends_at": ends_at}
 
-    table = table_of(
+    table = build_table(
         task("12", 1, "completed", **times(276, -1)),
         task("12", 2, "running", **times(40, 19)),
         task("12", 3, "running", **times(120, 7)),
@@ -242,7 +242,7 @@ def test_a_summary_has_run_as_long_as_the_active_task_that_ends_last() -> None:
 
 
 def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks() -> None:
-    rows = table_of(PENDING | {"cpus": 4}, task("12", 11, "held", cpus=5))
+    rows = build_table(PENDING | {"cpus": 4}, task("12", 11, "held", cpus=5))
     assert folded(rows, "state", "cpus", "_states") == [("pending", 4, "8 pending · 1 held")]
 
 
@@ -256,21 +256,21 @@ def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks(
     ],
 )
 def test_a_summary_has_the_most_alive_state(states: tuple[str, str], summary: str) -> None:
-    rows = table_of(*(task("12", number, state) for number, state in enumerate(states)))
+    rows = build_table(*(task("12", number, state) for number, state in enumerate(states)))
     assert folded(rows, "state") == [(summary,)]
 
 
 def test_an_array_of_pbs_keeps_its_own_id() -> None:
-    rows = table_of(task("12[].srv", 1, id="12[1].srv"), task("12[].srv", 2, id="12[2].srv"))
+    rows = build_table(task("12[].srv", 1, id="12[1].srv"), task("12[].srv", 2, id="12[2].srv"))
     assert folded(rows, "id") == [("12[].srv",)]
 
 
 def test_nothing_is_folded_where_there_is_nothing_to_fold() -> None:
-    assert folded(table_of(job(5), PENDING), "_row_id", "_fold") == [
+    assert folded(build_table(job(5), PENDING), "_row_id", "_fold") == [
         ("5", FOLD_PLAIN),
         ("12_[3-10]", FOLD_PLAIN),
     ]
-    assert folded(table_of(), "_row_id") == []
+    assert folded(build_table(), "_row_id") == []
     assert folded(JOBS.empty_table(), "_row_id", unfolded=None) == []
 
 
@@ -290,7 +290,7 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
     rows = [
         job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)
     ]
-    whole = table_of(*rows)
+    whole = build_table(*rows)
     table = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
     arrays = [array for array, _ in shapes]
     expected: list[str] = []
@@ -313,7 +313,7 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
 def test_arrays_are_sorted_by_what_their_rows_show_and_their_tasks_among_themselves(
     shapes: list[tuple[str | None, str | None]], unfolded: set[str], descending: bool
 ) -> None:
-    table = table_of(
+    table = build_table(
         *(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes))
     )
     for opened in (frozenset(unfolded), None):
@@ -332,7 +332,7 @@ def test_arrays_are_sorted_by_what_their_rows_show_and_their_tasks_among_themsel
 
 
 def test_an_array_stands_by_the_elapsed_time_that_its_row_shows() -> None:
-    rows = table_of(
+    rows = build_table(
         task("12", 1, elapsed_seconds=10, cpus=2),
         task("12", 2, elapsed_seconds=500, cpus=2),
         job(13, elapsed_seconds=300, cpus=3),
@@ -350,8 +350,10 @@ def test_an_array_stands_by_the_elapsed_time_that_its_row_shows() -> None:
 
 def test_a_summary_has_no_reason_of_a_task_that_ended_in_another_way() -> None:
     ended = task("12", 2, "cancelled", reason="terminated by ada")
-    assert folded(table_of(task("12", 1), ended), "state", "reason") == [("running", None)]
-    assert folded(table_of(task("12", 1, "failed"), ended), "state", "reason") == [("failed", None)]
-    assert folded(table_of(ended, task("12", 3, "cancelled")), "state", "reason") == [
+    assert folded(build_table(task("12", 1), ended), "state", "reason") == [("running", None)]
+    assert folded(build_table(task("12", 1, "failed"), ended), "state", "reason") == [
+        ("failed", None)
+    ]
+    assert folded(build_table(ended, task("12", 3, "cancelled")), "state", "reason") == [
         ("cancelled", "terminated by ada")
     ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.columns import STATE_ORDER, match_text, row_numbers, sort_rows, text_of
+from hpcdash.domain.columns import STATE_ORDER, column_text, match_text, row_numbers, sort_rows
 from hpcdash.domain.schema import JOBS, NODES, WORD
 from hpcdash.domain.states import ACTIVE, JobState, NodeState
 
@@ -115,7 +115,7 @@ def test_one_element_of_a_list_is_enough() -> None:
 
 
 def test_every_kind_of_column_has_a_text() -> None:
-    assert text_of(pa.array([["a", "b"], None])).to_pylist() == ["a,b", None]
-    assert text_of(pa.array(["a", None]).dictionary_encode()).to_pylist() == ["a", None]
-    assert text_of(pa.array([1, None])).to_pylist() == ["1", None]
-    assert text_of(pa.chunked_array([], pa.string())).to_pylist() == []
+    assert column_text(pa.array([["a", "b"], None])).to_pylist() == ["a,b", None]
+    assert column_text(pa.array(["a", None]).dictionary_encode()).to_pylist() == ["a", None]
+    assert column_text(pa.array([1, None])).to_pylist() == ["1", None]
+    assert column_text(pa.chunked_array([], pa.string())).to_pylist() == []

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import (
     BadJobId,
-    array_of,
     covers,
     holds_many,
     in_full,
     named_ids,
-    number_of,
+    parse_array_id,
     parse_job_id,
-    server_of,
+    parse_job_number,
+    parse_server,
+    parse_task_part,
     slurm_job_id,
     split_ids,
-    task_of,
     with_tasks,
 )
 from tests.support.records import for_each
@@ -118,7 +118,7 @@ def test_a_list_is_of_ids_that_a_scheduler_made_and_any_other_text_is_one_id(
 
 
 def test_digits_that_no_scheduler_counts_to_are_no_number() -> None:
-    assert [number_of(text) for text in ("12_3", "999999999999.srv", "9" * 5000, "x")] == [
+    assert [parse_job_number(text) for text in ("12_3", "999999999999.srv", "9" * 5000, "x")] == [
         "12",
         "9" * 12,
         "",
@@ -166,10 +166,10 @@ def test_an_arrays_number_covers_its_tasks(one: str, other: str, does: bool) -> 
 def test_a_rows_id_tells_its_array_and_tasks(
     job_id: str, array_id: str, task: str, many: bool, number: str
 ) -> None:
-    assert array_of(job_id) == array_id
-    assert task_of(job_id) == task
+    assert parse_array_id(job_id) == array_id
+    assert parse_task_part(job_id) == task
     assert holds_many(job_id) is many
-    assert number_of(job_id) == number
+    assert parse_job_number(job_id) == number
 
 
 @for_each(
@@ -227,7 +227,7 @@ def test_an_id_that_was_typed_is_written_as_its_rows_are(
 
 def test_a_server_s_port_is_part_of_its_name() -> None:
     assert str(parse_job_id("12[3].srv.site:15101")) == "12[3].srv.site:15101"
-    assert server_of("12[].srv:15101") == "srv:15101"
+    assert parse_server("12[].srv:15101") == "srv:15101"
     with pytest.raises(BadJobId):
         parse_job_id("12.srv:x")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from hpcdash.domain.columns import shared_beginning, shared_ending, shortened
-from hpcdash.domain.job_ids import server_of
+from hpcdash.domain.job_ids import parse_server
 from tests.support.records import for_each
 
 
@@ -27,7 +27,7 @@ from tests.support.records import for_each
     ],
 )
 def test_the_server_is_what_stands_after_the_first_dot(job_id: str, server: str) -> None:
-    assert server_of(job_id) == server
+    assert parse_server(job_id) == server
 
 
 def test_a_server_all_ids_name_is_left_out() -> None:

@@ -6,13 +6,12 @@ from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import (
     PathEntry,
-    SwitchLook,
     SwitchProgress,
+    SwitchSnapshot,
     Thing,
     clear_doubt,
     clear_refusal,
     dropped_at,
-    entry_of,
     format_dropped,
     format_folder,
     format_group,
@@ -20,6 +19,7 @@ from hpcdash.domain.switch_text import (
     format_progress,
     format_unseen,
     in_time,
+    parse_entry,
     refusal,
     warnings,
 )
@@ -27,7 +27,7 @@ from hpcdash.domain.switches import SwitchKind
 from tests.support.records import for_each
 
 FOLDER = PathEntry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
-FREE = SwitchLook(
+FREE = SwitchSnapshot(
     "/project/KILL", "/project", "", FOLDER, may_write=True, user="alice", uid=1001, now=1000.0
 )
 DROPPED = replace(
@@ -36,7 +36,7 @@ DROPPED = replace(
 
 
 def test_a_group_s_name_may_hold_blanks() -> None:
-    entry = entry_of(
+    entry = parse_entry(
         "drwxrwx---+ 2 1001 2000 4096 Nov 21 16:40 .",
         "drwxrwx---+ 2 alice 4096 Nov 21 16:40 .",
         "drwxrwx---+ 2 domain users 4096 Nov 21 16:40 .",
@@ -44,7 +44,7 @@ def test_a_group_s_name_may_hold_blanks() -> None:
     )
     assert (entry.owner, entry.group, entry.uid, entry.gid) == ("alice", "domain users", 1001, 2000)
     assert entry.group_may_write
-    assert entry_of("", "", "", "") == PathEntry()
+    assert parse_entry("", "", "", "") == PathEntry()
 
 
 def test_a_switch_that_is_there_is_not_dropped_twice() -> None:
@@ -196,7 +196,7 @@ def test_a_kill_switch_that_was_taken_away_is_told_with_how_its_job_ended() -> N
 
 
 def test_what_came_of_a_save_switch() -> None:
-    def said(look: SwitchLook, here: float | None = None) -> str:
+    def said(look: SwitchSnapshot, here: float | None = None) -> str:
         return format_progress(SwitchKind.SAVE, look, SwitchProgress(), here)
 
     assert said(DROPPED) == "set 12 s ago by bob; not seen yet"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import (
-    Deeds,
     PathEntry,
-    SwitchLook,
+    SwitchActions,
     SwitchProgress,
+    SwitchSnapshot,
     Thing,
     story_lines,
     telling_line,
@@ -17,7 +17,7 @@ from hpcdash.domain.switches import SwitchKind
 from tests.support.records import for_each
 
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
-FREE = SwitchLook("/project/KILL", "/project", now=1000.0)
+FREE = SwitchSnapshot("/project/KILL", "/project", now=1000.0)
 THERE = replace(FREE, thing=Thing.FILE, file=PathEntry(owner="bob", changed_at=988.0))
 ENDED = SwitchProgress(0, 1, 1, "", "50")
 LIVES = SwitchProgress(1)
@@ -26,12 +26,18 @@ LIVES = SwitchProgress(1)
 @for_each(
     ("kind", "look", "deeds", "progress", "told"),
     [
-        (KILL, THERE, Deeds("18:54:34"), LIVES, "set 18:54:34, 12 s ago, by bob | seen not yet"),
-        (KILL, THERE, Deeds(), ENDED, "set 12 s ago, by bob | end job 50 ended cleanly"),
+        (
+            KILL,
+            THERE,
+            SwitchActions("18:54:34"),
+            LIVES,
+            "set 18:54:34, 12 s ago, by bob | seen not yet",
+        ),
+        (KILL, THERE, SwitchActions(), ENDED, "set 12 s ago, by bob | end job 50 ended cleanly"),
         (
             KILL,
             FREE,
-            Deeds("18:54:34", "18:54:51", said="kill switch: saved, ending"),
+            SwitchActions("18:54:34", "18:54:51", said="kill switch: saved, ending"),
             ENDED,
             "set 18:54:34, from here | removed 18:54:51, by the program | end job 50 ended cleanly"
             " | log kill switch: saved, ending",
@@ -39,7 +45,7 @@ LIVES = SwitchProgress(1)
         (
             KILL,
             FREE,
-            Deeds("18:54:34", "18:54:51"),
+            SwitchActions("18:54:34", "18:54:51"),
             LIVES,
             "set 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has "
             "ended",
@@ -47,7 +53,7 @@ LIVES = SwitchProgress(1)
         (
             KILL,
             FREE,
-            Deeds("18:54:34", cleared="18:55:00"),
+            SwitchActions("18:54:34", cleared="18:55:00"),
             ENDED,
             "set 18:54:34, from here | cleared 18:55:00, from here: the file is not there any more"
             " | end job 50 ended cleanly",
@@ -55,7 +61,7 @@ LIVES = SwitchProgress(1)
         (
             SAVE,
             FREE,
-            Deeds("18:54:34", "18:54:51", is_log_read=True),
+            SwitchActions("18:54:34", "18:54:51", is_log_read=True),
             LIVES,
             "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no "
             "save",
@@ -63,21 +69,21 @@ LIVES = SwitchProgress(1)
         (
             SAVE,
             FREE,
-            Deeds("18:54:34", "18:54:51"),
+            SwitchActions("18:54:34", "18:54:51"),
             LIVES,
             "set 18:54:34, from here | gone 18:54:51, by the program or by somebody",
         ),
         (
             SAVE,
             FREE,
-            Deeds("18:54:34", "18:54:51", said="saved at step 8", is_log_read=True),
+            SwitchActions("18:54:34", "18:54:51", said="saved at step 8", is_log_read=True),
             LIVES,
             "set 18:54:34, from here | seen 18:54:51, and removed | log saved at step 8",
         ),
         (
             SAVE,
             FREE,
-            Deeds("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
+            SwitchActions("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
             LIVES,
             "set 18:54:34, from here"
             " | cleared 18:55:00, from here: the file is not there any more; no job had taken it",
@@ -87,7 +93,7 @@ LIVES = SwitchProgress(1)
             replace(
                 FREE, thing=Thing.LINK, link_to="/x", file=PathEntry(owner="bob", changed_at=988.0)
             ),
-            Deeds(),
+            SwitchActions(),
             LIVES,
             "there a link of bob's to /x has its name: trainings take it for the switch | seen "
             "not yet",
@@ -95,14 +101,18 @@ LIVES = SwitchProgress(1)
         (
             SAVE,
             THERE,
-            Deeds("18:54:34"),
+            SwitchActions("18:54:34"),
             ENDED,
             "set 18:54:34, 12 s ago, by bob | end job 50 ended cleanly, without having seen it",
         ),
     ],
 )
 def test_a_switch_s_story_goes_on_to_its_end(
-    kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: SwitchProgress, told: str
+    kind: SwitchKind,
+    look: SwitchSnapshot,
+    deeds: SwitchActions,
+    progress: SwitchProgress,
+    told: str,
 ) -> None:
     assert (
         " | ".join(f"{label} {words}" for label, words in story_lines(kind, look, deeds, progress))

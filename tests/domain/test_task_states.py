@@ -36,12 +36,12 @@ def test_runs_are_named_by_their_ends_and_too_many_are_none() -> None:
 def test_the_tasks_of_a_state_are_a_list_that_is_cut() -> None:
     states = TaskStates({task: "failed" if task % 2 else "completed" for task in range(1, 200)})
     assert (
-        TaskStates({1: "failed", 2: "failed", 5: "failed", 6: "running"}).of_state("failed")
+        TaskStates({1: "failed", 2: "failed", 5: "failed", 6: "running"}).state_tasks("failed")
         == "1-2,5"
     )
-    assert states.of_state("failed", room=10).endswith(",…")
-    assert len(states.of_state("failed", room=10)) < 15
-    assert states.of_state("running") == ""
+    assert states.state_tasks("failed", room=10).endswith(",…")
+    assert len(states.state_tasks("failed", room=10)) < 15
+    assert states.state_tasks("running") == ""
 
 
 def test_a_record_that_cannot_be_read_is_left_out() -> None:

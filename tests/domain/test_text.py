@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from hpcdash.domain.text import (
     MAX_MARKS_IN_A_ROW,
+    cell_width,
     clip,
     clip_path,
     decode,
     visible,
     visible_text,
-    width_of,
 )
 from tests.support.records import for_each
 
@@ -74,8 +74,8 @@ def test_no_text_keeps_a_character_that_acts_on_the_terminal(text: str) -> None:
 def test_a_clipped_text_fits_and_says_that_it_was_cut(text: str, width: int) -> None:
     shown = visible(text)
     clipped = clip(shown, width)
-    assert width_of(clipped) <= max(width, 0)
-    if width_of(shown) <= width:
+    assert cell_width(clipped) <= max(width, 0)
+    if cell_width(shown) <= width:
         assert clipped == shown
     elif width > 0:
         assert clipped.endswith("…")
@@ -115,13 +115,13 @@ def test_what_is_no_path_is_cut_at_its_end() -> None:
 def test_a_clipped_path_fits_and_says_that_it_was_cut(text: str, width: int) -> None:
     path = visible(f"/home/{text}")
     clipped = clip_path(path, width)
-    assert width_of(clipped) <= max(width, 0)
-    if width_of(path) <= width:
+    assert cell_width(clipped) <= max(width, 0)
+    if cell_width(path) <= width:
         assert clipped == path
     elif width > 0:
         assert "…" in clipped
 
 
 def test_wide_characters_of_a_path_are_not_cut_in_half() -> None:
-    assert width_of(clip_path("/資料/実験/学習/二〇二四/訓練の記録.log", 20)) <= 20
+    assert cell_width(clip_path("/資料/実験/学習/二〇二四/訓練の記録.log", 20)) <= 20
     assert clip_path("/資料/実験/学習/二〇二四/訓練の記録.log", 20).endswith("訓練の記録.log")

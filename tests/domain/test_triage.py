@@ -6,7 +6,7 @@ import pytest
 
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.states import JobState
-from hpcdash.domain.triage import EndedTask, groups_of, last_meaningful, node_names, normalised
+from hpcdash.domain.triage import EndedTask, group_tasks, last_meaningful, node_names, normalised
 from tests.support.records import for_each
 
 TRACEBACK = """step 3
@@ -35,7 +35,7 @@ def completed(number: int, node: str = "g2") -> EndedTask:
 
 
 def test_tasks_with_the_same_last_words_are_one_group_whatever_the_numbers_in_them() -> None:
-    groups = groups_of(
+    groups = group_tasks(
         [
             task(9, "FileNotFoundError: /data/shard-0009.tar at 12:30:01"),
             task(3, "FileNotFoundError: /data/shard-0003.tar at 12:31:59"),
@@ -68,7 +68,7 @@ def test_words_do_count() -> None:
 
 
 def test_failures_come_before_what_ended_well_and_the_largest_first() -> None:
-    groups = groups_of(
+    groups = group_tasks(
         [completed(1), completed(2), completed(4), task(3, "a"), task(5, "b"), task(6, "b")]
     )
     assert [(str(group.tasks), group.failed) for group in groups] == [
@@ -79,7 +79,7 @@ def test_failures_come_before_what_ended_well_and_the_largest_first() -> None:
 
 
 def test_an_exit_code_that_accounting_cut_is_the_same_end_and_the_whole_one_is_told() -> None:
-    [group] = groups_of([task(1, code=9), task(2, code=137)])
+    [group] = group_tasks([task(1, code=9), task(2, code=137)])
     assert group.exit_code == 137
 
 
@@ -88,26 +88,26 @@ def test_where_the_scheduler_ended_a_task_its_exit_code_does_not_count() -> None
         task(1, exit_signal=15, code=0, state=JobState.TIMEOUT),
         task(2, code=0, state=JobState.TIMEOUT),
     ]
-    assert len(groups_of(timeouts)) == 1
+    assert len(group_tasks(timeouts)) == 1
 
 
 def test_a_task_whose_log_was_not_read_is_not_taken_for_one_with_an_empty_log() -> None:
-    assert len(groups_of([task(1, None), task(2, "")])) == 2
+    assert len(group_tasks([task(1, None), task(2, "")])) == 2
 
 
 def test_tasks_whose_last_words_are_known_come_before_those_of_which_nothing_was_read() -> None:
-    groups = groups_of([task(1, None), task(2, None), task(3, "a"), completed(4)])
+    groups = group_tasks([task(1, None), task(2, None), task(3, "a"), completed(4)])
     assert [str(group.tasks) for group in groups] == ["3", "1-2", "4"]
 
 
 def test_tasks_that_ended_as_one_record_count_each() -> None:
-    [group] = groups_of([task("5-9", None, state=JobState.CANCELLED, code=0, node="")])
+    [group] = group_tasks([task("5-9", None, state=JobState.CANCELLED, code=0, node="")])
     assert (group.count, str(group.tasks)) == (5, "5-9")
 
 
 def test_a_node_with_most_of_the_failures_is_named() -> None:
     failures = [task(number, node="g3") for number in range(6)] + [task(6, node="g1")]
-    [group, _] = groups_of([*failures, completed(8), completed(9)])
+    [group, _] = group_tasks([*failures, completed(8), completed(9)])
     assert (group.node, group.on_node, group.count) == ("g3", 6, 7)
 
 
@@ -120,7 +120,7 @@ def test_a_node_with_most_of_the_failures_is_named() -> None:
     ids=["all ran there", "others ended well there"],
 )
 def test_a_node_is_not_named_where_nothing_speaks_against_it(others: list[EndedTask]) -> None:
-    groups = groups_of([*(task(number, node="g3") for number in range(4)), *others])
+    groups = group_tasks([*(task(number, node="g3") for number in range(4)), *others])
     assert groups[0].node == ""
 
 

@@ -244,35 +244,36 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(
     # would signal again.
     array = lab.submit("alice", "--array=0-3%1", script=TRAPPING)
     folder = lab.work_dir("alice")
-    of_job = next(
+    find_by_job = next(
         iter(folder.glob(f"signals-{job}_*.out")), folder / f"signals-{job}_4294967294.out"
     )
-    of_task = folder / f"signals-{array}_0.out"
+    task_note = folder / f"signals-{array}_0.out"
 
     def said(file: Path, words: str) -> int:
         return file.read_text().count(words) if file.exists() else 0
 
-    wait_until("both to be up", lambda: said(of_job, "up") == 1 and said(of_task, "up") == 1)
+    wait_until("both to be up", lambda: said(find_by_job, "up") == 1 and said(task_note, "up") == 1)
     held = lab.submit("alice", "-H")
     assert await alice.does("signal", job, held, signal="USR1", to="batch") == {
         job: (True, ""),
         held: (False, "not sent: the job is not running"),
     }
-    wait_until("the batch shell's word", lambda: said(of_job, "batch USR1") == 1)
-    assert said(of_job, "step USR1") == 0
+    wait_until("the batch shell's word", lambda: said(find_by_job, "batch USR1") == 1)
+    assert said(find_by_job, "step USR1") == 0
     assert await alice.does("signal", job, signal="sigusr1", to="0") == {job: (True, "")}
     # One signal to a step may be told twice: Slurm's own doing.
-    wait_until("the step's word", lambda: said(of_job, "step USR1") >= 1)
-    assert said(of_job, "batch USR1") == 1
-    steps = said(of_job, "step USR1")
+    wait_until("the step's word", lambda: said(find_by_job, "step USR1") >= 1)
+    assert said(find_by_job, "batch USR1") == 1
+    steps = said(find_by_job, "step USR1")
     assert await alice.does("signal", job, signal="10", to="full") == {job: (True, "")}
     wait_until(
-        "both words", lambda: said(of_job, "step USR1") > steps and said(of_job, "batch USR1") > 1
+        "both words",
+        lambda: said(find_by_job, "step USR1") > steps and said(find_by_job, "batch USR1") > 1,
     )
     fate = await alice.does("signal", array, f"{array}_3", signal="USR1", to="batch")
     assert fate[array][0] is True
     assert fate[f"{array}_3"] == (False, "not sent: the job is not running")
-    assert said(of_task, "batch USR1") == 1
+    assert said(task_note, "batch USR1") == 1
     lab.admin("scancel", job, held, array)
 
 

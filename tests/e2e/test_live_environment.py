@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import Scene
-from tests.support.program import Program, home_with, row_of, together
+from tests.support.program import Program, find_row, home_with, together
 from tests.support.slurm import SlurmLab
 from tests.support.suite import account
 
@@ -112,7 +112,7 @@ def test_an_rc_file_that_prints_and_sets_traps_changes_nothing(
         ("jobs", "nodes"), together(program, *words), together(over_ssh, *words), strict=True
     ):
         assert still(there.json[kind]) == still(here.json[kind])
-    assert row_of(program.rows("history", "--all"), scene.failed)["exit_code"] == 3
+    assert find_row(program.rows("history", "--all"), scene.failed)["exit_code"] == 3
     # Who has no jobs is told so, by an empty list.
     assert program.rows("jobs") == []
     assert program.rows("history") == []

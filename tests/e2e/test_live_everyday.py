@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import DRAIN_REASON, IRREGULAR_TASKS, Scene
-from tests.support.program import Program, row_of
+from tests.support.program import Program, find_row
 
 pytestmark = pytest.mark.slurm_releases
 
@@ -135,13 +135,13 @@ def test_what_waits_of_an_array_is_one_row_however_irregular(
     over_ssh: Program, scene: Scene
 ) -> None:
     jobs = over_ssh.rows("jobs")
-    waiting = row_of(jobs, f"{scene.array}_[2-10%1]")
+    waiting = find_row(jobs, f"{scene.array}_[2-10%1]")
     assert (waiting["array_id"], waiting["array_task"], waiting["state"]) == (
         scene.array,
         "2-10%1",
         "pending",
     )
-    running = row_of(jobs, f"{scene.array}_1")
+    running = find_row(jobs, f"{scene.array}_1")
     assert (running["array_id"], running["array_task"], running["state"]) == (
         scene.array,
         "1",
@@ -151,10 +151,12 @@ def test_what_waits_of_an_array_is_one_row_however_irregular(
     assert irregular["id"] == scene.squeue("-j", scene.irregular, "-o", "%i")[0]
     assert "..." not in irregular["id"]
     assert irregular["state"] == "held"
-    assert {int(task) for task in IRREGULAR_TASKS.split(",")} == tasks_of(irregular["array_task"])
+    assert {int(task) for task in IRREGULAR_TASKS.split(",")} == array_tasks(
+        irregular["array_task"]
+    )
 
 
-def tasks_of(text: str) -> set[int]:
+def array_tasks(text: str) -> set[int]:
     tasks: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition(":")
@@ -166,7 +168,7 @@ def tasks_of(text: str) -> set[int]:
 def test_a_running_training_has_its_gpus_memory_times_and_node(
     program: Program, scene: Scene
 ) -> None:
-    job = row_of(program.rows("jobs", "--all"), scene.training)
+    job = find_row(program.rows("jobs", "--all"), scene.training)
     started, ends, submitted, priority = scene.squeue("-j", scene.training, "-o", "%S %e %V %Q")[
         0
     ].split()
@@ -195,7 +197,7 @@ def test_waiting_jobs_say_whether_they_are_held_what_for_and_with_how_many_gpus(
     over_ssh: Program, scene: Scene
 ) -> None:
     jobs = over_ssh.rows("jobs")
-    held = row_of(jobs, scene.held)
+    held = find_row(jobs, scene.held)
     assert (held["state"], held["native_state"], held["reason"]) == (
         "held",
         "PENDING",
@@ -203,10 +205,10 @@ def test_waiting_jobs_say_whether_they_are_held_what_for_and_with_how_many_gpus(
     )
     assert (held["limit_seconds"], held["node_list"]) == (86400, None)
     assert (held["started_at"], held["ends_at"], held["elapsed_seconds"]) == (None, None, 0)
-    by_root = row_of(jobs, scene.held_by_root)
+    by_root = find_row(jobs, scene.held_by_root)
     assert (by_root["state"], by_root["reason"]) == ("held", "JobHeldAdmin")
-    assert row_of(jobs, scene.gpus_held)["gpus"] == 3
-    dependent = row_of(jobs, scene.dependent)
+    assert find_row(jobs, scene.gpus_held)["gpus"] == 3
+    dependent = find_row(jobs, scene.dependent)
     assert (dependent["state"], dependent["reason"]) == ("pending", "Dependency")
     assert dependent["dependency"].startswith(f"afterok:{scene.training}")
 
@@ -295,16 +297,16 @@ def test_queues_have_their_limits_and_their_load(program: Program, scene: Scene)
 @pytest.mark.journey
 def test_history_tells_how_each_job_ended(program: Program, scene: Scene) -> None:
     jobs = program.rows("history", "--all")
-    failed = row_of(jobs, scene.failed)
+    failed = find_row(jobs, scene.failed)
     assert (failed["state"], failed["exit_code"], failed["exit_signal"]) == ("failed", 3, 0)
     assert failed["name"] == "broken import"
     assert failed["started_at"] is not None
     assert failed["ends_at"] >= failed["started_at"] >= failed["submitted_at"]
-    completed = row_of(jobs, scene.completed)
+    completed = find_row(jobs, scene.completed)
     assert (completed["state"], completed["exit_code"]) == ("completed", 0)
-    signalled = row_of(jobs, scene.signalled)
+    signalled = find_row(jobs, scene.signalled)
     assert (signalled["state"], signalled["exit_signal"]) == ("failed", 11)
-    assert row_of(jobs, scene.cancelled)["state"] == "cancelled"
+    assert find_row(jobs, scene.cancelled)["state"] == "cancelled"
     ended = {
         "completed",
         "failed",
@@ -354,7 +356,7 @@ def test_show_finds_a_waiting_task_in_its_array_and_a_plain_job_by_its_number(
 ) -> None:
     waiting = over_ssh("show", f"{scene.array}_7", "--format", "json").json["job"]
     assert waiting["state"] == "pending"
-    assert 7 in tasks_of(waiting["array_task"].partition("%")[0])
+    assert 7 in array_tasks(waiting["array_task"].partition("%")[0])
     training = over_ssh("show", scene.training, "--format", "json").json["job"]
     assert (training["id"], training["gpus"]) == (scene.training, 2)
     assert training["stdout_path"] == str(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import clear
-from tests.support.program import Program, row_of, together
+from tests.support.program import Program, find_row, together
 from tests.support.slurm import HOSTILE_NODE, HOSTILE_REASON, SlurmLab, hostile_jobs
 
 pytestmark = pytest.mark.slurm_releases
@@ -111,7 +111,7 @@ def test_a_drained_nodes_hostile_reason_is_told_whole(
 
 def test_a_filter_finds_a_hostile_name(over_ssh: Program, hostile: dict[str, str]) -> None:
     (job_id,) = [job_id for job_id, name in hostile.items() if name == "a|b|c"]
-    assert row_of(over_ssh.rows("jobs", "--filter", "name:a|b|c"), job_id)["name"] == "a|b|c"
+    assert find_row(over_ssh.rows("jobs", "--filter", "name:a|b|c"), job_id)["name"] == "a|b|c"
 
 
 def test_names_that_are_commands_were_never_run(

@@ -99,8 +99,8 @@ def test_what_running_and_ended_jobs_use_is_what_they_did_use(
         over_ssh,
         *(("show", job_id, "--format", "json") for job_id in (jobs.training, task, jobs.ended)),
     )
-    training, of_array, ended = (run.json["job"]["usage"] for run in shows)
-    for usage in (training, of_array, ended):
+    training, array_rows, ended = (run.json["job"]["usage"] for run in shows)
+    for usage in (training, array_rows, ended):
         assert 60 * _MEGABYTE <= usage["memory_peak_bytes"] <= 150 * _MEGABYTE, usage
         assert usage["memory_asked_bytes"] == 200 * _MEGABYTE
     assert 1 <= training["cpu_seconds"] <= 10

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.program import Program, program_on_the_spot, program_over_ssh, row_of
+from tests.support.program import Program, find_row, program_on_the_spot, program_over_ssh
 from tests.support.slurm import SlurmLab
 
 
@@ -95,7 +95,7 @@ def test_without_accounting_history_says_so_and_jobs_and_nodes_work(
         said = program("history", "--format", "json").refused(1)
         assert "keeps no history" in said
         assert "Slurm accounting storage is disabled" in said
-        job = row_of(program.rows("jobs", "--all"), job_id)
+        job = find_row(program.rows("jobs", "--all"), job_id)
         assert (job["name"], job["account"], job["state"]) == ("still here", None, "held")
         assert len(program.rows("nodes")) == 6
         assert len(program.rows("queues")) == 6

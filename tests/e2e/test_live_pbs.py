@@ -28,9 +28,9 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.array_parts import submit_parts
-from hpcdash.services.submit.plan import plan_again, plan_submission, wanted_of
+from hpcdash.services.submit.plan import plan_again, plan_submission, resubmissions
 from hpcdash.transport.ssh import SshTransport
 from tests.backends.pbs.test_pbs_stand_ins import QSUB_REFUSALS
 from tests.support.person import Person
@@ -237,7 +237,7 @@ case $PBS_ARRAY_INDEX in 3|4|6|9|12) exit 1;; esac
 async def store(pbs: RealPbs, tmp_path: Path) -> AsyncIterator[ClusterStore]:
     transport = SshTransport(pbs.host, Person(), config_path=pbs.config)
     budget = CommandBudget(10_000)
-    scripts = KeptScripts(tmp_path / "scripts")
+    scripts = ScriptStore(tmp_path / "scripts")
     opened = ClusterStore(
         "lab", transport, (BACKEND,), clock=SystemClock(), budget=budget, scripts=scripts
     )
@@ -276,14 +276,14 @@ async def test_scattered_failures_run_again_alone_and_no_more_at_once_than_befor
     pbs.ended(job)
     pbs.run("touch", f"{folder}/again")
     failed = [row for row in (await fetch_tasks(store, job)).ended if row["state"] in ENDED_BADLY]
-    again = await plan_again(store, wanted_of(failed), journal=journal)
+    again = await plan_again(store, resubmissions(failed), journal=journal)
     number, server = job.split("[]")
     assert again.plan.parts == (f"{number}[3-12:3]{server}", f"{number}[4]{server}")
 
     # The program is killed after the first part was sent.
     cut = replace(again, plan=replace(again.plan, commands=again.plan.commands[:1]))
     (first,) = await submit_parts(cut, actions, is_chained=again.is_chained)
-    rest = await plan_again(store, wanted_of(failed), journal=journal)
+    rest = await plan_again(store, resubmissions(failed), journal=journal)
     assert [command.job_ids for command in rest.plan.commands] == [(f"{number}[4]{server}",)]
     assert rest.after == first.new_job
     (second,) = await submit_parts(rest, actions, is_chained=rest.is_chained, after=rest.after)
@@ -301,5 +301,5 @@ async def test_scattered_failures_run_again_alone_and_no_more_at_once_than_befor
         most = max(most, running)
     assert (begun, most) == (5, 2)
     # Nothing is missing: once more means all of them.
-    assert len((await plan_again(store, wanted_of(failed), journal=journal)).plan.commands) == 2
+    assert len((await plan_again(store, resubmissions(failed), journal=journal)).plan.commands) == 2
     pbs.run("rm", "-rf", folder)

@@ -20,7 +20,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import Triage, TriageReader
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.plan import SubmissionPlan, plan_again, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, resubmissions
 from hpcdash.services.submit.recovery import reconcile
 from tests.e2e.live_store import store_on
 from tests.support.program import Program, program_over_ssh
@@ -150,7 +150,7 @@ def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(
     async def again() -> tuple[SubmissionPlan, str]:
         async with store_on(sweep.lab, "alice") as store:
             triage = await triage_of(store, sweep.array_id)
-            prepared = await plan_again(store, wanted_of(triage.failed_rows))
+            prepared = await plan_again(store, resubmissions(triage.failed_rows))
             return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
 
     prepared, new_id = asyncio.run(again())
@@ -186,7 +186,7 @@ def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(
         async with store_on(slurm_lab, "alice") as store:
             await store.open()
             detail = await store.fetch_detail(old_id)
-            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()))
+            prepared = await plan_again(store, resubmissions(detail.job.to_pylist()))
             return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
 
     prepared, new_id = asyncio.run(again())
@@ -209,7 +209,7 @@ def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
         async with store_on(slurm_lab, "alice") as store:
             await store.open()
             detail = await store.fetch_detail(old_id)
-            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()))
+            prepared = await plan_again(store, resubmissions(detail.job.to_pylist()))
             send = store.act
 
             async def lose(command: ActionCommand) -> Answer:
@@ -246,7 +246,7 @@ def test_a_job_is_submitted_again_with_more_time_and_memory(
             await store.open()
             detail = await store.fetch_detail(old_id)
             limits = NewLimits(time_seconds=5400, memory_bytes=400 << 20)
-            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()), limits)
+            prepared = await plan_again(store, resubmissions(detail.job.to_pylist()), limits)
             return await submit(store, prepared, tmp_path / "journal.jsonl")
 
     new_id = asyncio.run(again())
@@ -282,7 +282,7 @@ def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(
         async with store_on(small_lab, "alice") as store:
             await store.open()
             detail = await store.fetch_detail(old_id)
-            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()))
+            prepared = await plan_again(store, resubmissions(detail.job.to_pylist()))
             return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
 
     prepared, new_id = asyncio.run(again())

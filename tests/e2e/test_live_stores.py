@@ -197,7 +197,7 @@ async def test_the_store_comes_back_by_itself_after_the_controller_did(small_lab
     job_id = small_lab.submit("alice", "--hold")
     async with store_on(small_lab, "alice") as store, polled(store) as poller:
         await until(store, "the job", lambda: states(store) == {job_id: "held"})
-        poller.ask_now()
+        poller.poll_now()
         await asyncio.to_thread(small_lab.stop_controller)
         await until(
             store, "the error", lambda: isinstance(store.errors.get(Kind.MINE), ControllerDown)
@@ -314,7 +314,7 @@ async def test_a_login_node_that_comes_back_with_another_key_is_refused_and_aske
         (tmp_path / "known_hosts").write_text(
             f"[127.0.0.1]:{own_sshd.port} {own_sshd.host_key_line}\n"
         )
-        poller.ask_now()
+        poller.poll_now()
         await until(
             store,
             "an end of the error",

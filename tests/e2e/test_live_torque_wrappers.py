@@ -26,7 +26,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from tests.e2e.conftest import clear
 from tests.e2e.live_store import store_on
-from tests.support.program import Program, row_of
+from tests.support.program import Program, find_row
 from tests.support.slurm import SlurmLab, hostile_jobs, why_no_wrappers
 
 Row = Mapping[str, object]
@@ -401,9 +401,9 @@ def test_a_script_is_submitted_queued_and_run(lab: SlurmLab, wrapped: Program) -
     job_id = told.text.strip()
     user, queue, limit, cpus, name = truth(lab, "%u %P %l %C %j", "-j", job_id)[job_id]
     assert (user, queue, limit, cpus, name) == (lab.alice, "main", "7:00", "2", "named")
-    assert row_of(wrapped.rows("jobs"), job_id)["state"] in ("pending", "running")
+    assert find_row(wrapped.rows("jobs"), job_id)["state"] in ("pending", "running")
     lab.wait_state(job_id, "RUNNING")
-    row = row_of(wrapped.rows("jobs"), job_id)
+    row = find_row(wrapped.rows("jobs"), job_id)
     assert (row["state"], row["limit_seconds"], row["name"]) == ("running", 420, "named")
     shown = wrapped("show", job_id, "--format", "json").json["job"]
     assert shown["native"]["job_state"] == "R"

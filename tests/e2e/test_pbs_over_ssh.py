@@ -18,7 +18,7 @@ from hpcdash.transport.ssh import SshTransport
 from tests.e2e.conftest import PbsPerson
 from tests.support.pbs.over_ssh import HOST
 from tests.support.person import Person
-from tests.support.program import Program, home_with, row_of, together
+from tests.support.program import Program, find_row, home_with, together
 from tests.support.screen import dashboard
 from tests.support.sshd import until_gone
 
@@ -43,7 +43,7 @@ def test_jobs_are_the_caller_s_own_or_everyone_s(everyday: PbsPerson) -> None:
     mine, everyone = everyday.program.rows("jobs"), everyday.program.rows("jobs", "--all")
     assert {row["user"] for row in mine} == {"alice"}
     assert {row["user"] for row in everyone} == {"alice", "bob"}
-    training = row_of(everyone, "3.pbs01")
+    training = find_row(everyone, "3.pbs01")
     assert (training["name"], training["queue"], training["gpus"], training["account"]) == (
         "train-llm",
         "gpu",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.job.checkpoint import MARKER, Checkpoint, Checkpoints, write_whole
-from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.said_once import OnceLog
 
 SAVES_WITHOUT_END = """
 import sys
@@ -314,7 +314,7 @@ def test_what_cannot_be_deleted_or_made_sure_of_is_said_once_and_fails_no_save(
         if os.path.isdir(str(path)):
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("hpcdash.job.on_disk._log", SaidOnce())
+    monkeypatch.setattr("hpcdash.job.on_disk._log", OnceLog())
     monkeypatch.setattr("shutil.rmtree", lambda *given, **named: None)
     monkeypatch.setattr("hpcdash.job.on_disk.sync_file", broken)
     save(Checkpoints(tmp_path, keep=1, rank=0), 1, 2, 3)

@@ -72,7 +72,7 @@ from hpcdash.domain.query import parse as parse_filter
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.errors import HpcdashError
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces
 from hpcdash.services.logs.search import read_stamp
@@ -355,7 +355,7 @@ def _bodies(raw: bytes) -> bytes:
 def _read_answer(
     query: Query[Any], backend: Backend, on_stderr: bool, raw: bytes, status: int
 ) -> object:
-    token = (token_of(query.argv) or "").encode()
+    token = (find_token(query.argv) or "").encode()
     raw = raw.replace(_TOKEN, token)
     stdout, stderr = (b"", raw) if on_stderr else (raw, b"")
     found = query.parse(_answer(backend, query.argv, status, stdout, stderr))

@@ -57,6 +57,6 @@ def run_row(job_id: str, state: str = "completed", **more: Any) -> dict[str, Any
     }
 
 
-def table_of(*rows: Mapping[str, Any], schema: pa.Schema = JOBS) -> pa.Table:
+def build_table(*rows: Mapping[str, Any], schema: pa.Schema = JOBS) -> pa.Table:
     """The table of these rows; what they do not hold is not known."""
     return pa.Table.from_pylist(list(rows), schema)

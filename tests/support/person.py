@@ -32,7 +32,7 @@ class Person:
         self.shown: list[tuple[str, str]] = []
         self.waited: list[str] = []
 
-    def can_ask(self) -> bool:
+    def can_prompt(self) -> bool:
         return self.is_here
 
     def show(self, hop: str, words: str) -> None:

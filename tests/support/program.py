@@ -139,7 +139,7 @@ def program_on_the_spot(lab: SlurmLab, home: Path) -> Program:
     return Program(home_with(home), ("--local",), lab.env)
 
 
-def row_of(rows: Sequence[dict[str, Any]], job_id: str) -> dict[str, Any]:
+def find_row(rows: Sequence[dict[str, Any]], job_id: str) -> dict[str, Any]:
     """The one row of a job."""
     found = [row for row in rows if row["id"] == job_id]
     assert len(found) == 1, (job_id, [row["id"] for row in rows])

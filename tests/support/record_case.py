@@ -31,7 +31,7 @@ from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError, without_env
-from hpcdash.recorded import CASE_FILE, normalised_argv, token_of
+from hpcdash.recorded import CASE_FILE, find_token, normalised_argv
 from hpcdash.transport.base import CommandResult
 from tests.support.play_case import HISTORY_SECONDS, expected_of
 from tests.support.slurm import SlurmLab
@@ -134,7 +134,7 @@ def record(
     except HpcdashError as error:
         print(f"{stem}: {type(error).__name__}: {error.message}", file=sys.stderr)
         parsed = None
-    token = token_of(query.argv)
+    token = find_token(query.argv)
     stdout = (
         answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
     )

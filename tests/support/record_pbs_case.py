@@ -30,7 +30,7 @@ from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.errors import HpcdashError
-from hpcdash.recorded import normalised_argv, token_of
+from hpcdash.recorded import find_token, normalised_argv
 from hpcdash.services.cluster.job_counts import running_hosts
 from hpcdash.services.cluster.store import MOST_HOSTS
 from hpcdash.transport.base import CommandResult
@@ -128,7 +128,7 @@ class Recorder:
                 name, number = f"{stem}-{number}", number + 1
             self._names.add(name)
             word_file = self._files.setdefault(max(argv, key=len), word_file)
-            token = token_of(query.argv)
+            token = find_token(query.argv)
             stdout = (
                 answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode())
                 if token
@@ -165,7 +165,7 @@ class Recorder:
         return CommandResult(argv, started.returncode, stdout, stderr, 0.02)
 
 
-def rows_of(parsed: Any) -> list[dict[str, Any]]:
+def fetch_rows(parsed: Any) -> list[dict[str, Any]]:
     table: pa.Table | None = None if parsed is None else parsed.table
     return [] if table is None else table.to_pylist()
 
@@ -187,7 +187,7 @@ def record_scene(scene: str, folder: Path) -> Path:
             recorder.ask(*question)
     asked: set[str] = set()
     for stem, in_queue in (("jobs-all-ended", True), ("jobs-mine", True), ("history-all", False)):
-        for row in rows_of(tables[stem])[: DETAILED.get(scene, 0)]:
+        for row in fetch_rows(tables[stem])[: DETAILED.get(scene, 0)]:
             if row["id"] not in asked:
                 asked.add(row["id"])
                 for question in job_questions(backend, row, in_queue=in_queue):

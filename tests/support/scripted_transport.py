@@ -18,7 +18,7 @@ from hpcdash.backends.slurm import nodes, queues
 from hpcdash.backends.slurm.rows import Layout
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError, without_env
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from hpcdash.transport.base import CommandResult, Health, Stream, Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.terminal import Terminal
@@ -192,7 +192,7 @@ class ScriptedTransport:
         if words[0] in self.silent or (word == PROBED and "squeue" in self.silent):
             stdout = f"folder={self.elsewhere}\n" if word == PROBED and self.elsewhere else ""
             return CommandResult(argv, 127, stdout.encode(), b"not found", 0.01)
-        status, out, err = self._slurm(word, words, token_of(argv) or "")
+        status, out, err = self._slurm(word, words, find_token(argv) or "")
         cut = self.cut.get(word)
         return CommandResult(argv, status, out[:cut], err, 0.01, truncated=cut is not None)
 
@@ -336,7 +336,7 @@ async def _answered(reply: Reply, command: Command) -> CommandResult | None:
     if isinstance(reply, str):
         reply = reply.encode()
     status, stdout, stderr = reply if isinstance(reply, tuple) else (0, reply, b"")
-    token = (token_of(command.argv) or "").encode()
+    token = (find_token(command.argv) or "").encode()
     return CommandResult(
         command.argv, status, stdout.replace(RECORDED_TOKEN.encode(), token), stderr, 0.01
     )

@@ -17,7 +17,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import build_replay, journal, pace_of
+from hpcdash.cli.build import build_replay, cluster_pace, journal
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
@@ -71,7 +71,7 @@ def answering(
         budget=CommandBudget(600),
         user="user000",
     )
-    pace = pace_of(ClusterSettings(name, name))
+    pace = cluster_pace(ClusterSettings(name, name))
     poller = Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0)
     return ClusterSession(store, poller, Actions(store, journal()), "", UTC)
 
@@ -168,7 +168,7 @@ def notices(app: Any) -> list[str]:
     return [str(note.message) for note in app._notifications]
 
 
-def rows_of(app: HpcdashApp) -> RowsTable:
+def fetch_rows(app: HpcdashApp) -> RowsTable:
     view = app.main.view
     assert isinstance(view, TableView)
     return view.rows
@@ -176,5 +176,5 @@ def rows_of(app: HpcdashApp) -> RowsTable:
 
 def ids_of(app: HpcdashApp) -> list[str]:
     """The ids of all rows of the table that is shown."""
-    table = rows_of(app)
+    table = fetch_rows(app)
     return [str(value) for value in table._rows.ids().to_pylist()]

@@ -26,11 +26,11 @@ from hpcdash.ui.widgets.lines import Hint, KeyLine
 from tests.support.records import for_each
 from tests.ui.stage import (
     dashboard,
+    fetch_rows,
     ids_of,
     notices,
     press,
     replayed,
-    rows_of,
     screen_text,
     settled,
     type_text,
@@ -320,7 +320,7 @@ async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_le
         await settled(pilot)
         await press(pilot, "m")
         await press(pilot, *["down"] * 20, *["up"] * 4)
-        rows = rows_of(app)
+        rows = fetch_rows(app)
         pointed, line = rows.cursor_id, (rows.cursor_index or 0) - rows.scroll_offset.y
         await press(pilot, "slash")
         await type_text(pilot, "wrf")
@@ -335,13 +335,13 @@ async def test_the_cursor_returns_to_its_job_as_soon_as_what_is_typed_matches_it
         await settled(pilot)
         await press(pilot, "m")
         await press(pilot, *["down"] * 14)
-        assert rows_of(app).cursor_id == "5"
+        assert fetch_rows(app).cursor_id == "5"
         await press(pilot, "slash")
         await type_text(pilot, "user:chenx")
         assert ids_of(app) == []
         await press(pilot, "backspace")
         assert ids_of(app)[:2] == ["53", "5"]
-        assert rows_of(app).cursor_id == "5"
+        assert fetch_rows(app).cursor_id == "5"
 
 
 async def test_a_row_that_one_went_to_in_a_filter_keeps_the_cursor_when_it_is_cleared() -> None:
@@ -351,9 +351,9 @@ async def test_a_row_that_one_went_to_in_a_filter_keeps_the_cursor_when_it_is_cl
         await press(pilot, "m", "slash")
         await type_text(pilot, "state:pend")
         await press(pilot, "enter", "down", "down")
-        pointed = rows_of(app).cursor_id
+        pointed = fetch_rows(app).cursor_id
         await press(pilot, "escape")
-        assert rows_of(app).cursor_id == pointed
+        assert fetch_rows(app).cursor_id == pointed
 
 
 async def test_half_a_filter_is_complained_of_and_keeps_the_rows_there_were() -> None:
@@ -419,10 +419,10 @@ async def test_the_hint_says_in_plain_words_why_a_job_waits() -> None:
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        rows_of(app).move_to("57")
+        fetch_rows(app).move_to("57")
         await settled(pilot)
         assert "waiting for a job" in str(app.main.query_one(Hint).render())
-        rows_of(app).move_to("13[]")
+        fetch_rows(app).move_to("13[]")
         await settled(pilot)
         words = "4 running · 15 pending · 1 failed · 4 completed  ·  enter shows its tasks"
         assert words in str(app.main.query_one(Hint).render())
@@ -435,14 +435,14 @@ async def test_the_cursor_stays_with_its_job_while_arrays_open_and_close() -> No
         await press(pilot, "m")
         folded = ids_of(app)
         summary = next(row_id for row_id in folded if row_id.endswith("[]"))
-        rows_of(app).move_to(summary)
+        fetch_rows(app).move_to(summary)
         await press(pilot, "enter")
-        assert rows_of(app).cursor_id == summary
+        assert fetch_rows(app).cursor_id == summary
         assert len(ids_of(app)) > len(folded)
         await press(pilot, "down")
-        assert rows_of(app).cursor_row["array_id"] == summary.removesuffix("[]")
+        assert fetch_rows(app).cursor_row["array_id"] == summary.removesuffix("[]")
         await press(pilot, "a")
-        assert rows_of(app).cursor_id == summary
+        assert fetch_rows(app).cursor_id == summary
         assert ids_of(app) == folded
 
 
@@ -527,11 +527,11 @@ async def test_tab_goes_to_the_next_cluster_where_one_left_it() -> None:
         await press(pilot, "down", "tab")
         assert app.main.session.name == "arrays"
         assert app.main.view_name == "jobs"
-        assert app.focused is rows_of(app)
+        assert app.focused is fetch_rows(app)
         await press(pilot, "tab")
         assert app.main.view_name == "nodes"
-        assert rows_of(app).cursor_index == 1
-        assert app.focused is rows_of(app)
+        assert fetch_rows(app).cursor_index == 1
+        assert app.focused is fetch_rows(app)
 
 
 async def test_what_one_reads_has_the_keys_again_after_a_command_and_on_the_way_back() -> None:
@@ -542,7 +542,7 @@ async def test_what_one_reads_has_the_keys_again_after_a_command_and_on_the_way_
         await press(pilot, "colon", "escape", "down", "j")
         await until(pilot, lambda: app.focused is not None and app.focused.scroll_offset.y == 2)
         await press(pilot, "escape", "down")
-        assert rows_of(app).cursor_index == 1
+        assert fetch_rows(app).cursor_index == 1
 
 
 async def test_half_a_key_leaves_the_rows_until_its_operator_comes() -> None:
@@ -571,7 +571,7 @@ async def test_a_folds_all_arrays_and_a_task_s_cursor_goes_to_its_array() -> Non
         await press(pilot, "a")
         opened = ids_of(app)
         assert len(opened) > len(folded)
-        rows = rows_of(app)
+        rows = fetch_rows(app)
         task = next(
             row_id for row_id in opened if "_" in row_id and f"{row_id.split('_')[0]}[]" in opened
         )
@@ -620,7 +620,7 @@ async def test_a_job_begins_with_why_it_waits_and_d_goes_to_the_scheduler_s_word
     app = dashboard("everyday")
     async with app.run_test(size=(120, 20)) as pilot:
         await settled(pilot)
-        assert rows_of(app).move_to("57")
+        assert fetch_rows(app).move_to("57")
         await press(pilot, "enter")
         await settled(pilot)
         first = screen_text(app).splitlines()[1]
@@ -663,7 +663,7 @@ async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> 
         assert (app.main.view_name, app.main.view) == ("nodes", nodes_view)
         assert jobs_view.crumbs()[-1] == "/gpu"
         assert not app.main.query_one(CommandBar).is_open
-        assert rows_of(app).marked == frozenset()
+        assert fetch_rows(app).marked == frozenset()
 
 
 async def test_ctrl_a_marks_the_rows_the_filter_shows_and_an_asterisk_inverts_them() -> None:
@@ -677,11 +677,11 @@ async def test_ctrl_a_marks_the_rows_the_filter_shows_and_an_asterisk_inverts_th
         running = set(ids_of(app))
         assert running
         assert running < everything
-        assert rows_of(app).marked == running
+        assert fetch_rows(app).marked == running
         assert f"{len(running)} marked" in screen_text(app)
         await press(pilot, "escape", "asterisk")
-        assert rows_of(app).marked == everything - running
+        assert fetch_rows(app).marked == everything - running
         await press(pilot, "ctrl+a")
-        assert rows_of(app).marked == everything
+        assert fetch_rows(app).marked == everything
         await press(pilot, "ctrl+a")
-        assert rows_of(app).marked == frozenset()
+        assert fetch_rows(app).marked == frozenset()

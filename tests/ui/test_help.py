@@ -9,7 +9,16 @@ import pytest
 from hpcdash.ui.command_line import CandidateList
 from hpcdash.ui.help import HelpDialog
 from hpcdash.ui.widgets.lines import KeyLine
-from tests.ui.stage import dashboard, ids_of, press, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    dashboard,
+    fetch_rows,
+    ids_of,
+    press,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 USUAL, SMALL = (120, 34), (80, 24)
 
@@ -91,11 +100,11 @@ async def test_the_line_of_keys_begins_with_what_matters_for_the_row(size: tuple
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
         keys = app.main.query_one(KeyLine)
-        rows_of(app).move_to("6")
+        fetch_rows(app).move_to("6")
         await until(
             pilot, lambda: str(keys.render()).startswith("l log   g chart"), "keys of a running job"
         )
-        rows_of(app).move_to("61")
+        fetch_rows(app).move_to("61")
         await until(pilot, lambda: "h hold or release" in str(keys.render()), "keys of a held one")
         assert "? help" in str(keys.render())
         assert "/ filter" in str(keys.render())

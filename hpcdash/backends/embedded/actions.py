@@ -12,8 +12,8 @@ from hpcdash.backends.base import ActionsPart
 from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import ProgramPart, typed
 from hpcdash.backends.queries import Answer
-from hpcdash.domain.job_ids import array_of, is_task
-from hpcdash.embedded.script import read_change_of_time, read_throttle, signal_number
+from hpcdash.domain.job_ids import is_task, parse_array_id
+from hpcdash.embedded.script import parse_time_change, read_throttle, signal_number
 from hpcdash.errors import UsageError, excerpt
 
 _PLAIN = frozenset({Verb.CANCEL, Verb.HOLD, Verb.RELEASE, Verb.REQUEUE, Verb.SUSPEND, Verb.RESUME})

@@ -140,8 +140,10 @@ def _outcome(
     is_part = job.tasks is not None and job.tasks != asked.tasks
     hint = _hint_for(words, hints, target.meant)
     done = None if _MAY_BE_DONE.search(words) or (hint is not None and hint.is_noted) else False
-    said_words = _hinted(f"{job}: {words}" if is_part else words, hints, target.meant)
-    return Outcome(target.job_id, done, said_words, can_force=hint is not None and hint.can_force)
+    reported_text = _hinted(f"{job}: {words}" if is_part else words, hints, target.meant)
+    return Outcome(
+        target.job_id, done, reported_text, can_force=hint is not None and hint.can_force
+    )
 
 
 class _Rest(Struct, frozen=True):
@@ -149,7 +151,7 @@ class _Rest(Struct, frozen=True):
 
     status: int
     general: Sequence[str]
-    is_any_told: bool
+    is_any_reported: bool
     unnamed: int
     program: str
     one_connection: bool
@@ -174,7 +176,7 @@ class _Rest(Struct, frozen=True):
             )
         if any(_MAY_BE_DONE.search(line) for line in self.general):
             return Outcome(job_id, None, words)
-        if self.is_any_told and not any(_STOPPED_EARLY.search(line) for line in self.general):
+        if self.is_any_reported and not any(_STOPPED_EARLY.search(line) for line in self.general):
             return Outcome(job_id, True)
         if self.status == _NO_STATUS and not self.general:
             return Outcome(job_id, None, words)

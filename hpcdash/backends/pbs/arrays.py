@@ -66,16 +66,18 @@ def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
     if not parents:
         return jobs, places
     listed = _listed(jobs)
-    rows = [row for parent in parents for row in _rows_of(parent, listed.get(parent.id, Counter()))]
+    rows = [
+        row for parent in parents for row in _task_rows(parent, listed.get(parent.id, Counter()))
+    ]
     where = {parent.id: places[parent.at].as_py() for parent in parents}
     others = pc.invert(pc.match_substring(as_array(jobs["id"]), "[]"))
-    kept, kept_places = jobs.filter(others), places.filter(others).to_pylist()
+    kept, other_places = jobs.filter(others), places.filter(others).to_pylist()
     for at, array_id in enumerate(kept["array_id"].to_pylist()):
         if array_id in where:
-            kept_places[at] = where[array_id]
+            other_places[at] = where[array_id]
     made = _made(jobs, rows)
     made_places = [where[array_id] for array_id in made["array_id"].to_pylist()]
-    return pa.concat_tables([kept, made]), pa.array([*kept_places, *made_places], pa.int64())
+    return pa.concat_tables([kept, made]), pa.array([*other_places, *made_places], pa.int64())
 
 
 def _parents(jobs: pa.Table) -> list[_Parent]:
@@ -102,7 +104,7 @@ def _listed(jobs: pa.Table) -> dict[str, Counter[str]]:
     return found
 
 
-def _rows_of(parent: _Parent, listed: Counter[str]) -> Iterator[_Row]:
+def _task_rows(parent: _Parent, listed: Counter[str]) -> Iterator[_Row]:
     if parent.letter in ENDED_LETTERS or parent.letter == "M":
         if not listed:
             tasks = _tasks(parent.submitted)
@@ -184,10 +186,10 @@ def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
     for name in _NOT_KNOWN_OF_MANY:
         column = as_array(table[name])
         changed[name] = pc.if_else(is_alive, pa.scalar(None, column.type), column)
-    most_of_each = pc.divide(pa.scalar(MOST), tasks)
+    share_of_limit = pc.divide(pa.scalar(MOST), tasks)
     for name in _RESOURCES:
         column = as_array(table[name])
-        fits = pc.less_equal(column, most_of_each)
+        fits = pc.less_equal(column, share_of_limit)
         together = pc.if_else(fits, pc.multiply(column, tasks), pa.scalar(None, column.type))
         changed[name] = pc.if_else(run, together, column)
     return pa.table(
@@ -206,8 +208,8 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     """
     ids, comments = as_array(table["id"]), as_array(table["comment"])
     is_subjob = pc.match_substring_regex(ids, _SUBJOB)
-    has_words = pc.fill_null(pc.match_substring_regex(comments, _COMMENT), False)
-    is_copy = pc.and_(pc.and_(is_subjob, has_words), pc.is_null(table["exec_host"]))
+    has_comment = pc.fill_null(pc.match_substring_regex(comments, _COMMENT), False)
+    is_copy = pc.and_(pc.and_(is_subjob, has_comment), pc.is_null(table["exec_host"]))
     is_copy = as_array(is_copy)
     if not pc.any(is_copy, min_count=0).as_py():
         return table, is_copy

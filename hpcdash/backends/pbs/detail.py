@@ -17,7 +17,7 @@ from hpcdash.backends.pbs.rules import priority_query
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.domain.columns import digits
-from hpcdash.domain.job_ids import task_of
+from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 
@@ -81,7 +81,7 @@ def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     found = {"PBS_O_WORKDIR": row["work_dir"], "PBS_JOBNAME": row["name"]}
     if row["array_id"] is None:
         found["PBS_JOBID"] = row["id"]
-    elif (task := task_of(str(row["id"]))).isdigit():
+    elif (task := parse_task_part(str(row["id"]))).isdigit():
         found["PBS_ARRAY_INDEX"] = task
     return found
 

@@ -255,7 +255,7 @@ _BY_STATUS = {
 _NO_CONNECTION_STATUS = 255
 
 
-def says_no_history(answer: Answer) -> bool:
+def has_no_history(answer: Answer) -> bool:
     """Whether the server said that it keeps no history; `qstat -x` exits 0 then, with nothing
     printed.
     """

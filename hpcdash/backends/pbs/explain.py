@@ -17,7 +17,7 @@ from hpcdash.backends.pbs.options import (
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import format_span, parse_duration
 
-Words = Callable[[str], str]
+Formatter = Callable[[str], str]
 _CLOCK = re.compile(r"[0-9]+(:[0-9]+){0,3}")
 _SIZE = re.compile(r"([0-9]+)([kmgtp]?)([bw]?)", re.IGNORECASE)
 _DEPENDENCY_WORDS = {
@@ -82,11 +82,11 @@ def explain(line: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _of(template: str) -> Words:
+def _fill(template: str) -> Formatter:
     return lambda value: template.replace("{}", value)
 
 
-def _one_of(known: Mapping[str, str], template: str) -> Words:
+def _one_of(known: Mapping[str, str], template: str) -> Formatter:
     return lambda value: known.get(value.lower(), template.replace("{}", value))
 
 
@@ -230,64 +230,64 @@ def _variables(value: str) -> str:
     return f"sets {', '.join(name for name in names if name)}"
 
 
-_ATTRIBUTES: dict[str, Words] = {
+_ATTRIBUTES: dict[str, Formatter] = {
     "block": _one_of(
         {"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"
     ),
     "depend": _depend,
-    "group_list": _of("runs as group {}"),
+    "group_list": _fill("runs as group {}"),
     "interactive": _one_of({"true": "runs in your terminal"}, "interactive {}"),
-    "max_run_subjobs": _of("{} tasks at a time"),
-    "run_count": _of("counts as run {} times"),
+    "max_run_subjobs": _fill("{} tasks at a time"),
+    "run_count": _fill("counts as run {} times"),
     "sandbox": _one_of(
         {"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"
     ),
-    "stagein": _of("files copied in before it begins: {}"),
-    "stageout": _of("files copied out when it ended: {}"),
-    "umask": _of("files made with umask {}"),
+    "stagein": _fill("files copied in before it begins: {}"),
+    "stageout": _fill("files copied out when it ended: {}"),
+    "umask": _fill("files made with umask {}"),
 }
-_WORDS: dict[str, Words] = {
-    "a": _of("starts no earlier than {}"),
-    "A": _of("charged to account {}"),
-    "b": _of("qsub tries for {} s"),
-    "c": _of("checkpoints: {}"),
-    "C": _of("directives begin with {}"),
-    "d": _of("runs in {}"),
-    "D": _of("root folder {}"),
-    "e": _of("stderr to {}"),
-    "f": _of("qsub leaves no process behind"),
-    "F": _of("arguments of the script: {}"),
-    "h": _of("submitted held"),
-    "I": _of("runs in your terminal"),
+_WORDS: dict[str, Formatter] = {
+    "a": _fill("starts no earlier than {}"),
+    "A": _fill("charged to account {}"),
+    "b": _fill("qsub tries for {} s"),
+    "c": _fill("checkpoints: {}"),
+    "C": _fill("directives begin with {}"),
+    "d": _fill("runs in {}"),
+    "D": _fill("root folder {}"),
+    "e": _fill("stderr to {}"),
+    "f": _fill("qsub leaves no process behind"),
+    "F": _fill("arguments of the script: {}"),
+    "h": _fill("submitted held"),
+    "I": _fill("runs in your terminal"),
     "j": _one_of(
         {"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"
     ),
     "J": _array,
     "k": _keep,
-    "K": _of("killed after {} s"),
+    "K": _fill("killed after {} s"),
     "l": _resources,
-    "L": _of("resources {}"),
+    "L": _fill("resources {}"),
     "m": _mail,
-    "M": _of("mail to {}"),
-    "n": _of("nodes shared with no other job"),
-    "N": _of("called {}"),
-    "o": _of("stdout to {}"),
-    "p": _of("priority {}"),
-    "P": _of("project {}"),
-    "q": _of("queue {}"),
+    "M": _fill("mail to {}"),
+    "n": _fill("nodes shared with no other job"),
+    "N": _fill("called {}"),
+    "o": _fill("stdout to {}"),
+    "p": _fill("priority {}"),
+    "P": _fill("project {}"),
+    "q": _fill("queue {}"),
     "r": _one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
-    "R": _of("removes its output if it succeeds: {}"),
-    "S": _of("run by {}"),
+    "R": _fill("removes its output if it succeeds: {}"),
+    "S": _fill("run by {}"),
     "t": _array,
-    "T": _of("prologue {}"),
-    "u": _of("runs as user {}"),
+    "T": _fill("prologue {}"),
+    "u": _fill("runs as user {}"),
     "v": _variables,
-    "V": _of("passes your environment"),
-    "w": _of("runs in {}"),
+    "V": _fill("passes your environment"),
+    "w": _fill("runs in {}"),
     "W": _attributes,
-    "x": _of("runs a command"),
-    "X": _of("forwards X11"),
-    "z": _of("qsub prints no job ID"),
+    "x": _fill("runs a command"),
+    "X": _fill("forwards X11"),
+    "z": _fill("qsub prints no job ID"),
 }
 
 

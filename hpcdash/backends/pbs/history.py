@@ -70,7 +70,7 @@ exec qselect -x -T -s FX -u "${2:-$(id -un)}" "-tm.ge.$when"
 
 def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     """The ids; raises AccountingUnavailable where the server keeps no history."""
-    if says_no_history(answer):
+    if has_no_history(answer):
         raise no_history(answer, ("qselect", "-x"))
     require_success(answer, ("qselect", "-x"))
     return tuple(answer.stdout.decode("utf-8", "replace").split())
@@ -102,7 +102,7 @@ def parse_history_native(
 def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:
     require_success(answer, ("qstat", "-Bf"))
     for _, native in read_attributes(answer.stdout, form, token=token):
-        return HistoryScope(_hides_others(native, user), _kept_seconds(native))
+        return HistoryScope(_hides_others(native, user), _history_seconds(native))
     return HistoryScope()
 
 
@@ -115,7 +115,7 @@ def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
     return False if told == "true" else None
 
 
-def _kept_seconds(native: Mapping[str, str]) -> int | None:
+def _history_seconds(native: Mapping[str, str]) -> int | None:
     """How long the server keeps ended jobs; None where it does not say that it keeps any."""
     if native.get("job_history_enable", "").lower() == "true":
         # qstat prints no duration that nobody set.
@@ -131,7 +131,7 @@ def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> Non
             argv=question.command,
             status=answer.status,
         )
-    if says_no_history(answer):
+    if has_no_history(answer):
         raise no_history(answer, question.command)
 
 

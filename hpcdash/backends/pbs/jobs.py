@@ -43,7 +43,7 @@ from hpcdash.backends.pbs.reasons import (
     QUEUE_NOT_STARTED,
     RESERVATION_NOT_BEGUN,
     exit_reason,
-    reason_of,
+    find_reason,
 )
 from hpcdash.backends.pbs.records import Form
 from hpcdash.backends.pbs.states import exit_pair, job_state
@@ -61,7 +61,7 @@ from hpcdash.domain.columns import (
     utc_instants,
     words,
 )
-from hpcdash.domain.runs import runs_of_jobs
+from hpcdash.domain.runs import split_runs
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
@@ -101,7 +101,7 @@ class _Raw:
     def __getitem__(self, name: str) -> pa.Array:
         return as_array(self._table[name])
 
-    def first_of(self, *names: str) -> pa.Array:
+    def first_present(self, *names: str) -> pa.Array:
         return pc.coalesce(*(self[name] for name in names))
 
     @property
@@ -110,12 +110,12 @@ class _Raw:
 
     @property
     def exit_status(self) -> pa.Array:
-        return self.first_of("Exit_status", "exit_status")
+        return self.first_present("Exit_status", "exit_status")
 
     @property
     def started(self) -> pa.Array:
         # Slurm's wrappers write a job's start as mtime, and its end as ctime.
-        return self["mtime"] if self.is_wrapped else self.first_of("stime", "start_time")
+        return self["mtime"] if self.is_wrapped else self.first_present("stime", "start_time")
 
     @property
     def has_started(self) -> pa.Array:
@@ -211,7 +211,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "_never_began": pc.and_(pc.invert(raw.has_started), pc.is_valid(raw["depend"])),
         **{name: raw[name] for name in USED},
         COUNTS: raw["array_state_count"],
-        SUBMITTED: raw.first_of("array_indices_submitted", "job_array_request"),
+        SUBMITTED: raw.first_present("array_indices_submitted", "job_array_request"),
         REMAINING: raw["array_indices_remaining"],
         THROTTLE: raw["max_run_subjobs"],
     }
@@ -311,7 +311,7 @@ def _requested(raw: _Raw) -> dict[str, pa.Array]:
         if raw.is_wrapped
         else ("Resource_List.select", "Resource_List.nodes")
     )
-    encoded = words(raw.first_of(*names))
+    encoded = words(raw.first_present(*names))
     read = [
         None if text is None else read_resource_request(text)
         for text in encoded.dictionary.to_pylist()
@@ -379,7 +379,7 @@ def _reasons(rows: pa.Table, dialect: Dialect) -> pa.Array:
 
     def read(key: str) -> str | None:
         state, substate, holds, exit_status, never_began, comment = key.split("\x1f", 5)
-        reason = reason_of(state, comment or None, substate=substate or None, holds=holds or None)
+        reason = find_reason(state, comment or None, substate=substate or None, holds=holds or None)
         if reason or state not in ENDED:
             return reason
         if state == JobState.CANCELLED and never_began == "true" and substate == "92":
@@ -448,7 +448,7 @@ def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[Pars
     """
     frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question, dialect)
     return ParsedTable(
-        _asked_for(in_schema(frame, dialect), question), rejected
+        _filter_listed(in_schema(frame, dialect), question), rejected
     ), clock_epoch_seconds
 
 
@@ -462,7 +462,7 @@ def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTabl
     peak_bytes = as_array(values.sizes(frame[memory]))
     is_known = pc.or_(pc.is_valid(cpu_seconds), pc.is_valid(peak_bytes))
     known = pa.scalar(str(schema.UsageSource.ACCOUNTING))
-    runs = runs_of_jobs(in_schema(frame, dialect))
+    runs = split_runs(in_schema(frame, dialect))
     begun, ended = (as_array(runs[name]).cast(pa.int64()) for name in ("started_at", "ends_at"))
     # PBS's walltime leaves out what a job was suspended; of a lost node it is the last that was
     # heard.
@@ -544,7 +544,7 @@ def _waits_with_its_array(frame: pa.Table) -> pa.Array:
     return pc.fill_null(pc.and_(is_shown, waits), False)
 
 
-def _asked_for(table: pa.Table, question: Listing) -> pa.Table:
+def _filter_listed(table: pa.Table, question: Listing) -> pa.Table:
     if not question.job_ids:
         return table
     wanted = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
@@ -576,14 +576,14 @@ def read_resource_request(text: str) -> ResourceRequest | None:
     for chunk in text.split("+"):
         words = chunk.strip().split(":")
         chunks = _count(words[0])
-        of_each = [word.partition("=") for word in words]
+        values_by_key = [word.partition("=") for word in words]
         if not words[0]:
             return None
         chunks = 1 if chunks is None else chunks
-        chunk_cpus = next((_count(value) for name, _, value in of_each if name in _CPUS), 1)
-        chunk_gpus = next((_count(value) for name, _, value in of_each if name in _GPUS), 0)
+        chunk_cpus = next((_count(value) for name, _, value in values_by_key if name in _CPUS), 1)
+        chunk_gpus = next((_count(value) for name, _, value in values_by_key if name in _GPUS), 0)
         chunk_memory = next(
-            (size_bytes(value) for name, _, value in of_each if name == "mem"), None
+            (size_bytes(value) for name, _, value in values_by_key if name == "mem"), None
         )
         nodes += chunks
         cpus += chunks * (1 if chunk_cpus is None else chunk_cpus)

@@ -148,14 +148,14 @@ def _limits(
     for attribute, value in native.items():
         base, _, name = attribute.partition(".")
         if attribute in _COUNTS:
-            for per, subject, text in _of_person(value, person):
+            for per, subject, text in _person_limits(value, person):
                 if (most := digits(text)) is not None:
                     yield attribute, per, subject, _COUNTS[attribute], most
         elif attribute in _OLD_COUNTS and (most := digits(value)) is not None:
             per, resource = _OLD_COUNTS[attribute]
             yield attribute, per, _subject(per, person), resource, most
         elif base in _AMOUNTS and name:
-            for per, subject, text in _of_person(value, person):
+            for per, subject, text in _person_limits(value, person):
                 resource, amount = _amount(name, text)
                 if amount is not None:
                     yield (
@@ -172,7 +172,7 @@ def _limits(
                 yield attribute, per, _subject(per, person), resource, amount
 
 
-def _of_person(limits: str, person: _Person) -> Iterator[tuple[str, str | None, str]]:
+def _person_limits(limits: str, person: _Person) -> Iterator[tuple[str, str | None, str]]:
     """(per, subject, amount) of the entities a person is; one's own entry counts before that for
     everybody.
     """

@@ -48,7 +48,7 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     ]
     said = [option for option in read_command_line(over).given if not option.problem]
     demanded = [option for option in said if option.name == "l"]
-    demand = demand_of((*demanded, *given, *(option for option in said if option.name != "l")))
+    demand = build_demand((*demanded, *given, *(option for option in said if option.name != "l")))
     return overridden_demand(
         demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"}
     )
@@ -78,7 +78,7 @@ def _is_time(text: str) -> bool:
     return _TIME.fullmatch(text) is not None
 
 
-def demand_of(options: Sequence[Option]) -> Demand:
+def build_demand(options: Sequence[Option]) -> Demand:
     """Of a script's options as qsub reads them: -q, -A, and of -l select (or nodes), walltime,
     ncpus, mem.
     """

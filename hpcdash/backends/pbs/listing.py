@@ -14,7 +14,7 @@ from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.records import Form, Records, read_attributes, read_records
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.tokens import fresh_token
-from hpcdash.domain.job_ids import BadJobId, JobId, covers, number_of, pbs_job_id
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_number, pbs_job_id
 from hpcdash.errors import UsageError
 
 # What a job's Variable_List is searched for; the awk program writes them as fields of their own.
@@ -383,7 +383,7 @@ def listing(
     and with a user's 20 newest arrays. Form and dialect decide what is left to narrow.
     """
     asked = tuple(dict.fromkeys(_read_id(job_id, dialect) for job_id in job_ids))
-    words = tuple(dict.fromkeys(_asked_id(job) for job in asked))
+    words = tuple(dict.fromkeys(_listed_id(job) for job in asked))
     form = _FORMS[dialect]
     token = fresh_token()
     whose = "*" if user is None or words else user
@@ -416,7 +416,7 @@ def _read_id(text: str, dialect: Dialect) -> JobId:
     return JobId(job.number, job.tasks, has_brackets=True, server=job.server)
 
 
-def _asked_id(job: JobId) -> str:
+def _listed_id(job: JobId) -> str:
     """What qstat is given: for several tasks their array."""
     if job.tasks is not None and job.tasks.count > 1:
         return str(JobId(job.number, has_brackets=True, server=job.server))
@@ -463,7 +463,7 @@ def read_whole(answer: Answer, asked: Listing) -> dict[str, str]:
     numbers = {job.number for job in asked.job_ids}
     for job_id, attributes in found:
         # Of several tasks it is their array that was asked for.
-        if is_asked(asked, job_id) or ("[]" in job_id and number_of(job_id) in numbers):
+        if is_asked(asked, job_id) or ("[]" in job_id and parse_job_number(job_id) in numbers):
             return {"Job Id": job_id, **attributes}
     return {}
 

@@ -65,7 +65,7 @@ def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFi
         return LogFiles(
             None, None, "Slurm's commands by Torque's names do not report where a job writes"
         )
-    if native.get("interactive", "").lower() in ("true", "1") or _path_of(
+    if native.get("interactive", "").lower() in ("true", "1") or _stream_path(
         native, _STDOUT
     ).startswith("/dev/pts/"):
         return LogFiles(None, None, _INTERACTIVE_NOTE)
@@ -85,7 +85,7 @@ def last_files(
     path where they are joined; None where that is not told, or there is no file.
     """
     ended = {**row, "state": JobState.COMPLETED}
-    files = _files_of(dialect, native, ended)
+    files = _job_log_files(dialect, native, ended)
     return files.stdout, files.stdout if files.stderr is None else files.stderr
 
 
@@ -122,7 +122,7 @@ class _Job:
         kept = self._native.get("Keep_Files", "n")
         is_direct = stream.key in kept and "d" in kept
         if stream.key in kept and not is_direct:
-            return self._kept_on_node(stream)
+            return self._node_place(stream)
         last = self._last_place(stream)
         if last is not None and last.path == "/dev/null":
             return last
@@ -138,7 +138,7 @@ class _Job:
 
     def _last_place(self, stream: _Stream) -> _Place | None:
         """Where it is once the job has ended."""
-        path = _path_of(self._native, stream)
+        path = _stream_path(self._native, stream)
         if not path:
             return None
         note = ""
@@ -158,7 +158,7 @@ class _Job:
             path = f"{folder.rstrip('/')}/{path}" if folder else path
         return _Place(path, "", note)
 
-    def _kept_on_node(self, stream: _Stream) -> _Place | None:
+    def _node_place(self, stream: _Stream) -> _Place | None:
         """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own),
         never anywhere else.
 
@@ -171,7 +171,7 @@ class _Job:
         node = self._node
         where = f"of {node}" if node else "of the node it runs on"
         words = "its own folder" if self._is_private else "the home folder"
-        path = f"{home.rstrip('/')}/{self._name}.{stream.key}{number_of(self._id)}{index}"
+        path = f"{home.rstrip('/')}/{self._name}.{stream.key}{parse_job_number(self._id)}{index}"
         note = (
             f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
             f"was asked for"
@@ -263,7 +263,7 @@ class _Job:
         return _TORQUE_VARIABLE.sub(fill, path)
 
 
-def _path_of(native: Native, stream: _Stream) -> str:
+def _stream_path(native: Native, stream: _Stream) -> str:
     """A path without the machine before it; a file's own name may hold a colon."""
     return _HOST.sub("", native.get(stream.attribute, ""), count=1)
 

@@ -299,7 +299,7 @@ def directive_word(field: str, value: str) -> str:
     return quoted_word(field, value, f"{quote}{value}{quote}", split_arguments)
 
 
-def range_of_tasks(tasks: ArrayTasks) -> str:
+def format_task_range(tasks: ArrayTasks) -> str:
     """X-Y[:Z][%N]: a range of two numbers and a step is all that PBS knows.
 
     Raises UsageError for tasks that are no one range, naming the ranges they are.

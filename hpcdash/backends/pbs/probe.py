@@ -111,8 +111,8 @@ def parse_probe(answer: Answer) -> Probe:
     if not paths.get("qstat"):
         raise missing("no PBS here: qstat is not on the PATH", _ELSEWHERE)
     server_version = found.get("pbs_version", "")
-    known = dialect_of(said) or (
-        dialect_of(f"pbs_version = {server_version}") if server_version else None
+    known = detect_dialect(said) or (
+        detect_dialect(f"pbs_version = {server_version}") if server_version else None
     )
     if known is None and (found.get("is_slurms") or any(words in said for words in _SLURMS_WORDS)):
         if "Can't locate" in said:

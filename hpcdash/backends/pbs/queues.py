@@ -216,7 +216,7 @@ def _moment(text: str) -> datetime | None:
 
 def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) -> dict[str, Any]:
     """The columns that tell what becomes of a job there."""
-    standing, note = _standing_of(said, person)
+    standing, note = _parse_standing(said, person)
     takes_jobs = standing not in REFUSING
     start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
     server_note = SCHEDULING_OFF if is_off and takes_jobs else None
@@ -229,7 +229,7 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
     return told if takes_jobs else {**told, "available": False}
 
 
-def _standing_of(
+def _parse_standing(
     said: Mapping[str, str | None], person: _Person
 ) -> tuple[QueueStanding | None, str]:
     if not _is_true(said["enabled"]):

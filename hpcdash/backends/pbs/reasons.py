@@ -107,7 +107,7 @@ _NO_SUCH_NODE = r"resource: (?:host|vnode) \((?P<name>\S+) != "
 _NEVER = r"(?i)(?:Can )?Never Run\s*[:-]\s*"
 
 
-def reason_of(
+def find_reason(
     state: str, comment: str | None, *, substate: str | None = None, holds: str | None = None
 ) -> str | None:
     """What of a job's comment is a reason: why it waits, or how it ended; None for `Job run at …`

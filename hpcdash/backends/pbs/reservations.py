@@ -17,7 +17,7 @@ import pyarrow as pa
 from hpcdash.backends.pbs.dialects import pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.queues import is_on_list
-from hpcdash.backends.pbs.values import duration_seconds, hosts_of
+from hpcdash.backends.pbs.values import duration_seconds, parse_hosts
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -93,7 +93,7 @@ def _records(text: str) -> tuple[list[tuple[str, dict[str, str]]], list[str]]:
 def _row(name: str, said: Mapping[str, str], user: str, groups: frozenset[str]) -> dict[str, Any]:
     state = said.get("reserve_state", "").removeprefix(_PREFIX)
     queue = said.get("queue") or name.partition(".")[0]
-    hosts = hosts_of(said.get("resv_nodes", ""))
+    hosts = parse_hosts(said.get("resv_nodes", ""))
     users, own_groups = said.get("Authorized_Users", ""), said.get("Authorized_Groups", "")
     title = said.get("Reserve_Name", "")
     owner = said.get("Reserve_Owner", "").partition("@")[0]

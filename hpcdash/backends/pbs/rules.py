@@ -16,11 +16,11 @@ from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.pbs.values import duration_seconds, hosts_of
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
-from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.job_ids import holds_many, parse_array_id
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.domain.units import format_duration
 
-_Words = Callable[[Mapping[str, str]], Mapping[str, str]]
+_Format = Callable[[Mapping[str, str]], Mapping[str, str]]
 # accrue_type of pbs_ifl.h, while a job waits.
 _ACCRUES = {
     "1": "does not count now: its owner is at a limit, or it cannot start yet",
@@ -73,7 +73,7 @@ def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | 
     return _query(
         dialect,
         ("qstat", "-f"),
-        array_of(job_id) if holds_many(job_id) else job_id,
+        parse_array_id(job_id) if holds_many(job_id) else job_id,
         "jobs",
         _priority,
     )
@@ -97,7 +97,7 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
 
 
 def _query(
-    dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Words
+    dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Format
 ) -> Query[Mapping[str, str]]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
@@ -111,7 +111,7 @@ def _query(
 
 
 def _parse(
-    answer: Answer, *, command: tuple[str, ...], form: Form, token: str, what: str, words: _Words
+    answer: Answer, *, command: tuple[str, ...], form: Form, token: str, what: str, words: _Format
 ) -> Mapping[str, str]:
     """{} where nothing was told: others' jobs may be hidden."""
     require_success(answer, command)
@@ -134,7 +134,7 @@ def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
         words["its wait"] = accrues
     if native.get("topjob", "").lower() == "true":
         words["its place"] = "is kept: it is among the first"
-    hosts = hosts_of(native.get("estimated.exec_vnode", ""))
+    hosts = parse_hosts(native.get("estimated.exec_vnode", ""))
     if hosts:
         more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
         words["may run on"] = ", ".join(hosts[:_MOST_HOSTS]) + more

@@ -12,14 +12,14 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpcdash.backends.options import Directives, said_twice, whole_options
+from hpcdash.backends.options import Directives, refuse_repeated, whole_options
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.pbs.lint import demand_of
+from hpcdash.backends.pbs.lint import build_demand
 from hpcdash.backends.pbs.options import (
     attribute_options,
     directive_word,
     extra_options,
-    range_of_tasks,
+    format_task_range,
 )
 from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.script.allocation import (
@@ -36,19 +36,19 @@ from hpcdash.backends.script.body import (
     BatchScript,
     Place,
     accounted_to,
-    body_of,
     checked_environment,
+    effective_name,
     exports,
     format_request,
     from_now,
     hook_texts,
     in_code_folder,
-    name_of,
-    names_said,
+    named_keys,
     packages_part,
     probe_texts,
     quote_arguments,
     resume_part,
+    script_body,
     script_text,
 )
 from hpcdash.backends.script.containers.words import Word
@@ -66,8 +66,8 @@ from hpcdash.domain.request import (
     Slots,
     SlotType,
     format_slots,
-    slot_type_of,
-    slots_of,
+    request_slot_type,
+    request_slots,
 )
 from hpcdash.errors import UsageError
 
@@ -79,7 +79,7 @@ ENVIRONMENT = JobEnvironment(
     array_log_name="job.$PBS_ARRAY_INDEX",
     node_count="NUM_NODES",
     node_rank="NODE_RANK",
-    slots_of_node="NODE_SLOTS",
+    node_slots="NODE_SLOTS",
     slots_in_all="NUM_SLOTS",
     hosts='$(sort "$PBS_NODEFILE" | uniq -c | awk \'{ print $2 ":" $1 }\' | paste -s -d , -)',
 )
@@ -97,8 +97,8 @@ def batch_script(
     """The script, with the scheduler's options as `#PBS` lines."""
     # A task that no coordinator resumes would wait for ever once it has saved.
     is_shared, request = request.is_task, replace(in_code_folder(request, place), share="", pool="")
-    slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
-    name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
+    slot_type = request_slot_type(request, queue_has_gpus=queue_has_gpus)
+    name, warnings = effective_name(request, place.uid, PBS_NAME_LETTERS)
     if is_shared:
         warnings = ("share: PBS has no shared pools yet: this is a job like any other", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
@@ -118,7 +118,7 @@ def batch_script(
         ),
         *([f"-A {directive_word('account', request.account)}"] if request.account else []),
         *project_options(project),
-        *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
+        *([f"-J {format_task_range(request.array)}"] if request.array else []),
         *([f"-W depend={format_after(request.after)}"] if request.after else []),
         *(["-h"] if request.hold else []),
         *([f"-a {_begin(request.begin)}"] if request.begin else []),
@@ -127,9 +127,9 @@ def batch_script(
         *_keep_files(request, place, has_live_logs=has_live_logs),
     ]
     extra = extra_options(request.extra_args)
-    _refuse_said_twice(generated, extra)
+    _refuse_repeated(generated, extra)
     limit = _limit(request, resources.options)
-    body = body_of(request, place, slot_type, ENVIRONMENT)
+    body = script_body(request, place, slot_type, ENVIRONMENT)
     early_name = signal_name(request.signal) if request.signal else ""
     folder = shlex.quote(request.work_dir) if request.work_dir else _start_folder(generated)
     parts = [
@@ -146,11 +146,11 @@ def batch_script(
             passed_on=(
                 *(["PYTHONPATH"] if body.library else []),
                 *(["PY_EXEC"] if body.package else []),
-                *names_said(request),
+                *named_keys(request),
             ),
-            slots_a_chunk=slots_of(request).per_node,
+            slots_a_chunk=request_slots(request).per_node,
             lines_a_chunk=_lines_a_chunk(resources.options),
-            logs=_logs(request, place) if slots_of(request).nodes > 1 else None,
+            logs=_logs(request, place) if request_slots(request).nodes > 1 else None,
         ),
         preamble(request.launcher),
         _timer(request, _limit_seconds(request, resources.options), has_package=bool(body.package)),
@@ -198,7 +198,7 @@ in_use() {
 
 
 def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotType) -> str:
-    counts_gpus = slot_type is not SlotType.CPU and slots_of(request).slots > 0
+    counts_gpus = slot_type is not SlotType.CPU and request_slots(request).slots > 0
     return waiting_part(
         place.folder,
         waiting,
@@ -296,7 +296,7 @@ def _limit(request: Request, asked: tuple[str, ...]) -> list[str]:
     if request.limit_seconds is None:
         return []
     if any("walltime=" in option for option in asked):
-        said_twice({"walltime": "time"}, {"walltime": "-l walltime"})
+        refuse_repeated({"walltime": "time"}, {"walltime": "-l walltime"})
     return [f"-l walltime={format_walltime(request.limit_seconds)}"]
 
 
@@ -304,7 +304,7 @@ def _limit_seconds(request: Request, asked: tuple[str, ...]) -> int | None:
     """The request's limit, else the walltime among the -l of a person's own options."""
     if request.limit_seconds is not None:
         return request.limit_seconds
-    return demand_of(
+    return build_demand(
         [option for text in asked for option in qsub.read_directive(text).given]
     ).limit_seconds
 
@@ -330,14 +330,14 @@ def _unasked(request: Request) -> list[str]:
     return said
 
 
-def _refuse_said_twice(generated: list[str], extra: tuple[str, ...]) -> None:
+def _refuse_repeated(generated: list[str], extra: tuple[str, ...]) -> None:
     def letters(options: list[str] | tuple[str, ...]) -> dict[str, str]:
         given = [option for text in options for option in qsub.read_directive(text).given]
         return {
             option.name: f"-{option.name}" for option in given if option.name not in ("", "W", "l")
         }
 
-    said_twice(
+    refuse_repeated(
         {name: _FIELDS.get(name, "the request") for name in letters(generated)}, letters(extra)
     )
 
@@ -359,7 +359,7 @@ def resource_directives(
 
     Raises UsageError for a select of several kinds of chunks, which one of ours cannot stand for.
     """
-    slots = slots_of(request)
+    slots = request_slots(request)
     ours = "ncpus" if slot_type is SlotType.CPU else "ngpus"
     has_amount = slot_type is SlotType.CPU or request.site.gres_supported
     # No slot at all is one core.
@@ -516,7 +516,7 @@ def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> s
         raise UsageError(
             f"-l place={given[0]} is not for extra_args: {other}", "Leave one of the two out."
         )
-    if not slots.is_per_node_asked or slots.nodes == 1:
+    if not slots.is_per_node or slots.nodes == 1:
         return field or "".join(given)
     written = (
         f"place: {field}"

@@ -23,8 +23,8 @@ from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import (
     MAGIC,
     attributes,
+    format_task_range,
     is_closed,
-    range_of_tasks,
     read_command_line,
     read_directives,
     settings,
@@ -208,7 +208,7 @@ def _array_arguments(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
             "this release of PBS has no limit to an array's running tasks",
             f"Leave out %{tasks.throttle}.",
         )
-    return ["-J", range_of_tasks(tasks)]
+    return ["-J", format_task_range(tasks)]
 
 
 def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:

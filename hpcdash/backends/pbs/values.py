@@ -62,9 +62,9 @@ __all__ = [
     "duration_seconds",
     "durations",
     "exec_hosts",
-    "hosts_of",
     "instants",
     "integers",
+    "parse_hosts",
     "size_bytes",
     "sizes",
     "unescaped",
@@ -155,7 +155,7 @@ def sizes(column: Column) -> pa.Array:
     return per_distinct(column, size_bytes, pa.int64())
 
 
-def hosts_of(places: str) -> list[str]:
+def parse_hosts(places: str) -> list[str]:
     """The hosts of an exec_host (`cn01/0*4+cn02/1`) or an exec_vnode
     (`(cn01:ncpus=4)+(gpu01[0]:ncpus=1)`).
 
@@ -176,7 +176,7 @@ def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, p
     """
     places = as_array(hosts) if vnodes is None else pc.coalesce(as_array(hosts), as_array(vnodes))
     encoded = words(places)
-    named = [None if text is None else hosts_of(text) for text in encoded.dictionary.to_pylist()]
+    named = [None if text is None else parse_hosts(text) for text in encoded.dictionary.to_pylist()]
     lists = pa.array([compress(names) if names else None for names in named], pa.string())
     counts = pa.array([len(names) if names else None for names in named], pa.int64())
     return lists.take(encoded.indices), counts.take(encoded.indices)

@@ -48,7 +48,7 @@ from hpcdash.backends.ray.slices import (
     PART,
     part_pattern,
     run_columns,
-    run_of,
+    slice_run,
     task_rows,
     worker_rows,
 )
@@ -259,7 +259,7 @@ def _parse_workers(answer: Answer) -> ParsedTable:
     [response] = require_success(answer)
     job = table(decode(answer, response))
     run, state = (
-        run_of(table(job.get("metadata"))),
+        slice_run(table(job.get("metadata"))),
         _STATES.get(str(job.get("status")), JobState.UNKNOWN),
     )
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
@@ -271,7 +271,7 @@ def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTab
     [response] = require_success(answer)
     job = table(decode(answer, response))
     run, state = (
-        run_of(table(job.get("metadata"))),
+        slice_run(table(job.get("metadata"))),
         _STATES.get(str(job.get("status")), JobState.UNKNOWN),
     )
     whole = job_row(job) or {}

@@ -25,8 +25,8 @@ from hpcdash.backends.ray.responses import (
     text,
     truncation_note,
 )
-from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, run_of
-from hpcdash.backends.ray.tasks import format_state, of_job
+from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, slice_run
+from hpcdash.backends.ray.tasks import format_state, job_tasks_query
 from hpcdash.domain.text import counted
 
 _NODES_PATH = f"/api/v0/nodes?limit={MOST_ROWS}"
@@ -55,12 +55,12 @@ def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog
     response, *others = read_responses(answer)
     if not response.is_success:
         require_success(answer)
-    run = run_of(table(table(decode(answer, response)).get("metadata")))
+    run = slice_run(table(table(decode(answer, response)).get("metadata")))
     parts = tuple(
         OtherLog(name, title, LogFiles(path, None))
         for name, title, path in (() if run is None else log_parts(run, driver_log))
     )
-    return (*parts, *_logs_of_ray(answer, others, detail.native, {} if run is None else run.nodes))
+    return (*parts, *_ray_logs(answer, others, detail.native, {} if run is None else run.nodes))
 
 
 def parse_worker_logs(
@@ -95,7 +95,7 @@ def parse_worker_logs(
         worker.names.setdefault(name)
         state = format_state(str(task.get("state")))
         worker.states[state] = worker.states.get(state, 0) + 1
-        worker.files |= _files_of(task)
+        worker.files |= _task_files(task)
     nodes = {node for node, _ in workers}
     logs = [_log(worker, ray_job) for worker in workers.values()]
     if logs and (note := truncation_note(answer, response, "tasks")):
@@ -103,11 +103,11 @@ def parse_worker_logs(
     return (
         *logs,
         *_setup_log(native, ray_job),
-        *_logs_of_ray(answer, others, native, nodes),
+        *_ray_logs(answer, others, native, nodes),
     )
 
 
-def _logs_of_ray(
+def _ray_logs(
     answer: Answer, responses: Sequence[Response], native: Mapping[str, str], used: Collection[str]
 ) -> Iterator[OtherLog]:
     """The logs of the raylet on each living node of a job (`used`: IDs or addresses), and the
@@ -123,14 +123,16 @@ def _logs_of_ray(
         and _WORKER_ID.fullmatch(node_id)
         if (address := text(node.get("node_ip")))
     ]
-    of_job = [node for node in nodes if node[0] in used or node[1] in used]
-    for node_id, address, _ in of_job[:_MOST_NODES]:
-        more = f", one of {len(of_job)}: {_MOST_NODES} are listed" * (len(of_job) > _MOST_NODES)
-        yield _log_of_ray(f"raylet@{address}", f"Ray on node {address}{more}", node_id, "raylet")
+    job_tasks_query = [node for node in nodes if node[0] in used or node[1] in used]
+    for node_id, address, _ in job_tasks_query[:_MOST_NODES]:
+        more = f", one of {len(job_tasks_query)}: {_MOST_NODES} are listed" * (
+            len(job_tasks_query) > _MOST_NODES
+        )
+        yield _ray_log(f"raylet@{address}", f"Ray on node {address}{more}", node_id, "raylet")
     for node_id, address, is_head in nodes:
         if is_head:
             title = f"Ray's control service on node {address}"
-            yield _log_of_ray("gcs", title, node_id, "gcs_server")
+            yield _ray_log("gcs", title, node_id, "gcs_server")
 
 
 def _log_of_ray(name: str, title: str, node_id: str, process: str) -> OtherLog:
@@ -138,7 +140,7 @@ def _log_of_ray(name: str, title: str, node_id: str, process: str) -> OtherLog:
     return OtherLog(name, title, LogFiles(f"{folder}.out", f"{folder}.err"), (process,))
 
 
-def _files_of(task: Mapping[str, Any]) -> dict[str, str]:
+def _task_files(task: Mapping[str, Any]) -> dict[str, str]:
     told = table(task.get("task_log_info"))
     found = {}
     for key in ("stdout_file", "stderr_file"):

@@ -212,7 +212,7 @@ def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
     is_cpu = request.slot_type is SlotType.CPU
     largest = (cpus.cpus_per_node if cpus else 0) if is_cpu else (gpus.gpus_per_node if gpus else 0)
     found = []
-    if _asks_for_slots(request) and largest is not None and request.slots > largest:
+    if _needs_slots(request) and largest is not None and request.slots > largest:
         unit = "CPU" if is_cpu else "GPU"
         most = f", at most {largest}" if largest else ""
         words = f"no node has {counted(request.slots, unit)} now{most}: the job waits for one"
@@ -266,8 +266,8 @@ def _on_slices(
         "container": _container(request, name),
     }
     text = json.dumps(wanted, indent=1, sort_keys=True)
-    unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
-    shown = json.dumps(unsaid, indent=1, sort_keys=True, ensure_ascii=False)
+    unreported = {**wanted, "environment": dict.fromkeys(environment, "…")}
+    shown = json.dumps(unreported, indent=1, sort_keys=True, ensure_ascii=False)
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
@@ -313,7 +313,7 @@ def _plain(
     if request.num_slices:
         raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')
     kind = "entrypoint_num_cpus" if request.slot_type is SlotType.CPU else "entrypoint_num_gpus"
-    asked: dict[str, Any] = {kind: request.slots} if _asks_for_slots(request) else {}
+    asked: dict[str, Any] = {kind: request.slots} if _needs_slots(request) else {}
     if request.memory_bytes is not None:
         asked["entrypoint_memory"] = request.memory_bytes
     exports = "".join(
@@ -330,7 +330,7 @@ def _plain(
     return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request, mark)
 
 
-def _asks_for_slots(request: Request) -> bool:
+def _needs_slots(request: Request) -> bool:
     """One slot of no type is what a request has that says nothing: that needs no GPU."""
     return request.slot_type is not None or request.slots > 1
 

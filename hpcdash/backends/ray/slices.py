@@ -182,7 +182,7 @@ class SliceRun(Struct, frozen=True):
         return ended
 
 
-def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
+def slice_run(metadata: Mapping[str, object]) -> SliceRun | None:
     """The run that a job's metadata tells of; None where they tell of none.
 
     Anyone can write such metadata.
@@ -235,7 +235,7 @@ def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, An
     """The columns of domain.schema.JOBS that a job on slices has of its own; {} of any other
     job.
     """
-    run = run_of(metadata)
+    run = slice_run(metadata)
     kind = metadata.get("slice")
     if run is None:
         return {}

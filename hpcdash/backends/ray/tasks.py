@@ -58,7 +58,7 @@ _STATES = {
 }
 
 
-def of_job(ray_job: str) -> str:
+def job_tasks_query(ray_job: str) -> str:
     """The filter of the State API for what belongs to a job, by Ray's own number of it."""
     return f"filter_keys=job_id&filter_predicates=%3D&filter_values={quote(ray_job, safe='')}"
 
@@ -68,7 +68,7 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
     ray_job = native.get("job_id")
     if not ray_job:
         return None
-    job = of_job(ray_job)
+    job = job_tasks_query(ray_job)
     failed = f"/api/v0/tasks?detail=1&limit={_MOST_FAILURES}&{job}&filter_keys=state&filter_predicates=%3D"
     argv = (
         "GET",
@@ -133,7 +133,7 @@ def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
         for row in rows:
             states.setdefault(text(row.get(name)) or kind, Counter())[str(row.get("state"))] += 1
         counts += [
-            ActivityCount(kind, title, _states_of(native), restarts.get(title, 0))
+            ActivityCount(kind, title, _count_states(native), restarts.get(title, 0))
             for title, native in states.items()
         ]
         notes += filter(None, [truncation_note(answer, response, f"{kind}s of all nodes")])
@@ -155,10 +155,10 @@ def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | N
         for native, counted in table(summary.get("state_counts")).items()
         if (count := number(counted)) is not None
     }
-    return None if name is None or not states else ActivityCount(kind, name, _states_of(states))
+    return None if name is None or not states else ActivityCount(kind, name, _count_states(states))
 
 
-def _states_of(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
+def _count_states(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
     """As ActivityCount has them, those that ended last."""
     order = sorted(counts, key=lambda native: (native in ("FINISHED", "DEAD"), native))
     return tuple((format_state(native), _state(native).value, counts[native]) for native in order)

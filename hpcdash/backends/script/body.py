@@ -25,7 +25,7 @@ from hpcdash.backends.script.launchers import (
     lone_launcher,
     lone_mpi_launcher,
     signal_name,
-    start_of,
+    start_commands,
 )
 from hpcdash.backends.script.node_checks import probe_text
 from hpcdash.backends.script.resume import (
@@ -45,7 +45,7 @@ from hpcdash.domain.request import (
     SlotType,
     format_slots,
     is_secret,
-    slots_of,
+    request_slots,
 )
 from hpcdash.domain.share import (
     LONGEST_LABEL,
@@ -301,7 +301,7 @@ class Body(Struct, frozen=True):
     srun_options: tuple[str, ...] = ()
 
 
-def name_of(
+def effective_name(
     request: Request, uid: str, most_letters: int | None = None
 ) -> tuple[str, tuple[str, ...]]:
     """The job's name, and what is to be said of it: the request's own, else one made of prefix,
@@ -326,7 +326,7 @@ def has_library(request: Request, place: Place) -> bool:
     return request.job_library and bool(place.folder)
 
 
-def names_said(request: Request) -> tuple[str, ...]:
+def named_keys(request: Request) -> tuple[str, ...]:
     """The variables that the script itself finds the values of, for the command."""
     return (
         *(END_TIME_NAMES if request.job_library else ()),
@@ -416,7 +416,7 @@ def with_code_state(script: BatchScript, words: str) -> BatchScript:
 
 def folder_name(request: Request, uid: str) -> str:
     """What a launch's own folder is called; with its uid it is a name that file systems take."""
-    name = name_of(request, uid, _MOST_FOLDER_LETTERS)[0]
+    name = effective_name(request, uid, _MOST_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
 
 
@@ -427,12 +427,12 @@ def staged_name(name: str, run_as: str) -> str:
     return name if run_as else f"{STAGED_FOLDER}/{name}"
 
 
-def body_of(
+def script_body(
     request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment
 ) -> Body:
     """What is started on each node: the launcher's words, in the container where there is one."""
-    slots = slots_of(request)
-    command = command_of(request, place)
+    slots = request_slots(request)
+    command = command_line(request, place)
     if call := request.call:
         if place.copies and call.package:
             raise UsageError(
@@ -445,7 +445,7 @@ def body_of(
         )
         command = with_copies(command, place.folder, place.copies)
     path = path_line(request) if environment.is_inherited else ""
-    start = start_of(
+    start = start_commands(
         request.launcher,
         command,
         None if environment.finds_nodes and is_spread(request, slot_type) else slots.per_node,
@@ -517,7 +517,7 @@ def body_of(
             f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
             'Write launcher = "srun", or runtime = "none" and the container into the command.',
         )
-    inherited = (*_OF_THE_NODE, *names_said(request))
+    inherited = (*_OF_THE_NODE, *named_keys(request))
     if environment.is_inherited and watches_preemption(request, place):
         inherited += (STOPPED_EARLY,)
     up = (
@@ -601,7 +601,7 @@ def _from_copies(request: Request, place: Place, line: str) -> str:
     """Bash that runs a line on a node from checked copies, which are removed when it has ended,
     however it does.
     """
-    if request.launcher in LONE_LAUNCHERS and slots_of(request).nodes > 1:
+    if request.launcher in LONE_LAUNCHERS and request_slots(request).nodes > 1:
         raise UsageError(
             f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's "
             f"files, and others "
@@ -732,7 +732,7 @@ def format_request(
     request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False
 ) -> str:
     """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
-    slots = slots_of(request)
+    slots = request_slots(request)
     if slots.slots == 0:
         where = "1 node, 1 CPU"
     elif slots.is_packed and (not environment.finds_nodes or is_spread(request, slot_type)):
@@ -752,7 +752,7 @@ def format_request(
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 
 
-def command_of(request: Request, place: Place) -> str:
+def command_line(request: Request, place: Place) -> str:
     """What the request runs, as bash; a script of Python or of a shell need not be executable."""
     if request.command:
         return request.command
@@ -772,7 +772,7 @@ def command_of(request: Request, place: Place) -> str:
 def has_interpreter(request: Request) -> bool:
     """Whether its script is not run as a program of its own."""
     path = f"/{request.script.rpartition('/')[2]}"
-    return request.launcher in NODE_LAUNCHERS or command_of(
+    return request.launcher in NODE_LAUNCHERS or command_line(
         replace(request, script=path), Place("")
     ) != shlex.quote(path)
 
@@ -838,6 +838,6 @@ def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
 
 def is_spread(request: Request, slot_type: SlotType) -> bool:
     """Whether Slurm is to find any nodes that have so many GPUs together."""
-    slots, site = slots_of(request), request.site
+    slots, site = request_slots(request), request.site
     counts_gpus = slot_type is not SlotType.CPU and site.tres_supported and site.gres_supported
-    return counts_gpus and slots.slots > 0 and not slots.is_per_node_asked
+    return counts_gpus and slots.slots > 0 and not slots.is_per_node

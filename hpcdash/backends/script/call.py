@@ -166,10 +166,10 @@ def format_result_path(request: Request, folder: str) -> str:
     if request.call is None:
         return ""
     path = result_path(request, folder)
-    of_task = " of task N" if request.array else ""
+    task_note = " of task N" if request.array else ""
     traceback = f"{path.rpartition('/')[2]}.error"
     return (
-        f"the result of {request.call.name} will be in {path}{of_task}, or the traceback in "
+        f"the result of {request.call.name} will be in {path}{task_note}, or the traceback in "
         f"{traceback}"
     )
 

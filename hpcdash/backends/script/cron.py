@@ -37,7 +37,7 @@ class CronJob(Struct, frozen=True):
     @property
     def label(self) -> str:
         """hourly, daily, weekly, or the interval: 15m, 90s."""
-        return label_of(self.every_seconds)
+        return interval_label(self.every_seconds)
 
     @property
     def name(self) -> str:
@@ -59,12 +59,12 @@ class CronJob(Struct, frozen=True):
         return f"{self.folder}/outputs/{self.label}"
 
 
-def interval_of(label: str) -> str:
+def parse_interval(label: str) -> str:
     """A label as `--every` takes it: 1h of hourly, 15m as it is."""
     return _INTERVALS.get(label, label)
 
 
-def label_of(every_seconds: int) -> str:
+def interval_label(every_seconds: int) -> str:
     """The shortest way to write an interval, that is also a folder's name."""
     if named := _NAMED.get(every_seconds):
         return named

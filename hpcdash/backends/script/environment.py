@@ -9,7 +9,7 @@ class JobEnvironment(Struct, frozen=True):
     """Names of variables, without `$`; '' where the scheduler has none.
 
     `own` are patterns of the scheduler's variables. `log_name` and `array_log_name` are bash for
-    the names of a job's and a task's logs, without their endings. `slots_of_node` and
+    the names of a job's and a task's logs, without their endings. `node_slots` and
     `slots_in_all` are counted by the script where the scheduler packs slots that are not counted a
     node. `is_inherited`: what the script exports reaches the command on each node. `hosts` is bash
     for `host:slots` of all nodes with commas between, where @EACH are the slots of one. `node_name`
@@ -24,7 +24,7 @@ class JobEnvironment(Struct, frozen=True):
     array_log_name: str
     node_count: str
     node_rank: str
-    slots_of_node: str = ""
+    node_slots: str = ""
     slots_in_all: str = ""
     is_inherited: bool = False
     finds_nodes: bool = False

@@ -71,7 +71,7 @@ class Start(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def start_of(
+def start_commands(
     launcher: Launcher,
     command: str,
     per_node: int | None,
@@ -110,7 +110,7 @@ def start_of(
         )
     before, setup = "", ""
     if not python:
-        before, command, said = _program_of(launcher, command)
+        before, command, said = _split_program(launcher, command)
         notes += said
     if signal and signal_name(signal) in _ENDS_LAUNCHERS:
         notes.append(
@@ -119,18 +119,14 @@ def start_of(
         )
     nodes, rank = f'"${environment.node_count}"', f'"${environment.node_rank}"'
     if launcher is Launcher.TORCHRUN:
-        each = f'"${environment.slots_of_node}"' if environment.slots_of_node else per_node or "gpu"
+        each = f'"${environment.node_slots}"' if environment.node_slots else per_node or "gpu"
         program = (
             f"{f'{python} -m torch.distributed.run' if python else 'torchrun'} \\\n"
             f"  --nnodes={nodes} --nproc-per-node={each} --node-rank={rank} \\\n"
             '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n'
         )
     elif launcher is Launcher.DEEPSPEED:
-        each = (
-            f'"${environment.slots_of_node}"'
-            if environment.slots_of_node
-            else str(per_node or ranks)
-        )
+        each = f'"${environment.node_slots}"' if environment.node_slots else str(per_node or ranks)
         setup = _WORLD.format(nodes=nodes, each=each)
         program = (
             f"{python or 'python'} -m deepspeed.launcher.launch \\\n"
@@ -182,7 +178,7 @@ def _lone_start(
         raise UsageError(
             "launcher: horovodrun is told how many ranks a node has", "Write slots_per_node."
         )
-    if environment.slots_of_node:
+    if environment.node_slots:
         before += f'[ "${environment.node_rank}" = 0 ] || exit 0\n'
     if found := re.match(rf"{launcher}[ \t]+", command):
         command = command[found.end() :]
@@ -200,7 +196,7 @@ def _lone_start(
     )
 
 
-def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
+def _split_program(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
     """(bash for before the launcher, its arguments, what is to be said of that)."""
     first = _NO_PYTHON.match(command)
     found = list(_PROGRAM.finditer(command))
@@ -238,14 +234,14 @@ def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
 def lone_launcher(command: str) -> Launcher | None:
     """The launcher that a command starts by itself without telling it of other nodes."""
     programs = {one["program"].split()[0] for one in _PROGRAM.finditer(command)}
-    tells = re.search(
+    message_lines = re.search(
         r"--(?:nnodes|hostfile|no_ssh|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command
     )
     return next(
         (
             one
             for one in (Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED)
-            if one in programs and not tells
+            if one in programs and not message_lines
         ),
         None,
     )

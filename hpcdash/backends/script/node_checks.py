@@ -129,15 +129,15 @@ class NodeCheck(Struct, frozen=True):
     limit_seconds: int
     text: str
     is_python: bool = False
-    is_of_gpus: bool = True
+    needs_gpus: bool = True
 
 
 CHECKS = {
     "cuda": NodeCheck("the driver, and memory of each GPU", 60, _CUDA, is_python=True),
     "nccl": NodeCheck("whether the GPUs of a node reach each other", 90, _NCCL, is_python=True),
     "gpu-memory": NodeCheck("what others left on the GPUs, and memory errors", 30, _GPU_MEMORY),
-    "disk": NodeCheck("writing to the temporary folder and /dev/shm", 60, _DISK, is_of_gpus=False),
-    "clock": NodeCheck("the clock against that of the file system", 20, _CLOCK, is_of_gpus=False),
+    "disk": NodeCheck("writing to the temporary folder and /dev/shm", 60, _DISK, needs_gpus=False),
+    "clock": NodeCheck("the clock against that of the file system", 20, _CLOCK, needs_gpus=False),
 }
 _AROUND = """\
 failed=

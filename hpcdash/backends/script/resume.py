@@ -59,7 +59,7 @@ def resume_lines(checkpoints: str, task: str) -> str:
     )
 
 
-def folder_of(checkpoints: str, task: str) -> str:
+def task_folder(checkpoints: str, task: str) -> str:
     """The folder of one task of an array, or of a job without tasks; '' where it is not known which
     task that is.
     """

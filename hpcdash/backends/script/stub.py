@@ -42,7 +42,7 @@ def stub_script(script_text: str, real_path: str) -> str:
             f"{real_path!r} is not an absolute path", "Give the script's absolute path."
         )
     interpreter = lines[0][2:].split()
-    shell = _shell_of(interpreter)
+    shell = _find_shell(interpreter)
     path = shlex.quote(real_path)
     if shell in _SHELLS:
         body = [_unless_readable(path), f". {path}"]
@@ -68,7 +68,7 @@ def stub_target(script_text: str) -> str | None:
     return found[1] if found else None
 
 
-def _shell_of(interpreter: list[str]) -> str:
+def _find_shell(interpreter: list[str]) -> str:
     """sh of /bin/sh, bash of `/usr/bin/env bash`."""
     names = [PurePosixPath(word).name for word in interpreter]
     if names[0] == "env":

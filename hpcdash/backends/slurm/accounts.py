@@ -35,12 +35,12 @@ _LIMIT_SECONDS = 20.0
 
 def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
     """One's associations with the default account; a database may serve several clusters."""
-    of_cluster = (f"cluster={cluster}",) if cluster else ()
+    cluster_filter = (f"cluster={cluster}",) if cluster else ()
     asked = (
         "show",
         "user",
         f"name={user}",
-        *of_cluster,
+        *cluster_filter,
         "withassoc",
         f"format={','.join(_OF_A_USER)}",
     )

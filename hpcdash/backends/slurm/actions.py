@@ -126,17 +126,19 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
     errors = [(found[1], found[2]) for line in lines if (found := _KILL_ERROR.fullmatch(line))]
     sent = [found[1] for line in lines if (found := _SIGNALLED.fullmatch(line))]
     in_transition = sum(_TRANSITION in line for line in lines)
-    is_of_arrays = in_transition <= sum("_" in known for known in sent)
+    has_all_arrays = in_transition <= sum("_" in known for known in sent)
     general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Outcome:
         is_only = is_step and len(targets) == 1
         words = next(
-            (said for known, said in errors if is_only or _is_of(target.job_id, known)), None
+            (said for known, said in errors if is_only or _is_same_job(target.job_id, known)), None
         )
         if words is not None:
             return Outcome(target.job_id, _done(words), words)
-        its_own = sent if is_only else [known for known in sent if _is_of(target.job_id, known)]
+        its_own = (
+            sent if is_only else [known for known in sent if _is_same_job(target.job_id, known)]
+        )
         if not its_own:
             if answer.status in _CUT_OFF and not sent:
                 return Outcome(target.job_id, False, "not sent: the controller timed out")
@@ -147,7 +149,7 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
             return Outcome(target.job_id, True)
         if not in_transition:
             return Outcome(target.job_id, None, general)
-        if not is_of_arrays:
+        if not has_all_arrays:
             return Outcome(target.job_id, None, "Job is in transitional state")
         is_array = any("_" in known for known in its_own)
         return Outcome(target.job_id, True, _WAITING_TASKS if is_array else "")
@@ -227,7 +229,7 @@ def _is_one(job: JobId) -> bool:
     return job.component is not None or (job.tasks is not None and job.tasks.count == 1)
 
 
-def _is_of(asked: str, known: str) -> bool:
+def _is_same_job(asked: str, known: str) -> bool:
     """Whether what scancel names (88_3, 29, 29.0) is the job asked for, or a task of it."""
     job = _read(known.partition(".")[0])
     return job is not None and covers(parse_job_id(asked), job)

@@ -71,7 +71,7 @@ class Clusters(Struct, frozen=True):
         """The clusters that reads ask, as -M takes them; '' where there is only one."""
         return "" if self.default else ",".join(self.named)
 
-    def of_job(self, job_id: str) -> tuple[str, str]:
+    def split_cluster(self, job_id: str) -> tuple[str, str]:
         """(the id there, its cluster or ''); raises UsageError for an id that several clusters may
         have.
         """
@@ -126,7 +126,7 @@ def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
     return (*argv[:at], "-M", cluster, *argv[at:])
 
 
-def asked_on(query: Query[T], cluster: str) -> Query[T]:
+def query_on(query: Query[T], cluster: str) -> Query[T]:
     return replace(query, argv=on_cluster(query.argv, cluster)) if cluster else query
 
 
@@ -158,7 +158,7 @@ def named_rows(query: Query[ParsedTable], cluster: str) -> Query[ParsedTable]:
         return query
     parse = query.parse
     return replace(
-        asked_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster)
+        query_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster)
     )
 
 
@@ -182,7 +182,7 @@ def known_in_part(answer: Answer) -> Answer:
 def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
     """The detail with the ids that the job has on its cluster."""
     row = detail.job.to_pylist()[0]
-    plain, _ = clusters.of_job(str(row["id"]))
+    plain, _ = clusters.split_cluster(str(row["id"]))
     array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
     job = detail.job
     for name, text in (("id", plain), ("array_id", array_id)):

@@ -104,7 +104,9 @@ def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
         for key, value in records[offset].items()
         if key.partition(" ")[0] not in _OF_LEADER
     }
-    paths = {key: value for key in _OF_LEADER if (value := last_value_of(leader, key)) is not None}
+    paths = {
+        key: value for key in _OF_LEADER if (value := find_last_value(leader, key)) is not None
+    }
     return {**own, **paths}
 
 
@@ -259,7 +261,7 @@ def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     }
     if row["array_id"] is None:
         found |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), row["id"])
-    elif (task := task_of(str(row["id"]))).isdigit():
+    elif (task := parse_task_part(str(row["id"]))).isdigit():
         found["SLURM_ARRAY_TASK_ID"] = task
     return found
 

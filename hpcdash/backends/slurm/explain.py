@@ -10,7 +10,7 @@ from hpcdash.backends.slurm.options import MAGIC, read_command_line, split_argum
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import MINUTE, format_span, parse_duration
 
-Words = Callable[[str | None], str]
+Formatter = Callable[[str | None], str]
 _CLOCK = re.compile(r"[0-9][0-9:-]*")
 _UNLIMITED = frozenset({"0", "-1", "infinite", "unlimited"})
 _ZERO = re.compile(r"0+[KMGT]?", re.IGNORECASE)
@@ -65,12 +65,12 @@ def duration(value: str | None) -> str:
         return text
 
 
-def count_of(one: str, many: str) -> Words:
+def count_phrase(one: str, many: str) -> Formatter:
     """`4 tasks per node`; `1 task per node`."""
     return lambda value: f"{value} {one if value == '1' else many}"
 
 
-def memory(each: str, *, all_of_it: str) -> Words:
+def memory(each: str, *, all_of_it: str) -> Formatter:
     """`4G of memory per node`; a bare number counts MB, and `all_of_it` says what 0 means."""
 
     def words(value: str | None) -> str:
@@ -161,7 +161,7 @@ def signal(value: str | None) -> str:
     )
 
 
-def gres(kind: str, each: str) -> Words:
+def gres(kind: str, each: str) -> Formatter:
     """`8 GPUs per node`, `2 GPUs (a100) per node and 4 shard per node`; `kind` where the value does
     not name it.
     """
@@ -232,71 +232,71 @@ def switches(value: str | None) -> str:
 _HETEROGENEOUS = frozenset({"hetjob", "packjob"})
 
 
-def _of(template: str) -> Words:
+def _fill(template: str) -> Formatter:
     """The value, as it is, where {} stands."""
     return lambda value: template.replace("{}", value or "")
 
 
-def _or(without: str, template: str) -> Words:
+def _or(without: str, template: str) -> Formatter:
     """An option that may come without a value."""
     return lambda value: without if value is None else template.replace("{}", value)
 
 
-def _one_of(known: Mapping[str, str], template: str) -> Words:
+def _one_of(known: Mapping[str, str], template: str) -> Formatter:
     return lambda value: known.get((value or "").lower(), template.replace("{}", value or ""))
 
 
 _FILES = {"none": "discarded", "/dev/null": "discarded"}
 
-_WORDS: dict[str, Words] = {
-    "account": _of("charged to account {}"),
-    "acctg-freq": _of("usage is sampled every {}"),
+_WORDS: dict[str, Formatter] = {
+    "account": _fill("charged to account {}"),
+    "acctg-freq": _fill("usage is sampled every {}"),
     "array": tasks,
-    "batch": _of("the script runs on a node with {}"),
-    "bb": _of("burst buffer {}"),
-    "bbf": _of("burst buffer as file {} says"),
-    "begin": _of("starts no earlier than {}"),
-    "chdir": _of("runs in {}"),
-    "cluster-constraint": _of("only clusters with {}"),
-    "clusters": _of("on cluster {}"),
-    "comment": _of("comment: {}"),
-    "constraint": _of("only nodes with {}"),
-    "container": _of("in container {}"),
-    "container-id": _of("container is called {}"),
-    "context": _of("SELinux context {}"),
-    "contiguous": _of("nodes side by side"),
-    "core-spec": count_of("core per node for the system", "cores per node for the system"),
-    "cores-per-socket": count_of("core per socket or more", "cores per socket or more"),
+    "batch": _fill("the script runs on a node with {}"),
+    "bb": _fill("burst buffer {}"),
+    "bbf": _fill("burst buffer as file {} says"),
+    "begin": _fill("starts no earlier than {}"),
+    "chdir": _fill("runs in {}"),
+    "cluster-constraint": _fill("only clusters with {}"),
+    "clusters": _fill("on cluster {}"),
+    "comment": _fill("comment: {}"),
+    "constraint": _fill("only nodes with {}"),
+    "container": _fill("in container {}"),
+    "container-id": _fill("container is called {}"),
+    "context": _fill("SELinux context {}"),
+    "contiguous": _fill("nodes side by side"),
+    "core-spec": count_phrase("core per node for the system", "cores per node for the system"),
+    "cores-per-socket": count_phrase("core per socket or more", "cores per socket or more"),
     "cpu-freq": cpu_frequency,
-    "cpus-per-gpu": count_of("CPU per GPU", "CPUs per GPU"),
-    "cpus-per-task": count_of("CPU per task", "CPUs per task"),
-    "deadline": _of("removed if it cannot end by {}"),
+    "cpus-per-gpu": count_phrase("CPU per GPU", "CPUs per GPU"),
+    "cpus-per-task": count_phrase("CPU per task", "CPUs per task"),
+    "deadline": _fill("removed if it cannot end by {}"),
     "delay-boot": lambda value: (
         f"waits {duration(value)} before nodes are rebooted for its features"
     ),
     "dependency": dependencies,
-    "distribution": _of("tasks spread as {}"),
+    "distribution": _fill("tasks spread as {}"),
     "error": _one_of({key: f"stderr {word}" for key, word in _FILES.items()}, "stderr to {}"),
-    "exclude": _of("never on {}"),
+    "exclude": _fill("never on {}"),
     "exclusive": _one_of(
         {"": "nodes shared with no other job", "user": "nodes shared only with your own jobs"},
         "nodes shared within the same {} only",
     ),
     "export": export,
-    "export-file": _of("environment read from {}"),
-    "extra": _of("extra: {}"),
-    "extra-node-info": _of("sockets:cores:threads {} per node"),
+    "export-file": _fill("environment read from {}"),
+    "extra": _fill("extra: {}"),
+    "extra-node-info": _fill("sockets:cores:threads {} per node"),
     "get-user-env": _or("environment of a login shell", "environment of a login shell ({})"),
-    "gid": _of("runs as group {}"),
-    "gpu-bind": _of("GPUs bound to tasks: {}"),
-    "gpu-freq": _of("GPU frequency {}"),
+    "gid": _fill("runs as group {}"),
+    "gpu-bind": _fill("GPUs bound to tasks: {}"),
+    "gpu-freq": _fill("GPU frequency {}"),
     "gpus": gres("GPU", ""),
     "gpus-per-node": gres("GPU", " per node"),
     "gpus-per-socket": gres("GPU", " per socket"),
     "gpus-per-task": gres("GPU", " per task"),
     "gres": gres("", " per node"),
-    "gres-flags": _of("GRES flags {}"),
-    "help": _of("prints sbatch's help: nothing is submitted"),
+    "gres-flags": _fill("GRES flags {}"),
+    "help": _fill("prints sbatch's help: nothing is submitted"),
     "hint": _one_of(
         {
             "compute_bound": "made for computing: all cores, one thread each",
@@ -306,10 +306,10 @@ _WORDS: dict[str, Words] = {
         },
         "hint {}",
     ),
-    "hold": _of("submitted held"),
-    "ignore-pbs": _of("#PBS and #BSUB lines are not read"),
-    "input": _of("stdin from {}"),
-    "job-name": _of("called {}"),
+    "hold": _fill("submitted held"),
+    "ignore-pbs": _fill("#PBS and #BSUB lines are not read"),
+    "input": _fill("stdin from {}"),
+    "job-name": _fill("called {}"),
     "kill-on-invalid-dep": _one_of(
         {
             "yes": "removed if its dependency can never be met",
@@ -317,28 +317,28 @@ _WORDS: dict[str, Words] = {
         },
         "if its dependency can never be met: {}",
     ),
-    "licenses": _of("needs licenses {}"),
+    "licenses": _fill("needs licenses {}"),
     "mail-type": mail_events,
-    "mail-user": _of("mail to {}"),
-    "mcs-label": _of("MCS label {}"),
+    "mail-user": _fill("mail to {}"),
+    "mcs-label": _fill("MCS label {}"),
     "mem": memory("per node", all_of_it="all the memory of its nodes"),
-    "mem-bind": _of("memory bound: {}"),
+    "mem-bind": _fill("memory bound: {}"),
     "mem-per-cpu": memory("per CPU", all_of_it="all the memory of its nodes"),
     "mem-per-gpu": memory("per GPU", all_of_it="all the memory of its nodes"),
-    "mincpus": count_of("CPU per node or more", "CPUs per node or more"),
-    "network": _of("network {}"),
+    "mincpus": count_phrase("CPU per node or more", "CPUs per node or more"),
+    "network": _fill("network {}"),
     "nice": _or("priority lowered by 100", "priority lowered by {}"),
     "no-kill": _one_of({"off": "ends if a node fails"}, "continues if a node fails"),
-    "no-requeue": _of("never requeued"),
-    "nodefile": _of("on the nodes that {} lists"),
-    "nodelist": _of("on {}"),
+    "no-requeue": _fill("never requeued"),
+    "nodefile": _fill("on the nodes that {} lists"),
+    "nodelist": _fill("on {}"),
     "nodes": nodes,
-    "ntasks": count_of("task", "tasks"),
-    "ntasks-per-core": count_of("task per core at most", "tasks per core at most"),
-    "ntasks-per-gpu": count_of("task per GPU", "tasks per GPU"),
-    "ntasks-per-node": count_of("task per node", "tasks per node"),
-    "ntasks-per-socket": count_of("task per socket at most", "tasks per socket at most"),
-    "ntasks-per-tres": count_of("task per GPU", "tasks per GPU"),
+    "ntasks": count_phrase("task", "tasks"),
+    "ntasks-per-core": count_phrase("task per core at most", "tasks per core at most"),
+    "ntasks-per-gpu": count_phrase("task per GPU", "tasks per GPU"),
+    "ntasks-per-node": count_phrase("task per node", "tasks per node"),
+    "ntasks-per-socket": count_phrase("task per socket at most", "tasks per socket at most"),
+    "ntasks-per-tres": count_phrase("task per GPU", "tasks per GPU"),
     "oom-kill-step": _one_of(
         {"0": "a process that runs out of memory is killed alone"},
         "a step that runs out of memory is killed as a whole",
@@ -353,49 +353,51 @@ _WORDS: dict[str, Words] = {
         "opens output files as {}",
     ),
     "output": _one_of({key: f"stdout {word}" for key, word in _FILES.items()}, "stdout to {}"),
-    "overcommit": _of("more than one task per CPU"),
-    "oversubscribe": _of("shares its CPUs with other jobs"),
-    "parsable": _of("sbatch prints only the job ID"),
+    "overcommit": _fill("more than one task per CPU"),
+    "oversubscribe": _fill("shares its CPUs with other jobs"),
+    "parsable": _fill("sbatch prints only the job ID"),
     "partition": lambda value: f"{'partitions' if ',' in (value or '') else 'partition'} {value}",
-    "power": _of("power {}"),
-    "prefer": _of("prefers nodes with {}"),
-    "priority": _of("priority {}"),
-    "profile": _of("profiles {}"),
+    "power": _fill("power {}"),
+    "prefer": _fill("prefers nodes with {}"),
+    "priority": _fill("priority {}"),
+    "profile": _fill("profiles {}"),
     "propagate": _or("passes all your resource limits", "passes your resource limits: {}"),
-    "qos": _of("QoS {}"),
-    "quiet": _of("no sbatch messages"),
-    "reboot": _of("nodes are rebooted first"),
-    "requeue": _of("may be requeued"),
-    "reservation": _of("in reservation {}"),
+    "qos": _fill("QoS {}"),
+    "quiet": _fill("no sbatch messages"),
+    "reboot": _fill("nodes are rebooted first"),
+    "requeue": _fill("may be requeued"),
+    "reservation": _fill("in reservation {}"),
     "resv-ports": _or("reserves ports", "reserves {} ports"),
-    "segment": _of("nodes in segments of {}"),
+    "segment": _fill("nodes in segments of {}"),
     "signal": signal,
-    "sockets-per-node": count_of("socket per node or more", "sockets per node or more"),
-    "spread-job": _of("spread over as many nodes as possible"),
-    "stepmgr": _of("its first node manages the steps"),
+    "sockets-per-node": count_phrase("socket per node or more", "sockets per node or more"),
+    "spread-job": _fill("spread over as many nodes as possible"),
+    "stepmgr": _fill("its first node manages the steps"),
     "switches": switches,
-    "test-only": _of("test only: nothing is submitted"),
-    "thread-spec": count_of("thread per node for the system", "threads per node for the system"),
-    "threads-per-core": count_of("thread per core", "threads per core"),
+    "test-only": _fill("test only: nothing is submitted"),
+    "thread-spec": count_phrase(
+        "thread per node for the system", "threads per node for the system"
+    ),
+    "threads-per-core": count_phrase("thread per core", "threads per core"),
     "time": lambda value: (
         "no time limit" if duration(value) == "" else f"time limit {duration(value)}"
     ),
     "time-min": lambda value: f"accepts a limit down to {duration(value)}",
     "tmp": memory("of local disk per node", all_of_it="no local disk"),
-    "tres-bind": _of("bound: {}"),
+    "tres-bind": _fill("bound: {}"),
     "tres-per-task": gres("", " per task"),
-    "uid": _of("runs as user {}"),
-    "usage": _of("prints sbatch's usage: nothing is submitted"),
-    "use-min-nodes": _of("takes the fewest nodes of its range"),
-    "verbose": _of("verbose sbatch messages"),
-    "version": _of("prints sbatch's version: nothing is submitted"),
-    "wait": _of("sbatch waits for its end"),
+    "uid": _fill("runs as user {}"),
+    "usage": _fill("prints sbatch's usage: nothing is submitted"),
+    "use-min-nodes": _fill("takes the fewest nodes of its range"),
+    "verbose": _fill("verbose sbatch messages"),
+    "version": _fill("prints sbatch's version: nothing is submitted"),
+    "wait": _fill("sbatch waits for its end"),
     "wait-all-nodes": _one_of(
         {"1": "starts when all nodes are ready", "0": "starts when its first node is ready"},
         "waits for its nodes: {}",
     ),
-    "wckey": _of("workload key {}"),
-    "wrap": _of("runs: {}"),
+    "wckey": _fill("workload key {}"),
+    "wrap": _fill("runs: {}"),
 }
 
 

@@ -151,14 +151,14 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
     """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number,
     and the accounting a job that failed with 1 on no node in the second that it came.
     """
-    of_time = [as_array(raw[name]) for name in ("submit", "start", "end")]
+    time_columns = [as_array(raw[name]) for name in ("submit", "start", "end")]
     conditions = (
         pc.equal(as_array(raw["state"]), "FAILED"),
         pc.equal(as_array(raw["exitcode"]), "1:0"),
         pc.is_null(as_array(none_to_null(raw["nodelist"]))),
         pc.equal(as_array(raw["alloctres"]), ""),
-        pc.equal(of_time[0], of_time[1]),
-        pc.equal(of_time[1], of_time[2]),
+        pc.equal(time_columns[0], time_columns[1]),
+        pc.equal(time_columns[1], time_columns[2]),
     )
     return reduce(pc.and_, (pc.fill_null(one, False) for one in conditions))
 

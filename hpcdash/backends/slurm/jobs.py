@@ -20,6 +20,7 @@ from hpcdash.backends.slurm.clusters import (
     asked_on,
     known_in_part,
     named_rows,
+    query_on,
     with_clusters,
 )
 from hpcdash.backends.slurm.commands import slurm
@@ -177,9 +178,11 @@ def parse_jobs(
     # From here on each text column lives until it is read: of 100 000 jobs all of them together are
     # 30 MB.
     del columns
-    of_each = raw.pop("cluster", None)
+    cluster_column = raw.pop("cluster", None)
     parsed = ParsedTable(_in_schema(raw, counts_gpus), rejected)
-    return parsed if of_each is None else with_clusters(parsed, of_each.combine_chunks())
+    return (
+        parsed if cluster_column is None else with_clusters(parsed, cluster_column.combine_chunks())
+    )
 
 
 def without_revoked(columns: Columns) -> Columns:
@@ -235,17 +238,17 @@ def states(native: pa.Array, reason: pa.Array) -> pa.Array:
     columns).
     """
     names = [str(state) for state in JobState]
-    code_of = {name: index for index, name in enumerate(names)}
+    name_codes = {name: index for index, name in enumerate(names)}
     by_native = pa.array(
-        [code_of[job_state(text or "")] for text in native.dictionary.to_pylist()]
-        or [code_of["unknown"]],
+        [name_codes[job_state(text or "")] for text in native.dictionary.to_pylist()]
+        or [name_codes["unknown"]],
         pa.int32(),
     )
     codes = by_native.take(pc.fill_null(native.indices, 0))
-    held = pc.and_(pc.equal(codes, code_of[JobState.PENDING]), _where(reason, is_held))
-    codes = pc.if_else(held, pa.scalar(code_of[JobState.HELD], pa.int32()), codes)
+    held = pc.and_(pc.equal(codes, name_codes[JobState.PENDING]), _where(reason, is_held))
+    codes = pc.if_else(held, pa.scalar(name_codes[JobState.HELD], pa.int32()), codes)
     codes = pc.if_else(
-        pc.is_null(native.indices), pa.scalar(code_of[JobState.UNKNOWN], pa.int32()), codes
+        pc.is_null(native.indices), pa.scalar(name_codes[JobState.UNKNOWN], pa.int32()), codes
     )
     return pa.DictionaryArray.from_arrays(codes, pa.array(names))
 

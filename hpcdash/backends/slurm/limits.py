@@ -149,29 +149,29 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     (
         (who, _),
         (manager, _),
-        (associations, is_association_told),
-        (qos, is_qos_told),
+        (associations, has_associations),
+        (qos, has_qos),
         (partitions, _),
     ) = parts
     user, _, number = who.strip().partition("\n")
     controller = _read_controller(manager)
     rejected: list[str] = []
-    own = list(_rows(associations, _ASSOCIATION_FIELDS, rejected)) if is_association_told else []
-    all_qos = {row["name"]: row for row in _rows(qos, _QOS_FIELDS, rejected)} if is_qos_told else {}
-    if not own and not controller.associations and not is_association_told:
+    own = list(_rows(associations, _ASSOCIATION_FIELDS, rejected)) if has_associations else []
+    all_qos = {row["name"]: row for row in _rows(qos, _QOS_FIELDS, rejected)} if has_qos else {}
+    if not own and not controller.associations and not has_associations:
         if "supported accounting" in answer.stderr.decode("utf-8", "replace"):
             raise accounting_unavailable(answer, command=_COMMAND)
         raise failure(answer, _COMMAND)
-    if not is_association_told or not is_qos_told:
+    if not has_associations or not has_qos:
         rejected.append("slurmdbd does not answer: limits of QoS that nobody uses now are missing")
     if not own:
-        own = _associations_of(controller, user)
+        own = _user_associations(controller, user)
     rows = [row for one in own for row in _association_rows(one, user, controller)]
     accounts = _with_parents([one["account"] for one in own], controller.parents)
     rows += [row for account in accounts for row in _account_rows(account, controller)]
     by_partition = _partition_qos(partitions)
     chosen = dict.fromkeys(name for one in own for name in one["qos"].split(",") if name)
-    if not is_qos_told:
+    if not has_qos:
         all_qos = {name: {"name": name} for name in controller.qos}
     if not chosen:
         chosen = dict.fromkeys(
@@ -224,9 +224,9 @@ def _read_controller(text: str) -> _Controller:
         elif line.startswith("QOS="):
             name, rest = _between(line, "QOS=", " UsageRaw=")
             own, _, limits = rest.partition(" Account Limits=")
-            of_accounts, _, of_users = limits.partition(" User Limits=")
+            account_limits, _, user_limits = limits.partition(" User Limits=")
             qos[name.rpartition("(")[0]] = _Use(
-                pairs(own), _of_each(of_accounts), _of_each(of_users)
+                pairs(own), _split_limits(account_limits), _split_limits(user_limits)
             )
     return _Controller(associations, parents, qos)
 
@@ -237,7 +237,7 @@ def _between(text: str, start: str, end: str) -> tuple[str, str]:
     return found, rest
 
 
-def _of_each(text: str) -> dict[str, dict[str, str]]:
+def _split_limits(text: str) -> dict[str, dict[str, str]]:
     """` physics={MaxJobsPA=N(6) …} chem={…}` by name."""
     found = {}
     for part in text.split("}"):
@@ -252,7 +252,7 @@ def _subject(text: str) -> str:
     return text[text.index("(") + 1 : -1] if text.endswith(")") and "(" in text else text
 
 
-def _associations_of(controller: _Controller, user: str) -> list[dict[str, str]]:
+def _user_associations(controller: _Controller, user: str) -> list[dict[str, str]]:
     """As the database would list them, without their QoS."""
     return [
         {"account": account, "partition": partition, "qos": ""}
@@ -371,7 +371,7 @@ def _limit_rows(
     jobs are counted.
     """
     told, now = said.get(limit.field, ""), (used or {}).get(limit.key, "")
-    most = _told_amounts(told, limit) or _controller_amounts(now, limit, which=0)
+    most = _reported_amounts(told, limit) or _controller_amounts(now, limit, which=0)
     uses = _controller_amounts(now, limit, which=1)
     for resource, maximum in most.items():
         # Of what nobody has used yet the controller prints nothing.
@@ -393,7 +393,7 @@ def _limit_rows(
         }
 
 
-def _told_amounts(text: str, limit: _Limit) -> dict[str, int]:
+def _reported_amounts(text: str, limit: _Limit) -> dict[str, int]:
     """Of the database's `cpu=6,mem=64G`, `5` or `1-00:00:00`."""
     return dict(_amounts(text, limit, _database_amount))
 

@@ -40,7 +40,7 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
         option for option in read_directives(directive_part(script)).given if not option.problem
     ]
     said = [option for option in read_command_line(over).given if not option.problem]
-    demand, names = demand_of((*given, *said)), {option.name for option in said}
+    demand, names = build_demand((*given, *said)), {option.name for option in said}
     return overridden_demand(demand, names, queues={"partition"}, limit_seconds={"time"})
 
 
@@ -55,7 +55,7 @@ def _is_time(text: str) -> bool:
     return text.lower() in _UNLIMITED or _TIME.fullmatch(text) is not None
 
 
-def demand_of(options: Sequence[Option]) -> Demand:
+def build_demand(options: Sequence[Option]) -> Demand:
     """Of options as sbatch reads them; what cannot be read asks for nothing."""
     last = {option.name: option for option in options}
 
@@ -68,8 +68,8 @@ def demand_of(options: Sequence[Option]) -> Demand:
         tasks = nodes * per_node
     each = parse_count(value("cpus-per-task"))
     at_once = tasks or nodes
-    gpus, of_job = _gpus(value("gpus"))
-    on_node, of_node = _gpus(value("gpus-per-node"), *_gpu_gres(value("gres")))
+    gpus, job_gpus = _gpus(value("gpus"))
+    on_node, node_gpus = _gpus(value("gpus-per-node"), *_gpu_gres(value("gres")))
     if gpus is None and on_node is not None and nodes is not None:
         gpus = nodes * on_node
     sources = {
@@ -95,7 +95,7 @@ def demand_of(options: Sequence[Option]) -> Demand:
         cpus_per_node=(per_node or 1) * each if each is not None else per_node,
         gpus=gpus,
         gpus_per_node=on_node,
-        gpu_type=of_job or of_node,
+        gpu_type=job_gpus or node_gpus,
         memory_per_node_bytes=parse_bytes(value("mem"), KIB**2),
         where=demand_places(sources, last),
     )
@@ -197,10 +197,10 @@ def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
     """
     found = _VERSION.search(version)
     given = list(options)
-    is_asked_so = any(option.startswith("--gpus=") for option in given) and any(
+    is_requested_so = any(option.startswith("--gpus=") for option in given) and any(
         map(_NODE_RANGE.fullmatch, given)
     )
-    if _NOT_AVAILABLE not in words or found is None or not is_asked_so:
+    if _NOT_AVAILABLE not in words or found is None or not is_requested_so:
         return ""
     if not _FIRST_BAD <= tuple(map(int, found.groups())) <= _LAST_BAD:
         return ""

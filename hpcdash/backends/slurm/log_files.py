@@ -37,7 +37,7 @@ Native = Mapping[str, str]
 Row = Mapping[str, Any]
 
 
-def last_value_of(native: Native, key: str) -> str | None:
+def find_last_value(native: Native, key: str) -> str | None:
     """The last value of a key: scontrol prints the paths after every text a person may have
     chosen.
     """
@@ -86,8 +86,8 @@ def _shown_paths(native: Native) -> tuple[str | None, str | None]:
 
     From 26.05 on an empty one of stderr is that of stdout.
     """
-    stdout = last_value_of(native, "StdOut")
-    return stdout, last_value_of(native, "StdErr") or stdout
+    stdout = find_last_value(native, "StdOut")
+    return stdout, find_last_value(native, "StdErr") or stdout
 
 
 def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
@@ -110,7 +110,7 @@ def submitted_file(detail: JobDetail) -> str | None:
     row = detail.job.to_pylist()[0]
     if "JobId" in native:
         # The script's own arguments follow it.
-        command = (last_value_of(native, "Command") or "").partition(" ")[0]
+        command = (find_last_value(native, "Command") or "").partition(" ")[0]
         return command if command.startswith("/") and native.get("BatchFlag") != "0" else None
     given, rest = _submit_options(row, native, None)
     names = {one.name for one in given}
@@ -171,9 +171,7 @@ def _settled(
     return finished
 
 
-def _files_of_the_past(
-    row: Row, native: Native, facts: PathFacts, script: Script | None
-) -> LogFiles:
+def _past_log_files(row: Row, native: Native, facts: PathFacts, script: Script | None) -> LogFiles:
     on_line, _ = _submit_options(row, native, script)
     in_script = read_directives(script.text).options if script else ()
     output, output_from = _chosen("output", on_line, in_script)

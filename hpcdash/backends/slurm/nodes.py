@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
-from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_on_clusters
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, named_on_clusters, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
@@ -54,7 +54,7 @@ def nodes_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     token = fresh_token()
     layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
     argv = slurm("sinfo", "-a", "-h", "-N", "-O", layout.option(token))
-    return asked_on(
+    return query_on(
         Query(argv, partial(parse_nodes, token=token, layout=layout)),
         clusters.several or clusters.default,
     )
@@ -73,20 +73,20 @@ def parse_nodes(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Parse
     partitions = columns.table["partition"].to_pylist()
     rejected = list(columns.rejected)
     first_rows: list[int] = []
-    queues_of: dict[str, list[str]] = {}
+    node_queues: dict[str, list[str]] = {}
     for index, (name, partition) in enumerate(zip(names, partitions, strict=True)):
         if name is None:
             rejected.append(f"a node without a name in {partition}")
             continue
-        known = queues_of.get(name)
+        known = node_queues.get(name)
         if known is None:
-            known = queues_of[name] = []
+            known = node_queues[name] = []
             first_rows.append(index)
         queue = (partition or "").rstrip("*")
         if queue and queue not in known:
             known.append(queue)
     for row in columns.table.take(pa.array(first_rows, pa.int64())).to_pylist():
-        nodes[row["nodelist"]] = _node(row, queues_of[row["nodelist"]])
+        nodes[row["nodelist"]] = _node(row, node_queues[row["nodelist"]])
     return ParsedTable(
         pa.Table.from_pylist(list(nodes.values()), schema=schema.NODES), tuple(rejected)
     )

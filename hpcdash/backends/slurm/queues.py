@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
-from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.nodes import gpu_gres, gpus_in_use
@@ -57,7 +57,7 @@ def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
     argv = slurm("sh", "-c", _SCRIPT, "sh", token, layout.option(token))
     query = Query(argv, partial(parse_queues, token=token, layout=layout), command=("sinfo",))
-    return asked_on(query, clusters.several or clusters.default)
+    return query_on(query, clusters.several or clusters.default)
 
 
 def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:

@@ -177,5 +177,5 @@ def _is_allowed(
 
 def _lets_in(listed: Collection[str], mine: Collection[str]) -> bool:
     """Names with `-` before them are kept out, and then all others are let in."""
-    kept_out = {name[1:] for name in listed if name.startswith("-")}
-    return not kept_out.intersection(mine) if kept_out else bool(set(listed).intersection(mine))
+    excluded = {name[1:] for name in listed if name.startswith("-")}
+    return not excluded.intersection(mine) if excluded else bool(set(listed).intersection(mine))

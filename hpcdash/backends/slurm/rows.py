@@ -105,7 +105,7 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
 
 
 def _good_lines(
-    firsts: list[bytes], wanted_separators: int
+    firsts: list[bytes], expected_separators: int
 ) -> tuple[list[int], list[bytes], list[str]]:
     """Which rows have all their plain fields, those lines, and what was refused."""
     kept: list[int] = []
@@ -117,7 +117,7 @@ def _good_lines(
         noise, _, line = first.rpartition(b"\n")
         if noise and not noise.isspace():
             refused.append(row_excerpt(noise))
-        if line.count(SEPARATOR.encode()) == wanted_separators and b"\r" not in line:
+        if line.count(SEPARATOR.encode()) == expected_separators and b"\r" not in line:
             kept.append(index)
             lines.append(line)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hpcdash.backends.options import Directives, said_twice
+from hpcdash.backends.options import Directives, refuse_repeated
 from hpcdash.backends.script.allocation import BESIDE, NVIDIA, Waiting, waiting_part
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
@@ -18,19 +18,19 @@ from hpcdash.backends.script.body import (
     BatchScript,
     Place,
     accounted_to,
-    body_of,
+    effective_name,
     exports,
     format_request,
     from_now,
     hook_texts,
     in_code_folder,
     is_spread,
-    name_of,
     packages_part,
     path_line,
     probe_texts,
     quote_arguments,
     resume_part,
+    script_body,
     script_text,
     share_mark,
     watches_preemption,
@@ -53,8 +53,8 @@ from hpcdash.domain.request import (
     Slots,
     SlotType,
     format_slots,
-    slot_type_of,
-    slots_of,
+    request_slot_type,
+    request_slots,
 )
 from hpcdash.domain.units import format_clock, parse_duration
 from hpcdash.errors import UsageError
@@ -116,8 +116,8 @@ def batch_script(
     (DefCpuPerGPU).
     """
     request = in_code_folder(request, place)
-    slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
-    name, warnings = name_of(request, place.uid, _LONGEST_NAME)
+    slot_type = request_slot_type(request, queue_has_gpus=queue_has_gpus)
+    name, warnings = effective_name(request, place.uid, _LONGEST_NAME)
     resources = resource_directives(request, slot_type)
     early = signal_option(request.signal) if request.signal else None
     generated = [
@@ -151,13 +151,13 @@ def batch_script(
         # Slurm empties a requeued job's logs, and a training's curve would begin anew.
         generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)
-    warnings += _refuse_said_twice(generated, extra, request)
+    warnings += _refuse_repeated(generated, extra, request)
     excluded = extra_options((), request.exclude_nodes)
-    body = body_of(request, place, slot_type, ENVIRONMENT)
+    body = script_body(request, place, slot_type, ENVIRONMENT)
     # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is
     # but one that fits.
     is_range = any(option.startswith("--nodes=1-") for option in resources.options)
-    nodes = slots_of(request).nodes if is_range and not is_spread(request, slot_type) else None
+    nodes = request_slots(request).nodes if is_range and not is_spread(request, slot_type) else None
     tasks = body.start.tasks_per_node
     options = (*(() if request.launcher is Launcher.PLAIN else SRUN_OPTIONS), *body.srun_options)
     is_lone = request.launcher in LONE_LAUNCHERS
@@ -187,10 +187,10 @@ def batch_script(
     ]
     parts += before
     words = body.words
-    is_alone = slots_of(request).nodes == 1 and tasks == 1
+    is_alone = request_slots(request).nodes == 1 and tasks == 1
     log = _rank_log(request, place)
     if request.launcher not in LONE_LAUNCHERS and (log or not is_alone):
-        around, words = status_kept(words, early_name, log=log, is_alone=is_alone)
+        around, words = keep_status(words, early_name, log=log, is_alone=is_alone)
         parts.append(around)
     if request.signal and request.signal.batch_only:
         # scancel ends this shell with TERM; any other early signal no longer means anything.
@@ -259,7 +259,7 @@ gpu_use() {{
 
 
 def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotType) -> str:
-    counts_gpus = slot_type is not SlotType.CPU and slots_of(request).slots > 0
+    counts_gpus = slot_type is not SlotType.CPU and request_slots(request).slots > 0
     return waiting_part(
         place.folder,
         waiting,
@@ -331,7 +331,7 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
     return [",".join(joined) if option == ours else option for option in generated], tuple(kept)
 
 
-def _refuse_said_twice(
+def _refuse_repeated(
     generated: list[str], extra: tuple[str, ...], request: Request
 ) -> tuple[str, ...]:
     """Raises UsageError for an option of both; warnings for those that a script is to know of."""
@@ -343,7 +343,7 @@ def _refuse_said_twice(
     # sbatch takes one of the three alone.
     fields |= dict.fromkeys(("mem-per-cpu", "mem-per-gpu") if "mem" in ours else (), "memory")
     given = _given(extra)
-    said_twice(fields, given)
+    refuse_repeated(fields, given)
     return tuple(
         f"{given[name]} in extra_args: {words}"
         for name, words in _BETTER_AS_FIELDS.items()
@@ -372,7 +372,7 @@ def resource_directives(request: Request, slot_type: SlotType) -> Directives:
     """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as
     GRES, or not at all.
     """
-    slots = slots_of(request)
+    slots = request_slots(request)
     asked = _slots(request, slots, slot_type)
     if slot_type is SlotType.CPU or not slots.slots or not request.cpus_per_gpu:
         return asked
@@ -398,15 +398,12 @@ def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     if request.launcher in _OF_RANKS:
         return _task_a_rank(request, slots, slot_type)
     if slot_type is SlotType.CPU:
-        each = (f"--cpus-per-task={slots.per_node}",) if slots.is_per_node_asked else ()
+        each = (f"--cpus-per-task={slots.per_node}",) if slots.is_per_node else ()
         return Directives((*_tasks(slots), *each), _spare(slots, slot_type))
     site = request.site
     if not site.gres_supported:
         return Directives(_tasks(slots), (_UNCOUNTED,))
-    if (
-        site.tres_supported
-        and slots.slots % (slots.per_node if slots.is_per_node_asked else 1) == 0
-    ):
+    if site.tres_supported and slots.slots % (slots.per_node if slots.is_per_node else 1) == 0:
         return Directives(_by_tres(request, slots))
     warnings = _spare(slots, slot_type)
     if site.tres_supported:
@@ -421,7 +418,7 @@ def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
 def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
     """Slurm finds the nodes for so many GPUs; with `slots_per_node` each task has that many."""
     kind = _typed(request)
-    each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node_asked else ()
+    each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node else ()
     return (
         f"--gpus={kind}{slots.slots}",
         f"--nodes={_any_nodes(request)}",
@@ -435,7 +432,7 @@ def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directi
     site, kind = request.site, _typed(request)
     if (
         slot_type is not SlotType.CPU
-        and not slots.is_per_node_asked
+        and not slots.is_per_node
         and site.tres_supported
         and site.gres_supported
     ):
@@ -573,7 +570,7 @@ signal_nodes() {
 """
 
 
-def status_kept(
+def keep_status(
     words: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
 ) -> tuple[str, tuple[Word, ...]]:
     """Bash and words for the tasks of an srun, so that its status is that of the task that failed.

@@ -22,7 +22,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, asked_on, plain_detail
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
-from hpcdash.backends.slurm.log_files import last_value_of
+from hpcdash.backends.slurm.log_files import find_last_value
 from hpcdash.backends.slurm.options import (
     SubmitLine,
     read_command_line,
@@ -194,7 +194,7 @@ def _resubmission(
     """
     row = detail.job.to_pylist()[0]
     native = {**past, **detail.native}
-    if "+" in row["id"] or last_value_of(native, "HetJobId") is not None:
+    if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
         raise UsageError(
             f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
         )
@@ -264,8 +264,8 @@ def _on_target(after: str, target: str, clusters: Clusters) -> str:
     one.
     """
     kind, colon, job_id = after.rpartition(":")
-    plain, cluster = clusters.of_job(job_id)
-    if cluster != (clusters.of_job(f"1@{target}")[1] if target else ""):
+    plain, cluster = clusters.split_cluster(job_id)
+    if cluster != (clusters.split_cluster(f"1@{target}")[1] if target else ""):
         raise UsageError(
             f"{job_id} is on another cluster", "A job waits only for jobs of its own cluster."
         )
@@ -342,8 +342,8 @@ def _with_limits(
         ]
         written = [name for name in _MEMORY_OPTIONS if last_value(in_script, name) is not None]
         name = next(iter((*on_line, *written)), "mem")
-        of_a_node = {"mem": 1, "mem-per-cpu": row["cpus"], "mem-per-gpu": row["gpus"]}[name] or 1
-        share = 1 if name == "mem" else max(1, of_a_node // max(1, row["nodes"] or 1))
+        per_node = {"mem": 1, "mem-per-cpu": row["cpus"], "mem-per-gpu": row["gpus"]}[name] or 1
+        share = 1 if name == "mem" else max(1, per_node // max(1, row["nodes"] or 1))
         replaced |= dict.fromkeys(_MEMORY_OPTIONS, "")
         replaced[name] = f"--{name}={-(-limits.memory_bytes // (share << 20))}M"
     kept = [word for word in words if word.partition("=")[0].removeprefix("--") not in replaced]
@@ -402,8 +402,8 @@ def _recorded_options(
     the same.
     """
 
-    def text_of(key: str) -> str:
-        value = last_value_of(native, key) or ""
+    def value_text(key: str) -> str:
+        value = find_last_value(native, key) or ""
         return "" if value in ("N/A", "0", "*", "None") else value
 
     words = []
@@ -421,7 +421,7 @@ def _recorded_options(
         ("licenses", "Licenses"),
         ("reservation", "Reservation"),
     ):
-        if value := text_of(key):
+        if value := value_text(key):
             words.append(f"--{name}={_as_option(name, value)}")
     words += [f"--{name}={row[column]}" for name, column in _PINNED if row[column]]
     if row["limit_seconds"]:
@@ -429,7 +429,7 @@ def _recorded_options(
     if "JobId" not in native:
         return words
     stdout, stderr = (
-        _as_pattern(last_value_of(native, key), row, native) for key in ("StdOut", "StdErr")
+        _as_pattern(find_last_value(native, key), row, native) for key in ("StdOut", "StdErr")
     )
     if stdout and stdout != f"{row['work_dir']}/{TASK_DEFAULT if row['array_id'] else JOB_DEFAULT}":
         words += [f"--output={stdout}"] if last_value(in_script, "output") is None else []

@@ -279,7 +279,7 @@ def size_bytes(text: str) -> int | None:
         return None
 
 
-def _cpu_of(text: str) -> float | None:
+def _parse_cpu_seconds(text: str) -> float | None:
     value = next((part[4:] for part in text.split(",") if part.startswith("cpu=")), "")
     return clock_seconds(value)
 

@@ -57,11 +57,11 @@ class ClusterClock:
         """How far it is ahead of this machine's clock; negative where it is behind."""
         return self.now() - self._wall()
 
-    def measured(self, whole_seconds: float, asked_at: float, answered_at: float) -> None:
+    def measured(self, whole_seconds: float, queried_at: float, answered_at: float) -> None:
         """Take what the cluster's clock said at some moment between two of `now`, without its part
         of a second.
         """
-        least, most = whole_seconds - answered_at, whole_seconds + 1 - asked_at
+        least, most = whole_seconds - answered_at, whole_seconds + 1 - queried_at
         if least > _TOLERATED_SECONDS or most < -_TOLERATED_SECONDS:
             self._zero += (least + most) / 2
 

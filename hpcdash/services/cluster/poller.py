@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 
-from hpcdash.domain.columns import text_of
+from hpcdash.domain.columns import column_text
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
@@ -53,7 +53,7 @@ class _Schedule(Struct):
     of its own; None after others.
     """
 
-    asked_at: float = float("-inf")
+    queried_at: float = float("-inf")
     took_seconds: float = 0.0
     failures: int = 0
     retry_seconds: float | None = None
@@ -78,7 +78,7 @@ class Poller:
         self._interest: frozenset[Kind] = frozenset({Kind.MINE})
         self._schedules: dict[Kind, _Schedule] = {kind: _Schedule() for kind in Kind}
         self._monotonic = monotonic
-        self._wanted_now: set[Kind] = set()
+        self._due_now: set[Kind] = set()
         self._in_flight: set[Kind] = set()
         # When the questions that have no answer yet were sent.
         self._sent_at: dict[Kind, float] = {}
@@ -90,7 +90,7 @@ class Poller:
     def show(self, kinds: Iterable[Kind]) -> None:
         """Which kinds are on the screen now, besides one's own jobs."""
         self._interest = frozenset({Kind.MINE, *kinds})
-        self._wanted_now &= self._interest
+        self._due_now &= self._interest
         self._wake.set()
 
     @property
@@ -105,7 +105,7 @@ class Poller:
         self.focused = focused
         self._wake.set()
 
-    def ask_now(self) -> None:
+    def poll_now(self) -> None:
         """Ask for all that is shown at once: a person asked, or has just acted.
 
         A question that is on its way may have been answered before the act: it is asked again once
@@ -113,7 +113,7 @@ class Poller:
         """
         for kind in self._interest:
             self._schedules[kind].failures = 0
-        self._wanted_now |= self._interest
+        self._due_now |= self._interest
         self.waiting_for_person = None
         self._force = True
         self._wake.set()
@@ -161,9 +161,9 @@ class Poller:
 
     def next_in_seconds(self, kind: Kind) -> float:
         """How long until this kind is asked again."""
-        if kind in self._wanted_now:
+        if kind in self._due_now:
             return 0.0
-        return self._schedules[kind].asked_at + self.interval_seconds(kind) - self._monotonic()
+        return self._schedules[kind].queried_at + self.interval_seconds(kind) - self._monotonic()
 
     def unanswered_seconds(self, kind: Kind | None = None) -> float:
         """How long the oldest question that is on its way has been so, or that for a kind; 0 where
@@ -209,7 +209,7 @@ class Poller:
     def _due(self) -> list[Kind]:
         free = self._interest - self._in_flight
         if self.waiting_for_person is not None:
-            free &= self._wanted_now
+            free &= self._due_now
         return [kind for kind in Kind if kind in free and self.next_in_seconds(kind) <= 0]
 
     def _pause_seconds(self) -> float | None:
@@ -223,10 +223,10 @@ class Poller:
         """Ask for some kinds at once, over channels in parallel."""
         kinds = tuple(kinds)
         self._in_flight.update(kinds)
-        self._wanted_now.difference_update(kinds)
+        self._due_now.difference_update(kinds)
         began = self._monotonic()
         for kind in kinds:
-            self._schedules[kind].asked_at = began
+            self._schedules[kind].queried_at = began
         force, self._force = self._force, False
         try:
             await self.store.open(force=force)
@@ -242,7 +242,7 @@ class Poller:
 
     def _failed(self, kind: Kind, error: HpcdashError, began: float) -> None:
         schedule = self._schedules[kind]
-        schedule.asked_at = self._monotonic()
+        schedule.queried_at = self._monotonic()
         if isinstance(error, RateLimited):
             return
         schedule.failures += 1
@@ -254,7 +254,7 @@ class Poller:
             # Without an answer the controller may still be at it.
             is_silent = error.answer_seconds is None
             schedule.took_seconds = (
-                schedule.asked_at - began if is_silent else error.answer_seconds or 0.0
+                schedule.queried_at - began if is_silent else error.answer_seconds or 0.0
             )
         if isinstance(error, NEEDS_A_PERSON):
             self.waiting_for_person = error
@@ -283,8 +283,8 @@ class Poller:
             schedule.is_quiet = self._shown_commands > len(
                 self._interest
             ) and await asyncio.to_thread(_is_same, known, self.store.snapshots[kind])
-            schedule.asked_at = self._monotonic()
-            schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.asked_at - began)
+            schedule.queried_at = self._monotonic()
+            schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.queried_at - began)
         finally:
             self._sent_at.pop(kind, None)
             self._in_flight.discard(kind)
@@ -296,7 +296,9 @@ def _is_same(before: Snapshot | None, after: Snapshot) -> bool:
     if before is None or before.table.num_rows != after.table.num_rows:
         return False
     names = [name for name in ("id", "name", "state", "reason") if name in after.table.column_names]
-    return all(text_of(before.table[name]).equals(text_of(after.table[name])) for name in names)
+    return all(
+        column_text(before.table[name]).equals(column_text(after.table[name])) for name in names
+    )
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -29,7 +29,7 @@ from hpcdash.errors import (
     RateLimited,
     UnreadableOutput,
 )
-from hpcdash.transport.base import Said, Transport
+from hpcdash.transport.base import OnOutput, Transport
 
 T = TypeVar("T")
 # The command that raised one of these never left this machine.
@@ -82,18 +82,18 @@ class QueryRunner:
         """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on
         commands a minute.
         """
-        return await self.with_login_environment(lambda: self._ask_elsewhere_too(query, times))
+        return await self.with_login_environment(lambda: self._run_on_all(query, times))
 
-    async def _ask_elsewhere_too(self, query: Query[T], times: int) -> T:
-        """As `ask_as_is`; where the command is missing, once more with the folder that the probe
+    async def _run_on_all(self, query: Query[T], times: int) -> T:
+        """As `run_unchanged`; where the command is missing, once more with the folder that the probe
         finds it in.
         """
         try:
-            return await self.ask_as_is(query, times=times)
+            return await self.run_unchanged(query, times=times)
         except CommandMissing:
             if not await self._is_elsewhere(times):
                 raise
-        return await self.ask_as_is(query, times=times)
+        return await self.run_unchanged(query, times=times)
 
     async def _is_elsewhere(self, times: int) -> bool:
         """Whether the probe, asked once, finds the commands beside the PATH; raises why the
@@ -103,7 +103,7 @@ class QueryRunner:
             if self._found_elsewhere is None:
                 self._found_elsewhere = False
                 try:
-                    await self.ask_as_is(self._cluster.backend.probe.query(), times=times)
+                    await self.run_unchanged(self._cluster.backend.probe.query(), times=times)
                 except CommandElsewhere as elsewhere:
                     self._cluster.transport.prepend_path(elsewhere.folder)
                     self._found_elsewhere = True
@@ -131,7 +131,7 @@ class QueryRunner:
         self._found_elsewhere = None
         self._why_missing = None
 
-    async def ask_as_is(self, query: Query[T], *, times: int = 1) -> T:
+    async def run_unchanged(self, query: Query[T], *, times: int = 1) -> T:
         """As `ask`, without a second try."""
         wait = self._cluster.budget.wait_seconds(times=times)
         if wait > 0:
@@ -161,7 +161,7 @@ class QueryRunner:
             )
             failure.answer_seconds = error.answer_seconds
             raise failure from error
-        if completed.of_copy:
+        if completed.is_copy:
             self._cluster.budget.refund()
         else:
             self._cluster.budget.answered(completed.seconds)
@@ -169,12 +169,12 @@ class QueryRunner:
             # An error names what a person would have called, not the shell around it.
             completed = replace(completed, argv=query.command)
         answer = await asyncio.to_thread(query.parse, completed)
-        if not completed.of_copy:
+        if not completed.is_copy:
             for _ in range(query.commands(answer) - 1):
                 self._cluster.budget.spend()
         return answer
 
-    async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
+    async def act(self, command: ActionCommand, said: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever the ceiling says; raises what the
         transport raises.
         """

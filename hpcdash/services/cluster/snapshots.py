@@ -69,7 +69,7 @@ class Snapshot(Struct, frozen=True):
     cached: bool = False
     scheduler: str = ""
 
-    def may_be_of(self, scheduler: str) -> bool:
+    def may_belong_to(self, scheduler: str) -> bool:
         """Whether it may be of this scheduler: of the same backend, and where both name a server,
         of the same one.
         """
@@ -109,7 +109,9 @@ class SnapshotCache:
             return None
         scheduler = metadata.get(_SCHEDULER, b"").decode("utf-8", "replace")
         snapshot = Snapshot(kind, table, taken_at, cached=True, scheduler=scheduler)
-        return snapshot if math.isfinite(taken_at) and snapshot.may_be_of(self.scheduler) else None
+        return (
+            snapshot if math.isfinite(taken_at) and snapshot.may_belong_to(self.scheduler) else None
+        )
 
     def save(self, snapshot: Snapshot) -> bool:
         """Write a snapshot, whole or not at all; False where the disk would not have it."""

@@ -20,8 +20,8 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Capability, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.domain.columns import match_text, text_of
-from hpcdash.domain.job_ids import array_of, holds_many, number_of
+from hpcdash.domain.columns import column_text, match_text
+from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
@@ -34,10 +34,10 @@ from hpcdash.services.cluster.job_counts import (
 )
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
 from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
-from hpcdash.services.jobs.rows import row_of
+from hpcdash.services.jobs.rows import find_row
 from hpcdash.services.jobs.tracker import JobEvent, JobTracker
-from hpcdash.services.state.submitted_scripts import KeptScripts
-from hpcdash.transport.base import Said, Transport
+from hpcdash.services.state.submitted_scripts import ScriptStore
+from hpcdash.transport.base import OnOutput, Transport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +121,7 @@ class ClusterStore:
         clock: Clock,
         budget: CommandBudget,
         cache: SnapshotCache | None = None,
-        scripts: KeptScripts | None = None,
+        scripts: ScriptStore | None = None,
         state_folder: Path | None = None,
         user: str = "",
         title: str = "",
@@ -146,7 +146,7 @@ class ClusterStore:
         self._user = user
         self._listeners: list[Listener] = []
         # What the first one to listen is told: a poll may be answered before the screen is there.
-        self._untold: dict[Kind | None, Changed] = {}
+        self._pending: dict[Kind | None, Changed] = {}
         self._cache_written: dict[Kind, float] = {}
         # As the scheduler told them, without the counts of jobs that everyone's queue adds.
         self._unjoined: dict[Kind, pa.Table] = {}
@@ -160,11 +160,11 @@ class ClusterStore:
         self._jobs_behind_seconds: dict[Kind, float] = {}
         # The command that reads a file as the account that it was launched for; () where it is read
         # as any other.
-        self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
+        self.reader_command: Callable[[str], tuple[str, ...]] = lambda path: ()
         self._down_hosts: frozenset[str] = frozenset()
-        self._hosts_asked_at = float("-inf")
+        self._hosts_queried_at = float("-inf")
         self._pause = ""
-        self._pause_asked_at = float("-inf")
+        self._pause_requested_at = float("-inf")
         self._departures = JobTracker(self)
         self._asking = QueryRunner(self)
 
@@ -211,16 +211,16 @@ class ClusterStore:
         The first one also hears of what changed before.
         """
         self._listeners.append(listener)
-        for changed in self._untold.values():
+        for changed in self._pending.values():
             asyncio.get_running_loop().call_soon(self._call, listener, changed)
-        self._untold.clear()
+        self._pending.clear()
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
-    def _tell(self, changed: Changed) -> None:
+    def _notify(self, changed: Changed) -> None:
         if not self._listeners:
-            earlier = self._untold.get(changed.kind, changed)
+            earlier = self._pending.get(changed.kind, changed)
             events = changed.events if earlier is changed else earlier.events + changed.events
-            self._untold[changed.kind] = replace(changed, events=events)
+            self._pending[changed.kind] = replace(changed, events=events)
         # Each in a turn of its own: one that raises is reported by the loop, and stops neither the
         # others nor us.
         for listener in self._listeners:
@@ -230,9 +230,9 @@ class ClusterStore:
         if listener in self._listeners:
             listener(changed)
 
-    def tell_health(self) -> None:
+    def notify_health(self) -> None:
         """Tell listeners that the connection or an error changed."""
-        self._tell(Changed(None))
+        self._notify(Changed(None))
 
     # -- the last run's tables
 
@@ -256,9 +256,9 @@ class ClusterStore:
         # A server may have any name: it is one word.
         self._cache.scheduler = f"{self.backend.name} {''.join(self.probe.cluster.split())}".strip()
         for kind, snapshot in list(self.snapshots.items()):
-            if snapshot.cached and not snapshot.may_be_of(self._cache.scheduler):
+            if snapshot.cached and not snapshot.may_belong_to(self._cache.scheduler):
                 del self.snapshots[kind]
-                self._tell(Changed(kind))
+                self._notify(Changed(kind))
 
     def table(self, kind: Kind) -> pa.Table | None:
         """What to show of a kind; one's own jobs include those that left the queue a short while
@@ -289,25 +289,25 @@ class ClusterStore:
                     self._asking.forget_login_environment()
                 await self.transport.connect(force=force)
                 if self.probe is None:
-                    asked_at = self.clock.now()
+                    queried_at = self.clock.now()
                     self.probe = await self._asking.with_login_environment(self._find_scheduler)
                     self._forget_other_schedulers()
-                    self._measured(self.probe.clock_epoch_seconds, asked_at)
+                    self._measured(self.probe.clock_epoch_seconds, queried_at)
             except HpcdashError as error:
                 self.connection_error = error
-                self.tell_health()
+                self.notify_health()
                 raise
             if self.connection_error is not None:
                 self.connection_error = None
-                self.tell_health()
+                self.notify_health()
             return self.probe
 
-    def _measured(self, told: float | None, asked_at: float) -> None:
-        """Set the clock by what the cluster's said since `asked_at`; a recording's is the cluster's
+    def _measured(self, told: float | None, queried_at: float) -> None:
+        """Set the clock by what the cluster's said since `queried_at`; a recording's is the cluster's
         own.
         """
         if told is not None and isinstance(self.clock, ClusterClock):
-            self.clock.measured(told, asked_at, self.clock.now())
+            self.clock.measured(told, queried_at, self.clock.now())
 
     async def _watch_clock(self, kind: Kind, jobs: pa.Table) -> None:
         """Measure the cluster's clock again where running jobs show that it was set."""
@@ -318,9 +318,9 @@ class ClusterStore:
             <= _CLOCK_STEP_SECONDS
         ):
             return
-        asked_at = self.clock.now()
+        queried_at = self.clock.now()
         try:
-            self._measured(await self.poll(CLOCK_QUERY), asked_at)
+            self._measured(await self.poll(CLOCK_QUERY), queried_at)
         except HpcdashError:
             return
         # Jobs that were suspended for a while have run for less.
@@ -345,7 +345,7 @@ class ClusterStore:
             self.connection_error = None
 
     async def _find_scheduler(self) -> Probe:
-        ask, prepend_path = self._asking.ask_as_is, self.transport.prepend_path
+        ask, prepend_path = self._asking.run_unchanged, self.transport.prepend_path
         self.backend, probe = await find_scheduler(self._backends, ask, prepend_path)
         return probe
 
@@ -360,7 +360,7 @@ class ClusterStore:
         """As `ask`, for what nobody waits for: under the ceiling itself."""
         return await self._asking.ask(query)
 
-    async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
+    async def act(self, command: ActionCommand, said: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
 
         `said` is called with each piece of its stderr as it comes. Raises what the transport
@@ -371,13 +371,13 @@ class ClusterStore:
     async def forget(self, job_ids: Iterable[str]) -> None:
         """Show ended jobs that were deleted no more; the next answer does not have them either."""
         await self._departures.forget(job_ids)
-        self._tell(Changed(Kind.MINE))
+        self._notify(Changed(Kind.MINE))
 
     def log_file(self, path: str, host: str = "") -> LogFile:
         """A job's file, on the login node or on the disk of the node `host`."""
         from hpcdash.services.logs.file import LogFile
 
-        return LogFile(self.transport, path, host, () if host else self.reader_of(path))
+        return LogFile(self.transport, path, host, () if host else self.reader_command(path))
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
         """The question that fills a kind."""
@@ -455,7 +455,7 @@ class ClusterStore:
                     f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
                 )
             self.errors[kind] = error
-            self._tell(Changed(kind))
+            self._notify(Changed(kind))
             # The frames below hold all that the command printed, and the error may be kept for
             # long.
             raise error.with_traceback(None) from error.__cause__
@@ -489,11 +489,11 @@ class ClusterStore:
             snapshot = await self._join(snapshot)
         self._answered(kind)
         self.snapshots[kind] = snapshot
-        self._tell(Changed(kind, events))
+        self._notify(Changed(kind, events))
         if kind is Kind.EVERYONE:
             await self._join_again()
         elif kind is Kind.MINE and (events := await self._departures.look_up()):
-            self._tell(Changed(kind, events))
+            self._notify(Changed(kind, events))
         if parsed.table.num_rows > _SMALL_ROWS:
             await asyncio.to_thread(pa.default_memory_pool().release_unused)
         await self._remember(snapshot)
@@ -535,15 +535,15 @@ class ClusterStore:
             # A newer one may have come meanwhile.
             if self.snapshots.get(kind) is snapshot:
                 self.snapshots[kind] = joined
-                self._tell(Changed(kind))
+                self._notify(Changed(kind))
 
     async def _with_down_hosts(self, jobs: pa.Table, *, is_own: bool) -> pa.Table:
         """The jobs with a word on those whose host is down; the hosts of one's own are asked for
         once a minute.
         """
         now = self.clock.now()
-        if is_own and now - self._hosts_asked_at >= _HOSTS_EVERY_SECONDS:
-            self._hosts_asked_at = now
+        if is_own and now - self._hosts_queried_at >= _HOSTS_EVERY_SECONDS:
+            self._hosts_queried_at = now
             # What cannot be asked is no error of the list of jobs.
             with contextlib.suppress(HpcdashError):
                 self._down_hosts = await self._down_among(jobs)
@@ -560,17 +560,17 @@ class ClusterStore:
         now, query = self.clock.now(), self.backend.queue.pause()
         if query is None or not await asyncio.to_thread(has_pending, jobs):
             return jobs
-        is_due = now - self._pause_asked_at >= _HOSTS_EVERY_SECONDS
+        is_due = now - self._pause_requested_at >= _HOSTS_EVERY_SECONDS
         if is_due and (asking := self._fetching.get(Kind.QUEUES)) is not None:
             with contextlib.suppress(HpcdashError):
                 await asyncio.shield(asking)
         queues = self.snapshots.get(Kind.QUEUES)
         if queues is not None and now - queues.taken_at < 2 * _HOSTS_EVERY_SECONDS:
             # The list of queues has it.
-            notes = pc.unique(pc.drop_null(text_of(queues.table["_server_note"]))).to_pylist()
+            notes = pc.unique(pc.drop_null(column_text(queues.table["_server_note"]))).to_pylist()
             self._pause = notes[0] if notes else ""
         elif is_due:
-            self._pause_asked_at = now
+            self._pause_requested_at = now
             with contextlib.suppress(HpcdashError):
                 self._pause = await self.poll(query)
         return await asyncio.to_thread(with_pause, jobs, self._pause) if self._pause else jobs
@@ -606,15 +606,15 @@ class ClusterStore:
                 native = await self.ask(self.backend.history.native(job_id))
             return self.backend.detail.join(known, native)
         row_query = self.backend.queue.jobs(
-            JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,))
+            JobScope(job_ids=(parse_array_id(job_id) if holds_many(job_id) else job_id,))
         )
         try:
             parsed, native = await asyncio.gather(
                 self.ask(row_query), self.ask(self.backend.detail.native(job_id))
             )
-            row = row_of(parsed.table, job_id)
+            row = find_row(parsed.table, job_id)
             own_id: str = row["id"][0].as_py()
-            if number_of(own_id) != number_of(job_id):
+            if parse_job_number(own_id) != parse_job_number(job_id):
                 # Slurm's number of a component or a task, whose own ID tells more.
                 native = await self.ask(self.backend.detail.native(own_id))
         except NoSuchJob as error:
@@ -641,7 +641,7 @@ class ClusterStore:
                 f"It may have ended, but its history cannot be queried: {error.message}."
             )
             raise not_in_queue from error
-        return self.backend.detail.join(row_of(parsed.table, job_id), native)
+        return self.backend.detail.join(find_row(parsed.table, job_id), native)
 
     async def close(self) -> None:
         """Stop what is being asked, and end the connection (which other clusters on it may have

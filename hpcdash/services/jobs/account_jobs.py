@@ -50,9 +50,9 @@ class AccountJobs:
         # Where jobs have no owner they are everyone's.
         whose = accounts if Capability.OWNERS in self._store.backend.capabilities else (None,)
         shared, ask = (
-            (self._ended, self._ask_history)
+            (self._ended, self._query_history)
             if state == "ended"
-            else (self._queued, self._ask_queue)
+            else (self._queued, self._query_queue)
         )
         found = await asyncio.gather(
             *(shared.get(account, partial(ask, account)) for account in whose)
@@ -64,12 +64,12 @@ class AccountJobs:
             table, min(one.taken_at for one in found), sum(one.rejected_rows for one in found)
         )
 
-    async def _ask_queue(self, account: str | None) -> FoundJobs:
+    async def _query_queue(self, account: str | None) -> FoundJobs:
         return self._found(
             await self._store.poll(self._store.backend.queue.jobs(JobScope(user=account))), account
         )
 
-    async def _ask_history(self, account: str | None) -> FoundJobs:
+    async def _query_history(self, account: str | None) -> FoundJobs:
         query = self._store.backend.history.jobs(account, HISTORY_SECONDS)
         return self._found(await self._store.poll(query), account)
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.errors import (
     CommandTimedOut,
     HpcdashError,
@@ -26,7 +26,7 @@ from hpcdash.errors import (
     without_env,
 )
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.jobs.scripts import keep_submitted
 from hpcdash.services.state.journal import Journal, JournalUnwritable
 
@@ -103,21 +103,21 @@ class Actions:
     @property
     def can_signal_parts(self) -> bool:
         """Whether a signal can be for a part of a job, as its batch shell."""
-        return self._can_ask(ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="batch"))
+        return self._can_query(ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="batch"))
 
     @property
     def can_change_limits_by_amounts(self) -> bool:
         """Whether a time limit can be raised by an amount, whatever it is."""
-        return self._can_ask(ActionRequest(Verb.ALTER, ("1",), changes={"time": "+1h"}))
+        return self._can_query(ActionRequest(Verb.ALTER, ("1",), changes={"time": "+1h"}))
 
-    def _can_ask(self, request: ActionRequest) -> bool:
+    def _can_query(self, request: ActionRequest) -> bool:
         try:
             self.store.backend.actions.commands(request)
         except UsageError:
             return False
         return True
 
-    async def rows_of(self, job_ids: Sequence[str]) -> tuple[Row, ...]:
+    async def fetch_rows(self, job_ids: Sequence[str]) -> tuple[Row, ...]:
         """The rows that some ids mean, as the scheduler has them now, ended ones included; what it
         does not know is left out.
 
@@ -133,7 +133,7 @@ class Actions:
             return ()
         if scope.job_ids:
             _refuse_other_names(named, parsed.table)
-        return await asyncio.to_thread(rows_meant, parsed.table, named)
+        return await asyncio.to_thread(select_rows, parsed.table, named)
 
     async def run(
         self,
@@ -209,10 +209,12 @@ def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
     for the task 29_1.
     """
     listed = list(zip(jobs["id"].to_pylist(), jobs["_other_id"].to_pylist(), strict=True))
-    own = {number_of(job_id) for ids in listed for job_id in ids if job_id is not None}
-    requested = set(map(number_of, named))
-    unknown = [job_id for job_id in named if number_of(job_id) not in own]
-    others = [job_id for job_id, other in listed if not {number_of(job_id), other} & requested]
+    own = {parse_job_number(job_id) for ids in listed for job_id in ids if job_id is not None}
+    requested = set(map(parse_job_number, named))
+    unknown = [job_id for job_id in named if parse_job_number(job_id) not in own]
+    others = [
+        job_id for job_id, other in listed if not {parse_job_number(job_id), other} & requested
+    ]
     if unknown and others:
         raise UsageError(
             f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} "
@@ -234,7 +236,7 @@ class _Run:
         self._plan = plan
         self._store = store
         self._report = told
-        self._heard = heard
+        self._on_progress = heard
         self._known: dict[str, Outcome] = {}
         self._sent: ActionCommand | None = None
         self._begun = 0
@@ -291,7 +293,7 @@ class _Run:
         """A command's answer with all of its output; if it runs for long, lines are passed on as
         they arrive.
         """
-        if self._heard is None:
+        if self._on_progress is None:
             return await self._store.act(command)
         said = bytearray()
         told = 0
@@ -300,7 +302,7 @@ class _Run:
             while not (await asyncio.wait({acting}, timeout=_GOES_ON_SECONDS))[0]:
                 end = said.rfind(b"\n") + 1
                 for line in said[told:end].decode("utf-8", "replace").splitlines():
-                    self._heard(command.explain(line.strip()))
+                    self._on_progress(command.explain(line.strip()))
                 told = max(told, end)
         finally:
             if not acting.done():

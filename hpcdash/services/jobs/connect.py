@@ -18,7 +18,7 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.inside.run import fetch_inside_row
-from hpcdash.services.submit.launched_job import record_of_job, request_of
+from hpcdash.services.submit.launched_job import find_launch_record, launch_request
 from hpcdash.transport.base import Transport
 from hpcdash.transport.node import ThroughNode
 
@@ -75,8 +75,8 @@ async def plan_shell(
 
 
 def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) -> bool:
-    record = record_of_job(folder, cluster, row)
-    request = None if record is None else request_of(record)
+    record = find_launch_record(folder, cluster, row)
+    request = None if record is None else launch_request(record)
     container = None if request is None else request.container
     return container is not None and container.runtime is not Runtime.NONE
 

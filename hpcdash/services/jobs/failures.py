@@ -22,7 +22,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.logs.ends import LogEnd, ends_query
 from hpcdash.services.logs.lines import shown_line
-from hpcdash.services.logs.locate import files_of
+from hpcdash.services.logs.locate import fetch_log_files
 
 Row = Mapping[str, Any]
 # For cancelled and preempted jobs it is known who ended them; their last lines do not explain it.
@@ -76,12 +76,12 @@ async def fetch_failure(
     job_id = str(row["id"])
     if Capability.LOGS not in store.backend.capabilities:
         return JobFailure(problem=_NOT_KNOWN)
-    files = await files_of(store, job_id, detail)
+    files = await fetch_log_files(store, job_id, detail)
     if files.stdout is None and files.stderr is None:
         return JobFailure(problem=_NOT_KNOWN)
     if files.host:
         return JobFailure(problem=f"its log is still on {files.host}")
-    containers = await containers_of(store, detail, row)
+    containers = await count_containers(store, detail, row)
     up = await fetch_up(store, files) if containers else None
     ends = await store.ask(ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES))
     return await asyncio.to_thread(_failure, files, ends, containers, up, debug)
@@ -103,12 +103,12 @@ def _failure(
     if not written:
         return JobFailure(problem="its log is empty")
     excerpt, stream = max(
-        written, key=lambda one: one[0].cause.strength if one[0].says_why and one[0].cause else 0
+        written, key=lambda one: one[0].cause.strength if one[0].explains and one[0].cause else 0
     )
     return JobFailure(excerpt, stream)
 
 
-async def containers_of(store: ClusterStore, detail: JobDetail, row: Row) -> int:
+async def count_containers(store: ClusterStore, detail: JobDetail, row: Row) -> int:
     """How many nodes' containers a job has that its script, made here, starts; 0 of any other job.
 
     Only of a job that bears a mark of ours the script is asked for.
@@ -157,7 +157,7 @@ class Excerpt(Struct, frozen=True):
         return "" if self.cause is None else self.cause.words
 
     @property
-    def says_why(self) -> bool:
+    def explains(self) -> bool:
         """Whether there is more than a launcher's remarks, or the last that happened to be
         written.
         """

@@ -40,7 +40,7 @@ _STATUS: dict[str, LaunchStatus] = {
 }
 
 
-def status_of(state: str | None) -> LaunchStatus:
+def launch_status(state: str | None) -> LaunchStatus:
     """The status for a state of domain.states; UNKNOWN for a word that is none of them."""
     return _STATUS.get(state or "", LaunchStatus.UNKNOWN)
 
@@ -49,7 +49,7 @@ def is_pulling(state: str | None, containers: int, up: int | None) -> bool:
     """Whether a launch runs and not all of its `containers` are up; `up` None is unknown, and then
     it is not said.
     """
-    return status_of(state) is LaunchStatus.RUNNING and up is not None and up < containers
+    return launch_status(state) is LaunchStatus.RUNNING and up is not None and up < containers
 
 
 def format_status(state: str | None, containers: int = 0, up: int | None = None) -> str:
@@ -60,4 +60,4 @@ def format_status(state: str | None, containers: int = 0, up: int | None = None)
         return (
             f"pulling: {up} of {containers} {'container' if containers == 1 else 'containers'} up"
         )
-    return status_of(state).lower()
+    return launch_status(state).lower()

@@ -19,7 +19,7 @@ from hpcdash.backends.job_detail import Activity, JobDetail, Usage
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.arrays import TaskStates, fold, task_states
 from hpcdash.domain.dependencies import parse_dependency
-from hpcdash.domain.job_ids import array_of, in_full, number_of, task_of
+from hpcdash.domain.job_ids import in_full, parse_array_id, parse_job_number, parse_task_part
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.services.cluster.snapshots import Kind
@@ -27,21 +27,21 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.failures import (
     FAILED,
     JobFailure,
-    containers_of,
+    count_containers,
     fetch_failure,
     fetch_up,
 )
 from hpcdash.services.jobs.rows import (
     Row,
     are_in,
-    first_of_each_id,
+    array_rows,
+    drop_repeated_ids,
     missing_from,
-    of_array,
     row_with_id,
 )
 from hpcdash.services.jobs.tracker import JobEvent
-from hpcdash.services.logs.locate import files_of
-from hpcdash.services.usage.limits import policy_lines, policy_reason_of, with_counted_use
+from hpcdash.services.logs.locate import fetch_log_files
+from hpcdash.services.usage.limits import find_policy_reason, policy_lines, with_counted_use
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.allocations import Run
@@ -103,7 +103,7 @@ def find_job(
         row = detail.job.to_pylist()[0]
     tasks, ended_tasks = before.tasks, before.ended_tasks
     if row is not None and row["array_id"]:
-        tasks, ended_tasks = _tasks_of(row["array_id"], tables, before.ended_tasks)
+        tasks, ended_tasks = _dependency_tasks(row["array_id"], tables, before.ended_tasks)
     if row is not None and detail is not None and not is_whole_array:
         told = detail.job.select(_OF_DETAIL).to_pylist()[0]
         row = {**row, **{name: value for name, value in told.items() if value is not None}}
@@ -115,36 +115,36 @@ def _whole_array(
     job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None
 ) -> Row | None:
     """What the rows of an array have in common; None where this is a job or a task."""
-    if task_of(job_id):
+    if parse_task_part(job_id):
         return None
-    of_it = [(of_array(known.table, job_id), known.is_complete) for known in tables]
+    job_tables = [(array_rows(known.table, job_id), known.is_complete) for known in tables]
     if ended_tasks is not None:
-        of_it.append((ended_tasks, False))
-    some = [rows for rows, _ in of_it if rows.num_rows]
+        job_tables.append((ended_tasks, False))
+    some = [rows for rows, _ in job_tables if rows.num_rows]
     if not some:
         return None
     # An answer on the past tells nothing of the tasks that live.
-    living = next((rows for rows, is_complete in of_it if is_complete), some[0])
-    rows = first_of_each_id([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
+    living = next((rows for rows, is_complete in job_tables if is_complete), some[0])
+    rows = drop_repeated_ids([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
     # A single row is not folded as an array, but here it stands for the whole array.
     summary: Row = fold(rows).slice(0, 1).to_pylist()[0]
     return {**summary, "id": job_id, "array_id": job_id, "array_task": None}
 
 
-def _tasks_of(
+def _dependency_tasks(
     array_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None
 ) -> tuple[TaskStates | None, pa.Table | None]:
     """The states of an array's tasks, and those that have ended."""
-    of_it = [(of_array(known.table, array_id), known.is_complete) for known in tables]
-    ended = [rows.filter(are_in(rows, ENDED)) for rows, _ in of_it]
+    job_tables = [(array_rows(known.table, array_id), known.is_complete) for known in tables]
+    ended = [rows.filter(are_in(rows, ENDED)) for rows, _ in job_tables]
     if ended_tasks is not None:
         ended.append(ended_tasks)
     ended = [rows for rows in ended if rows.num_rows]
-    living = next((rows for rows, is_complete in of_it if is_complete), None)
+    living = next((rows for rows, is_complete in job_tables if is_complete), None)
     if living is None:
-        living = next((rows for rows, _ in of_it if rows.num_rows), None)
+        living = next((rows for rows, _ in job_tables if rows.num_rows), None)
     if ended:
-        ended_tasks = first_of_each_id(ended)
+        ended_tasks = drop_repeated_ids(ended)
     shown = [rows for rows in (living, ended_tasks) if rows is not None and rows.num_rows]
     return (task_states(shown) if shown else None), ended_tasks
 
@@ -166,7 +166,7 @@ def _dependencies(
                 related.setdefault(other["id"], other)
         waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), are_in(table, WAITING)))
         # Those that name this job come first, should there be more than are looked through.
-        number = number_of(str(row["array_id"] or row["id"]))
+        number = parse_job_number(str(row["array_id"] or row["id"]))
         names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
         for some in (names_it, waiting):
             for other in some.slice(0, _MOST_DEPENDENTS).select(_OF_OTHERS).to_pylist():
@@ -207,11 +207,11 @@ class JobTables:
         tables = [
             *self._asked,
             *([details] if details is not None else ()),
-            *self.of_the_store(owner),
+            *self.stored_tables(owner),
         ]
         return sorted(tables, key=lambda known: -known.taken_at)
 
-    def of_the_store(self, owner: str | None) -> list[KnownTable]:
+    def stored_tables(self, owner: str | None) -> list[KnownTable]:
         """The lists of jobs that the store has, living and ended."""
         tables = []
         for kind in _KINDS:
@@ -247,12 +247,12 @@ async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
     """How long jobs like a waiting one waited, as far as is known on this machine; None where it is
     not.
     """
-    from hpcdash.services.usage.waits import wait_times, waits_of
+    from hpcdash.services.usage.waits import compute_waits, wait_times
 
     known = await asyncio.to_thread(store.archive.known_waits)
     for kind in (Kind.HISTORY_EVERYONE, Kind.HISTORY):
         if not known.num_rows and (table := store.table(kind)) is not None:
-            known = waits_of(table)
+            known = compute_waits(table)
     return await asyncio.to_thread(wait_times, known, row)
 
 
@@ -320,7 +320,7 @@ class JobPicture:
         self._up_at: float | None = None
         self._activity_at = 0.0
         # The end that `failure` is of: a job that was put back may fail once more.
-        self._failure_of: object = None
+        self._failure_key: object = None
         self._known = JobTables(store)
         self._sight = JobSight()
         self._refreshing = asyncio.Lock()
@@ -328,22 +328,22 @@ class JobPicture:
     @property
     def events(self) -> tuple[JobEvent, ...]:
         """What was seen to happen to this job (of an array: to its tasks) since this run began."""
-        is_of_it = (
-            (lambda job_id: array_of(job_id) == self.job_id)
+        is_same_job = (
+            (lambda job_id: parse_array_id(job_id) == self.job_id)
             if self.is_whole_array
             else self.job_id.__eq__
         )
         told = (
             event
             for event in (*self.store.events, *self.store.reason_events)
-            if is_of_it(event.job_id)
+            if is_same_job(event.job_id)
         )
         return tuple(sorted(told, key=lambda event: event.at))
 
     @property
     def policy_reason(self) -> PolicyReason | None:
         """The site's rule that it waits for, where it waits for one."""
-        return None if self.row is None else policy_reason_of(self.store, self.row)
+        return None if self.row is None else find_policy_reason(self.store, self.row)
 
     def policy_lines(self) -> list[str]:
         """What it waits for in the site's rules, and what shows more; [] where that is not what it
@@ -472,7 +472,7 @@ class JobPicture:
             is_known = (
                 self.failure is not None
                 and not self.failure.problem
-                and self._failure_of == row["ends_at"]
+                and self._failure_key == row["ends_at"]
             )
             return [] if is_known else [self._take(Part.LOG, self._fetch_failure)]
         self.failure = None
@@ -547,7 +547,7 @@ class JobPicture:
         assert self.detail is not None
         ended_at = self.row["ends_at"]
         self.failure = await fetch_failure(self.store, self.detail, self.row, debug=self._debug)
-        self._failure_of = ended_at
+        self._failure_key = ended_at
         await self._note_node_check()
 
     async def _note_node_check(self) -> None:
@@ -569,10 +569,10 @@ class JobPicture:
         assert self.detail is not None
         self._up_at = self.store.clock.now()
         if self.containers is None:
-            self.containers = await containers_of(self.store, self.detail, self.row)
+            self.containers = await count_containers(self.store, self.detail, self.row)
         if self.containers:
             self.up = await fetch_up(
-                self.store, await files_of(self.store, self.job_id, self.detail)
+                self.store, await fetch_log_files(self.store, self.job_id, self.detail)
             )
 
     async def _fetch_qos(self) -> None:
@@ -602,7 +602,7 @@ class JobPicture:
         assert self.row is not None
         wanted = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
         unknown = missing_from(
-            [known.table for known in self._known.of_the_store(self._owner)], wanted
+            [known.table for known in self._known.stored_tables(self._owner)], wanted
         )
         if not unknown:
             return

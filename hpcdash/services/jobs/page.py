@@ -22,7 +22,7 @@ from hpcdash.domain.dependencies import (
     waits_for,
 )
 from hpcdash.domain.efficiency import advice, meters
-from hpcdash.domain.job_ids import holds_many, task_of
+from hpcdash.domain.job_ids import holds_many, parse_task_part
 from hpcdash.domain.job_text import Pair, grouped, state_word
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, counted
@@ -125,12 +125,12 @@ def job_groups(
             Entry("cause", cause),
         )
     # A line of the log that says why comes before what the scheduler makes of it.
-    says_why = (
+    explains = (
         picture.failure is not None
         and picture.failure.excerpt is not None
-        and picture.failure.excerpt.says_why
+        and picture.failure.excerpt.explains
     )
-    before = frozenset({"state"}) if says_why else _HOW_IT_IS
+    before = frozenset({"state"}) if explains else _HOW_IT_IS
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in before), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
@@ -212,7 +212,7 @@ def _log_entries(picture: JobPicture) -> list[Entry]:
     if failure.excerpt is None:
         return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
     words = clip(failure.words, _MOST_LOG_CELLS)
-    return [Entry(f"{failure.stream} {'says' if failure.excerpt.says_why else 'ends with'}", words)]
+    return [Entry(f"{failure.stream} {'says' if failure.excerpt.explains else 'ends with'}", words)]
 
 
 def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
@@ -327,24 +327,26 @@ def activity_entries(activity: Activity) -> list[Entry]:
     """All of a kind by state, then each name's; then why some failed."""
     entries: list[Entry] = []
     for kind in dict.fromkeys(one.kind for one in activity.counts):
-        of_kind = [one for one in activity.counts if one.kind == kind]
-        if len(of_kind) == 1:
+        kind_counts = [one for one in activity.counts if one.kind == kind]
+        if len(kind_counts) == 1:
             entries.append(
-                _counts(f"{kind} {of_kind[0].name}", of_kind[0].states, of_kind[0].restarts)
+                _counts(
+                    f"{kind} {kind_counts[0].name}", kind_counts[0].states, kind_counts[0].restarts
+                )
             )
             continue
         totals: dict[tuple[str, str], int] = {}
-        for words, state, count in (states for one in of_kind for states in one.states):
+        for words, state, count in (states for one in kind_counts for states in one.states):
             totals[words, state] = totals.get((words, state), 0) + count
         states = [(words, state, count) for (words, state), count in totals.items()]
-        entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in of_kind)))
-        largest = sorted(of_kind, key=lambda one: -sum(count for _, _, count in one.states))[
+        entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in kind_counts)))
+        largest = sorted(kind_counts, key=lambda one: -sum(count for _, _, count in one.states))[
             :_MOST_ACTIVITIES
         ]
         entries += [_counts(f"  {one.name}", one.states, one.restarts) for one in largest]
-        if len(of_kind) > _MOST_ACTIVITIES:
+        if len(kind_counts) > _MOST_ACTIVITIES:
             entries.append(
-                Entry(value=f"and {len(of_kind) - _MOST_ACTIVITIES} more names", is_dim=True)
+                Entry(value=f"and {len(kind_counts) - _MOST_ACTIVITIES} more names", is_dim=True)
             )
     entries += [
         Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures
@@ -493,12 +495,12 @@ def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list
         entries.append(Entry("in order", pieces=tuple(pieces)))
     for state, count in counts.items():
         label = f"{signs.get(state, '')} {state_word(state)}".strip()
-        entries.append(Entry(label, f"{count}: {tasks.of_state(state)}", state=state))
+        entries.append(Entry(label, f"{count}: {tasks.state_tasks(state)}", state=state))
     return entries
 
 
 def _which_tasks(job_id: str) -> str:
-    tasks = task_of(job_id)
+    tasks = parse_task_part(job_id)
     return f"tasks {tasks.strip('[]')}" if holds_many(job_id) else f"task {tasks}"
 
 

@@ -14,12 +14,16 @@ from msgspec import Struct, field
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.impact import count_jobs
-from hpcdash.domain.job_ids import number_of, task_of
+from hpcdash.domain.job_ids import parse_job_number, parse_task_part
 from hpcdash.domain.switches import SwitchKind, absolute_path, path_problem
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.submit.checks import PathKind, WantedPath, dropped_finding, missing_paths
-from hpcdash.services.submit.launched_job import checkpoints_of, record_of_job, request_of
+from hpcdash.services.submit.checks import PathKind, RequiredPath, dropped_finding, missing_paths
+from hpcdash.services.submit.launched_job import (
+    checkpoint_folder,
+    find_launch_record,
+    launch_request,
+)
 from hpcdash.services.switches.names import SwitchNames, requested_switch
 
 Row = Mapping[str, Any]
@@ -73,7 +77,7 @@ async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tup
         return ()
     try:
         found = await missing_paths(
-            store, [WantedPath("", path, PathKind.CLEARED, is_needed=False) for path in paths]
+            store, [RequiredPath("", path, PathKind.CLEARED, is_needed=False) for path in paths]
         )
     except HpcdashError as error:
         return tuple(
@@ -98,13 +102,13 @@ def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> Req
     names = SwitchNames(store, folder)
     units: dict[str, list[Row]] = {}
     for row in rows:
-        if number_of(str(row["id"])):
+        if parse_job_number(str(row["id"])):
             units.setdefault(_unit(row), []).append(row)
     switches: dict[str, tuple[Row, ...]] = {}
     checkpoints: dict[str, str] = {}
-    for of_unit in list(units.values())[:MOST_LOOKED_UP]:
-        first = of_unit[0]
-        record = record_of_job(folder, store.name, first)
+    for unit_jobs in list(units.values())[:MOST_LOOKED_UP]:
+        first = unit_jobs[0]
+        record = find_launch_record(folder, store.name, first)
         named = None if record is None else requested_switch(SwitchKind.KILL, record.request)
         job_id, name, owner = str(first["id"]), str(first["name"] or ""), str(first["user"] or "")
         named = named or names.remembered(SwitchKind.KILL, job_id, name, owner)
@@ -112,10 +116,10 @@ def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> Req
             "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])
         )
         if path and not path_problem(path):
-            switches[path] = (*switches.get(path, ()), *of_unit)
-        request = None if record is None else request_of(record)
+            switches[path] = (*switches.get(path, ()), *unit_jobs)
+        request = None if record is None else launch_request(record)
         if request is not None and request.checkpoints:
-            task = task_of(job_id) if len(of_unit) == 1 else ""
-            where = checkpoints_of(request, first, task if task.isdigit() else "")
-            checkpoints.update((str(row["id"]), where) for row in of_unit)
+            task = parse_task_part(job_id) if len(unit_jobs) == 1 else ""
+            where = checkpoint_folder(request, first, task if task.isdigit() else "")
+            checkpoints.update((str(row["id"]), where) for row in unit_jobs)
     return RequeueFacts(switches, checkpoints)

@@ -13,13 +13,13 @@ from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import (
     BadJobId,
     JobId,
-    array_of,
     covers,
     in_full,
     joined_tasks,
+    parse_array_id,
     parse_job_id,
+    parse_task_part,
     shared_tasks,
-    task_of,
     with_tasks,
 )
 from hpcdash.domain.states import JobState
@@ -28,7 +28,7 @@ from hpcdash.errors import NoSuchJob
 Row = Mapping[str, Any]
 
 
-def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
+def select_rows(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
     """The rows of domain.schema.JOBS that `job_ids` mean, each once, in the order of the ids; pure.
 
     An array's number means all of its rows, a heterogeneous job's all of its components. What
@@ -45,17 +45,17 @@ def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
     for position, other_id in enumerate(table["_other_id"].to_pylist()):
         if other_id is not None:
             by_id.setdefault(other_id, [position])
-    wanted_tasks: dict[int, list[ArrayTasks | None]] = {}
+    tasks_by_array: dict[int, list[ArrayTasks | None]] = {}
     for job_id in job_ids:
-        for position, tasks in _meant(job_id, known_ids, by_number, by_id):
-            wanted_tasks.setdefault(position, []).append(tasks)
-    rows = table.take(pa.array(list(wanted_tasks), pa.int64())).to_pylist()
+        for position, tasks in _select(job_id, known_ids, by_number, by_id):
+            tasks_by_array.setdefault(position, []).append(tasks)
+    rows = table.take(pa.array(list(tasks_by_array), pa.int64())).to_pylist()
     return tuple(
-        _restricted(row, tasks) for row, tasks in zip(rows, wanted_tasks.values(), strict=True)
+        _restricted(row, tasks) for row, tasks in zip(rows, tasks_by_array.values(), strict=True)
     )
 
 
-def row_of(table: pa.Table, job_id: str) -> pa.Table:
+def find_row(table: pa.Table, job_id: str) -> pa.Table:
     """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob
     where there is none.
     """
@@ -77,10 +77,10 @@ def _holding_row(table: pa.Table, job_id: str) -> int:
         held = _read(known_id)
         if held is not None and covers(wanted, held):
             return index
-    raise NoSuchJob(f"array {array_of(job_id)} has no task {task_of(job_id)}")
+    raise NoSuchJob(f"array {parse_array_id(job_id)} has no task {parse_task_part(job_id)}")
 
 
-def _meant(
+def _select(
     job_id: str,
     known_ids: list[str],
     by_number: Mapping[str, list[int]],
@@ -157,7 +157,7 @@ def _by_number(rows: Iterable[Row]) -> dict[str, list[tuple[JobId, Row]]]:
     return known
 
 
-def of_array(table: pa.Table, array_id: str) -> pa.Table:
+def array_rows(table: pa.Table, array_id: str) -> pa.Table:
     """The rows of an array."""
     return table.filter(pc.fill_null(pc.equal(as_array(table["array_id"]), array_id), False))
 
@@ -188,7 +188,7 @@ def missing_from(tables: Iterable[pa.Table], job_ids: Iterable[str]) -> tuple[st
     )
 
 
-def first_of_each_id(tables: Iterable[pa.Table]) -> pa.Table:
+def drop_repeated_ids(tables: Iterable[pa.Table]) -> pa.Table:
     """Rows of several tables; of those with the same id the first."""
     rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     ids = as_array(rows["id"])

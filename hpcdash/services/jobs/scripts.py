@@ -22,7 +22,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
-from hpcdash.services.state.submitted_scripts import KeptScript
+from hpcdash.services.state.submitted_scripts import StoredScript
 
 # Slurm takes no larger script by default (max_script_size of slurm.conf).
 _MOST_BYTES = 4 << 20
@@ -85,7 +85,7 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
     return await _submitted_file(store, job_id, detail, obstacle)
 
 
-def _from_submitted(found: KeptScript) -> Script:
+def _from_submitted(found: StoredScript) -> Script:
     return Script(
         found.script.decode("utf-8", "surrogateescape"),
         f"saved by hpcdash at submission, {format_utc(found.kept_at)}",

@@ -24,7 +24,7 @@ from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
-from hpcdash.domain.job_ids import array_of, holds_many, joined_tasks, with_tasks
+from hpcdash.domain.job_ids import holds_many, joined_tasks, parse_array_id, with_tasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import (
     AccountingUnavailable,
@@ -230,7 +230,7 @@ class JobTracker:
             return found
 
         # What is left of an array that was cancelled goes by the array's own number.
-        arrays = {array_of(job_id) for job_id in self._ended if holds_many(job_id)}
+        arrays = {parse_array_id(job_id) for job_id in self._ended if holds_many(job_id)}
         listed = await asyncio.to_thread(unseen)
         rows = [row for row in listed if row["id"] not in self._ended and row["id"] not in arrays]
         if before is None or earlier is None:
@@ -260,13 +260,13 @@ class JobTracker:
         happened: list[JobEvent] = []
         try:
             if self._missing and not self._store.backend.queue.lists_ended:
-                await self._ask_queue(happened, now)
+                await self._query_queue(happened, now)
             if self._missing:
-                await self._ask_history(happened, now)
+                await self._query_history(happened, now)
             if is_due:
-                await self._ask_newly_ended(now)
+                await self._query_newly_ended(now)
             if self._unseen:
-                await self._ask_unseen(happened, now)
+                await self._query_unseen(happened, now)
         except RateLimited:
             pass
         except HpcdashError:
@@ -296,7 +296,7 @@ class JobTracker:
 
         self._shown, self._joined = await asyncio.to_thread(join)
 
-    async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
+    async def _query_queue(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the controller still knows: jobs that ended minutes ago, and those that are
         in the queue.
         """
@@ -313,7 +313,7 @@ class JobTracker:
             await asyncio.to_thread(_index, recent, list(self._missing)), now, is_queue=True
         )
 
-    async def _ask_history(self, happened: list[JobEvent], now: float) -> None:
+    async def _query_history(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the accounting database knows; what it does not know after some polls is
         gone.
         """
@@ -349,7 +349,7 @@ class JobTracker:
         """
         return 1 if self._store.backend.history.keeps_ended else _TRIES
 
-    async def _ask_newly_ended(self, now: float) -> None:
+    async def _query_newly_ended(self, now: float) -> None:
         """Note the ids of jobs that ended since the last such list and were in none of ours."""
         store = self._store
         assert self._newly_ended_at is not None
@@ -369,7 +369,7 @@ class JobTracker:
         self._newly_ended_ids = frozenset(ids)
         self._unseen.update((job_id, 0) for job_id in ids if job_id not in known)
 
-    async def _ask_unseen(self, happened: list[JobEvent], now: float) -> None:
+    async def _query_unseen(self, happened: list[JobEvent], now: float) -> None:
         """Settle some of the jobs that ended unseen; the rest are asked for with the next polls."""
         store = self._store
         some = list(self._unseen)[:_IDS_A_COMMAND]
@@ -399,7 +399,7 @@ class JobTracker:
                     missing.is_queued = row["state"] in ACTIVE or row["state"] in WAITING
                 continue
             if holds_many(job_id):
-                rows = known.by_array.get(array_of(job_id), [])
+                rows = known.by_array.get(parse_array_id(job_id), [])
                 happened += self._settle_record(missing, rows, now, is_queue=is_queue)
         return happened
 
@@ -460,7 +460,7 @@ class _Index(Struct, frozen=True):
 def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
     """The rows of the wanted jobs, and those of wanted records' arrays."""
     ids = list(wanted)
-    arrays = sorted({array_of(job_id) for job_id in ids if holds_many(job_id)})
+    arrays = sorted({parse_array_id(job_id) for job_id in ids if holds_many(job_id)})
     mask = pc.is_in(known["id"], pa.array([*ids, *arrays], pa.string()))
     if arrays:
         mask = pc.or_(mask, pc.is_in(known["array_id"], pa.array(arrays, pa.string())))

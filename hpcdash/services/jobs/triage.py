@@ -17,9 +17,9 @@ from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_ids import array_of, in_full
+from hpcdash.domain.job_ids import in_full, parse_array_id
 from hpcdash.domain.states import ENDED, ENDED_BADLY
-from hpcdash.domain.triage import EndedTask, TaskGroup, groups_of, last_meaningful, node_names
+from hpcdash.domain.triage import EndedTask, TaskGroup, group_tasks, last_meaningful, node_names
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, RateLimited, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.lookup import known_tables
@@ -72,7 +72,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
     Raises UsageError for a job that is no array, NoSuchJob, and what keeps the cluster from
     answering.
     """
-    number = array_of(job_id)
+    number = parse_array_id(job_id)
     backend = store.backend
     queued, past = await asyncio.gather(
         store.ask(backend.queue.jobs(JobScope(job_ids=(number,)))),
@@ -95,7 +95,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
         )
     first = next(table for table in tables if table.num_rows)
     number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
-    rows, are_workers = await asyncio.to_thread(_rows_of_array, tables, number), False
+    rows, are_workers = await asyncio.to_thread(_array_rows, tables, number), False
     if not rows:
         rows, are_workers = await _fetch_workers(store, number), True
     if not rows:
@@ -111,7 +111,7 @@ async def _fetch_workers(store: ClusterStore, job_id: str) -> list[Row]:
     return [] if query is None else (await store.ask(query)).table.to_pylist()
 
 
-def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:
+def _array_rows(tables: Sequence[pa.Table], number: str) -> list[Row]:
     """Each task once, of the first table that knows it; a task of a record that holds many is found
     there too.
     """
@@ -120,7 +120,7 @@ def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:
     for table in tables:
         mine = table.filter(pc.fill_null(pc.equal(as_array(table["array_id"]), number), False))
         for row in mine.to_pylist():
-            tasks = tasks_of(row)
+            tasks = array_tasks(row)
             if tasks is None or any(task in seen for task in tasks):
                 continue
             seen.update(tasks)
@@ -128,7 +128,7 @@ def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:
     return sorted(rows, key=lambda row: row["_task"] if row["_task"] is not None else -1)
 
 
-def tasks_of(row: Row) -> ArrayTasks | None:
+def array_tasks(row: Row) -> ArrayTasks | None:
     """The tasks a row holds; None where they are not told."""
     try:
         return dataclasses.replace(parse_tasks(row["array_task"] or ""), throttle=None)
@@ -169,7 +169,7 @@ def known_failures(
     read are known too.
     """
     tables = [table.select([*_OF_FAILURES, "_task", "_tasks"]) for table in known_tables(store)]
-    rows = [row for row in _rows_of_array(tables, array_id) if row["state"] in ENDED_BADLY]
+    rows = [row for row in _array_rows(tables, array_id) if row["state"] in ENDED_BADLY]
     found = {
         (row["id"], row["ends_at"]): (lines[row["id"]], "") for row in rows if row["id"] in lines
     }
@@ -278,11 +278,11 @@ class TriageReader:
 
 
 def _groups(rows: Sequence[Row], lines: _Lines) -> tuple[TaskGroup, ...]:
-    return groups_of(_task(row, lines) for row in rows)
+    return group_tasks(_task(row, lines) for row in rows)
 
 
 def _task(row: Row, lines: _Lines) -> EndedTask:
-    tasks = tasks_of(row)
+    tasks = array_tasks(row)
     assert tasks is not None
     line, problem = lines.get((row["id"], row["ends_at"]), (None, ""))
     return EndedTask(

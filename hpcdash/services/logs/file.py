@@ -90,7 +90,7 @@ def change(before: FileStat, after: FileStat) -> FileChange:
     return FileChange.APPEARED if after.is_there else FileChange.UNCHANGED
 
 
-def next_look_seconds(quiet_seconds: float) -> float:
+def next_check_seconds(quiet_seconds: float) -> float:
     """How long to wait before the next look at a file that last changed so long ago."""
     share = min(max(quiet_seconds, 0.0) / _QUIET_SECONDS, 1.0)
     return SHORTEST_PAUSE_SECONDS + share * (LONGEST_PAUSE_SECONDS - SHORTEST_PAUSE_SECONDS)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from hpcdash.domain.text import visible, width_of
+from hpcdash.domain.text import cell_width, visible
 
 TAB_COLUMNS = 8
 # Sparse files are read as NULs by the thousand.
@@ -112,7 +112,7 @@ def shown_line(raw: bytes) -> ShownLine:
         runs = [(text, pen)]
     else:
         runs = _runs(text, pen)
-    return _line_of(runs)
+    return _build_line(runs)
 
 
 def _last_written(text: str) -> tuple[str, str]:
@@ -191,7 +191,7 @@ def _write(letters: list[str], pens: list[_Pen], here: int, text: str, pen: _Pen
     return end
 
 
-def _line_of(runs: list[tuple[str, _Pen]]) -> ShownLine:
+def _build_line(runs: list[tuple[str, _Pen]]) -> ShownLine:
     """Runs joined, each made visible and its tabs blanks."""
     texts: list[str] = []
     spans: list[StyledSpan] = []
@@ -207,7 +207,7 @@ def _line_of(runs: list[tuple[str, _Pen]]) -> ShownLine:
             else:
                 spans.append(StyledSpan(length, end, style))
         length = end
-        column += width_of(text)
+        column += cell_width(text)
     return ShownLine("".join(texts), tuple(spans))
 
 
@@ -222,7 +222,7 @@ def _visible_with_tabs(text: str, column: int) -> str:
     position = 0
     for found in _TABS.finditer(text):
         part = _visible(text[position : found.start()])
-        column += width_of(part)
+        column += cell_width(part)
         blanks = TAB_COLUMNS * len(found[0]) - column % TAB_COLUMNS
         column += blanks
         parts += (part, " " * blanks)

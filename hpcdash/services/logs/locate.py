@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script
-from hpcdash.domain.job_ids import array_of, in_full, task_of
+from hpcdash.domain.job_ids import in_full, parse_array_id, parse_task_part
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
@@ -42,9 +42,9 @@ async def locate_logs(store: ClusterStore, job_id: str, known: pa.Table | None =
 
     `known` as of ClusterStore.fetch_detail.
     """
-    detail = _of_the_task(await store.fetch_detail(job_id, known), job_id)
+    detail = _task_detail(await store.fetch_detail(job_id, known), job_id)
     return LogPlace(
-        job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail)
+        job_id, detail, detail.job.to_pylist()[0], await fetch_log_files(store, job_id, detail)
     )
 
 
@@ -79,7 +79,7 @@ def find_other_log(logs: Sequence[OtherLog], wanted: str) -> OtherLog:
     )
 
 
-async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
+async def fetch_log_files(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
     """The files of a job whose details are known; raises what keeps the cluster from answering."""
     script: Script | None = None
     if store.backend.logs.needs_script(detail):
@@ -93,15 +93,15 @@ async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFi
     return store.backend.logs.files(detail, script)
 
 
-def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
+def _task_detail(detail: JobDetail, job_id: str) -> JobDetail:
     """The details with the row of the one task that was asked for, where the row holds others
     too.
     """
     row = detail.job
     array_id, held = row["array_id"][0].as_py(), row["array_task"][0].as_py()
     job_id = in_full(job_id, row["id"][0].as_py(), array_id)
-    task = task_of(job_id)
-    if not task.isdigit() or held == task or array_of(job_id) != array_id:
+    task = parse_task_part(job_id)
+    if not task.isdigit() or held == task or parse_array_id(job_id) != array_id:
         return detail
     for name, value in (("id", job_id), ("array_task", task), ("_task", int(task)), ("_tasks", 1)):
         position = row.schema.get_field_index(name)

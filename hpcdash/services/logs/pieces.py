@@ -112,7 +112,7 @@ def pieces(
     """
     end = offset + len(content)
     cuts = _cuts_after_newlines(content, offset)
-    if extra := _cuts_of_long_lines(content, offset):
+    if extra := _find_long_line_cuts(content, offset):
         # Two ascending runs: sorting them is a merge.
         cuts = array("q", sorted(chain(cuts, extra)))
     if at_start or offset == 0:
@@ -137,7 +137,7 @@ def _cuts_after_newlines(content: bytes, offset: int) -> array[int]:
     return cuts[1:-1]
 
 
-def _cuts_of_long_lines(content: bytes, offset: int) -> list[int]:
+def _find_long_line_cuts(content: bytes, offset: int) -> list[int]:
     """Cuts in the whole blocks that hold no newline.
 
     In the part of a block before the first whole one no cut is missed: a piece that begins within a
@@ -147,11 +147,11 @@ def _cuts_of_long_lines(content: bytes, offset: int) -> list[int]:
     found: list[int] = []
     for first in range(-offset % BLOCK, len(content) - BLOCK + 1, BLOCK):
         if content.find(b"\n", first, first + BLOCK) < 0:
-            found.append(offset + first + _cut_of_block(content[first : first + BLOCK]))
+            found.append(offset + first + _find_cut(content[first : first + BLOCK]))
     return found
 
 
-def _cut_of_block(block: bytes) -> int:
+def _find_cut(block: bytes) -> int:
     """Where a block without a newline is cut; after a carriage return: what follows overwrites what
     comes before.
     """

@@ -23,7 +23,7 @@ _PROBE_BYTES = 1 << 16
 # times.
 _LONGEST_WITHOUT_TIMES_BYTES = 1 << 20
 
-Said = Callable[[float], None]
+OnProgress = Callable[[float], None]
 # A time stands at the beginning of a line, perhaps after a level, a host or a rank.
 _LOOKED_AT_LETTERS = 120
 _COLOR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -77,7 +77,7 @@ async def find_text(
     size: int,
     *,
     backwards: bool = False,
-    said: Said = lambda share: None,
+    said: OnProgress = lambda share: None,
 ) -> SearchHit | None:
     """The next line with a text at or after `start` (backwards: before it), else from the other end
     of `size` bytes.
@@ -123,7 +123,7 @@ class _TimeSearch:
 
     async def find(self, typed: str) -> TimeFound:
         last = await self._last()
-        wanted = read_wanted(typed, last, self._now_epoch, self._zone)
+        wanted = parse_target_time(typed, last, self._now_epoch, self._zone)
         before, after = 0, self._size
         while after - before > _PROBE_BYTES:
             middle = (before + after) // 2
@@ -241,10 +241,10 @@ def read_stamp(line: str, about: datetime) -> Stamp | None:
         if found := _SYSLOG.search(start):
             name, day, hour, minute, second, fraction, year = found.groups()
             month_number = _MONTHS.index(name.lower()) + 1
-            return _of_some_year(about, month_number, day, (hour, minute, second, fraction), year)
+            return _guess_year(about, month_number, day, (hour, minute, second, fraction), year)
         if found := _GLOG.search(start):
             month, day, *clock = found.groups()
-            return _of_some_year(about, int(month), day, clock)
+            return _guess_year(about, int(month), day, clock)
     except ValueError:
         # 2026-13-45 and the like: no time.
         return None
@@ -267,7 +267,9 @@ def comparable(stamp: Stamp, last: Stamp) -> float:
     return stamp.seconds
 
 
-def read_wanted(text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = None) -> float:
+def parse_target_time(
+    text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = None
+) -> float:
     """What a person typed, comparable with the lines of a log whose last time is `last`.
 
     A time of day is the last one in the log; days and times are those the log writes; `2h ago` and
@@ -301,7 +303,7 @@ def read_wanted(text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = 
     return since_midnight if since_midnight <= last.seconds else since_midnight - DAY
 
 
-def _of_some_year(
+def _guess_year(
     about: datetime,
     month: int,
     day: str,

@@ -82,24 +82,24 @@ class FileGrowth:
     """How quickly a file grows, by the looks of the last ten seconds."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque()
+        self._readings: deque[tuple[float, int]] = deque()
         # When bytes last came, in epoch seconds; None: not known.
         self.last_at: float | None = None
 
     def saw(self, now: float, look: FileStat) -> None:
-        if not self._looks:
+        if not self._readings:
             self.last_at = look.modified_at or None
-        elif look.size > self._looks[-1][1]:
+        elif look.size > self._readings[-1][1]:
             self.last_at = now
-        self._looks.append((now, look.size))
-        while len(self._looks) > 2 and now - self._looks[1][0] >= _RATE_SECONDS:
-            self._looks.popleft()
+        self._readings.append((now, look.size))
+        while len(self._readings) > 2 and now - self._readings[1][0] >= _RATE_SECONDS:
+            self._readings.popleft()
 
     @property
     def bytes_per_second(self) -> float:
-        if len(self._looks) < 2:
+        if len(self._readings) < 2:
             return 0.0
-        (began, before), (ended, after) = self._looks[0], self._looks[-1]
+        (began, before), (ended, after) = self._readings[0], self._readings[-1]
         return max(0.0, (after - before) / (ended - began)) if ended > began else 0.0
 
 

@@ -128,13 +128,13 @@ def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[A
     if not older or not newer:
         return older + newer
     if np.isnan(newer[0].last[row]):
-        older, newer = [*older[:-1], attempt_of([older[-1], newer[0]])], newer[1:]
+        older, newer = [*older[:-1], join_attempt([older[-1], newer[0]])], newer[1:]
     if not newer or np.isnan(older[-1].last[row]) or newer[0].first[row] < older[-1].last[row]:
         return older + newer
-    return [*older[:-1], attempt_of([older[-1], newer[0]]), *newer[1:]]
+    return [*older[:-1], join_attempt([older[-1], newer[0]]), *newer[1:]]
 
 
-def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[float] | None:
+def steps_before(stretches: list[Attempt], epoch_steps: int | None) -> list[float] | None:
     """How many steps were done before each stretch, where steps are counted within their epoch:
     they go back as the epoch rises. None where they are not.
     """
@@ -144,11 +144,9 @@ def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[f
     epochs = [floor(one.first[1]) if isfinite(one.first[1]) else None for one in stretches]
     furthest = max(one.last[0] for one in stretches if one.last[0] == one.last[0])
     # A number behind the step is its epoch's only where the steps reach about so far.
-    if steps_of_epoch is not None and furthest <= steps_of_epoch <= 2 * furthest:
+    if epoch_steps is not None and furthest <= epoch_steps <= 2 * furthest:
         begin = min(1, *(epoch for epoch in epochs if epoch is not None))
-        return [
-            0.0 if epoch is None else float((epoch - begin) * steps_of_epoch) for epoch in epochs
-        ]
+        return [0.0 if epoch is None else float((epoch - begin) * epoch_steps) for epoch in epochs]
     before = [0.0]
     known = {} if epochs[0] is None else {epochs[0]: 0.0}
     for index, is_risen in enumerate(is_next, 1):
@@ -169,7 +167,7 @@ def _is_next_epoch(older: Attempt, newer: Attempt) -> bool:
     return newer.first[0] < older.last[0] and newer.first[1] > older.last[1]
 
 
-def attempts_of(stretches: list[Attempt], before: list[float] | None, row: int) -> list[Attempt]:
+def split_attempts(stretches: list[Attempt], before: list[float] | None, row: int) -> list[Attempt]:
     """The attempts that stretches make, each `before` so many steps on; `row` as in
     stretches_in.
     """
@@ -191,7 +189,7 @@ def attempts_of(stretches: list[Attempt], before: list[float] | None, row: int) 
         else:
             together.append([one])
     return without_overtaking(
-        [attempt_of(parts) if len(parts) > 1 else parts[0] for parts in together]
+        [join_attempt(parts) if len(parts) > 1 else parts[0] for parts in together]
     )
 
 
@@ -209,14 +207,14 @@ def _least_stride(steps: Floats) -> float:
     return float(strides.min()) if strides.size else inf
 
 
-def attempt_of(parts: list[Attempt]) -> Attempt:
+def join_attempt(parts: list[Attempt]) -> Attempt:
     """The parts, in the order of the log, as one."""
 
-    def of_axis(values: list[float]) -> float:
+    def axis_value(values: list[float]) -> float:
         return next((value for value in values if not np.isnan(value)), np.nan)
 
-    firsts = [of_axis([part.first[i] for part in parts]) for i in range(4)]
-    lasts = [of_axis([part.last[i] for part in reversed(parts)]) for i in range(4)]
+    firsts = [axis_value([part.first[i] for part in parts]) for i in range(4)]
+    lasts = [axis_value([part.last[i] for part in reversed(parts)]) for i in range(4)]
     stride = parts[0].stride
     last_step = parts[0].last[0]
     for part in parts[1:]:
@@ -247,7 +245,7 @@ def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
             together[-1].append(newer)
         else:
             together.append([newer])
-    return [attempt_of(parts) for parts in together]
+    return [join_attempt(parts) for parts in together]
 
 
 class LogPiece(Struct, frozen=True):
@@ -279,7 +277,7 @@ def in_order(
     requeued appends to its log. Logs that begin at the same step and have no such jump are of
     independent runs.
     """
-    logs = [_pieces_of(number, of_log) for number, of_log in enumerate(attempts)]
+    logs = [_attempt_pieces(number, log_attempts) for number, log_attempts in enumerate(attempts)]
     if len(logs) < 2 or not 0 < sum(map(len, logs)) <= MOST_ORDERED:
         return [piece for log in logs for piece in log]
     logs, fills = _split(logs, jumps)
@@ -317,7 +315,7 @@ def in_order(
     return [pieces[number] for number in _sorted(before)]
 
 
-def _pieces_of(number: int, attempts: Sequence[Attempt]) -> list[LogPiece]:
+def _attempt_pieces(number: int, attempts: Sequence[Attempt]) -> list[LogPiece]:
     begins = [0, *(attempt.offset for attempt in attempts[1:])]
     ends = [*begins[1:], None]
     return [LogPiece(number, *one) for one in zip(begins, ends, attempts, strict=False)]

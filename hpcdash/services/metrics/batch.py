@@ -78,14 +78,16 @@ class SampleColumns:
 
     def add(self, offset: int, reading: Reading) -> None:
         """One sample, whose first line begins at `offset`; without a metric it is none."""
-        values = {name: value for name, value in reading.values.items() if self._is_wanted(name)}
+        values = {name: value for name, value in reading.values.items() if self._is_selected(name)}
         if values:
             self._offsets.append(offset)
             self._readings.append(reading._replace(values=values))
 
     def add_block(self, block: Block) -> None:
         """Many samples at once."""
-        metrics = {name: values for name, values in block.metrics.items() if self._is_wanted(name)}
+        metrics = {
+            name: values for name, values in block.metrics.items() if self._is_selected(name)
+        }
         if metrics and len(block.offsets):
             self._blocks.append(block._replace(metrics=metrics))
 
@@ -93,10 +95,8 @@ class SampleColumns:
         """The samples so far in the log's order, and begin anew."""
         blocks = self._blocks
         if self._offsets:
-            blocks = [*blocks, self._block_of_readings()]
-        metrics_of_rows = [
-            (o, r.values) for o, r in zip(self._offsets, self._readings, strict=True)
-        ]
+            blocks = [*blocks, self._build_block()]
+        row_metrics = [(o, r.values) for o, r in zip(self._offsets, self._readings, strict=True)]
         first_row = sum(len(block.offsets) for block in self._blocks)
         self._blocks, self._offsets, self._readings = [], [], []
         if not blocks:
@@ -115,13 +115,13 @@ class SampleColumns:
             _column(blocks, "epochs")[order],
             _column(blocks, "tokens")[order],
             _column(blocks, "times")[order],
-            metrics=_points(blocks, metrics_of_rows, first_row, place),
+            metrics=_points(blocks, row_metrics, first_row, place),
             last_step=None if last is None else last.last_step,
             format=max(blocks, key=_end).format,
-            **_position_of(blocks),
+            **_position_fields(blocks),
         )
 
-    def _block_of_readings(self) -> Block:
+    def _build_block(self) -> Block:
         readings = self._readings
         positions = [reading.position for reading in readings if reading.step == reading.step]
         return Block(
@@ -137,7 +137,7 @@ class SampleColumns:
             len({None if one is None else one.steps for one in positions}) > 1,
         )
 
-    def _is_wanted(self, name: str) -> bool:
+    def _is_selected(self, name: str) -> bool:
         if name in self._names:
             return True
         if not has_room(name, len(self._names)):
@@ -156,7 +156,7 @@ class _PositionFields(TypedDict):
     is_mixed: bool
 
 
-def _position_of(blocks: list[Block]) -> _PositionFields:
+def _position_fields(blocks: list[Block]) -> _PositionFields:
     stepped = [
         block
         for block in blocks
@@ -205,7 +205,7 @@ def _points(
         values.setdefault(name, []).append(np.array(row_values[name]))
     points: dict[str, Points] = {}
     for name, parts in samples.items():
-        where, said_values = np.concatenate(parts), np.concatenate(values[name])
+        where, written_values = np.concatenate(parts), np.concatenate(values[name])
         order = np.argsort(where, kind="stable")
-        points[name] = Points(where[order], said_values[order])
+        points[name] = Points(where[order], written_values[order])
     return points

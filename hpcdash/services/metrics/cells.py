@@ -71,7 +71,7 @@ class Table:
         self._room, self._begin, self._end = room, before, before + len(self)
 
 
-def cells_of_points(offsets: Floats, axes: Floats, values: Floats) -> Floats:
+def cells_from_points(offsets: Floats, axes: Floats, values: Floats) -> Floats:
     """Each point as a cell of its own: (CELL_ROWS, n) of offsets (n), axes (4, n) and values
     (n).
     """

@@ -54,7 +54,7 @@ class Smoothing(Struct, frozen=True):
             )
 
 
-def view_of(
+def downsample_view(
     series: Series,
     x_from: float,
     x_to: float,
@@ -109,7 +109,7 @@ def smoothed(
     smoothing: Smoothing,
     log_x: bool = False,
 ) -> Floats:
-    """The smoothed curve at the last point of each column of `view_of`, nan where a column has no
+    """The smoothed curve at the last point of each column of `downsample_view`, nan where a column has no
     finite value.
 
     An average by weight begins at the first point of the series and is corrected for it, so that
@@ -121,8 +121,8 @@ def smoothed(
     if not starts.size:
         return curve
     ends = np.append(starts[1:], counts.sum()) + begin
-    of_points = _average_at if smoothing.kind == "ema" else _window_at
-    curve[filled] = of_points(series, begin, starts + begin, ends, smoothing)
+    average = _average_at if smoothing.kind == "ema" else _window_at
+    curve[filled] = average(series, begin, starts + begin, ends, smoothing)
     return curve
 
 

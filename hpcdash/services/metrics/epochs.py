@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from hpcdash.services.metrics.batch import Floats, MetricBatch
-from hpcdash.services.metrics.vocabulary import Position, last_step_of
+from hpcdash.services.metrics.vocabulary import Position, parse_last_step
 
 Place = tuple[float, float]
 
@@ -141,7 +141,7 @@ class EpochCount(Struct):
         is_index = self.first_epoch == 0 and (
             position.is_index or self.greatest_epoch == position.epochs
         )
-        return last_step_of(str((position.epochs + is_index) * position.steps))
+        return parse_last_step(str((position.epochs + is_index) * position.steps))
 
     @property
     def _is_beyond(self) -> bool:

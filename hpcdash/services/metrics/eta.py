@@ -25,7 +25,7 @@ class Eta(Struct, frozen=True):
     words: str
 
 
-def eta_of(
+def estimate_eta(
     step: float,
     last_step: float,
     seconds_per_step: float,

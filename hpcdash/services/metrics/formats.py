@@ -30,13 +30,13 @@ from hpcdash.services.metrics.vocabulary import (
     is_known,
     is_loss,
     is_step,
-    last_step_of,
-    number_of,
-    seconds_of_line,
+    parse_last_step,
+    parse_line_seconds,
+    parse_number,
     sort_pairs,
     stamp_seconds,
-    step_of,
     step_rank,
+    tick_step,
     tidy_name,
 )
 
@@ -273,7 +273,7 @@ class _Place(NamedTuple):
     is_judged: bool = False
 
 
-def _place_of(text: str) -> _Place | None:
+def _find_place(text: str) -> _Place | None:
     if (found := _PLACE.search(text)) or (found := _BARE_PLACE.search(text)):
         return _place_in_epoch(found)
     if found := _STEP_PLACE.search(text):
@@ -295,7 +295,7 @@ def _place_of(text: str) -> _Place | None:
             is_judged = found["word"] == "valid"
         return _Place(*found.span(), n, epoch=epoch, is_judged=is_judged)
     if found := _LOGGED_BAR.search(text):
-        n, of = (round(number_of(found[one], found[f"{one}_scale"])) for one in ("n", "of"))
+        n, of = (round(parse_number(found[one], found[f"{one}_scale"])) for one in ("n", "of"))
         return _Place(*found.span(), n, of)
     if found := _COUNT.match(text):
         return _Place(
@@ -333,7 +333,7 @@ def _place_in_epoch(found: re.Match[str]) -> _Place:
 
 
 def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) -> Reading | None:
-    place = _place_of(text)
+    place = _find_place(text)
     pairs: list[tuple[str, float]] = []
     best: tuple[int, float, str | None] | None = None
     epochs: str | None = None
@@ -344,9 +344,9 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         rank, of = step_rank(name), found["of"]
         if name == "ep" and text[found.start() - 1 : found.start()] == "[":
             name = "epoch"
-        is_of_epochs = is_epoch(name)
-        value = number_of(words.get(found.end("number"), found["number"]), found["unit"])
-        if is_of_epochs:
+        counts_epochs = is_epoch(name)
+        value = parse_number(words.get(found.end("number"), found["number"]), found["unit"])
+        if counts_epochs:
             epochs = of
         elif rank is not None and is_step(value):
             if best is None or rank < best[0]:
@@ -354,13 +354,13 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         elif of and rank is None:
             continue
         pairs.append((name, value))
-    reading = sort_pairs("pairs", pairs, seconds_of_line(text))
+    reading = sort_pairs("pairs", pairs, parse_line_seconds(text))
     if reading.epoch != reading.epoch and (counted := _EPOCH_OF.search(text)):
         reading, epochs = reading._replace(epoch=float(counted["epoch"])), counted["of"]
     if place is None and best is None and (bracketed := _BRACKETED_STEP.search(text)):
         best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
     if place is None and best is not None:
-        place = _Place(0, 0, best[1], last_step_of(best[2]) if best[2] else None, rank=best[0])
+        place = _Place(0, 0, best[1], parse_last_step(best[2]) if best[2] else None, rank=best[0])
     if place is None:
         return reading if reading.epoch == reading.epoch else None
     if place.of is not None and _JUDGED_LINE.match(text):
@@ -371,7 +371,7 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         may_be_overall = place.rank < BATCH_RANK
         place = place._replace(
             epoch=int(reading.epoch),
-            epochs=last_step_of(epochs) if epochs else None,
+            epochs=parse_last_step(epochs) if epochs else None,
             may_be_overall=may_be_overall,
         )
     return _placed(reading, place, best[0] if best is not None and place.end else None)
@@ -388,17 +388,19 @@ def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None
         # `Acc_iter 50` beside `Train: 1/3 [49/323]` counts on.
         if of is None or place.epochs is None:
             return reading
-        return reading._replace(last_step=last_step_of(str(of * place.epochs)))
+        return reading._replace(last_step=parse_last_step(str(of * place.epochs)))
     if of and epoch is not None and place.rank > 1:
         position = Position(of, place.epochs, place.base, place.is_usual, place.may_be_overall)
         return reading._replace(
-            step=step_of(max(epoch - place.base, 0) * of + place.n), position=position
+            step=tick_step(max(epoch - place.base, 0) * of + place.n), position=position
         )
     is_final = of is not None and place.rank < BATCH_RANK
     if of and place.rank == BATCH_RANK:
         # Whether these are batches of an epoch, other lines show: they have as many.
         reading = reading._replace(position=Position(of))
-    return reading._replace(step=step_of(place.n), last_step=of if is_final else reading.last_step)
+    return reading._replace(
+        step=tick_step(place.n), last_step=of if is_final else reading.last_step
+    )
 
 
 def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
@@ -461,17 +463,17 @@ def read_dict(text: str) -> tuple[Reading, str] | None:
     if start < 0 or start > _LONGEST_PREFIX or "}" not in text:
         return None
     pairs = [
-        (name, number_of(f["number"]))
+        (name, parse_number(f["number"]))
         for f in _ITEM.finditer(text, start)
         if (name := tidy_name(f["name"]))
     ]
     # `step 10: {'loss': 2.5}`.
     pairs += [
-        (name, number_of(found["number"]))
+        (name, parse_number(found["number"]))
         for found in _LOOSE.finditer(text, 0, start)
         if _is_place(name := tidy_name(found["name"]))
     ]
-    reading = sort_pairs("dict", pairs, seconds_of_line(text))
+    reading = sort_pairs("dict", pairs, parse_line_seconds(text))
     has_place = reading.step == reading.step or reading.epoch == reading.epoch
     is_metric = any(map(is_known, reading.values)) or any(
         name.startswith(("train_", "eval_")) for name in reading.values
@@ -491,7 +493,7 @@ def read_json(text: str) -> Reading | None:
     if record is None:
         return None
     pairs: list[tuple[str, float]] = []
-    time = seconds_of_line(text)
+    time = parse_line_seconds(text)
     for key, value in record.items():
         if isinstance(value, dict):
             pairs += _json_pairs({f"{key}/{inner}": each for inner, each in value.items()})
@@ -531,7 +533,7 @@ def _json_pairs(record: dict[str, object]) -> list[tuple[str, float]]:
                 (name, float(value) if abs(value) < 1e300 or isinstance(value, float) else nan)
             )
         elif isinstance(value, str) and _EXACT_NUMBER.fullmatch(value):
-            pairs.append((name, number_of(value)))
+            pairs.append((name, parse_number(value)))
     return pairs
 
 
@@ -575,7 +577,7 @@ def read_row(text: str, header: tuple[str, ...]) -> Reading | None:
         if not field:
             continue
         if _EXACT_NUMBER.fullmatch(field):
-            pairs.append((name, number_of(field)))
+            pairs.append((name, parse_number(field)))
         elif stamp := STAMP.fullmatch(field):
             time = stamp_seconds(stamp)
         elif (part := _PART.fullmatch(field)) and is_epoch(name):
@@ -689,7 +691,7 @@ def read_bar(text: str) -> Bar | None:
     before, inside = found["before"], found["inside"]
     after = found["after"].strip(UP + " ")
     pairs = [
-        (name, number_of(item["number"], item["unit"]))
+        (name, parse_number(item["number"], item["unit"]))
         for item in _POSTFIX.finditer(inside)
         if (name := tidy_name(item["name"]))
     ]
@@ -700,14 +702,14 @@ def read_bar(text: str) -> Bar | None:
         and bool(_PER_STEP.search(inside))
         and bool(_RANKS_ONLY.fullmatch(before))
     )
-    reading = sort_pairs("bar", pairs, seconds_of_line(before))
+    reading = sort_pairs("bar", pairs, parse_line_seconds(before))
     if _JUDGING.match(before):
         reading = reading._replace(values={})
     counted = _EPOCH_OF_BAR.search(before)
     if counted and counted["first"]:
         epoch: int | None = int(counted["first"])
         reading = reading._replace(
-            step=step_of(int(counted["step"])), epoch=float(counted["first"])
+            step=tick_step(int(counted["step"])), epoch=float(counted["first"])
         )
     else:
         epoch = int(counted["epoch"]) if counted else None
@@ -717,12 +719,12 @@ def read_bar(text: str) -> Bar | None:
     if epoch is None:
         word = _LAST_WORD.search(before)
         is_all = word is not None and step_rank(word[1]) is not None
-        step = reading.step if reading.step == reading.step else step_of(n)
+        step = reading.step if reading.step == reading.step else tick_step(n)
         reading = reading._replace(step=step, last_step=of if is_all else reading.last_step)
         return Bar((-1.0, n, of), reading, is_training, after, before)
     if reading.step != reading.step:
-        epochs = last_step_of(counted["of"]) if counted and counted["of"] else None
-        reading = _in_epoch_of_bar(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
+        epochs = parse_last_step(counted["of"]) if counted and counted["of"] else None
+        reading = _epoch_of_bar_step(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
     return Bar(
         key,
         reading if reading.epoch == epoch else reading._replace(epoch=float(epoch)),
@@ -732,7 +734,7 @@ def read_bar(text: str) -> Bar | None:
     )
 
 
-def _in_epoch_of_bar(
+def _epoch_of_bar_step(
     reading: Reading,
     place: tuple[int, int, int],
     epochs: int | None,
@@ -746,7 +748,9 @@ def _in_epoch_of_bar(
     epoch, n, of = place
     position = Position(of, epochs, 0 if epochs is None else 1, is_usual, is_index=is_index)
     return reading._replace(
-        step=step_of(max(epoch - position.base, 0) * of + n), epoch=float(epoch), position=position
+        step=tick_step(max(epoch - position.base, 0) * of + n),
+        epoch=float(epoch),
+        position=position,
     )
 
 
@@ -756,13 +760,13 @@ def _rich_bar(found: re.Match[str]) -> Bar | None:
     if not reading.values or not place[2]:
         return None
     is_endless = found["epochs"].startswith("-")
-    step = step_of(place[0] * place[2] + place[1])
-    last_step = None if is_endless else last_step_of(str((int(found["epochs"]) + 1) * place[2]))
+    step = tick_step(place[0] * place[2] + place[1])
+    last_step = None if is_endless else parse_last_step(str((int(found["epochs"]) + 1) * place[2]))
     reading = reading._replace(step=step, epoch=float(place[0]), last_step=last_step)
     return Bar((float(place[0]), *place[1:]), reading, False, "", "")
 
 
-def read_row_of_bar(bar: Bar, header: tuple[str, ...]) -> Bar | None:
+def parse_bar_row(bar: Bar, header: tuple[str, ...]) -> Bar | None:
     """A bar behind the row of a table, as YOLO's, with what its row says; None where it is none."""
     fields = bar.before.strip(": ")
     reading = read_row(fields, header)
@@ -771,7 +775,7 @@ def read_row_of_bar(bar: Bar, header: tuple[str, ...]) -> Bar | None:
         return None
     place = int(part["n"]), *bar.key[1:]
     # YOLOv5 calls the last of 300 299 of 299, YOLOv8 300 of 300.
-    reading = _in_epoch_of_bar(
+    reading = _epoch_of_bar_step(
         reading._replace(format="bar"), place, int(part["of"]), is_index=True
     )
     return bar._replace(key=(float(place[0]), *bar.key[1:]), reading=reading)
@@ -782,7 +786,7 @@ def _known_pairs(text: str) -> list[tuple[str, float]]:
     if ": " not in text and "=" not in text and "oss " not in text:
         return []
     pairs = [
-        (tidy_name(found["name"]), number_of(found["number"], found["unit"]))
+        (tidy_name(found["name"]), parse_number(found["number"], found["unit"]))
         for found in _SIGNED.finditer(text)
     ]
     known = [
@@ -791,7 +795,7 @@ def _known_pairs(text: str) -> list[tuple[str, float]]:
     if known:
         return known
     loose = [
-        (tidy_name(found["name"]), number_of(found["number"], found["unit"]))
+        (tidy_name(found["name"]), parse_number(found["number"], found["unit"]))
         for found in _LOOSE.finditer(text)
     ]
     return [(name, value) for name, value in loose if is_known(name)]
@@ -816,7 +820,7 @@ def read_keras(text: str) -> tuple[int, int | None, Reading] | None:
         return None
     items = _KERAS_ITEM.finditer(found["rest"])
     pairs = [
-        (name, number_of(item["number"]))
+        (name, parse_number(item["number"]))
         for item in items
         if (name := tidy_name(item["name"])) and name != "ETA"
     ]
@@ -831,10 +835,10 @@ def read_block_head(text: str) -> Reading | None:
     OLMo, `Epoch 3` alone, or `| time/ | |` of a table.
     """
     if "poch" in text and (alone := _EPOCH_HEAD.fullmatch(text)):
-        return Reading("block", {}, nan, float(alone["epoch"]), nan, seconds_of_line(text))
+        return Reading("block", {}, nan, float(alone["epoch"]), nan, parse_line_seconds(text))
     if "teration " in text and (found := _ITERATION_HEAD.fullmatch(text)):
         return Reading(
-            "block", {}, step_of(int(found["step"])), last_step=last_step_of(found["of"])
+            "block", {}, tick_step(int(found["step"])), last_step=parse_last_step(found["of"])
         )
     if text.startswith("| ") and _SECTION.fullmatch(text):
         return Reading("block", {})
@@ -847,11 +851,11 @@ def read_block_head(text: str) -> Reading | None:
     return Reading(
         "block",
         {},
-        step_of(number_of(found["step"])),
+        tick_step(parse_number(found["step"])),
         float(epoch) if epoch else nan,
         nan,
-        seconds_of_line(text),
-        last_step_of(of) if of else None,
+        parse_line_seconds(text),
+        parse_last_step(of) if of else None,
     )
 
 
@@ -869,4 +873,4 @@ def read_block_line(text: str) -> tuple[str, float] | None:
             return None
     if found is None or not (name := tidy_name(found["name"])):
         return None
-    return name, number_of(found["number"], found["unit"])
+    return name, parse_number(found["number"], found["unit"])

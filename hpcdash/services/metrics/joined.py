@@ -134,8 +134,8 @@ class JoinedRun:
         manieth, always is.
         """
         if name is not None:
-            of_metric, _ = self.written(name)
-            has = {axis for row, axis in enumerate(AXES) if not np.isnan(of_metric[row]).all()}
+            metric_streams, _ = self.written(name)
+            has = {axis for row, axis in enumerate(AXES) if not np.isnan(metric_streams[row]).all()}
         else:
             has = {axis for log in self._logs for axis in log.axes()}
         if "step" in has and self._samples_name() is not None:
@@ -224,7 +224,7 @@ class JoinedRun:
 
     def _along_samples(self, series: Series) -> Series:
         x_first, x = self.samples_at(series.x_first), self.samples_at(series.x)
-        moved = _series_of(
+        moved = _build_series(
             series.name,
             SAMPLES,
             [np.where(np.isnan(x_first), x, x_first), x, *_arrays(series)[2:]],
@@ -329,11 +329,11 @@ def _one_series(name: str, axis: str, pieces: Sequence[Series]) -> Series:
         whole = pieces[0]
     elif pieces:
         fields = zip(*(_arrays(piece) for piece in pieces), strict=True)
-        whole = _series_of(
+        whole = _build_series(
             name, axis, [np.concatenate(field) for field in fields], all(p.exact for p in pieces)
         )
     else:
-        return _series_of(name, axis, [np.empty(0)] * 7 + [np.empty(0, dtype=np.int64)], True)
+        return _build_series(name, axis, [np.empty(0)] * 7 + [np.empty(0, dtype=np.int64)], True)
     apart = np.diff(whole.x)
     if (apart < 0).any():
         whole = _at(whole, np.argsort(whole.x, kind="stable"))
@@ -365,7 +365,7 @@ def _one_a_place(series: Series, starts: Integers) -> Series:
         points,
         np.bitwise_or.reduceat(series.odd, starts),
     ]
-    return _series_of(series.name, series.axis, arrays, False)
+    return _build_series(series.name, series.axis, arrays, False)
 
 
 def _arrays(series: Series) -> list[Floats]:
@@ -373,7 +373,7 @@ def _arrays(series: Series) -> list[Floats]:
     return [s.x_first, s.x, s.low, s.high, s.newest, s.mean, s.points, s.odd]  # type: ignore[list-item]
 
 
-def _series_of(name: str, axis: str, arrays: Sequence[Floats], exact: bool) -> Series:
+def _build_series(name: str, axis: str, arrays: Sequence[Floats], exact: bool) -> Series:
     x_first, x, low, high, newest, mean, points, odd = arrays
     return Series(
         name,
@@ -391,14 +391,16 @@ def _series_of(name: str, axis: str, arrays: Sequence[Floats], exact: bool) -> S
 
 
 def _with_x(series: Series, x: Floats) -> Series:
-    return _series_of(
+    return _build_series(
         series.name, series.axis, [series.x_first, x, *_arrays(series)[2:]], series.exact
     )
 
 
 def _at(series: Series, places: Integers) -> Series:
     exact = series.exact or not places.size
-    return _series_of(series.name, series.axis, [array[places] for array in _arrays(series)], exact)
+    return _build_series(
+        series.name, series.axis, [array[places] for array in _arrays(series)], exact
+    )
 
 
 class MetricStream(Struct, frozen=True):
@@ -410,7 +412,7 @@ class MetricStream(Struct, frozen=True):
     behind_seconds: float = 0.0
 
 
-def run_of_streams(*streams: MetricStream) -> JoinedRun:
+def join_streams(*streams: MetricStream) -> JoinedRun:
     """One run of several streams; a metric of several is taken from the one with most of it, of
     those with as much from the first.
     """

@@ -12,6 +12,7 @@ from hpcdash.config.metric_patterns import _PLACES, MetricPattern
 from hpcdash.services.metrics.batch import SampleColumns
 from hpcdash.services.metrics.formats import (
     Bar,
+    parse_bar_row,
     read_bar,
     read_block_head,
     read_block_line,
@@ -23,15 +24,14 @@ from hpcdash.services.metrics.formats import (
     read_pairs,
     read_record,
     read_row,
-    read_row_of_bar,
 )
 from hpcdash.services.metrics.vocabulary import (
     NUMBER,
     Reading,
-    number_of,
-    seconds_of_line,
+    parse_line_seconds,
+    parse_number,
     sort_pairs,
-    step_of,
+    tick_step,
 )
 
 # How far back a line's meaning may depend on another: Keras' `Epoch 3/10`, and the first line of a
@@ -100,7 +100,7 @@ class LineReader:
             self._block or self._bar or self._dict or self._record
         )
 
-    def sample_of(self, text: str) -> Reading | None:
+    def parse_sample_line(self, text: str) -> Reading | None:
         """The reading of a line that is a sample whatever the lines around it, None of any
         other.
         """
@@ -127,14 +127,14 @@ class LineReader:
         return read_pairs(text)
 
     def read_line(self, text: str, offset: int) -> Reading | None:
-        """Take in a line; its reading where `sample_of` would say the same."""
+        """Take in a line; its reading where `parse_sample_line` would say the same."""
         whole, text = text, without_worker(text)
         if self._record is not None:
             at, sign, begun = self._record
             if text.startswith(sign) and len(begun) < _LONGEST_RECORD and read_record(text) is None:
                 self._record = (at, sign, begun + text)
                 return None
-        if (reading := self.sample_of(whole)) is not None:
+        if (reading := self.parse_sample_line(whole)) is not None:
             self.begin_samples(offset)
             self.columns.add(offset, reading)
             return reading
@@ -194,7 +194,7 @@ class LineReader:
             self._settle(offset)
 
     def begin_samples(self, offset: int) -> None:
-        """Take in that samples follow which `sample_of` reads."""
+        """Take in that samples follow which `parse_sample_line` reads."""
         self.read_prose(offset)
         self._epoch, self._is_epoch_unknown = None, False
 
@@ -227,7 +227,7 @@ class LineReader:
         if self._record is not None:
             self.flush()
         if self.csv_header is not None and bar.reading is None and bar.before:
-            bar = read_row_of_bar(bar, self.csv_header) or bar
+            bar = parse_bar_row(bar, self.csv_header) or bar
         if self._block is not None:
             self.flush()
         if self._dict is not None and bar.is_training:
@@ -248,7 +248,7 @@ class LineReader:
             self._take_dict(_with_step(said[0], bar) if is_beside else said[0], offset)
             if is_beside:
                 self.flush()
-        elif bar.after and (reading := self.sample_of(bar.after)) is not None:
+        elif bar.after and (reading := self.parse_sample_line(bar.after)) is not None:
             self.begin_samples(offset)
             self.columns.add(offset, reading)
 
@@ -291,7 +291,7 @@ class LineReader:
             return
         if self._block is not None or self._dict is not None:
             self.flush()
-        step = nan if of is None and epoch > 1 else step_of((epoch - 1) * (of or 0) + n)
+        step = nan if of is None and epoch > 1 else tick_step((epoch - 1) * (of or 0) + n)
         bar = Bar(
             (float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, ""
         )
@@ -321,9 +321,11 @@ def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
     if found is None:
         return None
     said = {name: (raw or "").strip() for name, raw in found.items()}
-    pairs = [(name, number_of(raw)) for name, raw in said.items() if _EXACT_NUMBER.fullmatch(raw)]
+    pairs = [
+        (name, parse_number(raw)) for name, raw in said.items() if _EXACT_NUMBER.fullmatch(raw)
+    ]
     places = sort_pairs(
-        "pattern", [pair for pair in pairs if pair[0] in _PLACES], seconds_of_line(text)
+        "pattern", [pair for pair in pairs if pair[0] in _PLACES], parse_line_seconds(text)
     )
     values = {name: value for name, value in pairs if name not in _PLACES}
     return places._replace(values=values) if values else None

@@ -66,7 +66,7 @@ class LossTails:
         self._discarded: set[str] = set()
         # Of jobs that had to be located, what the scheduler said of them.
         self.details: dict[str, JobDetail] = {}
-        self._looks: dict[tuple[str, str], FileStat] = {}
+        self._stats: dict[tuple[str, str], FileStat] = {}
         # By job, then by file.
         self._tails: dict[str, dict[str, LossTail]] = {}
         # What went wrong with files at the last look, by job.
@@ -131,7 +131,7 @@ class LossTails:
             read = []
         self.looked_at.update(str(row["id"]) for row in rows if str(row["id"]) in self._files)
         for job_id, path, look, tail in read:
-            self._looks[job_id, path] = look
+            self._stats[job_id, path] = look
             self._tails.setdefault(job_id, {})[path] = tail
         self._forget({str(row["id"]) for row in rows})
         return bool(read)
@@ -169,7 +169,7 @@ class LossTails:
 
         Parse runs in a thread.
         """
-        known = [self._looks.get(one) for one in wanted]
+        known = [self._stats.get(one) for one in wanted]
         ranges = [
             FileRange(path, None, TAIL_BYTES, look)
             for (_, path), look in zip(wanted, known, strict=True)
@@ -178,7 +178,7 @@ class LossTails:
 
         def parse(answer: Answer) -> list[tuple[str, str, FileStat, LossTail]]:
             return [
-                (job_id, path, chunk.look, self._tail_of(job_id, chunk))
+                (job_id, path, chunk.look, self._parse_tail(job_id, chunk))
                 for (job_id, path), look, chunk in zip(
                     wanted, known, query.parse(answer), strict=True
                 )
@@ -195,7 +195,7 @@ class LossTails:
 
         return pattern_problems(self._patterns)
 
-    def _tail_of(self, job_id: str, chunk: Chunk) -> LossTail:
+    def _parse_tail(self, job_id: str, chunk: Chunk) -> LossTail:
         """One that is empty of a log that went wrong: it keeps nobody from the others."""
         try:
             return self._read_tail(chunk)
@@ -222,7 +222,7 @@ class LossTails:
         excess = max(0, len(self._files) - _MOST_REMEMBERED)
         for job_id in [one for one in self._files if one not in shown][:excess]:
             for path in self._files.pop(job_id):
-                self._looks.pop((job_id, path), None)
+                self._stats.pop((job_id, path), None)
             self._tails.pop(job_id, None)
             self.details.pop(job_id, None)
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles
-from hpcdash.domain.job_ids import array_of, holds_many, in_full, task_of
+from hpcdash.domain.job_ids import holds_many, in_full, parse_array_id, parse_task_part
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.switches import (
@@ -88,7 +88,7 @@ async def locate_metrics(
     task. `named` looks for metrics files that jobs name themselves.
     """
     if not job_id:
-        return _of_file(file)
+        return _file_place(file)
     if task:
         job_id = await _task_id(store, job_id, task)
     place = await locate_logs(store, job_id)
@@ -98,9 +98,9 @@ async def locate_metrics(
     if file:
         own = MetricPlace(str(row["id"]), LogFiles(_from_work_dir(file, row), None), is_over)
         return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over)
-    is_whole = not task_of(job_id) and in_full(job_id, row["id"], array_id) == array_id
+    is_whole = not parse_task_part(job_id) and in_full(job_id, row["id"], array_id) == array_id
     if array_id is not None and (is_whole or holds_many(job_id)):
-        return await _of_tasks(store, await fetch_tasks(store, array_id), row, named)
+        return await _task_places(store, await fetch_tasks(store, array_id), row, named)
     paths, unknown = await named.find((row,), place.detail) if named is not None else ({}, "")
     path = paths.get(str(row["id"]), "")
     one = MetricPlace(str(row["id"]), place.files, is_over, row["state"] not in WAITING, path)
@@ -108,7 +108,7 @@ async def locate_metrics(
     return MetricPlaces(str(row["id"]), row, (one,), is_over=is_over, problem=problem)
 
 
-def _of_file(file: str) -> MetricPlaces:
+def _file_place(file: str) -> MetricPlaces:
     """A file of no job: nobody knows whether it still grows."""
     row = dict.fromkeys(JOBS.names) | {"id": "", "name": file, "state": "unknown"}
     path = file[2:] if file.startswith("~/") else file
@@ -129,7 +129,7 @@ async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
     return str(found[0])
 
 
-async def _of_tasks(
+async def _task_places(
     store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None
 ) -> MetricPlaces:
     begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
@@ -142,7 +142,7 @@ async def _of_tasks(
     if len(begun) > MOST_TASKS:
         problem = f"the newest {MOST_TASKS} of {len(begun)} tasks are read"
         begun = begun[-MOST_TASKS:]
-    found = await _files_of_tasks(store, begun)
+    found = await _fetch_task_files(store, begun)
     if len(found) < len(begun):
         problem = (
             f"{len(begun) - len(found)} tasks' logs were not read: hpcdash would have to "
@@ -163,7 +163,7 @@ async def _of_tasks(
     return MetricPlaces(tasks.array_id, newest, tuple(places), True, not tasks.living, problem)
 
 
-async def _files_of_tasks(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
+async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
     """Where tasks write, by their ids: two are asked for, and the others told from these where they
     can be.
     """
@@ -260,7 +260,7 @@ class NamedMetricsFiles:
         return {job_id: path for path, job_id in by_path.items()}, problem
 
     async def _named(self, row: Row, detail: JobDetail | None) -> NamedSwitch | None:
-        unit = array_of(str(row["id"]))
+        unit = parse_array_id(str(row["id"]))
         if unit not in self._texts:
             self._texts[unit] = await self._text(str(row["id"]), str(row["name"] or ""), detail)
         found = self._texts[unit]
@@ -304,7 +304,7 @@ class NamedMetricsFiles:
         # What is remembered of launches stands beside the scripts that are kept.
         folder = None if scripts is None else scripts.folder.parent
         try:
-            record = LaunchRecords(folder, self._store.name).of_job(job_id, name)
+            record = LaunchRecords(folder, self._store.name).find_by_job(job_id, name)
         except StateUnusable:
             return ""
         return "" if record is None else _requested(record.request)

@@ -276,7 +276,7 @@ class MetricReader:
         if seen != _SEEN_BEFORE_LEARNING or not self._trials:
             return
         self._trials -= 1
-        shape = learn_shape(line, lambda text: self._lines.sample_of(text.rstrip(" ")))
+        shape = learn_shape(line, lambda text: self._lines.parse_sample_line(text.rstrip(" ")))
         if shape is not None:
             self._shapes = [shape, *self._shapes[: _MOST_SHAPES - 1]]
             self._lessons += 1

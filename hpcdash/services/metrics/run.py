@@ -15,8 +15,8 @@ from hpcdash.config.metric_patterns import compile_patterns, pattern_problems
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_look_seconds
-from hpcdash.services.metrics.joined import JoinedRun, MetricStream, run_of_streams
+from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_check_seconds
+from hpcdash.services.metrics.joined import JoinedRun, MetricStream, join_streams
 from hpcdash.services.metrics.places import MetricPlaces, NamedMetricsFiles, Row, locate_metrics
 from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.source import MetricSource, StampedFile
@@ -82,7 +82,7 @@ class WatchedRun:
         self._named = NamedMetricsFiles(store)
         self._located: MetricPlaces | None = None
         self._places: dict[str, MetricFile] = {}
-        self._run = run_of_streams()
+        self._run = join_streams()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._line_problem = ""
         self._dirty = asyncio.Event()
@@ -120,7 +120,7 @@ class WatchedRun:
         """Where it is read from, for a person."""
         return tuple(source.file.place for source in self._sources())
 
-    def source_of(self, name: str) -> str:
+    def named_source(self, name: str) -> str:
         """The files that have a metric, for a person; several are joined with ', '."""
         return ", ".join(source.file.place for source in self._sources() if name in source.names)
 
@@ -179,7 +179,7 @@ class WatchedRun:
 
         `changed` is called on the event loop, at most a few times a second.
         """
-        works = (self._tell(changed), self._keep_filled(), self._read_on(), self._keep_asking())
+        works = (self._notify(changed), self._keep_filled(), self._read_on(), self._keep_polling())
         tasks = {asyncio.create_task(work) for work in works}
         self._following |= tasks
         try:
@@ -250,7 +250,7 @@ class WatchedRun:
                 # with.
                 if (source.file.path, source.file.host) != (path, files.host) and source.problem:
                     source.file = self._file_at(path, files.host)
-                    before.looked_of(source).missed = 0
+                    before.read_state(source).missed = 0
             if len(before.streams) < len(paths):
                 missing = paths[len(before.streams) :]
                 more = [self._source(self._file_at(path, files.host), count) for path in missing]
@@ -263,7 +263,7 @@ class WatchedRun:
 
     def _file_at(self, path: str, host: str = "") -> StampedFile:
         return StampedFile(
-            self.store.transport, path, host, () if host else self.store.reader_of(path)
+            self.store.transport, path, host, () if host else self.store.reader_command(path)
         )
 
     def _source(self, file: StampedFile, count: int) -> MetricSource:
@@ -277,9 +277,9 @@ class WatchedRun:
 
     async def _publish(self) -> None:
         places = list(self._places.values())
-        self._run = await asyncio.to_thread(run_of, places)
+        self._run = await asyncio.to_thread(join_places, places)
 
-    async def _tell(self, changed: Callable[[], None]) -> None:
+    async def _notify(self, changed: Callable[[], None]) -> None:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
@@ -301,7 +301,7 @@ class WatchedRun:
         try:
             for place in reversed(list(self._places.values())):
                 for source in place.sources:
-                    looked = place.looked_of(source)
+                    looked = place.read_state(source)
                     while not (
                         source.is_whole
                         or _is_past(over)
@@ -351,41 +351,41 @@ class WatchedRun:
                 await self._turn()
                 seconds, place, source = next_look(self._places.values())
                 if place is not None and source is not None:
-                    await self._look_at(place, source)
+                    await self._read_place(place, source)
                     seconds, _, _ = next_look(self._places.values())
             await asyncio.sleep(max(seconds, 0.0))
 
-    async def _keep_asking(self) -> None:
+    async def _keep_polling(self) -> None:
         """Ask for the job's state where it is quiet.
 
         No read is waited for: where these are few a turn is long.
         """
-        asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
+        queried_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
         while True:
             await asyncio.sleep(_STATE_TICK_SECONDS)
             now = time.monotonic()
             living = [place for place in self._places.values() if may_grow(place)]
-            looks = [place.looked_of(source) for place in living for source in place.sources]
+            looks = [place.read_state(source) for place in living for source in place.sources]
             # At the last looks: where these are seldom, what grows is not quiet in between.
             quiet = min((looked.looked_at - looked.moved_at for looked in looks), default=now)
             is_elsewhere = any(source.problem for place in living for source in place.streams)
             if (
                 (not self.is_over or is_elsewhere)
-                and now - asked_at >= state_pause
+                and now - queried_at >= state_pause
                 and (quiet >= QUIET_SECONDS or self.is_array)
             ):
-                asked_at, state_pause = (
+                queried_at, state_pause = (
                     time.monotonic(),
                     min(2 * state_pause, _LONGEST_STATE_SECONDS),
                 )
-                await self._ask_again()
+                await self._refresh()
 
     @property
     def is_array(self) -> bool:
         """Whether it is an array's tasks, joined."""
         return self._located is not None and self._located.is_array
 
-    async def _look_at(self, place: MetricFile, source: MetricSource) -> None:
+    async def _read_place(self, place: MetricFile, source: MetricSource) -> None:
         try:
             is_new = await look_at(place, source, self._dirty.set, self.store.budget)
         except (UnreachableError, CommandTimedOut) as error:
@@ -395,7 +395,7 @@ class WatchedRun:
             self._dirty.set()
         self._say("")
 
-    async def _ask_again(self) -> None:
+    async def _refresh(self) -> None:
         try:
             await self._locate()
         except NoSuchJob:
@@ -445,7 +445,7 @@ class Looked(Struct):
 
     def pause_seconds(self, source: MetricSource, now: float) -> float:
         commands = COMMANDS_TO_OPEN if source.problem and not source.is_open else 1
-        return max(commands * next_look_seconds(now - self.moved_at), source.file.pause_seconds)
+        return max(commands * next_check_seconds(now - self.moved_at), source.file.pause_seconds)
 
     def tried(self, source: MetricSource) -> None:
         """It was asked for, and is there or is not."""
@@ -479,13 +479,13 @@ class MetricFile(Struct):
     def sources(self) -> tuple[MetricSource, ...]:
         return self.streams if self.own is None else (*self.streams, self.own)
 
-    def looked_of(self, source: MetricSource) -> Looked:
+    def read_state(self, source: MetricSource) -> Looked:
         return self.looked.setdefault(source, Looked())
 
 
 def may_grow(place: MetricFile) -> bool:
     """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
-    is_finished = all(place.looked_of(source).is_finished for source in place.sources)
+    is_finished = all(place.read_state(source).is_finished for source in place.sources)
     return not is_finished and (
         not place.is_over or any(source.is_open for source in place.sources)
     )
@@ -507,7 +507,7 @@ def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, M
     )
     for place in reversed(living):
         for source in place.sources:
-            looked = place.looked_of(source)
+            looked = place.read_state(source)
             if looked.is_finished:
                 continue
             pause = share * looked.pause_seconds(source, now)
@@ -526,7 +526,7 @@ async def look_at(
     Raises UnreachableError and CommandTimedOut, and is then not looked at for a while.
     """
     # Before the look: of a job that was known to have ended, it brings the last lines.
-    was_over, looked = place.is_over, place.looked_of(source)
+    was_over, looked = place.is_over, place.read_state(source)
     has_moved = False
     problem = source.problem
     try:
@@ -554,7 +554,7 @@ async def look_at(
     return is_another
 
 
-def run_of(places: Sequence[MetricFile]) -> JoinedRun:
+def join_places(places: Sequence[MetricFile]) -> JoinedRun:
     """What is known of all of them now; the times of each stream as its newest file says how far
     they are behind.
     """
@@ -568,7 +568,7 @@ def run_of(places: Sequence[MetricFile]) -> JoinedRun:
         if place.own is not None:
             own += place.own.snapshot()
             behind[0] = _behind(place.own, behind[0])
-    return run_of_streams(
+    return join_streams(
         *(MetricStream(one, by) for one, by in zip((own, *logs), behind, strict=True))
     )
 

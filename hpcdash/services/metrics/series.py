@@ -20,11 +20,11 @@ from hpcdash.services.metrics.attempts import (
     MAX_ATTEMPTS,
     Attempt,
     Jump,
-    attempt_of,
-    attempts_of,
+    join_attempt,
     jumps_in,
     largest_jumps,
     put_together,
+    split_attempts,
     steps_before,
     stretches_in,
 )
@@ -44,7 +44,7 @@ from hpcdash.services.metrics.cells import (
     TOTAL,
     Cells,
     Table,
-    cells_of_points,
+    cells_from_points,
 )
 from hpcdash.services.metrics.epochs import EpochCount
 
@@ -112,7 +112,7 @@ class MetricLog:
         self._jumps: tuple[Jump, ...] = ()
         self._leading = 1
         self._one_attempt = False
-        self._told: tuple[int, tuple[Attempt, ...], list[float] | None] = 0, (), None
+        self._attempts_known: tuple[int, tuple[Attempt, ...], list[float] | None] = 0, (), None
         self._ends: tuple[float, float] | None = None
         self._last_step: int | None = None
         self._epochs = EpochCount()
@@ -144,17 +144,17 @@ class MetricLog:
         return tuple(jump for jump in self._jumps if jump.steps > _JUMP_STRIDES * stride)
 
     def _tell(self) -> tuple[tuple[Attempt, ...], list[float] | None]:
-        if self._told[0] != self.version:
+        if self._attempts_known[0] != self.version:
             before = None
             if self._one_attempt:
-                told = [attempt_of(self._stretches)]
+                told = [join_attempt(self._stretches)]
             else:
                 before = (
                     steps_before(self._stretches, self._last_step) if self._leading == 0 else None
                 )
-                told = attempts_of(self._stretches, before, self._leading)
-            self._told = self.version, tuple(told), before
-        return self._told[1:]
+                told = split_attempts(self._stretches, before, self._leading)
+            self._attempts_known = self.version, tuple(told), before
+        return self._attempts_known[1:]
 
     @property
     def last_step(self) -> int | None:
@@ -403,7 +403,7 @@ class MetricLog:
             for begin in _chunk_begins(points.values.size, behind):
                 of = points.samples[begin : begin + _AT_ONCE]
                 values = points.values[begin : begin + _AT_ONCE]
-                cells = cells_of_points(batch.offsets[of].astype(float), axes[:, of], values)
+                cells = cells_from_points(batch.offsets[of].astype(float), axes[:, of], values)
                 kept.append(cells, starts) if behind else kept.prepend(cells, starts)
                 kept.keep_within(self._most_cells_each, starts)
 
@@ -412,7 +412,7 @@ class MetricLog:
             # Where there are steps epochs begin no attempt.
             self._leading, self._one_attempt = 0, False
             if self._stretches:
-                self._stretches = [attempt_of(self._stretches)]
+                self._stretches = [join_attempt(self._stretches)]
                 self._refold()
         found = stretches_in(batch, self._leading)
         if self._leading == 0:
@@ -427,9 +427,9 @@ class MetricLog:
                 self._one_attempt = True
                 self._refold()
             # The first and the last are enough to go on, however many there are.
-            self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
+            self._stretches = [join_attempt(self._stretches[:-1]), self._stretches[-1]]
         elif self._one_attempt and len(self._stretches) > 2:
-            self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
+            self._stretches = [join_attempt(self._stretches[:-1]), self._stretches[-1]]
 
     def _note_jumps(self, batch: MetricBatch, behind: bool) -> None:
         jumps = [*self._jumps, *jumps_in(batch)]

@@ -22,7 +22,7 @@ from hpcdash.services.metrics.vocabulary import (
     STAMP_LETTERS,
     Reading,
     is_step,
-    number_of,
+    parse_number,
 )
 
 Careful = Callable[[str], Reading | None]
@@ -114,7 +114,7 @@ class Shape:
         codes = {literal: bytes([_FIRST_CODE + number]) for number, literal in enumerate(distinct)}
         self._codes = list(codes.items())
         self._residue = b"".join(codes[joint] for joint in joints)
-        self._kept = _NUMERIC + b"," if commas else _NUMERIC
+        self._allowed = _NUMERIC + b"," if commas else _NUMERIC
         short = sorted(
             {joint.translate(None, _OTHER_LETTERS) for joint in joints}, key=len, reverse=True
         )
@@ -179,12 +179,12 @@ class Shape:
             text, times = cut
         if not text.startswith(self._first):
             return None
-        numbers = self._numbers_of_alike(text, lines)
+        numbers = self._parse_alike(text, lines)
         if numbers is None:
             numbers = self._numbers(text, len(lines))
         return None if numbers is None else self._checked(numbers, len(lines), times)
 
-    def _numbers_of_alike(self, text: bytes, lines: Sequence[bytes]) -> Floats | None:
+    def _parse_alike(self, text: bytes, lines: Sequence[bytes]) -> Floats | None:
         """All numbers in turn, where no line differs from the first in more than digits, points and
         signs.
         """
@@ -203,7 +203,7 @@ class Shape:
         text = text[len(self._first) :] + self._first
         for literal, code in self._codes:
             text = text.replace(literal, code)
-        if text.translate(None, self._kept) != self._residue * count:
+        if text.translate(None, self._allowed) != self._residue * count:
             return None
         if self._has_commas:
             if not _are_thousands(text):
@@ -250,17 +250,17 @@ class Shape:
         else:
             last_step = base.last_step
 
-        def column_of(name: str, otherwise: float) -> Floats | None:
+        def fill_column(name: str, otherwise: float) -> Floats | None:
             if name in places:
                 return places[name]
             return None if otherwise != otherwise else np.full(len(offsets), otherwise)
 
-        times = columns.times if columns.times is not None else column_of("time", base.time)
+        times = columns.times if columns.times is not None else fill_column("time", base.time)
         return Block(
             offsets,
-            column_of("step", base.step),
-            column_of("epoch", base.epoch),
-            column_of("tokens", base.tokens),
+            fill_column("step", base.step),
+            fill_column("epoch", base.epoch),
+            fill_column("tokens", base.tokens),
             times,
             metrics,
             last_step,
@@ -298,7 +298,7 @@ def _learn(
         return None
     kept: list[tuple[tuple[int, int], _Field]] = []
     for span in spans:
-        field = _role_of(line, span, base, careful)
+        field = _field_role(line, span, base, careful)
         if field is not None:
             kept.append((span, field))
     if not any(field.role == "step" for _, field in kept) or len(kept) > _MOST_FIELDS:
@@ -326,7 +326,7 @@ def _literals(
     return tuple(literals)
 
 
-def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) -> _Field | None:
+def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Careful) -> _Field | None:
     """What the number means; None where it is no number of its own."""
     fields: set[_Field] = set()
     for variant in (1, 2):
@@ -344,7 +344,7 @@ def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) 
         ]
         if not _same(reading.time, base.time) or reading.position != base.position:
             return None
-        written = number_of(changed[span[0] : span[0] + _length(changed, line, span)])
+        written = parse_number(changed[span[0] : span[0] + _length(changed, line, span)])
         if moved == ["step", "epoch"] and base.position is not None and written == reading.epoch:
             fields.add(_Field("epoch", 1.0, float(base.position.steps), base.position.base))
             continue
@@ -357,7 +357,7 @@ def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) 
         value = reading.values[role[1:]] if role[0] == "=" else getattr(reading, role)
         if role == "step" and base.position is not None:
             # Beside the steps of the epochs before.
-            value -= base.step - number_of(line[slice(*span)])
+            value -= base.step - parse_number(line[slice(*span)])
         scale = value / written if written else 0.0
         if not isfinite(scale):
             return None

@@ -71,7 +71,7 @@ class MetricSource:
         self.look = FileStat()
         self._turns = turns
         self._patterns = tuple(patterns)
-        self._kept = (exact_points, cells)
+        self._capacity = (exact_points, cells)
         self._lock = Lock()
         self._log = self._new_log()
         self._older: list[MetricLog] = []
@@ -258,7 +258,7 @@ class MetricSource:
     # -- taking in, in threads
 
     def _new_log(self) -> MetricLog:
-        return MetricLog(*self._kept)
+        return MetricLog(*self._capacity)
 
     def _begin_with(self, chunk: Chunk, head: Chunk, is_longest: bool) -> None:
         header = None
@@ -292,8 +292,10 @@ class MetricSource:
         content = chunk.content[: end - chunk.offset]
         with self._lock:
             names, header = self._log.names, self._csv_header
-        of_stretch = header if chunk.offset else None
-        reader = MetricReader(self._patterns, at=chunk.offset, csv_header=of_stretch, names=names)
+        stretch_header = header if chunk.offset else None
+        reader = MetricReader(
+            self._patterns, at=chunk.offset, csv_header=stretch_header, names=names
+        )
         batch = reader.feed(content, is_end=True)
         whole_from = end if reader.whole_from is None else reader.whole_from
         with self._lock:

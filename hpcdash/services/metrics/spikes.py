@@ -83,7 +83,7 @@ class Levels(Struct, frozen=True):
     def noise_at(self, point: int) -> float:
         return float(self.noises[point // BLOCK])
 
-    def z_of(self, values: Floats, begin: int) -> Floats:
+    def z_scores(self, values: Floats, begin: int) -> Floats:
         """How far the points from `begin` (a whole block) on stand above the level, in units of the
         noise.
         """
@@ -93,7 +93,7 @@ class Levels(Struct, frozen=True):
         z /= np.repeat(self.noises[blocks], BLOCK)[: z.size]
         return z
 
-    def z_of_noise(self, values: Floats, blocks: Blocks, begin: int) -> Floats:
+    def noise_z_scores(self, values: Floats, blocks: Blocks, begin: int) -> Floats:
         """The same from each block's own line, where points stand as often above as below."""
         first = begin // BLOCK
         lines = blocks.medians[first:, None] + blocks.slopes[first:, None] * (
@@ -169,7 +169,7 @@ def z_at_first(values: Floats) -> Floats:
     return z
 
 
-def blocks_of(values: Floats, known: Blocks, known_points: int) -> Blocks:
+def build_blocks(values: Floats, known: Blocks, known_points: int) -> Blocks:
     """Figures of all blocks of `values`; `known` are those when it had its first `known_points`
     alone.
     """
@@ -196,7 +196,7 @@ def _figures(rows: Floats) -> Blocks:
     return Blocks(medians, _row_medians(np.abs(flat - medians[:, None])), slopes)
 
 
-def levels_of(blocks: Blocks) -> Levels:
+def block_levels(blocks: Blocks) -> Levels:
     """Level and noise along the curve."""
     middles = _median_around(blocks.medians, AROUND_BLOCKS)
     slopes = np.diff(middles, prepend=middles[:1]) / BLOCK
@@ -291,20 +291,20 @@ def find_spikes(
         return NOTHING_ANALYSED
     if before.points > values.size or before.first_x != x[0]:
         before = NOTHING_ANALYSED
-    blocks = blocks_of(values, before.blocks, before.points)
-    levels = levels_of(blocks)
+    blocks = build_blocks(values, before.blocks, before.points)
+    levels = block_levels(blocks)
     begin = max(before.points // BLOCK - _AGAIN_BLOCKS, 0) * BLOCK
     limits, judged = before.limits, before.limits_points
     if values.size > 1.2 * judged:
         # Measure the tail of the noise again once there is a fifth more data.
-        limits, judged = _limits_of(values, blocks, levels), values.size
+        limits, judged = _spike_limits(values, blocks, levels), values.size
     kept = [
         finding
         for finding in before.findings
         if finding.step_to is not None and finding.step_from < x[begin]
     ]
     again_from = max((finding.step_to or 0.0 for finding in kept), default=-np.inf)
-    flagged = _flagged(levels.z_of(values, begin), limits) + begin
+    flagged = _flagged(levels.z_scores(values, begin), limits) + begin
     if not begin and values.size >= FEWEST_POINTS:
         early = _flagged(z_at_first(values), Limits(MOST_Z_UNKNOWN, MOST_Z_IN_A_ROW))
         flagged = np.union1d(early, flagged)
@@ -317,17 +317,17 @@ def find_spikes(
     )
 
 
-def _limits_of(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
+def _spike_limits(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
     """The z that noise with this run's tail reaches as rarely as is asked: a power law through two
     of its quantiles.
 
     Of the newest points; what is a spike by the lowest limits is not taken for noise.
     """
     begin = max(0, values.size - _TAIL_POINTS) // BLOCK * BLOCK
-    z = levels.z_of_noise(values, blocks, begin)
+    z = levels.noise_z_scores(values, blocks, begin)
     is_noise = ~np.isnan(z)
     is_noise[: BLOCK - begin] = False
-    flagged = _flagged(levels.z_of(values, begin), Limits(np.inf)) + begin
+    flagged = _flagged(levels.z_scores(values, begin), Limits(np.inf)) + begin
     for start, back in _spans(values, flagged, levels):
         # A block that is in part of a spike has no line of its own.
         first, behind = (

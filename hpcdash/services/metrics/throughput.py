@@ -122,7 +122,7 @@ class TrainingPace(Struct, frozen=True):
         return f"{said}, {abs(self.drift_percent):.0f} % {way} than the run's median"
 
 
-def quantity_of(name: str) -> Quantity | None:
+def metric_quantity(name: str) -> Quantity | None:
     """What the metric `name` measures of the pace, None where it measures none: `elapsed time per
     iteration (ms)`, `tps`.
     """
@@ -138,7 +138,7 @@ def quantity_of(name: str) -> Quantity | None:
     return None
 
 
-def pace_of_times(
+def times_pace(
     steps: Floats, times: Floats, newest_seconds: float = NEWEST_SECONDS
 ) -> TrainingPace | None:
     """Seconds per step from `steps` (n) and `times` (n, epoch seconds) of samples in the order they
@@ -163,7 +163,7 @@ def pace_of_times(
     return _pace("seconds_per_step", now, run, "times") if run > 0 and now > 0 else None
 
 
-def pace_of_metric(
+def metric_pace(
     name: str,
     values: Floats,
     times: Floats,
@@ -174,7 +174,7 @@ def pace_of_metric(
     unknown), in the order they were written. `quantity` says what it measures where the name does
     not. None where it is none of a pace, or no value is a number.
     """
-    quantity = quantity or quantity_of(name)
+    quantity = quantity or metric_quantity(name)
     known = np.isfinite(values) & (values > 0)
     if quantity is None or not known.any():
         return None
@@ -261,7 +261,7 @@ class PaceGrowth:
         return _seen((end - begin) / (last - first), "growth")
 
 
-def pace_of_age(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
+def average_pace(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
     """What a job of that age that wrote the newest attempt did at most need for a step; None where
     it is young.
     """
@@ -272,9 +272,9 @@ def pace_of_age(run: JoinedRun, age_seconds: float | None) -> TrainingPace | Non
     return _seen(age_seconds / steps, "age") if isfinite(steps) and steps > 0 else None
 
 
-def paces_of_run(
+def run_paces(
     run: JoinedRun,
-    steps_of: str,
+    metric: str,
     growth: TrainingPace | None = None,
     age: TrainingPace | None = None,
 ) -> tuple[TrainingPace, ...]:
@@ -284,27 +284,27 @@ def paces_of_run(
     else by its `growth`; by the `age` of its job where that is too short for what the log says, as
     much else than steps may have taken its time.
 
-    Steps, times and tokens are those of the samples of the metric `steps_of`; KeyError where the
+    Steps, times and tokens are those of the samples of the metric `metric`; KeyError where the
     run has no such metric.
     """
-    if steps_of not in run.names:
-        raise KeyError(steps_of)
+    if metric not in run.names:
+        raise KeyError(metric)
     paces: dict[Measure, TrainingPace] = {}
     most: dict[Measure, tuple[bool, int]] = {}
     for name in run.names:
-        quantity = _NANOGPT_TIME if name == "time" and "mfu" in run.names else quantity_of(name)
+        quantity = _NANOGPT_TIME if name == "time" and "mfu" in run.names else metric_quantity(name)
         if quantity is None:
             continue
         axes, values = run.written(name)
-        pace = pace_of_metric(name, values, axes[3], quantity=quantity)
+        pace = metric_pace(name, values, axes[3], quantity=quantity)
         # Of several the one of the whole job rather than of a device, then the one that is said
         # most often.
         rank = (not quantity.per_device, values.size)
         if pace is not None and rank > most.get(pace.measure, (False, -1)):
             paces[pace.measure], most[pace.measure] = pace, rank
-    axes, _ = run.written(steps_of)
+    axes, _ = run.written(metric)
     claimed = seconds_per_step(tuple(paces.values()))
-    by_eye = pace_of_times(axes[0], axes[3]) or growth
+    by_eye = times_pace(axes[0], axes[3]) or growth
     if by_eye is None and age is not None and (claimed is None or claimed > age.newest):
         by_eye = age
     if by_eye is not None and (
@@ -318,7 +318,7 @@ def paces_of_run(
 
 
 def seconds_per_step(paces: tuple[TrainingPace, ...]) -> float | None:
-    """For `eta_of`; None where no pace of steps is among them."""
+    """For `estimate_eta`; None where no pace of steps is among them."""
     for pace in paces:
         if pace.measure == "seconds_per_step":
             return pace.newest
@@ -333,13 +333,13 @@ def _seen(pace_seconds: float, source: str) -> TrainingPace:
 
 def _derived(axes: Floats, paces: dict[Measure, TrainingPace]) -> list[TrainingPace]:
     derived: list[TrainingPace] = []
-    of_steps = paces.get("seconds_per_step") or paces.get("steps_per_second")
-    if of_steps is not None:
-        tokens = tokens_per_second(of_steps, axes[0], axes[2])
+    step_pace = paces.get("seconds_per_step") or paces.get("steps_per_second")
+    if step_pace is not None:
+        tokens = tokens_per_second(step_pace, axes[0], axes[2])
         if tokens > 0:
-            run = tokens / (1 + of_steps.drift_percent / 100)
+            run = tokens / (1 + step_pace.drift_percent / 100)
             by_tokens = replace(
-                of_steps, measure="tokens_per_second", newest=tokens, run=run, source="tokens"
+                step_pace, measure="tokens_per_second", newest=tokens, run=run, source="tokens"
             )
             derived.append(replace(by_tokens, claimed=nan))
     return derived

@@ -144,7 +144,7 @@ class Reading(NamedTuple):
     position: Position | None = None
 
 
-def number_of(text: str, unit: str | None = None) -> float:
+def parse_number(text: str, unit: str | None = None) -> float:
     """The number of a text that NUMBER matches: `1,234` is 1234, `1.2` with the unit `k` 1200.
 
     Raises ValueError.
@@ -198,7 +198,7 @@ def is_step(value: float) -> bool:
     return isfinite(value) and value >= 0 and value == int(value) and value < 2**53
 
 
-def seconds_of_line(text: str) -> float:
+def parse_line_seconds(text: str) -> float:
     """Epoch seconds of the time that stands at the beginning of a line, nan where none does; no
     zone counts as UTC.
     """
@@ -207,7 +207,7 @@ def seconds_of_line(text: str) -> float:
 
 
 def newest_stamp(text: str) -> tuple[float, bool] | None:
-    """Of the last line that begins with a time that time, as `seconds_of_line` gives it, and
+    """Of the last line that begins with a time that time, as `parse_line_seconds` gives it, and
     whether it bears a zone; None where no line does.
     """
     for line in reversed(text.splitlines()):
@@ -285,12 +285,12 @@ def _key(name: str) -> str:
     return name.lower().replace(" ", "_").replace("-", "_")
 
 
-def step_of(count: float) -> float:
+def tick_step(count: float) -> float:
     """A count as a step, nan where it can be none."""
     return float(count) if is_step(count) else nan
 
 
-def last_step_of(digits: str) -> int | None:
+def parse_last_step(digits: str) -> int | None:
     """The final step of at most 19 digits and commas, None where it can be none."""
     value = int(digits.replace(",", ""))
     return value if is_step(value) else None

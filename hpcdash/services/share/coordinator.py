@@ -46,7 +46,7 @@ from hpcdash.services.share.scheduling import (
     queue_up,
 )
 from hpcdash.services.share.state import Outsider, Pool, build_state
-from hpcdash.services.share.wishes import heeded
+from hpcdash.services.share.wishes import apply_wishes
 
 Row = Mapping[str, Any]
 _Seen = TypeVar("_Seen")
@@ -72,7 +72,7 @@ _HISTORY_SECONDS = 30 * 86_400
 _HISTORY_WAIT_SECONDS = 300.0
 
 
-def rules_of(pool: PoolSettings) -> PoolRules:
+def pool_rules(pool: PoolSettings) -> PoolRules:
     """What the configuration of a pool allows."""
     quotas = {(user, one.priority): one.nodes for one in pool.quotas for user in one.users}
     return PoolRules(
@@ -96,7 +96,7 @@ class Coordinator:
         launch: LaunchSettings | None = None,
     ) -> None:
         self.pool = pool
-        self.rules = rules_of(pool)
+        self.rules = pool_rules(pool)
         self.database = database
         self.actions = actions
         self.tell = tell
@@ -107,19 +107,19 @@ class Coordinator:
         self.waits_for: dict[str, str] = {}
         self.outsiders: list[Outsider] = []
         # What was last said of what an owner wants.
-        self._heeded: dict[str, tuple[str, TaskMark]] = {}
+        self._applied_marks: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
         self._began_at = self._now
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
         self._told: dict[str, str] = {}
         self._task_files: dict[str, TaskFiles] = {}
-        self._looks = asyncio.Semaphore(_MOST_LOOKS)
+        self._checks = asyncio.Semaphore(_MOST_LOOKS)
         # When each task's files were last looked at.
         self._looked_at: dict[tuple[str, str], float] = {}
         self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
         # When the suspend command that each task has was written.
-        self._asked_at: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
         # The jobs that the scheduler counts to the pool, and the nodes of those that run.
         self._members: frozenset[str] = frozenset()
         self._busy: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ class Coordinator:
         """
         self.database.keep_lease(self._now)
         rows = await self._fetch_rows()
-        known = {one.id: one for one in self.database.tasks_of(rows)}
+        known = {one.id: one for one in self.database.find_tasks(rows)}
         for task in known.values():
             if task.state in UNFINISHED:
                 await self._follow(task, rows[task.id])
@@ -145,7 +145,7 @@ class Coordinator:
         new = [
             (row, mark)
             for job_id, row in rows.items()
-            if job_id not in known and (mark := self._mark_of(row))
+            if job_id not in known and (mark := self._task_mark(row))
         ]
         for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
             await self._admit(row, mark)
@@ -178,10 +178,10 @@ class Coordinator:
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
         memories: tuple[dict[str, Any], ...] = (
-            self._heeded,
+            self._applied_marks,
             self._told,
             self._logs,
-            self._asked_at,
+            self._requested_at,
             self._task_files,
         )
         for memory in memories:
@@ -209,7 +209,7 @@ class Coordinator:
         unfinished = unfinished_tasks(self.database)
         gone = [one.id for one in unfinished if one.id not in rows]
         if gone:
-            rows |= {str(row["id"]): row for row in await self.actions.rows_of(gone)}
+            rows |= {str(row["id"]): row for row in await self.actions.fetch_rows(gone)}
         self._note_gone(
             {one.id: None for one in unfinished if one.id in rows and one.gone_since is not None}
         )
@@ -263,11 +263,11 @@ class Coordinator:
 
     # -- what came
 
-    def _mark_of(self, row: Row) -> TaskMark | None:
+    def _task_mark(self, row: Row) -> TaskMark | None:
         """What a job's comment asks of this pool; None where it does not, or has ended."""
         mark = parse_mark(row["comment"])
         is_there = row["state"] in (JobState.HELD, JobState.PENDING, *_RUNS)
-        return mark if mark is not None and is_there and self._is_meant(mark) else None
+        return mark if mark is not None and is_there and self._is_own_mark(mark) else None
 
     async def _admit(self, row: Row, mark: TaskMark) -> None:
         user, job_id = str(row["user"]), str(row["id"])
@@ -311,7 +311,7 @@ class Coordinator:
         elif row["state"] not in _RUNS:
             await self._hold_firmly(job_id, user)
 
-    def _is_meant(self, mark: TaskMark) -> bool:
+    def _is_own_mark(self, mark: TaskMark) -> bool:
         """Whether a marked job is of this pool: one that is a list of nodes alone sees every job of
         the cluster.
         """
@@ -443,12 +443,14 @@ class Coordinator:
 
     def _heed(self, task: StoredTask, mark: TaskMark) -> StoredTask:
         """Take up what a task's owner wants of it; the task as it is noted then."""
-        changes, words = heeded(task, mark, self.rules, capacity=self.pool.nodes, now=self._now)
+        changes, words = apply_wishes(
+            task, mark, self.rules, capacity=self.pool.nodes, now=self._now
+        )
         if changes:
             with self.database.writing(self._now):
                 self.database.alter(task.id, changes)
-        if words and self._heeded.get(task.id) != (words, mark):
-            self._heeded[task.id] = (words, mark)
+        if words and self._applied_marks.get(task.id) != (words, mark):
+            self._applied_marks[task.id] = (words, mark)
             self.tell(f"job {task.id}: {words}")
         return replace(task, **changes)
 
@@ -561,7 +563,7 @@ class Coordinator:
         changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):
             self.database.alter(task.id, changes)
-        self._tell_once(task.id, f"job {task.id}: {words}")
+        self._warn_once(task.id, f"job {task.id}: {words}")
         return replace(task, **changes)
 
     async def _watch_running(self) -> None:
@@ -570,7 +572,9 @@ class Coordinator:
         """
         running = self.database.tasks("state = 'running'")
         ready = [task for task in running if self._is_due(task, "ready", _READY_EVERY_SECONDS)]
-        for task, is_ready in await self._look_at(ready, lambda task: self._files(task).is_ready()):
+        for task, is_ready in await self._inspect_task(
+            ready, lambda task: self._files(task).is_ready()
+        ):
             if is_ready:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
@@ -578,8 +582,8 @@ class Coordinator:
         # Those that suspend themselves are no longer among them.
         running = self.database.tasks("state = 'running'")
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
-        runs = self.database.runs_of([task.id for task in logging], 1)
-        for task, written in await self._look_at(logging, self._written_at):
+        runs = self.database.task_runs([task.id for task in logging], 1)
+        for task, written in await self._inspect_task(logging, self._written_at):
             since = max(
                 [written or 0.0, *(began or 0.0 for _, _, began, _, _ in runs.get(task.id, ()))]
             )
@@ -588,7 +592,7 @@ class Coordinator:
                 self._note_failing(task, words)
                 await self._act(Verb.CANCEL, task.id, task.user)
 
-    async def _look_at(
+    async def _inspect_task(
         self, tasks: Sequence[StoredTask], look: Callable[[StoredTask], Awaitable[_Seen]]
     ) -> list[tuple[StoredTask, _Seen]]:
         """Each task with what is seen of it; a few at once, as each look at another account's is a
@@ -596,7 +600,7 @@ class Coordinator:
         """
 
         async def looked(task: StoredTask) -> tuple[StoredTask, _Seen]:
-            async with self._looks:
+            async with self._checks:
                 return task, await look(task)
 
         return await asyncio.gather(*map(looked, tasks))
@@ -665,9 +669,9 @@ class Coordinator:
         if not is_ready:
             asked_at = task.asked_at or now
             # Once it is written it stays, and each write as another account is a sudo.
-            told: bool | None = self._asked_at.get(task.id) == asked_at
+            told: bool | None = self._requested_at.get(task.id) == asked_at
             if not told and (told := await files.tell()):
-                self._asked_at[task.id] = asked_at
+                self._requested_at[task.id] = asked_at
             # A write that failed is tried again at each look.
             grace = self.pool.grace_seconds
             if told is not None and now < suspend_deadline(asked_at, None, grace):
@@ -805,7 +809,7 @@ class Coordinator:
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():
             words = f"the suspend files of its last run in {task.folder} cannot be removed"
-            self._tell_once(task.id, f"job {task.id} cannot start: {words}")
+            self._warn_once(task.id, f"job {task.id} cannot start: {words}")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
         if self._is_start_overdue(task):
@@ -831,7 +835,7 @@ class Coordinator:
             are_free = (
                 f"{counted(len(free), 'node')} of the pool {'is' if len(free) == 1 else 'are'} free"
             )
-            self._tell_once(task.id, f"job {task.id} cannot start: only {are_free}")
+            self._warn_once(task.id, f"job {task.id} cannot start: only {are_free}")
             return False
         self._given[task.id] = tuple(free)
         return (
@@ -871,10 +875,10 @@ class Coordinator:
         if outcome.done:
             self._told.pop(job_id, None)
         else:
-            self._tell_once(job_id, f"job {job_id}: {verb}: {outcome.words}")
+            self._warn_once(job_id, f"job {job_id}: {verb}: {outcome.words}")
         return outcome
 
-    def _tell_once(self, job_id: str, words: str) -> None:
+    def _warn_once(self, job_id: str, words: str) -> None:
         if self._told.get(job_id) != words:
             self._told[job_id] = words
             self.tell(words)

@@ -159,8 +159,8 @@ class ShareDatabase:
             is_free = True
         except BlockingIOError:
             is_free = False
-        holder, of_host, expires_at = self.holder() or ("another process", host, 0.0)
-        if not is_free or (of_host != host and expires_at > now):
+        holder, holder_host, expires_at = self.holder() or ("another process", host, 0.0)
+        if not is_free or (holder_host != host and expires_at > now):
             os.close(lock)
             raise PoolHeld(
                 f"this pool has a coordinator: {holder}",
@@ -225,7 +225,7 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
-    def tasks_of(self, job_ids: Iterable[str]) -> list[StoredTask]:
+    def find_tasks(self, job_ids: Iterable[str]) -> list[StoredTask]:
         """Those of some jobs, in the order in which they came."""
         ids = list(job_ids)
         found = []
@@ -243,7 +243,7 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
-    def runs_of(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
+    def task_runs(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
         """The last runs of some tasks, at most so many of each."""
         found: dict[str, list[RunRow]] = {}
         for start in range(0, len(tasks), _MOST_VALUES):

@@ -88,20 +88,20 @@ class TaskFiles:
             await self._write(SUSPEND_NAME, b"")
             return not await self.is_ready()
         for name in (_READY, _SEEN):
-            if await self._has_words(name) and not await self._write(name, b""):
+            if await self._has_text(name) and not await self._write(name, b""):
                 return False
         return bool(await self._write(SUSPEND_NAME, b"")) or not await self.is_ready()
 
     async def is_ready(self) -> bool:
         """Whether the training has saved, and waits to be ended."""
-        return await self._has_words(_READY)
+        return await self._has_text(_READY)
 
     async def seen_at(self) -> float | None:
         """When the training has seen the command, in epoch seconds; None where it has not."""
         found = await self.look(_SEEN)
         return float(found[1]) if found and found[0] else None
 
-    async def _has_words(self, name: str) -> bool:
+    async def _has_text(self, name: str) -> bool:
         return ((await self.look(name)) or (0, 0))[0] > 0
 
     async def look(self, name: str) -> tuple[int, int] | None:

@@ -396,7 +396,7 @@ def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[T
     by_day = np.abs(moments % 86_400 - 43_200) < 21_600
     kept = moments[rng.uniform(size=moments.size) < np.where(by_day, 0.75, 0.25)]
     submitted = np.sort(kept[:tasks] if kept.size >= tasks else rng.uniform(0, span, tasks))
-    of_user = np.minimum(rng.zipf(1.4, tasks) - 1, users - 1)
+    task_users = np.minimum(rng.zipf(1.4, tasks) - 1, users - 1)
     levels = (
         Priority.LOW,
         Priority.NORMAL,
@@ -411,7 +411,7 @@ def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[T
     return [
         TracedTask(
             round(float(submitted[at]), 1),
-            f"user{of_user[at] + 1:02}",
+            f"user{task_users[at] + 1:02}",
             int(sizes[at]),
             round(float(work[at]), 1),
             levels[level[at]],

@@ -282,7 +282,7 @@ def build_state(
         key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))),
     )
     shown = [*database.ended_tasks(_MOST_ENDED), *first[:_MOST_TASKS]]
-    runs = database.runs_of([one.id for one in shown], _MOST_RUNS)
+    runs = database.task_runs([one.id for one in shown], _MOST_RUNS)
     tasks = [
         Task(
             id=one.id,
@@ -353,7 +353,7 @@ def publish(state: Pool, file: Path) -> None:
         )
         content = msgspec.json.encode(state)
     try:
-        with _folder_of(file) as folder:
+        with _open_folder(file) as folder:
             there = folder / file.name
             if not _is_published(there, state.pool):
                 raise HpcdashError(
@@ -372,7 +372,7 @@ def publish(state: Pool, file: Path) -> None:
 
 
 @contextmanager
-def _folder_of(file: Path) -> Iterator[Path]:
+def _open_folder(file: Path) -> Iterator[Path]:
     """The folder of a file, which stays the same inside though its name may come to lead
     elsewhere.
     """
@@ -425,7 +425,7 @@ class _Waiting:
         self._blocker = decision.blocker
         self._out_of_quota = decision.out_of_quota
         waits = [one for one in tasks if one.state == "waiting"]
-        self._levels = {one.id: self._wanted(one) for one in waits}
+        self._levels = {one.id: self._requested_priority(one) for one in waits}
         # In the order in which they came.
         self._ready = [one for one in waits if one.retry_at <= now and one.id not in waits_for]
         in_line = [
@@ -449,7 +449,7 @@ class _Waiting:
             return Priority(task.level)
         return self._levels.get(task.id)
 
-    def _wanted(self, task: StoredTask) -> Priority | None:
+    def _requested_priority(self, task: StoredTask) -> Priority | None:
         if task.id in self._next:
             return self._next[task.id]
         pooled = task.pool_task

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.script.body import is_spread
 from hpcdash.config.settings import PoolSettings
-from hpcdash.domain.request import Request, SlotType, slots_of
+from hpcdash.domain.request import Request, SlotType, request_slots
 from hpcdash.domain.share import Priority, parse_priority
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
@@ -128,7 +128,7 @@ def refusal(
     is_embedded: bool,
 ) -> str:
     """Why a pool would refuse a request of a user; '' where it would not."""
-    slots = slots_of(request)
+    slots = request_slots(request)
     total = max(1, slots.nodes * slots.per_node)
     gpus = 0 if slot_type is SlotType.CPU else total
     nodes = slots.nodes

@@ -46,7 +46,7 @@ class WishPlan(Struct, frozen=True):
     interrupted: tuple[Task, ...]
 
 
-def heeded(
+def apply_wishes(
     task: StoredTask, mark: TaskMark, rules: PoolRules, *, capacity: int, now: float
 ) -> tuple[dict[str, Any], str]:
     """The columns of a task that its owner's mark changes, and what to say of it; nothing where all
@@ -95,7 +95,7 @@ async def plan_wish(
         )
     if not task.is_unfinished:
         raise HpcdashError(f"job {visible(job_id)} has ended: {visible(task.state)}")
-    rows = await session.actions.rows_of((job_id,))
+    rows = await session.actions.fetch_rows((job_id,))
     mark = parse_mark(rows[0]["comment"]) if rows else None
     if mark is None:
         raise HpcdashError(

@@ -161,7 +161,7 @@ class StateDatabase:
                 code = getattr(error, "sqlite_errorcode", 0)
                 if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                     self._set_aside(before)
-                elif not _is_of_lock(code):
+                elif not _is_lock_error(code):
                     raise self._unusable(error, is_write=is_write) from error
                 elif not has_locks(self.path.parent):
                     _without_locks.add(self.path.parent)
@@ -224,7 +224,7 @@ class StateDatabase:
                 self._migrate(connection)
             except sqlite3.OperationalError as error:
                 # The disk is full or read-only, but the file can still be read.
-                if is_write or _is_of_lock(error.sqlite_errorcode):
+                if is_write or _is_lock_error(error.sqlite_errorcode):
                     raise
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -372,7 +372,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _is_of_lock(code: int) -> bool:
+def _is_lock_error(code: int) -> bool:
     """SQLite takes most errors of fcntl(2) for a lock that another has, ENOLCK among them."""
     import sqlite3
 

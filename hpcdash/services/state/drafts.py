@@ -17,7 +17,7 @@ from hpcdash.domain.request import without_secret_lines
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
-class KeptDraft(Struct, frozen=True):
+class StoredDraft(Struct, frozen=True):
     """Texts by field, the keys of a request that have no field, and whether it is a batch script as
     it is.
     """
@@ -33,7 +33,7 @@ class Drafts:
     def __init__(self, folder: Path) -> None:
         self._database = StateDatabase(folder)
 
-    def keep(self, cluster: str, draft: KeptDraft) -> None:
+    def keep(self, cluster: str, draft: StoredDraft) -> None:
         """In the place of the one before, without the secrets of its environment.
 
         Raises StateUnusable.
@@ -46,7 +46,7 @@ class Drafts:
         content = json.dumps({**asdict(draft), "texts": texts}, default=str)
         self._database.write(("INSERT OR REPLACE INTO drafts VALUES (?, ?)", (cluster, content)))
 
-    def take(self, cluster: str) -> KeptDraft | None:
+    def take(self, cluster: str) -> StoredDraft | None:
         """The one that was kept, and is no more; None where there is none, or none that can be
         read.
         """
@@ -54,7 +54,7 @@ class Drafts:
             for (content,) in self._database.read(
                 "SELECT content FROM drafts WHERE cluster = ?", cluster
             ):
-                draft = KeptDraft(**json.loads(content))
+                draft = StoredDraft(**json.loads(content))
                 with contextlib.suppress(StateUnusable):
                     self._database.write(("DELETE FROM drafts WHERE cluster = ?", (cluster,)))
                 return draft

@@ -43,7 +43,7 @@ _NO_MORE = (
 )
 
 
-class KeptNotes(Struct, frozen=True):
+class StoredNotes(Struct, frozen=True):
     """The pinned jobs of a cluster, the notes by job, and the bookmarked filters by view, oldest
     first.
     """
@@ -63,28 +63,28 @@ class JobNotes:
         self._database = StateDatabase(folder)
         self._cluster = cluster
         self._stamp: tuple[int, int] | None = None
-        self._kept = KeptNotes()
+        self._notes = StoredNotes()
 
-    def kept(self) -> KeptNotes:
+    def kept(self) -> StoredNotes:
         """As the file has them now; nothing where it cannot be read."""
         stamp = self._database.stamp()
         if stamp != self._stamp:
             self._stamp = stamp
             with contextlib.suppress(StateUnusable):
-                self._kept = self._read()
-        return self._kept
+                self._notes = self._read()
+        return self._notes
 
-    def _read(self) -> KeptNotes:
+    def _read(self) -> StoredNotes:
         named = "SELECT name FROM sqlite_master WHERE name = 'job_notes'"
         if not self._database.read(named):
-            return KeptNotes()
+            return StoredNotes()
         sql = "SELECT job_id, is_pinned, note FROM job_notes WHERE cluster = ?"
         jobs = self._database.read(sql, self._cluster)
         marked: dict[str, tuple[str, ...]] = {}
         sql = "SELECT view, filter FROM bookmarks WHERE cluster = ? ORDER BY id"
         for view, text in self._database.read(sql, self._cluster):
             marked[view] = (*marked.get(view, ()), text)
-        return KeptNotes(
+        return StoredNotes(
             frozenset(job_id for job_id, is_pinned, _ in jobs if is_pinned),
             {job_id: note for job_id, _, note in jobs if note},
             marked,
@@ -124,9 +124,9 @@ class JobNotes:
             "INSERT OR IGNORE INTO bookmarks (cluster, view, filter) VALUES (?, ?, ?)",
             (self._cluster, view, text),
         )
-        of_view = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
+        view_sql = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
         no_more = (
-            f"DELETE FROM bookmarks WHERE id IN ({of_view} ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            f"DELETE FROM bookmarks WHERE id IN ({view_sql} ORDER BY id DESC LIMIT -1 OFFSET ?)",
             (self._cluster, view, MOST_BOOKMARKS),
         )
         self._write(insert, no_more)

@@ -27,7 +27,7 @@ class Recents:
 
     def __init__(self, folder: Path | None) -> None:
         self._database = None if folder is None else StateDatabase(folder)
-        self._of_this_run: list[Recent] = []
+        self._session_recents: list[Recent] = []
 
     def remember(
         self, cluster: str, name: str, text: str, kind: Literal["request", "script"], at: float
@@ -55,18 +55,18 @@ class Recents:
 
     def recent(self, cluster: str) -> tuple[Recent, ...]:
         """Newest first; none of those that cannot be read."""
-        found = [one for one in self._of_this_run if one.cluster == cluster]
+        found = [one for one in self._session_recents if one.cluster == cluster]
         if self._database is not None:
             with contextlib.suppress(StateUnusable):
                 sql = "SELECT cluster, name, text, kind, at FROM recents WHERE cluster = ?"
                 found += [Recent(*row) for row in self._database.read(sql, cluster)]
         return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
-    def last_of(self, cluster: str, name: str) -> Recent | None:
+    def newest_recent(self, cluster: str, name: str) -> Recent | None:
         """The newest of that name there."""
         return next(
             (one for one in self.recent(cluster) if one.name == without_surrogates(name)), None
         )
 
     def _keep_for_this_run(self, recent: Recent) -> None:
-        self._of_this_run = [*self._of_this_run, recent][-MOST_RECENT:]
+        self._session_recents = [*self._session_recents, recent][-MOST_RECENT:]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 
 # SQL and its values.
 Statement = tuple[str, tuple[Any, ...]]
@@ -59,7 +59,7 @@ def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
     )
     return sql, (
         cluster,
-        number_of(record.job_id),
+        parse_job_number(record.job_id),
         *(getattr(record, name) for name in LAUNCH_FIELDS),
     )
 

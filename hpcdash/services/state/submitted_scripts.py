@@ -27,7 +27,7 @@ _UNFINISHED = ".new-"
 _UNFINISHED_SECONDS = 86400
 
 
-class KeptScript(Struct, frozen=True):
+class StoredScript(Struct, frozen=True):
     """A script as it was handed in, and when, in epoch seconds."""
 
     script: bytes
@@ -40,7 +40,7 @@ class _File(Struct, frozen=True):
     kept_at: int
 
 
-class KeptScripts:
+class ScriptStore:
     """One folder a cluster in `folder`, 0700, its files 0600: a file a submission,
     `12.pbs01~1795250000`.
 
@@ -58,7 +58,7 @@ class KeptScripts:
         """
         if _read(job_id) is None:
             return
-        folder = self._of(cluster)
+        folder = self._cluster_folder(cluster)
         self._make(folder)
         atomic_write(folder / f"{_safe(job_id)}~{int(at)}", script, prefix=_UNFINISHED)
         with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ class KeptScripts:
 
     def find(
         self, cluster: str, job_id: str, submitted_at: float | None = None
-    ) -> KeptScript | None:
+    ) -> StoredScript | None:
         """The newest script of a job, of its array where it is a task; `12` is 12.pbs01 and
         12[].pbs01 as well.
 
@@ -77,7 +77,7 @@ class KeptScripts:
         if wanted is None:
             return None
         whole = JobId(wanted.number, server=wanted.server)
-        files = [file for file in _files(self._of(cluster)) if covers(whole, file.job)]
+        files = [file for file in _files(self._cluster_folder(cluster)) if covers(whole, file.job)]
         if submitted_at is None:
             files.sort(key=lambda file: -file.kept_at)
         else:
@@ -85,10 +85,10 @@ class KeptScripts:
             files.sort(key=lambda file: abs(file.kept_at - submitted_at))
         for file in files:
             with contextlib.suppress(OSError):
-                return KeptScript(_content(file.path), float(file.kept_at))
+                return StoredScript(_content(file.path), float(file.kept_at))
         return None
 
-    def _of(self, cluster: str) -> Path:
+    def _cluster_folder(self, cluster: str) -> Path:
         digest = hashlib.sha256(cluster.encode("utf-8", "backslashreplace")).hexdigest()[:8]
         return self.folder / f"{re.sub(r'[^A-Za-z0-9_@-]', '_', cluster)[:60]}-{digest}"
 

@@ -144,10 +144,10 @@ async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
     owner = str(row["user"] or "")
     if owner and probe.user and owner != probe.user:
         raise UsageError(f"job {visible(job_id)} is {visible(owner)}'s (you are {probe.user})")
-    return allocation_of(row)
+    return build_allocation(row)
 
 
-def allocation_of(row: Mapping[str, Any]) -> Allocation:
+def build_allocation(row: Mapping[str, Any]) -> Allocation:
     """By where the job writes, which is in its launch's folder; `row` is that of its details.
 
     Raises UsageError.

@@ -41,7 +41,7 @@ class PathKind(StrEnum):
     CLEARED = "no switch"
 
 
-class WantedPath(Struct, frozen=True):
+class RequiredPath(Struct, frozen=True):
     """A path on the login node, absolute or from the home there; what needs it is called `field`.
 
     Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder
@@ -56,46 +56,46 @@ class WantedPath(Struct, frozen=True):
     next_step: str = ""
 
 
-def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[WantedPath, ...]:
+def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[RequiredPath, ...]:
     """In the request's order; a script that is `staged` (names of files) comes along."""
-    return tuple(_of_request(request, staged))
+    return tuple(_request_paths(request, staged))
 
 
-def _of_request(request: Request, staged: Collection[str]) -> Iterator[WantedPath]:
+def _request_paths(request: Request, staged: Collection[str]) -> Iterator[RequiredPath]:
     if request.files and not request.work_dir.startswith("/"):
         # It comes along, and so does what lies in it.
         yield from (
             one
-            for one in _of_request(replace(request, files=()), staged)
+            for one in _request_paths(replace(request, files=()), staged)
             if one.path.startswith("/")
         )
         return
     folder = request.work_dir
     if request.script and request.script.rpartition("/")[2] not in staged:
-        yield WantedPath("script", _within(folder, request.script), PathKind.FILE)
-    yield from _of_call(request)
+        yield RequiredPath("script", _within(folder, request.script), PathKind.FILE)
+    yield from _call_paths(request)
     if folder:
         made = f"mkdir -p {folder}" if re.fullmatch(r"[A-Za-z0-9_./@+-]+", folder) else ""
-        yield WantedPath("work_dir", folder, PathKind.FOLDER, next_step=made)
+        yield RequiredPath("work_dir", folder, PathKind.FOLDER, next_step=made)
     for field, path in (("kill_switch", request.kill_switch), ("save_switch", request.save_switch)):
         parent = _parent(_within(folder, path)) if path else ""
         if parent and not _FILLED_IN.search(parent):
-            yield WantedPath(field, parent, PathKind.WRITTEN, is_needed=False, what="its folder ")
-    if switch := kill_switch_of(request):
-        yield WantedPath("", switch, PathKind.CLEARED, is_needed=False)
+            yield RequiredPath(field, parent, PathKind.WRITTEN, is_needed=False, what="its folder ")
+    if switch := request_kill_switch(request):
+        yield RequiredPath("", switch, PathKind.CLEARED, is_needed=False)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         return
     image = container.image.removeprefix("oci-archive:")
     if image.startswith("/"):
-        yield WantedPath("container.image", image, PathKind.ANY, next_step=_ON_NODES)
+        yield RequiredPath("container.image", image, PathKind.ANY, next_step=_ON_NODES)
     for bind in container.binds:
         source = bind.partition(":")[0]
         if source.startswith("/") and not _FILLED_IN.search(source):
-            yield WantedPath("container.binds", source, is_needed=False, next_step=_ON_NODES)
+            yield RequiredPath("container.binds", source, is_needed=False, next_step=_ON_NODES)
 
 
-def kill_switch_of(request: Request) -> str:
+def request_kill_switch(request: Request) -> str:
     """The file that ends a request's job as it starts, where it is known before: absolute, '' for
     none.
     """
@@ -116,16 +116,16 @@ def dropped_finding(path: str) -> LintFinding:
     )
 
 
-def _of_call(request: Request) -> Iterator[WantedPath]:
+def _call_paths(request: Request) -> Iterator[RequiredPath]:
     call = request.call
     if call is None:
         return
     for path in call.sys_path:
-        yield WantedPath("call.sys_path", _within(request.work_dir, path), PathKind.FOLDER)
+        yield RequiredPath("call.sys_path", _within(request.work_dir, path), PathKind.FOLDER)
     if call.wheel:
-        yield WantedPath("call.wheel", _within(request.work_dir, call.wheel), PathKind.FILE)
+        yield RequiredPath("call.wheel", _within(request.work_dir, call.wheel), PathKind.FILE)
     if call.source:
-        yield WantedPath("call.source", _within(request.work_dir, call.source), PathKind.FOLDER)
+        yield RequiredPath("call.source", _within(request.work_dir, call.source), PathKind.FOLDER)
 
 
 def _within(folder: str, path: str) -> str:
@@ -175,7 +175,7 @@ _OTHER = {
 
 async def missing_paths(
     store: ClusterStore,
-    wanted: Request | Iterable[str | WantedPath],
+    wanted: Request | Iterable[str | RequiredPath],
     *,
     staged: Collection[str] = (),
 ) -> tuple[LintFinding, ...]:
@@ -193,7 +193,7 @@ async def missing_paths(
         paths = request_paths(wanted, staged)
     else:
         paths = tuple(
-            one if isinstance(one, WantedPath) else WantedPath(one, one) for one in wanted
+            one if isinstance(one, RequiredPath) else RequiredPath(one, one) for one in wanted
         )
     asked = [one for one in paths if one.path and "\x00" not in one.path]
     if not asked:
@@ -209,7 +209,7 @@ async def missing_paths(
 async def missing_log_folders(store: ClusterStore, wanted: Submission) -> tuple[LintFinding, ...]:
     """The folders of a script's logs that are not there; none where that cannot be asked."""
     paths = [
-        WantedPath(
+        RequiredPath(
             "",
             folder,
             PathKind.WRITTEN,
@@ -262,7 +262,7 @@ async def estimate_start(
     return estimate
 
 
-def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[LintFinding, ...]]:
+def _query(paths: tuple[RequiredPath, ...]) -> Query[tuple[LintFinding, ...]]:
     words = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
     return Query(
         ("sh", "-c", _SCRIPT, "sh", *words),
@@ -272,7 +272,7 @@ def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[LintFinding, ...]]:
     )
 
 
-def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding, ...]:
+def _read(answer: Answer, *, paths: tuple[RequiredPath, ...]) -> tuple[LintFinding, ...]:
     lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
     if answer.status != 0 or len(lines) != len(paths):
         raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
@@ -281,7 +281,7 @@ def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding
     )
 
 
-def _finding(one: WantedPath, said: str) -> LintFinding:
+def _finding(one: RequiredPath, said: str) -> LintFinding:
     if said == "dropped":
         return dropped_finding(one.path)
     what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "does not exist")

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import JobScope
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.request import KEPT_DAYS
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
@@ -68,13 +68,15 @@ async def tidied(
     due = [
         one
         for one in waiting
-        if one.folder in completed and now >= completed[one.folder] + kept_seconds(one.keep)
+        if one.folder in completed and now >= completed[one.folder] + parse_keep_seconds(one.keep)
     ]
     may_have_ended = [
         one for one in waiting if one.job_id not in stay and one.folder not in completed
     ]
     may_have_ended = may_have_ended[:_IDS_A_COMMAND]
-    if not (may_have_ended or due) or not await asyncio.to_thread(records.looks_now, every_seconds):
+    if not (may_have_ended or due) or not await asyncio.to_thread(
+        records.is_check_due, every_seconds
+    ):
         return ()
     ended = JOBS.empty_table()
     if may_have_ended:
@@ -83,7 +85,7 @@ async def tidied(
     living: LivingJobs | None = None
     told = []
     for record in (*due, *may_have_ended):
-        rows = [row for row in by_job.get(record.job_id, ()) if is_of_launch(row, record)]
+        rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
         if (
             record.keep not in ("failed", "nothing")
             and record not in due
@@ -172,11 +174,11 @@ class LivingJobs(Struct, frozen=True):
         Links of a chain and what is submitted again run the script of an earlier job, and have its
         name.
         """
-        number = re.compile(rf"(?<![0-9]){re.escape(number_of(record.job_id))}(?![0-9])")
+        number = re.compile(rf"(?<![0-9]){re.escape(parse_job_number(record.job_id))}(?![0-9])")
         below = f"{record.folder}/"
         for row in self.rows:
             job_id = str(row["id"])
-            if number_of(job_id) == number_of(record.job_id):
+            if parse_job_number(job_id) == parse_job_number(record.job_id):
                 return f"job {job_id} has not ended"
             if record.name and row["name"] == record.name:
                 return f"job {job_id} has its name"
@@ -195,20 +197,20 @@ async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJob
     """Raises what keeps the cluster from answering, and StateUnusable."""
     snapshot = await store.fetch(Kind.MINE)
     rows = tuple(row for row in snapshot.table.to_pylist() if row["state"] not in ENDED)
-    numbers = {number_of(str(row["id"])) for row in rows}
+    numbers = {parse_job_number(str(row["id"])) for row in rows}
     launched = await asyncio.to_thread(records.all)
     return LivingJobs(
-        rows, tuple(one.request for one in launched if number_of(one.job_id) in numbers)
+        rows, tuple(one.request for one in launched if parse_job_number(one.job_id) in numbers)
     )
 
 
-def kept_seconds(keep: str) -> float:
+def parse_keep_seconds(keep: str) -> float:
     """How long a folder is kept after the end; for ever where `keep` names no days."""
     found = KEPT_DAYS.fullmatch(keep)
     return int(found[1]) * 86400.0 if found else math.inf
 
 
-def is_of_launch(row: Row, record: LaunchRecord) -> bool:
+def belongs_to_launch(row: Row, record: LaunchRecord) -> bool:
     """Whether a job is that of a launch: numbers begin anew where a scheduler was installed
     anew.
     """

@@ -26,7 +26,7 @@ from hpcdash.domain.text import clip_path, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.services.submit.git import GIT_SECONDS, GitOutput, git_environment, run_git
-from hpcdash.services.submit.staging import SAY_ROOM, UNPACKED_NAME, failure_words
+from hpcdash.services.submit.staging import SAY_ROOM, UNPACKED_NAME, format_failure
 
 # Of all files together.
 MOST_FILES = 50_000
@@ -232,7 +232,7 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
         made: set[str] = set()
         for one in code.files:
             name = f"{CODE_FOLDER}/{one.name.decode('utf-8', 'surrogateescape')}"
-            for folder in _folders_of(name):
+            for folder in _parent_folders(name):
                 if folder not in made:
                     made.add(folder)
                     member = tarfile.TarInfo(folder)
@@ -302,7 +302,7 @@ def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> No
         raise _unreadable(one, error) from error
 
 
-def _folders_of(name: str) -> Iterator[str]:
+def _parent_folders(name: str) -> Iterator[str]:
     at = name.find("/", len(CODE_FOLDER) + 1)
     while at != -1:
         yield name[:at]
@@ -438,7 +438,7 @@ def _shown(name: bytes) -> str:
     return clip_path(visible(name.decode("utf-8", "replace")), _SHOWN_LETTERS)
 
 
-def look_query(root: str, digest: str) -> Query[int | None]:
+def folder_query(root: str, digest: str) -> Query[int | None]:
     """How many bytes of an archive are there already; None: all of it."""
 
     def read(answer: Answer) -> int | None:
@@ -472,7 +472,7 @@ def code_command(
         stderr = b"\n".join(
             line for line in answer.stderr.split(b"\n") if not line.startswith(_ARRIVED.encode())
         )
-        words = failure_words(stderr, root) or "the files could not be unpacked"
+        words = format_failure(stderr, root) or "the files could not be unpacked"
         return (Outcome(job, False, f"nothing was submitted: {words}"),)
 
     def explain(line: str) -> str:

@@ -125,7 +125,7 @@ def read_script_form(
     )
 
 
-def draft_of(text: str, file: str = "REQUEST.toml") -> Draft:
+def parse_draft(text: str, file: str = "REQUEST.toml") -> Draft:
     """A request's text as it would be typed into the form.
 
     Raises ConfigError for what is no TOML.
@@ -150,7 +150,7 @@ def draft_of(text: str, file: str = "REQUEST.toml") -> Draft:
     return Draft(texts, rest)
 
 
-def field_of_complaint(words: str) -> tuple[str, str]:
+def split_error(words: str) -> tuple[str, str]:
     """(field, the rest) of an error that names a field: `time: too long`; ('', words) of any other.
 
     One about a person's own options names the option, and says that it is of extra_args.
@@ -212,15 +212,15 @@ def _note(error: RequestProblems, problems: dict[str, str]) -> None:
     """What is wrong, by field: of one the first, of what has many parts each, by its name."""
     parts: dict[str, list[str]] = {}
     for problem in error.problems:
-        name = _field_of(problem.key)
+        name = _form_field(problem.key)
         part = problem.key.partition(".")[2] if name and problem.key != name else ""
         parts.setdefault(name, []).append(f"{part}: {problem.message}" if part else problem.message)
     for name, words in parts.items():
-        is_of_parts = name in FIELDS and FIELDS[name].kind is FieldKind.PAIRS
-        problems.setdefault(name, "; ".join(words) if is_of_parts else words[0])
+        has_parts = name in FIELDS and FIELDS[name].kind is FieldKind.PAIRS
+        problems.setdefault(name, "; ".join(words) if has_parts else words[0])
 
 
-def _field_of(key: str) -> str:
+def _form_field(key: str) -> str:
     """The field that a problem's key is of; '' where the form has none."""
     if key in FIELDS:
         return key

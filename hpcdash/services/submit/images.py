@@ -74,13 +74,13 @@ class Store(Struct, frozen=True):
     program: str
     folder: str = ""
 
-    def file_of(self, image: str) -> str:
+    def image_file(self, image: str) -> str:
         """The file of an image: `FOLDER/name:tag` for apptainer, where launches look for it,
         `FOLDER/a+b+tag.sqsh`.
         """
         if self.runtime is Runtime.ENROOT:
             return posixpath.join(self.folder, f"{container_name(image)}.sqsh")
-        return posixpath.join(self.folder, _name_of(image))
+        return posixpath.join(self.folder, _file_name(image))
 
     def with_root(self, *given: str) -> tuple[str, ...]:
         """Words of a command of podman's; its own storage is elsewhere where there is a folder."""
@@ -97,7 +97,7 @@ def pull_steps(
     _check(image, "image")
     if store.runtime is Runtime.PODMAN:
         return (Step(store.with_root("pull", image), registry_image=image),)
-    file = store.file_of(image)
+    file = store.image_file(image)
     before, makes = _folder_step(file), "" if force else file
     if store.runtime is Runtime.ENROOT:
         part = f"{file}.part"
@@ -126,7 +126,7 @@ def import_steps(
     if store.runtime is Runtime.PODMAN:
         source = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
         return (Step(("sh", "-c", _TAG, "sh", source, reference, *store.with_root())),)
-    there = store.file_of(reference)
+    there = store.image_file(reference)
     before, part, makes = _folder_step(there), f"{there}.part", "" if force else there
     copy = Step(("cp", "--", file, part), makes)
     if store.runtime is Runtime.ENROOT:
@@ -155,7 +155,7 @@ def list_steps(store: Store) -> tuple[Step, ...]:
     return (files,) if store.folder else (Step((store.program, "cache", "list", "--verbose")),)
 
 
-def _name_of(image: str) -> str:
+def _file_name(image: str) -> str:
     """`docker://nvcr.io/nvidia/cuda:12` → `nvcr.io/nvidia/cuda:12`."""
     scheme = next((one for one in SCHEMES if image.startswith(one)), "")
     name = posixpath.normpath(image.removeprefix(scheme).lstrip("/"))
@@ -188,5 +188,5 @@ def _created(store: Store, image: str, force: bool, create: bool) -> tuple[Step,
     if not create:
         return ()
     name, options = container_name(image), ("--force",) if force else ()
-    argv = (store.program, "create", *options, "--name", name, "--", store.file_of(image))
+    argv = (store.program, "create", *options, "--name", name, "--", store.image_file(image))
     return (Step(argv, container="" if force else name),)

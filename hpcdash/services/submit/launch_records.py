@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.script.allocation import KIND
-from hpcdash.backends.script.resume import folder_of
-from hpcdash.domain.job_ids import number_of, task_of
+from hpcdash.backends.script.resume import task_folder
+from hpcdash.domain.job_ids import parse_job_number, parse_task_part
 from hpcdash.domain.switches import absolute_path
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.state.records import (
@@ -47,12 +47,14 @@ class LaunchRecords:
         """Remember a launch, and the state of its code in words."""
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
         orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
-        of_code = (
+        code_folders = (
             [code_state_statement(self.cluster, record.folder, code_state), (orphans, ())]
             if code_state
             else []
         )
-        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)), *of_code)
+        self._write(
+            launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)), *code_folders
+        )
 
     def code_state(self, record: LaunchRecord) -> str:
         """The state of the code that a launch was made from, '' where it is not known."""
@@ -104,9 +106,9 @@ class LaunchRecords:
         """The launches of this cluster, the oldest first."""
         return self._read("")
 
-    def of_job(self, job_id: str, name: str) -> LaunchRecord | None:
+    def find_by_job(self, job_id: str, name: str) -> LaunchRecord | None:
         """The newest launch that was this very job, or the array of this task; None for none."""
-        number = number_of(job_id)
+        number = parse_job_number(job_id)
         found = self._read("AND number = ? AND name IN ('', ?)", number, name) if number else ()
         return found[-1] if found else None
 
@@ -131,7 +133,7 @@ class LaunchRecords:
             # It was written before there were any.
             return frozenset()
 
-    def looks_now(self, every_seconds: float) -> bool:
+    def is_check_due(self, every_seconds: float) -> bool:
         """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
         sql = (
             "INSERT INTO cleanups VALUES (?, ?) ON CONFLICT (cluster) DO UPDATE SET at = "
@@ -172,7 +174,7 @@ class LaunchedCheckpoints:
     def folder(self, row: Row) -> str:
         """The absolute path for a job or a task, '' where no request from here names one."""
         self._read_again()
-        record = self._by_number.get(number_of(str(row["id"])))
+        record = self._by_number.get(parse_job_number(str(row["id"])))
         if record is None or record.name not in ("", row["name"]):
             return ""
         try:
@@ -180,7 +182,7 @@ class LaunchedCheckpoints:
         except tomllib.TOMLDecodeError:
             return ""
         named = request.get("checkpoints")
-        path = folder_of(named, task_of(str(row["id"]))) if isinstance(named, str) else ""
+        path = task_folder(named, parse_task_part(str(row["id"]))) if isinstance(named, str) else ""
         if not path:
             return ""
         path = absolute_path(
@@ -212,7 +214,9 @@ class LaunchedCheckpoints:
         except StateUnusable:
             # The rule says where it saves, or nobody does.
             records, stamp = (), None
-        self._by_number = {number: one for one in records if (number := number_of(one.job_id))}
+        self._by_number = {
+            number: one for one in records if (number := parse_job_number(one.job_id))
+        }
         self._read = stamp
 
 

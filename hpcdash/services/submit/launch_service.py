@@ -26,16 +26,16 @@ from hpcdash.backends.submissions import SentFile
 from hpcdash.config.request import request_text
 from hpcdash.config.toml_text import without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.job_ids import number_of, with_tasks
+from hpcdash.domain.job_ids import parse_job_number, with_tasks
 from hpcdash.domain.request import SITE_SAID, Request
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import HpcdashError, SchedulerRefused, UnreachableError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
-from hpcdash.services.jobs.launch_status import LaunchStatus, status_of
+from hpcdash.services.jobs.launch_status import LaunchStatus, launch_status
 from hpcdash.services.jobs.lookup import telling_task
-from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.session import ClusterSession
@@ -44,14 +44,14 @@ from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.journal import JournalEntry
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.cleanup import fetch_ended, remove_folder
-from hpcdash.services.submit.launches import Launches, LaunchPlan, record_of
+from hpcdash.services.submit.launches import Launches, LaunchPlan, launch_record
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
 from hpcdash.services.submit.recovery import (
     CLOCKS_APART,
     Search,
+    build_searches,
     reconcile,
     reconcile_noted,
-    searches_of,
 )
 from hpcdash.services.submit.served_launches import ServedLaunch, ServedLaunches, Stage
 
@@ -121,7 +121,7 @@ class LaunchState(Struct, frozen=True):
             )
         if not self.tasks:
             return LaunchStatus.MISSING
-        found = {status_of(state) for state in self.tasks}
+        found = {launch_status(state) for state in self.tasks}
         return next(status for status in _MOST_TELLING if status in found)
 
     @property
@@ -239,7 +239,7 @@ class LaunchService:
             return await asyncio.shield(self._begin(client, account, request, files, digest, None))
         known = self._submitting.get((client, key))
         if known is None:
-            found = await asyncio.to_thread(self._served.of_key, client, key)
+            found = await asyncio.to_thread(self._served.find_by_key, client, key)
             # It may have been begun meanwhile.
             known = self._submitting.get((client, key))
             if found is not None and known is None:
@@ -318,7 +318,7 @@ class LaunchService:
             try:
                 if not await asyncio.to_thread(self._served.add, launch):
                     # Another server has the same state.
-                    found = await asyncio.to_thread(self._served.of_key, client, key or "")
+                    found = await asyncio.to_thread(self._served.find_by_key, client, key or "")
                     if found is None:
                         raise HpcdashError(
                             "another server has just used this key", "Send it again."
@@ -343,7 +343,11 @@ class LaunchService:
         if not self._store.backend.submit.takes_requests:
             planned = await self._launches.plan(request, text, files)
             notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
-            return planned, record_of(planned, Outcome("", None), self._store.clock.now()), notes
+            return (
+                planned,
+                launch_record(planned, Outcome("", None), self._store.clock.now()),
+                notes,
+            )
         sent = {name: SentFile(content) for name, content in files.items()}
         as_it_is = await plan_request(self._store, request, files=sent)
         [name] = as_it_is.searches
@@ -377,7 +381,7 @@ class LaunchService:
 
         Raises StateUnusable and JournalUnreadable.
         """
-        submitting = await asyncio.to_thread(self._served.of_stage, Stage.SUBMITTING)
+        submitting = await asyncio.to_thread(self._served.launches_in_stage, Stage.SUBMITTING)
         cut = [one for one in submitting if one.launch_id not in self._own]
         if not cut:
             return
@@ -394,7 +398,7 @@ class LaunchService:
         here = [
             one for one in entries if one.cluster == self._store.name and one.verb == Verb.SUBMIT
         ]
-        return {search.mark: entry for entry in here for search in searches_of(entry).values()}
+        return {search.mark: entry for entry in here for search in build_searches(entry).values()}
 
     async def _reconcile(self, launch: ServedLaunch, entry: JournalEntry | None) -> None:
         if entry is not None:
@@ -432,9 +436,9 @@ class LaunchService:
             raise NoSuchLaunch
         return launch
 
-    async def of_accounts(self, accounts: Collection[str]) -> list[ServedLaunch]:
+    async def account_launches(self, accounts: Collection[str]) -> list[ServedLaunch]:
         """The newest MOST_LISTED."""
-        return await asyncio.to_thread(self._served.of_accounts, accounts, MOST_LISTED)
+        return await asyncio.to_thread(self._served.account_launches, accounts, MOST_LISTED)
 
     async def states(
         self, launches: Sequence[ServedLaunch], *, now: bool = False
@@ -449,11 +453,11 @@ class LaunchService:
         if now:
             self._states.forget("")
         alive = [one for one in launches if one.stage is Stage.SUBMITTED and one.job_id]
-        by_job = await self._states.get("", self._ask) if alive else {}
+        by_job = await self._states.get("", self._query_jobs) if alive else {}
         if any(one.job_id not in by_job for one in alive):
             # It was submitted since.
             self._states.forget("")
-            by_job = await self._states.get("", self._ask)
+            by_job = await self._states.get("", self._query_jobs)
         return [await self._state(launch, by_job) for launch in launches]
 
     async def state(self, launch: ServedLaunch, *, now: bool = False) -> LaunchState:
@@ -461,16 +465,16 @@ class LaunchService:
         [found] = await self.states([launch], now=now)
         return found
 
-    async def _ask(self) -> Mapping[str, tuple[Row, ...]]:
+    async def _query_jobs(self) -> Mapping[str, tuple[Row, ...]]:
         """The rows of all jobs of launches that have not ended, by the launch's job; () where
         nothing knows them.
         """
-        alive = await asyncio.to_thread(self._served.of_stage, Stage.SUBMITTED)
+        alive = await asyncio.to_thread(self._served.launches_in_stage, Stage.SUBMITTED)
         ids = [one.job_id for one in alive if one.job_id]
         if not ids:
             return {}
-        queued = await self._session.actions.rows_of(ids)
-        found = {job_id: _rows_of(job_id, queued) for job_id in ids}
+        queued = await self._session.actions.fetch_rows(ids)
+        found = {job_id: _job_rows(job_id, queued) for job_id in ids}
         # Of what has ended the queue forgets one task after the other.
         tasks = {one.job_id: one.record.tasks for one in alive}
         lost = [
@@ -480,9 +484,9 @@ class LaunchService:
         ]
         if lost:
             table = await fetch_ended(self._store, lost)
-            past = await asyncio.to_thread(rows_meant, table, lost)
+            past = await asyncio.to_thread(select_rows, table, lost)
             for job_id in lost:
-                if _count(rows := _rows_of(job_id, past)) >= _count(found[job_id]):
+                if _count(rows := _job_rows(job_id, past)) >= _count(found[job_id]):
                     found[job_id] = rows
         return found
 
@@ -528,7 +532,7 @@ class LaunchService:
                 "it is not known yet whether its job was submitted",
                 f"Look for {launch.mark} in the queue, or try later.",
             )
-        rows = _own(await self._session.actions.rows_of([launch.job_id]), launch)
+        rows = _own(await self._session.actions.fetch_rows([launch.job_id]), launch)
         request = ActionRequest(Verb.CANCEL, (launch.job_id,))
         plan = self._session.actions.plan(request, rows, run_as=launch.record.run_as)
         report = await self._session.actions.run(plan)
@@ -595,7 +599,7 @@ class LaunchService:
                 raise NoResult(f"the array {request.array} has no task {task}")
             job_id = with_tasks(job_id, parse_tasks(str(task)))
         path = result_path(request, launch.record.folder, "" if task is None else str(task))
-        if launch.record.run_as and not self._store.reader_of(path):
+        if launch.record.run_as and not self._store.reader_command(path):
             raise NotAllowed(
                 "this server cannot read files of its account", "Only its account reads the result."
             )
@@ -640,7 +644,7 @@ class LaunchService:
             if (
                 files.host
                 or path.rpartition("/")[0] != launch.record.folder
-                or not self._store.reader_of(path)
+                or not self._store.reader_command(path)
             ):
                 raise NotAllowed(
                     "the job writes outside the launch's folder", "Only its account reads it."
@@ -688,12 +692,12 @@ def _refusal(outcome: Outcome, said: str) -> HpcdashError:
     return SchedulerRefused(message, words=outcome.words)
 
 
-def _rows_of(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
-    number = number_of(job_id)
+def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
+    number = parse_job_number(job_id)
     return tuple(
         row
         for row in rows
-        if job_id == row["id"] or (number and number == number_of(str(row["id"])))
+        if job_id == row["id"] or (number and number == parse_job_number(str(row["id"])))
     )
 
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from hpcdash.backends.script.allocation import KIND
 from hpcdash.backends.script.body import PACKAGES_NAME, PROVENANCE_NAME
 from hpcdash.backends.script.call import format_items, result_path
-from hpcdash.backends.script.resume import folder_of
-from hpcdash.domain.job_ids import task_of
+from hpcdash.backends.script.resume import task_folder
+from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.request import Request
 from hpcdash.domain.switches import SwitchKind, absolute_path
 from hpcdash.domain.text import clip
@@ -37,7 +37,7 @@ class LaunchedJob(Struct, frozen=True):
 
     `item` is the one of `items` that a task has.
 
-    Where it `is_of_many` tasks, of an array as a whole, `item_index` is None, and N in
+    Where it `has_siblings` tasks, of an array as a whole, `item_index` is None, and N in
     `result_path` and `error_path` (and %a in `checkpoints`) stands for the task.
     """
 
@@ -51,7 +51,7 @@ class LaunchedJob(Struct, frozen=True):
     item: Any = None
     result_path: str = ""
     error_path: str = ""
-    is_of_many: bool = False
+    has_siblings: bool = False
     # It waits for runs, or did.
     is_allocation: bool = False
     code: str = ""
@@ -67,8 +67,8 @@ class LaunchedJob(Struct, frozen=True):
             "items": self.items or None,
             "item_index": self.item_index,
             "item": self.item,
-            "result_path": None if self.is_of_many else self.result_path or None,
-            "error_path": None if self.is_of_many else self.error_path or None,
+            "result_path": None if self.has_siblings else self.result_path or None,
+            "error_path": None if self.has_siblings else self.error_path or None,
             "checkpoints": None if "%a" in self.checkpoints else self.checkpoints or None,
             "kill_switch": self.kill_switch or None,
             "save_switch": self.save_switch or None,
@@ -112,11 +112,11 @@ async def launched_job(
 def _launched_job(
     folder: Path | None, cluster: str, row: Row, is_whole_array: bool
 ) -> LaunchedJob | None:
-    record = record_of_job(folder, cluster, row)
+    record = find_launch_record(folder, cluster, row)
     if record is None:
         return None
-    task = "" if is_whole_array else task_of(str(row["id"]))
-    request = request_of(record)
+    task = "" if is_whole_array else parse_task_part(str(row["id"]))
+    request = launch_request(record)
     files = [PROVENANCE_NAME, *([PACKAGES_NAME] if request is not None and request.files else [])]
     return replace(
         _build_launched_job(record, request, row, task if task.isdigit() else ""),
@@ -125,17 +125,17 @@ def _launched_job(
     )
 
 
-def record_of_job(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
+def find_launch_record(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
     """The launch of a row's job, None where it was not launched from here or that cannot be
     read.
     """
     try:
-        return LaunchRecords(folder, cluster).of_job(str(row["id"]), str(row["name"] or ""))
+        return LaunchRecords(folder, cluster).find_by_job(str(row["id"]), str(row["name"] or ""))
     except StateUnusable:
         return None
 
 
-def request_of(record: LaunchRecord) -> Request | None:
+def launch_request(record: LaunchRecord) -> Request | None:
     """The request of a launch, None where it is not kept or cannot be read any more."""
     from hpcdash.config.request import read_request
 
@@ -145,19 +145,19 @@ def request_of(record: LaunchRecord) -> Request | None:
         return None
 
 
-def checkpoints_of(request: Request, row: Row, task: str) -> str:
+def checkpoint_folder(request: Request, row: Row, task: str) -> str:
     """The folder of its checkpoints, %a left in where `task` is ''."""
     path = request.checkpoints
     if not path:
         return ""
-    return absolute_path(folder_of(path, task) or path, request.work_dir or row["work_dir"])
+    return absolute_path(task_folder(path, task) or path, request.work_dir or row["work_dir"])
 
 
 def _build_launched_job(
     record: LaunchRecord, request: Request | None, row: Row, task: str
 ) -> LaunchedJob:
     kill, save = (_switch(kind, record, row) for kind in (SwitchKind.KILL, SwitchKind.SAVE))
-    checkpoints = "" if request is None else checkpoints_of(request, row, task)
+    checkpoints = "" if request is None else checkpoint_folder(request, row, task)
     if request is None or request.call is None:
         is_allocation = request is not None and request.kind == KIND
         return LaunchedJob(record.folder, checkpoints, kill, save, is_allocation=is_allocation)
@@ -174,7 +174,7 @@ def _build_launched_job(
         None if index is None else call.items[index],
         path,
         f"{path}.error",
-        is_of_many=request.array is not None and not task,
+        has_siblings=request.array is not None and not task,
     )
 
 

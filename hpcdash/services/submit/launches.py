@@ -24,7 +24,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, Query, refused
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings, PoolSettings
-from hpcdash.domain.request import TASK_KIND, Request, slot_type_of, slots_of
+from hpcdash.domain.request import TASK_KIND, Request, request_slot_type, request_slots
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
@@ -119,7 +119,7 @@ class Launches:
         self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
         # The stamp of the records when no check of nodes was left to be read.
         self._all_read_at: tuple[int, int] | None = None
-        store.reader_of = self._reader_of
+        store.reader_command = self._reader_command
 
     async def root(self) -> str:
         """The folder there that holds launches, absolute; it and the queues are asked for once a
@@ -140,7 +140,7 @@ class Launches:
         async with self._asking:
             found = self._roots.get(storage_root)
             if found is None:
-                found = self._roots[storage_root] = await self._ask_for_root(storage_root, switch)
+                found = self._roots[storage_root] = await self._inspect_root(storage_root, switch)
         if found.user_number == 0 and not storage_root:
             raise UsageError(
                 "storage_root is not set, and root's home is not shared between nodes",
@@ -149,7 +149,7 @@ class Launches:
             )
         return found.folder
 
-    async def _ask_for_root(self, storage_root: str, switch: str) -> _Root:
+    async def _inspect_root(self, storage_root: str, switch: str) -> _Root:
         from hpcdash.domain.demand import LintFinding
         from hpcdash.services.submit.checks import dropped_finding
 
@@ -211,10 +211,10 @@ class Launches:
                 "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
                 "--program).",
             )
-        from hpcdash.services.submit.checks import kill_switch_of
+        from hpcdash.services.submit.checks import request_kill_switch
 
         where = asked.site.storage_root or self.settings.site.storage_root
-        root = await self._root(where, kill_switch_of(asked))
+        root = await self._root(where, request_kill_switch(asked))
         if asked.site.run_as:
             await self._trust(root.rstrip("/"))
         request = replace(asked, after=await after_in_full(self.store, asked.after))
@@ -322,10 +322,10 @@ class Launches:
         self, request: Request, base: Path, root: str
     ) -> tuple[PackedCode, int | None]:
         """A request's files, and how much of them is kept there already, as look_query() has it."""
-        from hpcdash.services.submit.code_files import look_query, pack_code_files
+        from hpcdash.services.submit.code_files import folder_query, pack_code_files
 
         packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
-        return packed, await self.store.ask(look_query(root, packed.digest))
+        return packed, await self.store.ask(folder_query(root, packed.digest))
 
     def code_files(self, request: Request, base: Path) -> CodeFiles:
         """What of this machine would be sent with a request. Raises UsageError."""
@@ -400,10 +400,10 @@ class Launches:
         """What does not fit the queues as far as they are known, what is odd about the script, a
         kill switch that was there as the folder of launches was asked for; asks nothing.
         """
-        from hpcdash.services.submit.checks import kill_switch_of
+        from hpcdash.services.submit.checks import request_kill_switch
         from hpcdash.services.submit.request_lint import lint_request
 
-        switch = self._switches.get(kill_switch_of(planned.request))
+        switch = self._switches.get(request_kill_switch(planned.request))
         found = lint_request(
             planned.request,
             await self.queues.offers(),
@@ -442,7 +442,9 @@ class Launches:
         try:
             words = "" if planned.code_state is None else planned.code_state.words
             await asyncio.to_thread(
-                self.records.launched, record_of(planned, outcome, self.store.clock.now()), words
+                self.records.launched,
+                launch_record(planned, outcome, self.store.clock.now()),
+                words,
             )
         except StateUnusable as error:
             kept = f"its files are in {folder}, but this could not be recorded: {error.message}"
@@ -530,7 +532,7 @@ class Launches:
 
         return self.store.listen(heard)
 
-    def _reader_of(self, path: str) -> tuple[str, ...]:
+    def _reader_command(self, path: str) -> tuple[str, ...]:
         """The command that reads a file of a launch that was submitted as another account; () for
         any other file.
         """
@@ -574,7 +576,7 @@ class Launches:
         return self._queues
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
-        from hpcdash.backends.script.body import Place, folder_name, name_of, staged_name
+        from hpcdash.backends.script.body import Place, effective_name, folder_name, staged_name
 
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
@@ -587,7 +589,7 @@ class Launches:
                 else root
             )
             began = datetime.fromtimestamp(self.store.clock.now())
-            folder = f"{base}/{name_of(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
+            folder = f"{base}/{effective_name(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
         # One of mode 0600 is nobody else's to read.
         has_login = not request.site.run_as and any(
@@ -636,8 +638,8 @@ class Launches:
         if request.is_task and backend.detail.holds_requeued and not backend.is_embedded:
             from hpcdash.services.share.submission import require_node_count
 
-            require_node_count(request, slot_type_of(request, queue_has_gpus=has_gpus))
-        slots = slots_of(request)
+            require_node_count(request, request_slot_type(request, queue_has_gpus=has_gpus))
+        slots = request_slots(request)
         made = writer.batch_script(
             request,
             place,
@@ -843,7 +845,7 @@ def _with_copies(
     return request, replace(place, copies=copies, code_folder=code_folder, login="")
 
 
-def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
+def launch_record(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
     """What is to be remembered of a launch that was submitted, or may have been."""
     from hpcdash.config.toml_text import without_secrets
 

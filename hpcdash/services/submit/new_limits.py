@@ -79,10 +79,10 @@ async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
         queues = await _table(store, Kind.QUEUES)
         return _joined(_more_time(starved, queues), (nothing, nothing, ()))
     usage, nodes = await asyncio.gather(_usage(store, starved), _table(store, Kind.NODES))
-    of_memory = _more_memory(starved, usage, nodes)
+    memory_limit = _more_memory(starved, usage, nodes)
     if not wants_time:
-        return _joined((NewLimits(starved["limit_seconds"]), nothing, ()), of_memory)
-    return _joined(_more_time(starved, await _table(store, Kind.QUEUES)), of_memory)
+        return _joined((NewLimits(starved["limit_seconds"]), nothing, ()), memory_limit)
+    return _joined(_more_time(starved, await _table(store, Kind.QUEUES)), memory_limit)
 
 
 def _was_killed(row: Row) -> bool:
@@ -97,7 +97,7 @@ async def _after_a_kill(store: ClusterStore, killed: Row) -> Proposal | None:
         return None
     usage = await _usage(store, killed)
     if usage.memory_peak_bytes is None or usage.memory_peak_bytes <= (
-        _memory_asked(killed, usage) or math.inf
+        _requested_memory(killed, usage) or math.inf
     ):
         return None
     nodes = await _table(store, Kind.NODES)
@@ -131,7 +131,7 @@ def _more_time(row: Row, queues: pa.Table | None) -> _Part:
 
 
 def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
-    had = _memory_asked(row, usage)
+    had = _requested_memory(row, usage)
     peak = usage.memory_peak_bytes
     if had is None and peak is None:
         return AS_IT_WAS, AS_IT_WAS, ("it ran out of memory; its limit and usage are unknown",)
@@ -148,7 +148,7 @@ def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
     return NewLimits(memory_bytes=had), NewLimits(memory_bytes=wanted), tuple(notes)
 
 
-def _memory_asked(row: Row, usage: Usage) -> int | None:
+def _requested_memory(row: Row, usage: Usage) -> int | None:
     """Bytes on a node."""
     if usage.memory_asked_bytes is not None or row["memory_bytes"] is None:
         return usage.memory_asked_bytes

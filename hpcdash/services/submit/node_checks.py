@@ -42,11 +42,13 @@ def select_nodes(
 
     For one of `queues` that no node is bound to, these are the nodes bound to no queue.
     """
-    of_queue = [row for row in rows if where in (row["queues"] or ())]
-    of_queue = of_queue or [row for row in rows if where in queues and not row["queues"]]
-    if of_queue:
-        idle = tuple(row for row in of_queue if row["state"] == "idle")
-        others = [f"{row['name']} is {row['state']}" for row in of_queue if row["state"] != "idle"]
+    queue_rows = [row for row in rows if where in (row["queues"] or ())]
+    queue_rows = queue_rows or [row for row in rows if where in queues and not row["queues"]]
+    if queue_rows:
+        idle = tuple(row for row in queue_rows if row["state"] == "idle")
+        others = [
+            f"{row['name']} is {row['state']}" for row in queue_rows if row["state"] != "idle"
+        ]
         if not idle:
             raise UsageError(
                 f"no node of {where} is idle: {'; '.join(others[:5])}",
@@ -120,11 +122,11 @@ def _requests(
     alike: list[tuple[int, str, list[Row]]] = []
     for gpus, rows in by_gpus.items():
         by_queue = {selection.queue: rows} if selection.queue else _by_queue(rows, default)
-        alike += [(gpus, queue, rows_of_queue) for queue, rows_of_queue in by_queue.items()]
+        alike += [(gpus, queue, alike_rows) for queue, alike_rows in by_queue.items()]
     for gpus, queue, rows in alike:
         nodes = [str(row["name"]) for row in rows]
         chosen = tuple(names) or tuple(
-            name for name, one in CHECKS.items() if gpus or not one.is_of_gpus
+            name for name, one in CHECKS.items() if gpus or not one.needs_gpus
         )
         command = command_text(chosen, writer.ENVIRONMENT.node_name)
         for together, options in writer.node_options(nodes):

@@ -20,7 +20,7 @@ from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
-from hpcdash.services.logs.locate import files_of
+from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.submit.cleanup import unfinished_ids
 
@@ -80,7 +80,9 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
     while True:
         problem = _NOTHING_SAID
         try:
-            files = await files_of(store, check.job_id, await store.fetch_detail(check.job_id))
+            files = await fetch_log_files(
+                store, check.job_id, await store.fetch_detail(check.job_id)
+            )
             if files.stdout is None:
                 raise UsageError(f"the log path of job {check.job_id} is unknown")
             content = await store.ask(whole_file_query(files.stdout, _MOST_LOG_BYTES))
@@ -117,7 +119,7 @@ async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> t
     return tuple(told)
 
 
-def format_words(result: CheckResult, known: Mapping[str, str]) -> str:
+def format_result(result: CheckResult, known: Mapping[str, str]) -> str:
     """What a check says, and what was found before in the GPUs that it names."""
     before = "; ".join(known[uuid] for uuid in result.gpus if uuid in known)
     return f"{visible(result.words)} ({before})" if before else visible(result.words)
@@ -129,7 +131,7 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
     for one in results:
         if one.state not in ("ok", "skipped"):
             verb = "failed" if one.state == "failed" else "is unknown"
-            wrong.setdefault(one.node, []).append(f"{one.name} {verb}: {format_words(one, known)}")
+            wrong.setdefault(one.node, []).append(f"{one.name} {verb}: {format_result(one, known)}")
     told = [f"{node}: {'; '.join(words)}" for node, words in wrong.items()]
     more = len(told) - _MOST_TOLD
     shown = " · ".join(
@@ -212,13 +214,13 @@ class NodeCheckRecords:
         results = [one for one in found.results if one.state != "unknown"]
         failed = {uuid for one in results if one.state == "failed" for uuid in one.gpus}
         known = {uuid: words for uuid, words in self.known_gpus(at).items() if uuid in failed}
-        of_check = (
+        check_findings = (
             "INSERT INTO node_checks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, node, name) "
             "DO UPDATE SET"
             " state = excluded.state, words = excluded.words, at = excluded.at WHERE excluded.at "
             ">= at"
         )
-        of_gpu = (
+        gpu_findings = (
             "INSERT INTO gpus VALUES (?, ?, ?, ?, ?) ON CONFLICT (cluster, uuid) DO UPDATE SET"
             # Of one in which something was found, the node where that was.
             " node = CASE WHEN excluded.finding = '' AND finding != '' THEN node ELSE "
@@ -227,16 +229,16 @@ class NodeCheckRecords:
             " at = CASE excluded.finding WHEN '' THEN at ELSE excluded.at END"
         )
         statements: list[tuple[str, tuple[Any, ...]]] = [
-            (of_check, (self.cluster, one.node, one.name, one.state, one.words, at))
+            (check_findings, (self.cluster, one.node, one.name, one.state, one.words, at))
             for one in results
         ]
         statements += [
-            (of_gpu, (self.cluster, uuid, node, "", at))
+            (gpu_findings, (self.cluster, uuid, node, "", at))
             for node, uuids in found.gpus.items()
             for uuid in uuids
         ]
         statements += [
-            (of_gpu, (self.cluster, uuid, one.node, f"{one.name}: {one.words}", at))
+            (gpu_findings, (self.cluster, uuid, one.node, f"{one.name}: {one.words}", at))
             for one in results
             if one.state == "failed"
             for uuid in one.gpus

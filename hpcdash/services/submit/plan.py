@@ -30,7 +30,7 @@ from hpcdash.backends.submissions import (
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.demand import LintFinding, format_finding
 from hpcdash.domain.dependencies import split_after
-from hpcdash.domain.job_ids import array_of, joined_tasks
+from hpcdash.domain.job_ids import joined_tasks, parse_array_id
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import counted
@@ -45,7 +45,7 @@ from hpcdash.errors import (
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
-from hpcdash.services.jobs.rows import ids_in_full, rows_meant
+from hpcdash.services.jobs.rows import ids_in_full, select_rows
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
@@ -118,7 +118,7 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
         parsed = await store.ask(store.backend.queue.jobs(JobScope(job_ids=ids)))
     except NoSuchJob:
         return after
-    rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
+    rows = await asyncio.to_thread(select_rows, parsed.table, ids)
     return tuple(
         dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
     )
@@ -227,9 +227,9 @@ class Resubmission(Struct, frozen=True):
     rows: tuple[Row, ...]
 
 
-def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
+def resubmissions(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     """What rows stand for, an array's tasks together."""
-    from hpcdash.services.jobs.triage import tasks_of
+    from hpcdash.services.jobs.triage import array_tasks
 
     arrays: dict[str, list[Row]] = {}
     wanted: list[Resubmission] = []
@@ -239,7 +239,7 @@ def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
         else:
             wanted.append(Resubmission(str(row["id"]), None, (row,)))
     for array_id, members in arrays.items():
-        tasks = joined_tasks(task for row in members for task in (tasks_of(row) or ()))
+        tasks = joined_tasks(task for row in members for task in (array_tasks(row) or ()))
         wanted.append(Resubmission(array_id, tasks, tuple(members)))
     return tuple(wanted)
 
@@ -352,7 +352,7 @@ def _build_plan(
     for one, submit in made:
         job_id = submit.command.job_ids[0]
         not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-        others = frozenset({array_of(one.job_id)})
+        others = frozenset({parse_array_id(one.job_id)})
         searches[job_id] = Search(submit.mark, submit.job_name or None, not_before, others=others)
     request = ActionRequest(Verb.SUBMIT, tuple(submit.command.job_ids[0] for _, submit in made))
     rows = tuple({id(row): row for one, _ in made for row in one.rows}.values())

@@ -110,7 +110,7 @@ class LaunchQueues:
         """
 
         queues, nodes = self._table(Kind.QUEUES), self._table(Kind.NODES)
-        return await asyncio.to_thread(offers_of, queues, nodes, self._store.clock.now())
+        return await asyncio.to_thread(build_offers, queues, nodes, self._store.clock.now())
 
     def has_gpus(self, name: str) -> tuple[bool, bool]:
         """(whether a queue has GPUs, whether that was told of it): names match in upper and lower
@@ -120,7 +120,7 @@ class LaunchQueues:
         """
         queue = self._named(name)
         is_told = queue is not None and (
-            queue.has_gpus is not None or bool(self._nodes_of(queue.name))
+            queue.has_gpus is not None or bool(self._queue_nodes(queue.name))
         )
         return self._has_gpus(queue), is_told
 
@@ -134,7 +134,7 @@ class LaunchQueues:
         queue = self._named(name)
         if queue is None or self._limits is None:
             return None
-        limits = self._limits_of(queue.name)
+        limits = self._queue_limits(queue.name)
         chunk_cpus = max((one.chunk_cpus or 0 for one in limits), default=0)
         if chunk_cpus > 1:
             return CpuShare(
@@ -144,7 +144,7 @@ class LaunchQueues:
             )
         shares = [
             node["cpus"] // node["gpus"]
-            for node in self._nodes_of(queue.name)
+            for node in self._queue_nodes(queue.name)
             if node["gpus"] and node["cpus"]
         ]
         share, whose = min(shares, default=0), "a node's share"
@@ -159,7 +159,7 @@ class LaunchQueues:
             else None
         )
 
-    def _limits_of(self, name: str) -> list[QueueLimits]:
+    def _queue_limits(self, name: str) -> list[QueueLimits]:
         """A queue's own, those of where it passes jobs on to, and the server's."""
         known = self._limits or {}
         own = known.get(name)
@@ -172,7 +172,7 @@ class LaunchQueues:
         only = known[0] if len(known) == 1 and not name else None
         return next((one for one in known if one.name.casefold() == name.casefold()), only)
 
-    def _nodes_of(self, name: str) -> list[dict[str, Any]]:
+    def _queue_nodes(self, name: str) -> list[dict[str, Any]]:
         """The nodes that are bound to a queue; where none is, those that are bound to no other."""
         nodes = self._table(Kind.NODES)
         rows = [] if nodes is None else nodes.select(["queues", "cpus", "gpus"]).to_pylist()
@@ -189,8 +189,8 @@ class LaunchQueues:
         nodes = self._table(Kind.NODES)
         if nodes is None or queue is None:
             return nodes is None or any(nodes["gpus"].to_pylist())
-        allowed = (one.most_gpus for one in self._limits_of(queue.name))
-        return 0 not in allowed and any(row["gpus"] for row in self._nodes_of(queue.name))
+        allowed = (one.most_gpus for one in self._queue_limits(queue.name))
+        return 0 not in allowed and any(row["gpus"] for row in self._queue_nodes(queue.name))
 
     def _table(self, kind: Kind) -> pa.Table | None:
         return self._asked.get(kind, self._store.table(kind))
@@ -215,14 +215,14 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
         return replace(known, notes=(f"no answer: {error.message}", *known.notes))
     notes: list[str] = []
     backend, whose = store.backend, user or probe.user
-    of_accounts = backend.policy.associations(whose, probe.cluster)
-    of_qos = backend.policy.qos_offers()
-    if of_accounts is not None and probe.has_accounting is False:
+    account_offers = backend.policy.associations(whose, probe.cluster)
+    qos_offers = backend.policy.qos_offers()
+    if account_offers is not None and probe.has_accounting is False:
         notes.append("no accounting on this cluster: no accounts or QoS to choose from")
-        of_accounts = of_qos = None
+        account_offers = qos_offers = None
     accounts, qos, *_ = await asyncio.gather(
-        _asked(store, of_accounts, "accounts", notes),
-        _asked(store, of_qos, "QoS", notes),
+        _asked(store, account_offers, "accounts", notes),
+        _asked(store, qos_offers, "QoS", notes),
         _fresh(store, Kind.QUEUES, notes),
         _fresh(store, Kind.NODES, notes),
     )
@@ -268,11 +268,11 @@ async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
 async def _known(store: ClusterStore) -> Offers:
     """What the tables tell; thousands of nodes take a thread some milliseconds."""
     return await asyncio.to_thread(
-        offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now()
+        build_offers, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now()
     )
 
 
-def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
+def build_offers(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
     """The queues as the tables have them at an epoch second, with what each one's nodes have."""
     queues = [] if queue_table is None else queue_table.to_pylist()
     nodes = [] if node_table is None else node_table.select(_OF_NODES).to_pylist()
@@ -293,7 +293,7 @@ def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: fl
 
 def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     free = [node for node in nodes if node["state"] in _NOW_FREE]
-    of_queue = _or_counted(row["nodes"], len(nodes))
+    queue_nodes = _or_counted(row["nodes"], len(nodes))
     idle = sum(node["state"] == NodeState.IDLE for node in nodes)
     return QueueOffer(
         name=row["name"],
@@ -301,8 +301,8 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
         # None: not told.
         is_available=row["available"] is not False,
         limit_seconds=row["limit_seconds"],
-        nodes=of_queue,
-        nodes_idle=_or_counted(row["nodes_idle"], min(idle, of_queue)),
+        nodes=queue_nodes,
+        nodes_idle=_or_counted(row["nodes_idle"], min(idle, queue_nodes)),
         cpus=_or_counted(row["cpus"], _total(nodes, "cpus")),
         cpus_idle=_total(free, "cpus") - _total(free, "cpus_used"),
         gpus=_or_counted(row["gpus"], _total(nodes, "gpus")),

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.submissions import MARK_START
-from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.job_ids import parse_array_id
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandMissing,
@@ -223,7 +223,7 @@ class _Looking:
             table = (await self._patiently(self._store.backend.queue.jobs(scope))).table
             self._queued |= await asyncio.to_thread(_array_numbers, table)
             for job_id, search in searches:
-                self._take(job_id, search, _numbers_of(table, search))
+                self._take(job_id, search, _find_numbers(table, search))
 
     async def _search_history(self) -> None:
         """In the history, once; what is not there either never arrived."""
@@ -243,7 +243,7 @@ class _Looking:
                 self._end(searches, None, words)
                 continue
             for job_id, search in searches:
-                self._take(job_id, search, _numbers_of(table, search, seen=self._queued))
+                self._take(job_id, search, _find_numbers(table, search, seen=self._queued))
             left = [(job_id, search) for job_id, search in searches if job_id in self._left]
             self._end([one for one in left if one[1].name is None], None, _NO_NAME)
             words = f"{NEVER_ARRIVED}: no such job in the queue or the history"
@@ -320,10 +320,10 @@ def _is_still_there(answer: Answer) -> bool:
 
 
 def _array_numbers(table: pa.Table) -> set[str]:
-    return set(map(array_of, table["id"].to_pylist()))
+    return set(map(parse_array_id, table["id"].to_pylist()))
 
 
-def _numbers_of(
+def _find_numbers(
     table: pa.Table, search: Search, *, seen: Set[str] | None = None
 ) -> list[tuple[str, bool]]:
     """The jobs that may be the one, by number, and whether each has its mark.
@@ -340,7 +340,7 @@ def _numbers_of(
             pc.split_pattern(pc.fill_null(table["comment"], ""), " ", max_splits=1), 0
         )
         found = table.filter(pc.or_(pc.equal(comments, search.mark), ends))
-        marked = list(dict.fromkeys(map(array_of, found["id"].to_pylist())))
+        marked = list(dict.fromkeys(map(parse_array_id, found["id"].to_pylist())))
     if marked or (search.mark and seen is None):
         return [(number, True) for number in marked]
     since = pc.greater_equal(
@@ -350,7 +350,7 @@ def _numbers_of(
     if search.mark:
         named = pc.and_(named, pc.is_null(table["comment"]))
     found = table.filter(pc.fill_null(named, False))
-    numbers = dict.fromkeys(map(array_of, found["id"].to_pylist()))
+    numbers = dict.fromkeys(map(parse_array_id, found["id"].to_pylist()))
     others = {*search.others, *((seen or ()) if search.mark else ())}
     return [(number, False) for number in numbers if number not in others]
 
@@ -370,7 +370,8 @@ async def reconcile_noted(
     # The journal has this machine's time, the queue the cluster's.
     at = datetime.fromtimestamp(store.clock.now() - journal.age_seconds(entry), UTC)
     searches = {
-        name: replace(one, not_before=at - CLOCKS_APART) for name, one in searches_of(entry).items()
+        name: replace(one, not_before=at - CLOCKS_APART)
+        for name, one in build_searches(entry).items()
     }
     noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches)
     return await reconcile(
@@ -381,7 +382,7 @@ async def reconcile_noted(
     )
 
 
-def searches_of(entry: JournalEntry) -> Mapping[str, Search]:
+def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
     """How the jobs of a noted submission are recognised, by their marks, else a single one by its
     name; {} where that is not noted.
     """
@@ -411,7 +412,7 @@ def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[Jour
     Raises JournalUnreadable.
     """
     noted = (one for one in journal.read(newest)[0] if one.cluster == cluster)
-    return [one for one in noted if one.state == "unknown" and searches_of(one)]
+    return [one for one in noted if one.state == "unknown" and build_searches(one)]
 
 
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:

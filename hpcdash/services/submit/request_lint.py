@@ -13,8 +13,8 @@ from hpcdash.domain.request import (
     Request,
     Slots,
     SlotType,
-    slot_type_of,
-    slots_of,
+    request_slot_type,
+    request_slots,
 )
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 
@@ -42,7 +42,7 @@ def lint_request(
 
     Offers that are not known (no queues, no accounts) find nothing. Raises nothing.
     """
-    found = list(unmet(demand_of(request, offers, packs_nodes=packs_nodes), offers))
+    found = list(unmet(build_demand(request, offers, packs_nodes=packs_nodes), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
         found.append(
             LintFinding(
@@ -65,26 +65,26 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
     queue = offers.queue(request.queue)
     if said is None and request.gpu_type:
         return SlotType.CUDA
-    return said or slot_type_of(request, queue_has_gpus=queue is None or queue.gpus > 0)
+    return said or request_slot_type(request, queue_has_gpus=queue is None or queue.gpus > 0)
 
 
-def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
+def build_demand(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
     """What a request asks for in all.
 
     The scheduler finds the nodes itself for GPUs that are not counted a node; with `packs_nodes`
     for all slots that are not.
     """
-    slots, slot_type = slots_of(request), slot_type_in(request, offers)
+    slots, slot_type = request_slots(request), slot_type_in(request, offers)
     is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
     finds_nodes = slots.is_packed if packs_nodes else is_spread_out
     on_node = None if finds_nodes else slots.per_node
     total = slots.slots if finds_nodes else slots.nodes * slots.per_node
     counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0
-    of_node = "slots_per_node" if slots.is_per_node_asked else "slots"
-    of_cpus = {"cpus_per_node": of_node}
+    node_key = "slots_per_node" if slots.is_per_node else "slots"
+    cpu_keys = {"cpus_per_node": node_key}
     each = request.cpus_per_gpu if counts_gpus else 1
     if counts_gpus:
-        of_cpus = dict.fromkeys(("cpus", "cpus_per_node"), "cpus_per_gpu")
+        cpu_keys = dict.fromkeys(("cpus", "cpus_per_node"), "cpus_per_gpu")
     return Demand(
         queues=(request.queue,) if request.queue else (),
         account=request.account,
@@ -97,7 +97,7 @@ def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) ->
         gpus_per_node=on_node if counts_gpus else None,
         gpu_type=request.gpu_type if counts_gpus else "",
         memory_per_node_bytes=request.memory_bytes,
-        where={**_WHERE, **of_cpus, "gpus_per_node": of_node},
+        where={**_WHERE, **cpu_keys, "gpus_per_node": node_key},
     )
 
 
@@ -109,7 +109,7 @@ def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = Fa
     its limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie
     together, as with PBS.
     """
-    slots, slot_type = slots_of(request), slot_type_in(request, offers)
+    slots, slot_type = request_slots(request), slot_type_in(request, offers)
     queue = offers.queue(request.queue)
     is_cpu = slot_type is SlotType.CPU or slots.slots == 0
     unit = "CPU" if is_cpu else "GPU"

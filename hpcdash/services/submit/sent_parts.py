@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import array_of, joined_tasks, parse_job_id
+from hpcdash.domain.job_ids import joined_tasks, parse_array_id, parse_job_id
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import NoSuchJob, UsageError
 from hpcdash.services.cluster.store import ClusterStore
@@ -44,7 +44,7 @@ async def find_sent_parts(
         if one.cluster == store.name
         and one.verb == Verb.SUBMIT
         and one.parts
-        and array_of(one.parts[0]) == array_id
+        and parse_array_id(one.parts[0]) == array_id
     ]
     if not entries:
         return SentParts()

@@ -103,16 +103,16 @@ class ServedLaunches:
         found = self._read("id = ?", launch_id)
         return found[0] if found else None
 
-    def of_key(self, client: str, key: str) -> ServedLaunch | None:
+    def find_by_key(self, client: str, key: str) -> ServedLaunch | None:
         found = self._read("client = ? AND key = ?", client, key)
         return found[0] if found else None
 
-    def of_accounts(self, accounts: Collection[str], most: int) -> list[ServedLaunch]:
+    def account_launches(self, accounts: Collection[str], most: int) -> list[ServedLaunch]:
         """The newest first, without those that were deleted."""
         marks = ", ".join("?" * len(accounts))
         return self._read(f"account IN ({marks}) AND stage != 'deleted'", *accounts, most=most)
 
-    def of_stage(self, stage: Stage) -> list[ServedLaunch]:
+    def launches_in_stage(self, stage: Stage) -> list[ServedLaunch]:
         return self._read("stage = ?", stage.value)
 
     def request(self, launch: ServedLaunch) -> str:

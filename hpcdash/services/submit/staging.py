@@ -253,7 +253,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(job, True, f"its files are in {staged.folder}"),)
-        words = failure_words(answer.stderr, staged.root)
+        words = format_failure(answer.stderr, staged.root)
         if staged.run_as and words.endswith(_NO_RULE):
             words += (
                 f" (the sudo rules do not let this account run {staged.launch_program} as "
@@ -306,7 +306,7 @@ def staged_folder(argv: Sequence[str]) -> str:
     return f"{argv[4]}/{argv[5]}" if tuple(argv[:4]) == ("sh", "-c", _STAGE, "sh") else ""
 
 
-def failure_words(stderr: bytes, root: str) -> str:
+def format_failure(stderr: bytes, root: str) -> str:
     """The last that was said on the cluster; where a disk is full, the first that says so, and the
     next step.
 
@@ -382,14 +382,14 @@ _REMOVE_LIBRARIES = (
 class InspectedFolder(Struct, frozen=True):
     """A launch's folder there.
 
-    `why_kept` is '' where it is this account's and holds nothing but what was staged and logs;
+    `reason_kept` is '' where it is this account's and holds nothing but what was staged and logs;
     `kib` and `files` are None where it cannot be seen.
     """
 
     is_there: bool
     kib: int | None
     files: int | None
-    why_kept: str
+    reason_kept: str
 
 
 def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFolder, ...]]:

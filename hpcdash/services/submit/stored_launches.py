@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
@@ -18,10 +18,10 @@ from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.cleanup import (
     LivingJobs,
     Row,
+    belongs_to_launch,
     fetch_ended,
     fetch_living,
     has_completed,
-    is_of_launch,
     remove_folder,
     rows_by_job,
 )
@@ -38,7 +38,7 @@ class StoredLaunch(Struct, frozen=True):
 
     `state` is completed, ended, unfinished or unknown; `ended_at` in epoch seconds.
 
-    `kib` and `files` are None where its folder cannot be seen; `why_kept` is '' where it may be
+    `kib` and `files` are None where its folder cannot be seen; `reason_kept` is '' where it may be
     removed.
     """
 
@@ -47,7 +47,7 @@ class StoredLaunch(Struct, frozen=True):
     ended_at: float | None
     kib: int | None
     files: int | None
-    why_kept: str
+    reason_kept: str
 
 
 async def read_stored_launches(
@@ -68,8 +68,8 @@ async def read_stored_launches(
         return ()
     living = await fetch_living(store, records)
     unread = await asyncio.to_thread(records.unread_checks)
-    alive = {number_of(str(row["id"])) for row in living.rows}
-    ids = [one.job_id for one in found if one.job_id and number_of(one.job_id) not in alive]
+    alive = {parse_job_number(str(row["id"])) for row in living.rows}
+    ids = [one.job_id for one in found if one.job_id and parse_job_number(one.job_id) not in alive]
     by_job: dict[str, list[Row]] = {}
     ids = list(dict.fromkeys(ids))
     for at in range(0, len(ids), _IDS_A_COMMAND):
@@ -84,16 +84,18 @@ async def read_stored_launches(
         if not folder.is_there and not record.run_as:
             # Its disk may not be mounted: that it is removed is not known.
             continue
-        rows = [row for row in by_job.get(record.job_id, ()) if is_of_launch(row, record)]
+        rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
         rows = [row for row in rows if not record.name or row["name"] in (None, record.name)]
         state, ended_at = _state(record, rows, living)
-        why = _why_kept(record, state, also_failed=also_failed) or living.names(record)
+        why = _reason_kept(record, state, also_failed=also_failed) or living.names(record)
         if not why and (ended_at is None or store.clock.now() < ended_at + least_age_seconds):
             why = "it ended later than that" if ended_at else "when it ended is not known"
         if not why and record.job_id in unread:
             why = "what it found of nodes is not read yet"
         stored.append(
-            StoredLaunch(record, state, ended_at, folder.kib, folder.files, why or folder.why_kept)
+            StoredLaunch(
+                record, state, ended_at, folder.kib, folder.files, why or folder.reason_kept
+            )
         )
     return tuple(stored)
 
@@ -101,8 +103,8 @@ async def read_stored_launches(
 def _state(
     record: LaunchRecord, rows: Sequence[Row], living: LivingJobs
 ) -> tuple[str, float | None]:
-    number = number_of(record.job_id)
-    if number and any(number_of(str(row["id"])) == number for row in living.rows):
+    number = parse_job_number(record.job_id)
+    if number and any(parse_job_number(str(row["id"])) == number for row in living.rows):
         return "unfinished", None
     if not record.job_id or len(rows) < record.tasks:
         return "unknown", None
@@ -113,7 +115,7 @@ def _state(
     return "completed" if has_completed(rows, record.tasks) else "ended", ended_at
 
 
-def _why_kept(record: LaunchRecord, state: str, *, also_failed: bool) -> str:
+def _reason_kept(record: LaunchRecord, state: str, *, also_failed: bool) -> str:
     if not record.job_id:
         return "whether it was submitted is not known"
     if state == "unknown":

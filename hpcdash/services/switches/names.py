@@ -22,7 +22,7 @@ from msgspec import Struct
 from hpcdash.backends.base import Backend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
@@ -120,16 +120,16 @@ class SwitchNames:
         self, kind: SwitchKind, job_id: str, name: str, owner: str
     ) -> NamedSwitch | None:
         """What a person named for this job, else for another of its name."""
-        if path := self.memory.of_job(kind, job_id, name):
+        if path := self.memory.find_by_job(kind, job_id, name):
             return NamedSwitch(path, "set here for this job before")
-        if path := self.memory.of_name(kind, name, owner):
+        if path := self.memory.find_by_name(kind, name, owner):
             return NamedSwitch(path, "set here for a job of this name before")
         return None
 
     def launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
         """What the request says that this very job was launched with from here."""
         try:
-            record = self._records.of_job(job_id, name)
+            record = self._records.find_by_job(job_id, name)
         except StateUnusable:
             return None
         return None if record is None else requested_switch(kind, record.request)
@@ -189,12 +189,17 @@ class SwitchMemory:
 
         Raises StateUnusable.
         """
-        is_kept = self.of_job(kind, job_id, name) == path and self.of_name(kind, name, user) == path
+        is_kept = (
+            self.find_by_job(kind, job_id, name) == path
+            and self.find_by_name(kind, name, user) == path
+        )
         # The database cannot hold bytes that are no UTF-8.
         if self._database is None or is_kept or _SURROGATE.search(path + name + user):
             return
         self._database.write(
-            switch_statement(self.cluster, kind, user, name, number_of(job_id), path, time.time())
+            switch_statement(
+                self.cluster, kind, user, name, parse_job_number(job_id), path, time.time()
+            )
         )
 
     def forget(self, kind: SwitchKind, job_id: str, name: str, user: str) -> tuple[str, ...]:
@@ -204,7 +209,10 @@ class SwitchMemory:
         """
         kept = tuple(
             dict.fromkeys(
-                filter(None, (self.of_job(kind, job_id, name), self.of_name(kind, name, user)))
+                filter(
+                    None,
+                    (self.find_by_job(kind, job_id, name), self.find_by_name(kind, name, user)),
+                )
             )
         )
         if kept:
@@ -222,7 +230,7 @@ class SwitchMemory:
             mark_statement(self.cluster, kind, path, mark.job_id, mark.sizes, time.time())
         )
 
-    def mark_of(self, kind: SwitchKind, path: str) -> LogMark | None:
+    def stored_mark(self, kind: SwitchKind, path: str) -> LogMark | None:
         """That of the last time it was dropped from here."""
         found = self._newest(
             "SELECT job_id, sizes FROM log_marks WHERE cluster = ? AND kind = ? AND path = ?",
@@ -231,11 +239,11 @@ class SwitchMemory:
         )
         return None if found is None else LogMark(found[0], json.loads(found[1]))
 
-    def of_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
+    def find_by_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
         """What was named for this job last, '' for nothing; numbers are used again, so the name
         counts too.
         """
-        number = number_of(job_id)
+        number = parse_job_number(job_id)
         found = (
             self._newest(f"{_NAMED} AND number = ? AND name = ? {_NEWEST}", kind, number, name)
             if number
@@ -243,7 +251,7 @@ class SwitchMemory:
         )
         return found[0] if found else ""
 
-    def of_name(self, kind: SwitchKind, name: str, user: str) -> str:
+    def find_by_name(self, kind: SwitchKind, name: str, user: str) -> str:
         """What was named last for a job of this name and owner, '' for nothing."""
         found = (
             self._newest(f"{_NAMED} AND name = ? AND user = ? {_NEWEST}", kind, name, user)
@@ -295,7 +303,7 @@ def living_table(store: ClusterStore) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def progress_of(
+def switch_progress(
     rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()
 ) -> SwitchProgress:
     """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended

@@ -8,7 +8,7 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.domain.switch_text import MOST_SWITCH_BYTES, SwitchLook, Thing, look_of
+from hpcdash.domain.switch_text import MOST_SWITCH_BYTES, SwitchSnapshot, Thing, look_of
 from hpcdash.errors import UnreadableOutput, excerpt
 from hpcdash.services.files import Chunk, FileRange, files_query
 
@@ -109,7 +109,7 @@ def _parts(path: str) -> tuple[str, str]:
     return folder or "/", name
 
 
-def look_query(path: str, owner: str) -> Query[SwitchLook]:
+def snapshot_query(path: str, owner: str) -> Query[SwitchSnapshot]:
     """What is at an absolute path without `..`; parse raises UnreadableOutput where the answer was
     cut.
     """
@@ -118,13 +118,13 @@ def look_query(path: str, owner: str) -> Query[SwitchLook]:
     command = ("ls", "-ld", path)
     return Query(
         argv,
-        partial(_parse_look, path=path, token=token),
+        partial(_parse_snapshot, path=path, token=token),
         limit_seconds=LOOK_SECONDS,
         command=command,
     )
 
 
-def _parse_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
+def _parse_snapshot(answer: Answer, *, path: str, token: str) -> SwitchSnapshot:
     pieces = answer.stdout.decode("utf-8", "surrogateescape").split(token)
     if len(pieces) < 2 or pieces[-1]:
         raise UnreadableOutput(
@@ -138,7 +138,7 @@ def _parse_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
     return look_of(path, told)
 
 
-def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> ActionCommand:
+def drop_command(look: SwitchSnapshot, owner: str, job_ids: Sequence[str]) -> ActionCommand:
     """Make the file, where what was looked at is still so."""
     folder, name = _parts(look.path)
     argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
@@ -148,7 +148,7 @@ def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> Action
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
-def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
+def clear_command(look: SwitchSnapshot, job_ids: Sequence[str]) -> ActionCommand:
     """Remove what was looked at, where it still is that: a small file no larger than then, a link
     itself, a FIFO.
     """

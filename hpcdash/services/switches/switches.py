@@ -18,11 +18,11 @@ from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.impact import count_jobs
-from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.job_ids import parse_array_id, parse_job_number
 from hpcdash.domain.states import ACTIVE, ENDED, JobState
 from hpcdash.domain.switch_text import (
-    SwitchLook,
     SwitchProgress,
+    SwitchSnapshot,
     clear_refusal,
     dropped_at,
     format_log,
@@ -35,7 +35,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk
 from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan, Report
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.logs.locate import files_of
+from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.switches.names import (
     CLOCKS_APART_SECONDS,
@@ -43,13 +43,13 @@ from hpcdash.services.switches.names import (
     Naming,
     SwitchNames,
     living_table,
-    progress_of,
+    switch_progress,
 )
 from hpcdash.services.switches.scripts import (
     clear_command,
     drop_command,
     dropped_path,
-    look_query,
+    snapshot_query,
     written_query,
 )
 
@@ -99,7 +99,7 @@ class Switch(Struct, frozen=True):
         return tuple(row for row in self.rows if row["state"] not in ENDED)
 
 
-class Namesakes(Struct, frozen=True):
+class SameNameJobs(Struct, frozen=True):
     """The living jobs that name a switch, those of its own job first; `note` says in words which
     could not be read.
     """
@@ -135,7 +135,7 @@ class JobSwitches:
         store = self.store
         await store.open()
         detail, rows = await asyncio.gather(
-            store.fetch_detail(job_id), self.actions.rows_of((array_of(job_id),))
+            store.fetch_detail(job_id), self.actions.fetch_rows((parse_array_id(job_id),))
         )
         row = detail.job.to_pylist()[0]
         name, owner = str(row["name"] or ""), str(row["user"] or "")
@@ -181,21 +181,23 @@ class JobSwitches:
             return f"what its log says later cannot be reported: {error.message}"
         return ""
 
-    def log_of(self, switch: Switch) -> SwitchLog:
+    def switch_log(self, switch: Switch) -> SwitchLog:
         """Its log, read from where it ended when the switch was dropped from here last."""
-        return SwitchLog(self.store, switch, self.names.memory.mark_of(switch.kind, switch.path))
+        return SwitchLog(
+            self.store, switch, self.names.memory.stored_mark(switch.kind, switch.path)
+        )
 
     # -- what is there
 
-    async def look(self, switch: Switch) -> SwitchLook:
+    async def look(self, switch: Switch) -> SwitchSnapshot:
         """What is at its path now; raises CommandTimedOut where its disk does not answer."""
         try:
-            return await self.store.ask(look_query(switch.path, switch.owner))
+            return await self.store.ask(snapshot_query(switch.path, switch.owner))
         except CommandTimedOut as error:
             error.message = f"the disk of {switch.path} does not respond"
             raise
 
-    async def namesakes(self, switch: Switch) -> Namesakes:
+    async def same_name_jobs(self, switch: Switch) -> SameNameJobs:
         """The living jobs that name the same file: of the lists there are, one's own and those that
         look alike.
         """
@@ -217,7 +219,7 @@ class JobSwitches:
                 found += rows
         others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
         note = f"{others} other jobs were not checked for this switch" if others > 1 else ""
-        return Namesakes(
+        return SameNameJobs(
             tuple(found), note or ("1 other job was not checked for this switch" if others else "")
         )
 
@@ -227,7 +229,7 @@ class JobSwitches:
         """(job or array, its living rows, what is remembered about it) for each that may name the
         same file, those with the same name first; and how many jobs are not checked.
         """
-        own = _unit(switch.rows[0]) if switch.rows else array_of(switch.job_id)
+        own = _unit(switch.rows[0]) if switch.rows else parse_array_id(switch.job_id)
         living = living_table(self.store)
         is_other = pc.not_equal(living["_unit"], own)
         work_dir = switch.rows[0]["work_dir"] if switch.rows else None
@@ -286,7 +288,7 @@ class JobSwitches:
         living = living_table(self.store)
         # It may have left the queue just now.
         living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
-        wanted = pa.array(sorted(set(map(array_of, job_ids))), pa.string())
+        wanted = pa.array(sorted(set(map(parse_array_id, job_ids))), pa.string())
         return int(pc.sum(living.filter(pc.is_in(living["_unit"], wanted))["_tasks"]).as_py() or 0)
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
@@ -321,7 +323,7 @@ class JobSwitches:
 
     # -- what is done
 
-    def plan_drop(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
+    def plan_drop(self, switch: Switch, look: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
         """What drops it; raises SwitchRefused where something is in the way."""
         if why := refusal(look):
             raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, look))
@@ -331,7 +333,7 @@ class JobSwitches:
             drop_command(look, switch.owner, job_ids or (switch.job_id,)),
         )
 
-    def plan_clear(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
+    def plan_clear(self, switch: Switch, look: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
         """What removes the file; raises SwitchRefused where it is not there, or no switch."""
         if why := clear_refusal(look):
             raise SwitchRefused(f"{switch.path}: {why}")
@@ -350,10 +352,10 @@ class JobSwitches:
         in any case.
         """
         backend, store = self.store.backend, self.store
-        ids = tuple(dict.fromkeys(map(array_of, job_ids)))
+        ids = tuple(dict.fromkeys(map(parse_array_id, job_ids)))
         if not ids:
             return ()
-        rows = list(await self.actions.rows_of(ids))
+        rows = list(await self.actions.fetch_rows(ids))
         past: Sequence[Row] = ()
         is_wanted = most is None or count_jobs(rows) < most
         if is_wanted and (store.probe is None or store.probe.has_accounting is not False):
@@ -367,7 +369,7 @@ class JobSwitches:
         return (*rows, *(row for row in past if row["id"] not in queued))
 
     async def progress(
-        self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None
+        self, look: SwitchSnapshot, job_ids: Sequence[str], seconds_ago: float | None = None
     ) -> SwitchProgress:
         """How the jobs that name it fared since it was dropped, as queue and history tell; raises
         UnreachableError.
@@ -376,7 +378,9 @@ class JobSwitches:
         """
         since = dropped_at(look, seconds_ago)
         return (
-            SwitchProgress() if since is None else progress_of(await self.jobs_now(job_ids), since)
+            SwitchProgress()
+            if since is None
+            else switch_progress(await self.jobs_now(job_ids), since)
         )
 
     async def carry_out(self, switch: Switch, plan: Plan) -> Report:
@@ -401,10 +405,10 @@ def _unit(row: Row) -> str:
 
 
 def _number(job_id: str) -> int:
-    return int(number_of(job_id) or 0)
+    return int(parse_job_number(job_id) or 0)
 
 
-def _next_step(switch: Switch, look: SwitchLook) -> str:
+def _next_step(switch: Switch, look: SwitchSnapshot) -> str:
     if look.is_dropped:
         return f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} --clear"
     if look.problem:
@@ -528,12 +532,12 @@ class SwitchLog:
 
     def _grows(self, found: Sequence[Chunk]) -> str:
         ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
-        untold = (
+        unknown_ids = (
             "it is not known when its log grew"
             if any(chunk.look.is_there for chunk in found)
             else ""
         )
-        return format_log(min(ages, default=None), untold or "it has no log yet")
+        return format_log(min(ages, default=None), unknown_ids or "it has no log yet")
 
     async def _find(self, job_id: str) -> None:
         if self._of == job_id:
@@ -541,7 +545,7 @@ class SwitchLog:
         detail = self._switch.detail
         if job_id != detail.job["id"][0].as_py():
             detail = await self._store.fetch_detail(job_id)
-        files = await files_of(self._store, job_id, detail)
+        files = await fetch_log_files(self._store, job_id, detail)
         self._of, self._paths = job_id, ()
         if files.host:
             self._why_none = (

@@ -19,7 +19,7 @@ from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain import query
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.query_conditions import All, FilterCondition, Pattern, TextIs
-from hpcdash.domain.runs import overlapping, running_runs, runs_of_jobs, without_ended
+from hpcdash.domain.runs import overlapping, running_runs, split_runs, without_ended
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.domain.units import DAY, HOUR, MINUTE, WEEK, format_span
@@ -27,7 +27,7 @@ from hpcdash.errors import CommandTimedOut, HpcdashError, RateLimited
 from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.usage.run_files import RunFiles
-from hpcdash.services.usage.waits import WAITED, waits_of
+from hpcdash.services.usage.waits import WAITED, compute_waits
 from hpcdash.services.usage.watched import WATCHED, with_watched
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ _SHORT_SECONDS = 7 * DAY
 OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
 
 
-class AskedCluster(Protocol):
+class QueriedCluster(Protocol):
     """Whose runs they are: hpcdash.services.cluster.store.ClusterStore."""
 
     @property
@@ -133,7 +133,7 @@ class FetchedRuns(Struct, frozen=True):
     were asked for.
 
     `missing` lists the parts of the span that are not known, oldest first: they were not asked for
-    in time, the cluster keeps ended jobs only since `kept_since`, or `problem` says why they could
+    in time, the cluster keeps ended jobs only since `retained_since`, or `problem` says why they could
     not be. `rejected` lists, in words, rows that could not be read. `hides_others`: whether the
     cluster hides others' runs from whoever asked; None: not asked, or not known. `running` are
     those that have begun and not ended, where they were asked for: `ends_at` is null.
@@ -146,7 +146,7 @@ class FetchedRuns(Struct, frozen=True):
     problem: HpcdashError | None = None
     rejected: tuple[str, ...] = ()
     hides_others: bool | None = None
-    kept_since: int | None = None
+    retained_since: int | None = None
     running: pa.Table | None = None
 
     @property
@@ -160,14 +160,14 @@ class FetchedRuns(Struct, frozen=True):
 
     @property
     def _forgotten_seconds(self) -> int:
-        kept_since = self.span.since if self.kept_since is None else self.kept_since
-        return sum(max(0, min(part.until, kept_since) - part.since) for part in self.missing)
+        retained_since = self.span.since if self.retained_since is None else self.retained_since
+        return sum(max(0, min(part.until, retained_since) - part.since) for part in self.missing)
 
     def format_forgotten(self) -> str:
         """What the cluster no longer keeps of the span; '' where it keeps all that is not known
         here.
         """
-        if self.kept_since is None or not self._forgotten_seconds:
+        if self.retained_since is None or not self._forgotten_seconds:
             return ""
         # What an earlier run still knew is no more than this.
         unit = (
@@ -178,7 +178,7 @@ class FetchedRuns(Struct, frozen=True):
             else MINUTE
         )
         return (
-            f"The cluster keeps ended jobs for {format_span(self.taken_at - self.kept_since)}: "
+            f"The cluster keeps ended jobs for {format_span(self.taken_at - self.retained_since)}: "
             f"{format_span(-(-self._forgotten_seconds // unit) * unit)} of the span before that "
             f"are missing"
         )
@@ -193,7 +193,7 @@ class RunArchive:
     """
 
     def __init__(
-        self, store: AskedCluster, folder: Path | None, state_folder: Path | None = None
+        self, store: QueriedCluster, folder: Path | None, state_folder: Path | None = None
     ) -> None:
         self._store = store
         self._folder = folder
@@ -221,7 +221,7 @@ class RunArchive:
         asker = "" if self._store.probe is None else self._store.probe.user
         return RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
 
-    def _of(self, scope: str) -> RunFiles:
+    def _scope_files(self, scope: str) -> RunFiles:
         asker = "" if self._store.probe is None else self._store.probe.user
         if (scope, asker) not in self._files:
             self._files[scope, asker] = self._new_files(scope)
@@ -251,24 +251,26 @@ class RunArchive:
         except HpcdashError as error:
             problem = error
         scope, user = self._scope(selection)
-        is_of_others = selection.everyone or any(name != store.user for name in selection.users)
+        includes_others = selection.everyone or any(name != store.user for name in selection.users)
         async with self._turn:
-            files = self._of(scope)
+            files = self._scope_files(scope)
             await asyncio.to_thread(files.load, span)
             told = HistoryScope()
             # Asked for first: what ends meanwhile is then in both, and counts once.
             running = (
                 await self._fetch_running(user, span) if with_running and problem is None else None
             )
-            if problem is None and (is_of_others or self._may_be_forgotten(files, span)):
+            if problem is None and (includes_others or self._may_be_forgotten(files, span)):
                 told = await self._fetch_scope()
-            if is_of_others:
+            if includes_others:
                 files.see(others=told.hides_others is False)
-            kept_since = (
-                None if told.kept_seconds is None else int(store.clock.now()) - told.kept_seconds
+            retained_since = (
+                None
+                if told.retention_seconds is None
+                else int(store.clock.now()) - told.retention_seconds
             )
-            asking = _Asking(
-                store, files, span, user, progress, stop or asyncio.Event(), kept_since
+            asking = _ArchiveQuery(
+                store, files, span, user, progress, stop or asyncio.Event(), retained_since
             )
             if problem is None:
                 try:
@@ -288,7 +290,7 @@ class RunArchive:
             files.release()
             if problem is not None and missing == [span]:
                 raise problem
-        hides_others = told.hides_others if is_of_others and problem is None else None
+        hides_others = told.hides_others if includes_others and problem is None else None
         return FetchedRuns(
             table,
             span,
@@ -297,7 +299,7 @@ class RunArchive:
             problem,
             tuple(asking.rejected),
             hides_others,
-            kept_since,
+            retained_since,
             running,
         )
 
@@ -332,8 +334,8 @@ class RunArchive:
         wanted = self._store.backend.history.scope(user) if user else None
         if wanted is None:
             return HistoryScope()
-        asked_at, told = self._history_scopes.get(user, (-_SCOPE_SECONDS, HistoryScope()))
-        if time.monotonic() - asked_at >= _SCOPE_SECONDS or user not in self._history_scopes:
+        queried_at, told = self._history_scopes.get(user, (-_SCOPE_SECONDS, HistoryScope()))
+        if time.monotonic() - queried_at >= _SCOPE_SECONDS or user not in self._history_scopes:
             try:
                 told = await self._store.poll(wanted)
             except RateLimited:
@@ -374,12 +376,12 @@ class RunArchive:
         if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
             now = int(self._store.clock.now())
             span = Span(now - _WAITS_OF_SECONDS, now)
-            waits = waits_of(RUNS.empty_table())
+            waits = compute_waits(RUNS.empty_table())
             for scope in ("everyone", "mine"):
                 # They are not kept in memory for this alone.
                 files = self._new_files(scope)
                 files.load(span)
-                waits = waits_of(overlapping(files.read(span, WAITED), span))
+                waits = compute_waits(overlapping(files.read(span, WAITED), span))
                 if waits.num_rows:
                     break
             self._waits = time.monotonic(), waits
@@ -401,18 +403,18 @@ def _release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class _Asking:
+class _ArchiveQuery:
     """Asks for what is not known of a span, the newest first."""
 
     def __init__(
         self,
-        store: AskedCluster,
+        store: QueriedCluster,
         files: RunFiles,
         span: Span,
         user: str | None,
         progress: Callable[[ArchiveProgress], None] | None,
         stop: asyncio.Event,
-        kept_since: int | None,
+        retained_since: int | None,
     ) -> None:
         self.store = store
         self.files = files
@@ -425,9 +427,11 @@ class _Asking:
         # Runs that ended after the span.
         self.extra: list[pa.Table] = []
         # The cluster's clock when the last of it was asked for.
-        self.asked_until = int(store.clock.now())
+        self.queried_until = int(store.clock.now())
         # Before that the cluster has forgotten all.
-        self.kept_since = span.since if kept_since is None else max(kept_since, span.since)
+        self.retained_since = (
+            span.since if retained_since is None else max(retained_since, span.since)
+        )
         # What was asked for too early to be sure of.
         self.asked: list[Span] = []
         self._saved_at = time.monotonic()
@@ -449,9 +453,9 @@ class _Asking:
 
     def missing(self) -> list[Span]:
         """What of the span is not known yet and the cluster still keeps, oldest first."""
-        if self.kept_since >= self.span.until:
+        if self.retained_since >= self.span.until:
             return []
-        return self.files.missing(Span(self.kept_since, self.span.until), self.asked)
+        return self.files.missing(Span(self.retained_since, self.span.until), self.asked)
 
     async def _in_slices(self) -> None:
         seconds = _FIRST_OF_EVERYONE_SECONDS if self.user is None else _FIRST_SECONDS
@@ -487,9 +491,9 @@ class _Asking:
     async def _at_once(self) -> None:
         """All that is missing with one command, to this day."""
         if gaps := self.missing():
-            parsed = await self._ask(self._query(gaps[0].since, self.asked_until))
+            parsed = await self._ask(self._query(gaps[0].since, self.queried_until))
             if parsed is not None:
-                await self._keep(parsed, Span(gaps[0].since, self.asked_until))
+                await self._keep(parsed, Span(gaps[0].since, self.queried_until))
 
     async def _after_the_span(self) -> None:
         """The runs that were there at its end, where what ended since is not known."""
@@ -528,12 +532,12 @@ class _Asking:
         return None
 
     async def _keep(self, parsed: ParsedTable, span: Span) -> None:
-        runs = parsed.table if "run" in parsed.table.column_names else runs_of_jobs(parsed.table)
+        runs = parsed.table if "run" in parsed.table.column_names else split_runs(parsed.table)
         self.rejected += parsed.rejected
         self._rows += runs.num_rows
         # What ended a moment ago may not be in the accounting yet.
         sure = Span(
-            span.since, max(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS))
+            span.since, max(span.since, min(span.until, self.queried_until - _OVERLAP_SECONDS))
         )
         self.asked.append(Span(sure.until, span.until))
         await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
@@ -555,5 +559,5 @@ class _Asking:
     def _tell(self, wait_seconds: float = 0.0) -> None:
         if self.progress is not None:
             gone = sum(gap.seconds for gap in self.missing())
-            seconds = max(0, self.span.until - self.kept_since)
+            seconds = max(0, self.span.until - self.retained_since)
             self.progress(ArchiveProgress(seconds - gone, seconds, self._rows, wait_seconds))

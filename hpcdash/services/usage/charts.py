@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import cell_width, clip, visible
 from hpcdash.domain.units import format_amount, format_count, format_span
 from hpcdash.services.usage.report import OF_TIME, WAIT_LABELS, WEEKDAYS, UsageReport
 
@@ -115,7 +115,7 @@ def _stacked(parts: Sequence[Sequence[Line]]) -> list[Line]:
 
 def _beside(left: Sequence[Line], right: Sequence[Line], width: int) -> Line:
     one = left[0] if left else ()
-    blanks = width + _GAP - sum(width_of(text) for text, _ in one)
+    blanks = width + _GAP - sum(cell_width(text) for text, _ in one)
     return (*one, (" " * blanks, ""), *right[0]) if right else one
 
 
@@ -270,7 +270,7 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
             format_hours(row["cpu_seconds"]) if unit == "gpu" else "",
             format_count(row["jobs"]),
             percent(row["failed"], row["jobs"]),
-            _use_of(row, unit),
+            _format_use(row, unit),
             format_wait(row["wait_median_seconds"]),
         )
         for row in shown
@@ -279,7 +279,7 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
     kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
     names = [visible(str(row["key"])) or "(empty)" for row in shown]
     name_cells = min(
-        max(len(by), *map(width_of, names)), 24 if width >= _TWO_COLUMNS_FROM // 2 else 14
+        max(len(by), *map(cell_width, names)), 24 if width >= _TWO_COLUMNS_FROM // 2 else 14
     )
     while True:
         widths = [max(len(heads[place]), *(len(row[place]) for row in cells)) for place in kept]
@@ -296,7 +296,7 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
     for name, bar, row, of in zip(names, bars, cells, shown, strict=True):
         is_bad = of["failed"] >= _MANY_FAILED * max(1, of["jobs"])
         named = clip(name, name_cells)
-        line: list[Piece] = [(named + " " * (name_cells - width_of(named) + 2), ""), *bar]
+        line: list[Piece] = [(named + " " * (name_cells - cell_width(named) + 2), ""), *bar]
         for place, size in zip(kept, widths, strict=True):
             line.append(
                 (f"  {row[place]:>{size}}", "bad" if heads[place] == "FAILED" and is_bad else "")
@@ -307,7 +307,7 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
     return lines
 
 
-def _use_of(row: dict[str, Any], unit: str) -> str:
+def _format_use(row: dict[str, Any], unit: str) -> str:
     measured = row[f"measured_{unit}_seconds"]
     return percent(measured - row[f"unused_{unit}_seconds"], measured) if measured else ""
 
@@ -391,7 +391,7 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
         shares = f"  {format_count(int(count)):>6}  {percent(count, all_runs):>5}"
         lines.append(((f"{label:>{label_cells}}  ", ""), *bar, (shares, "" if count else "dim")))
     rows = sorted(table.to_pylist(), key=lambda row: -row["started"])[:_SHOWN_WAITS]
-    queue_cells = max(5, min(20, max(width_of(visible(row["queue"])) for row in rows)))
+    queue_cells = max(5, min(20, max(cell_width(visible(row["queue"])) for row in rows)))
     size_cells = max(len(row["size"]) for row in rows)
     parts = {"MEDIAN": "median", "80 % IN": "p80", "95 % IN": "p95"}
     if queue_cells + size_cells + 10 + 10 * len(parts) > width:
@@ -403,7 +403,7 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
     for row in rows:
         queue = clip(visible(row["queue"]), queue_cells)
         figures = [format_wait(row[f"wait_{name}_seconds"]) for name in parts.values()]
-        words = queue + " " * (queue_cells - width_of(queue)) + f"  {row['size']:<{size_cells}}"
+        words = queue + " " * (queue_cells - cell_width(queue)) + f"  {row['size']:<{size_cells}}"
         words += f"  {format_count(row['started']):>6}" + "".join(
             f"  {figure:>8}" for figure in figures
         )
@@ -429,7 +429,9 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
             clip(visible(row["name"] or ""), name_cells),
             clip(visible(row["user"] or ""), 10),
         )
-        words = name + " " * (name_cells - width_of(name) + 2) + user + " " * (10 - width_of(user))
+        words = (
+            name + " " * (name_cells - cell_width(name) + 2) + user + " " * (10 - cell_width(user))
+        )
         gpu = (
             f"{format_hours(row['unused_gpu_seconds'])} "
             f"{percent(row['unused_gpu_seconds'], row['gpu_seconds'])}"
@@ -438,13 +440,13 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
             f"{format_hours(row['unused_cpu_seconds'])} "
             f"{percent(row['unused_cpu_seconds'], row['cpu_seconds'])}"
         )
-        of_heads = {
+        head_styles = {
             "GPU h UNUSED": gpu if row["gpu_seconds"] else "",
             "CPU h UNUSED": cpu,
             "GiB h UNUSED": format_hours(row["unused_memory_gib_seconds"]),
             "RUNS": format_count(row["runs"]),
         }
-        lines.append(((words, ""), *((f"  {of_heads[head]:>12}", "") for head in heads)))
+        lines.append(((words, ""), *((f"  {head_styles[head]:>12}", "") for head in heads)))
     return lines
 
 
@@ -506,7 +508,7 @@ def _line(text: str, roles: dict[int, str]) -> Line:
     return tuple(pieces)
 
 
-def format_span_of(report: UsageReport) -> str:
+def format_report_span(report: UsageReport) -> str:
     """`1 Nov to 20 Nov 2026`, or with times of day where it is short."""
     since, until = (
         datetime.fromtimestamp(at, report.zone) for at in (report.span.since, report.span.until)

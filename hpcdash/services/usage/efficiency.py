@@ -256,7 +256,7 @@ def _overlaid(column: Column, mask: pa.Array, values: pa.ChunkedArray) -> pa.Arr
     )
 
 
-def efficiency_of(runs: pa.Table, *, by: str = "run") -> pa.Table:
+def compute_efficiency(runs: pa.Table, *, by: str = "run") -> pa.Table:
     """Rows of EFFICIENCY, `by` run, array (a job that is none stays one), or name (of one user's
     jobs).
 
@@ -410,10 +410,10 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     blocks = [runs.slice(start, _RUNS_AT_ONCE) for start in range(0, runs.num_rows, _RUNS_AT_ONCE)]
     idle = np.concatenate([np.zeros(0), *map(_idle_hours, blocks)])
     group, _ = name_codes(runs)
-    idle_of_group = np.bincount(group, idle)
+    group_idle = np.bincount(group, idle)
     # Some of them turn out to need no words.
-    chosen = np.argsort(-idle_of_group, kind="stable")[: 4 * most]
-    chosen = chosen[idle_of_group[chosen] > 0]
+    chosen = np.argsort(-group_idle, kind="stable")[: 4 * most]
+    chosen = chosen[group_idle[chosen] > 0]
     is_member = np.isin(group, chosen) & (idle > 0)
     runs = runs.select(
         ["id", "user", "name", "state", "usage_source", "memory_peak_bytes", *_ADVISED_BY]
@@ -422,7 +422,7 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     found: list[Advice] = []
     for number in chosen.tolist():
         members = runs.filter(pa.array(group == number))
-        words, memory, limit = _words(members)
+        words, memory, limit = _advice(members)
         if words:
             first = members.slice(0, 3).to_pylist()
             whose, what = (first[0][column] or "" for column in ("user", "name"))
@@ -467,7 +467,7 @@ def _idle_hours(runs: pa.Table) -> np.ndarray:
     return np.where(columns["elapsed_seconds"] >= _LEAST_RUN_SECONDS, idle, 0)
 
 
-def _words(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
+def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     """Sentences on the runs of one name, and the memory and the time limit that would do, where
     less would.
     """

@@ -15,7 +15,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_count
 from hpcdash.services.usage.charts import (
     format_hours,
-    format_span_of,
+    format_report_span,
     format_wait,
     percent,
     rounded,
@@ -99,7 +99,7 @@ def report_page(
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name=viewport content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{_STYLE}</style></head>\n<body><main>\n"
-        f"<h1>{_text(title)}</h1>\n<p class=sub>{_text(format_span_of(report))}"
+        f"<h1>{_text(title)}</h1>\n<p class=sub>{_text(format_report_span(report))}"
         f"{_text(f' · {subtitle}' if subtitle else '')}</p>\n"
         + "\n".join(filter(None, parts))
         + f"\n<p class=notes>{_text(f'{notes} {about}{when}'.strip())}</p>\n</main></body></html>\n"

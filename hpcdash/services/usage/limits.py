@@ -72,7 +72,7 @@ def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | 
     return sum(int(job[column]) * (job["_tasks"] or 1) for job in counted)
 
 
-def limits_of(
+def find_limits(
     reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table
 ) -> list[Mapping[str, Any]]:
     """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can
@@ -86,13 +86,13 @@ def limits_of(
         if (row["scope"] == reason.scope if reason.scope else row["scope"] != "qos")
         and (not reason.per or row["per"] == reason.per)
         and (not reason.resource or row["resource"] == reason.resource)
-        and _is_of(row, job)
+        and _applies_to(row, job)
     ]
     used_up = [row for row in found if row["free"] == 0]
     return used_up or sorted(found, key=lambda row: (row["free"] is None, row["free"] or 0))
 
 
-def _is_of(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+def _applies_to(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     match row["scope"]:
         case "qos":
             queues = row["queues"]
@@ -113,11 +113,11 @@ def policy_lines(
     """
     lines = []
     if reason.view == "limits" and limits is not None:
-        lines = [format_limit(row) for row in limits_of(reason, job, limits)[:_MOST_NAMED]]
+        lines = [format_limit(row) for row in find_limits(reason, job, limits)[:_MOST_NAMED]]
     return [*lines, format_pointer(reason)]
 
 
-def policy_reason_of(store: ClusterStore, job: Mapping[str, Any]) -> PolicyReason | None:
+def find_policy_reason(store: ClusterStore, job: Mapping[str, Any]) -> PolicyReason | None:
     """The site's rule that a job waits for, where a view shows it."""
     reason = store.backend.reasons.policy(str(job["state"]), job["reason"])
     if reason is None or Capability(reason.view) not in store.backend.capabilities:
@@ -134,11 +134,11 @@ def policy_hint(store: ClusterStore, job: Mapping[str, Any]) -> str:
 
     '' for a job that waits for no rule of the site.
     """
-    reason = policy_reason_of(store, job)
+    reason = find_policy_reason(store, job)
     if reason is None:
         return ""
     known = store.snapshots.get(Kind.LIMITS) if reason.view == "limits" else None
-    limits = limits_of(reason, job, known.table) if known is not None else ()
+    limits = find_limits(reason, job, known.table) if known is not None else ()
     return " · ".join([*map(format_limit, limits[:1]), f":{reason.view}"])
 
 

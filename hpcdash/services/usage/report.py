@@ -422,7 +422,7 @@ class _ByTime(_Grouping):
             mondays = [_monday(label) for label in labels]
             labels = list(dict.fromkeys(mondays))
             group = np.array([labels.index(monday) for monday in mondays])
-        super().__init__(group[hours.day_of(end)], group[hours.day_of(begin)], labels)
+        super().__init__(group[hours.local_day(end)], group[hours.local_day(begin)], labels)
         # A run's hours count on the days it ran.
         for name, seconds in (("cpu_seconds", hours.cpu), ("gpu_seconds", hours.gpu)):
             self.sums[name] = np.bincount(group[hours.day], seconds, minlength=len(labels))
@@ -446,9 +446,9 @@ def _quantiles(
         place = part * (sizes[has] - 1)
         low = place.astype(np.int64)
         below, above = ordered[starts + low], ordered[starts + np.ceil(place).astype(np.int64)]
-        of_groups = np.full(count, np.nan)
-        of_groups[has] = below + (above - below) * (place - low)
-        found.append(of_groups)
+        group_values = np.full(count, np.nan)
+        group_values[has] = below + (above - below) * (place - low)
+        found.append(group_values)
     return found
 
 
@@ -480,8 +480,8 @@ def _waits(runs: pa.Table, waits: np.ndarray, unit: str) -> pa.Table:
     queue, queues = column_codes(runs["queue"])
     group = (queue * len(labels) + sizes)[waited]
     count = len(queues) * len(labels)
-    of_class = group * len(WAIT_LABELS) + np.searchsorted(np.array(WAIT_ENDS), waits, "right")
-    classes = np.bincount(of_class, minlength=count * len(WAIT_LABELS)).reshape(
+    wait_class = group * len(WAIT_LABELS) + np.searchsorted(np.array(WAIT_ENDS), waits, "right")
+    classes = np.bincount(wait_class, minlength=count * len(WAIT_LABELS)).reshape(
         count, len(WAIT_LABELS)
     )
     columns: list[pa.Array] = [
@@ -576,7 +576,7 @@ class _Hours:
         self._zone = zone
         self.cpu, self.gpu = held.by_bin(self._edges)
 
-    def day_of(self, moments: np.ndarray) -> np.ndarray:
+    def local_day(self, moments: np.ndarray) -> np.ndarray:
         """The number of the day that a moment is in; of one outside of the span the nearest."""
         days = np.searchsorted(self._day_edges, np.nan_to_num(moments), "right") - 1
         inside: np.ndarray = np.clip(days, 0, len(self.days) - 1)

@@ -85,7 +85,7 @@ class RunFiles:
         """
         if self._folder is None:
             return
-        since = "" if span is None else _week_of(span.since)
+        since = "" if span is None else _week_name(span.since)
         for path in sorted(self._folder.glob(f"runs-{self._name}-*.arrow")):
             week = path.stem[-10:]
             if _WEEK.fullmatch(week) and week >= since and week not in self._weeks:
@@ -160,12 +160,12 @@ class RunFiles:
         ends = as_array(runs["ends_at"]).cast(pa.int64())
         numbers = pc.divide(pc.add(ends, _BEFORE_MONDAY_SECONDS), WEEK)
         for number in pc.unique(numbers).drop_null().to_pylist():
-            week = self._week(_week_of(number * WEEK - _BEFORE_MONDAY_SECONDS))
+            week = self._week(_week_name(number * WEEK - _BEFORE_MONDAY_SECONDS))
             # What is newer comes first: it is the one that stays of two alike.
             week.tables.insert(0, runs.filter(pc.equal(numbers, number)))
             week.is_new = True
-        for part in _weeks_of(span) if span is not None else ():
-            week = self._week(_week_of(part.since))
+        for part in _split_weeks(span) if span is not None else ():
+            week = self._week(_week_name(part.since))
             week.sees_others = week.sees_others and self._sees_others
             week.covered = _joined([*week.covered, part])
             week.is_new = True
@@ -196,7 +196,7 @@ class RunFiles:
         The columns are these, and those of JOINED_BY. What is gone from the disk by now is
         `missing` from then on.
         """
-        since = _week_of(span.since)
+        since = _week_name(span.since)
         names = list(dict.fromkeys([*columns, *JOINED_BY]))
         weeks = sorted(self._weeks.items(), reverse=True)
         tables = [
@@ -218,14 +218,14 @@ class RunFiles:
         }
 
 
-def _week_of(epoch: int) -> str:
+def _week_name(epoch: int) -> str:
     """The Monday of the week that a moment is in."""
     return (
         f"{datetime.fromtimestamp(epoch - (epoch + _BEFORE_MONDAY_SECONDS) % WEEK, UTC):%Y-%m-%d}"
     )
 
 
-def _weeks_of(span: Span) -> list[Span]:
+def _split_weeks(span: Span) -> list[Span]:
     """The parts of a span in each week."""
     parts = []
     since = span.since

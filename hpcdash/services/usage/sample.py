@@ -136,7 +136,7 @@ def sampler(looks: int = 1 + LEASE_SECONDS // EVERY_SECONDS) -> InsideCommand:
     )
 
 
-def parse_sample(output: NodeOutput, asked_gpus: int | None = None) -> NodeSample | None:
+def parse_sample(output: NodeOutput, requested_gpus: int | None = None) -> NodeSample | None:
     """A look at a node; None for what is none.
 
     Of a job that asked for no GPUs, none are its own.
@@ -182,7 +182,7 @@ def parse_sample(output: NodeOutput, asked_gpus: int | None = None) -> NodeSampl
         else None,
         memory_limit_bytes=memory[1] if memory else None,
         is_rss=not memory,
-        gpus=_own_gpus(gpus, fields.get("visible", ""), asked_gpus),
+        gpus=_own_gpus(gpus, fields.get("visible", ""), requested_gpus),
         processes=found,
     )
 

@@ -40,7 +40,7 @@ class WaitTimes(Struct, frozen=True):
         )
 
 
-def waits_of(runs: pa.Table) -> pa.Table:
+def compute_waits(runs: pa.Table) -> pa.Table:
     """A row a run of domain.schema.RUNS that started: `queue`, `nodes`, `gpus`, `limit_seconds` and
     `wait_seconds`.
     """
@@ -61,7 +61,7 @@ def waits_of(runs: pa.Table) -> pa.Table:
 
 
 def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
-    """What `waits_of` tells of jobs like a row of domain.schema.JOBS; None where too few are known.
+    """What `compute_waits` tells of jobs like a row of domain.schema.JOBS; None where too few are known.
 
     Like it are those of its queue, of about its size and with about its time limit; where those are
     too few, its size alone counts, then its queue alone.
@@ -70,18 +70,18 @@ def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
     if queue is None:
         return None
     unit = "gpus" if job["gpus"] else "nodes"
-    of_queue = pc.equal(waits["queue"], queue)
+    same_queue = pc.equal(waits["queue"], queue)
     has_gpus = pc.greater(pc.fill_null(waits["gpus"], 0), 0)
-    of_kind = pc.and_(of_queue, has_gpus if job["gpus"] else pc.invert(has_gpus))
+    same_kind = pc.and_(same_queue, has_gpus if job["gpus"] else pc.invert(has_gpus))
     size, sizes = _class(waits[unit], job[unit], _SIZES)
     limit, limits = _class(waits["limit_seconds"], job["limit_seconds"], _LIMITS)
     name = {"gpus": "GPU", "nodes": "node"}[unit]
-    size_words = f"with {_range(sizes, name)}"
-    limit_words = "without a time limit" if job["limit_seconds"] is None else _limit_range(limits)
+    size_text = f"with {_range(sizes, name)}"
+    limit_text = "without a time limit" if job["limit_seconds"] is None else _limit_range(limits)
     for mask, like in (
-        (pc.and_(pc.and_(of_kind, size), limit), f"jobs in {queue} {size_words} and {limit_words}"),
-        (pc.and_(of_kind, size), f"jobs in {queue} {size_words}"),
-        (of_queue, f"jobs in {queue}"),
+        (pc.and_(pc.and_(same_kind, size), limit), f"jobs in {queue} {size_text} and {limit_text}"),
+        (pc.and_(same_kind, size), f"jobs in {queue} {size_text}"),
+        (same_queue, f"jobs in {queue}"),
     ):
         found = waits["wait_seconds"].filter(pc.fill_null(mask, False))
         if len(found) >= FEWEST_RUNS:

@@ -159,14 +159,14 @@ class Alerts(Struct, frozen=True):
         now: float,
         settings: AlertSettings | None = None,
         unknown: Collection[str] = (),
-        ending_of: EndingOf = is_over,
+        find_ending: EndingOf = is_over,
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
         """Returns (the next state, what to report in the order of told_first); the order of the
         findings does not matter.
 
         `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as
         finding_key(rule, subject, ANY_ASPECT), that could not be checked this time: their state
-        does not change. `ending_of` says why something is no longer found. In quiet hours and while
+        does not change. `find_ending` says why something is no longer found. In quiet hours and while
         snoozed everything is held back, and reported afterwards if it still applies.
         """
         settings = settings or AlertSettings()
@@ -180,7 +180,7 @@ class Alerts(Struct, frozen=True):
         for key in sorted(found.keys() | self.states.keys()):
             state = self.states.get(key)
             finding = found.get(key)
-            if finding is None and state is not None and _is_meant(key, unknown):
+            if finding is None and state is not None and _matches(key, unknown):
                 states[key] = state
                 continue
             if (
@@ -193,8 +193,8 @@ class Alerts(Struct, frozen=True):
             if finding is not None and state is None and finding.is_moment and key in known:
                 told_at = known[key]
                 state = AlertState(finding, told_at, told_at, finding.severity)
-            after, event = _next(state, finding, now, settings, ending_of)
-            if event is not None and _is_kept_back(event, quiet, settings, snoozed):
+            after, event = _next(state, finding, now, settings, find_ending)
+            if event is not None and _is_withheld(event, quiet, settings, snoozed):
                 after, event = event.before, None
             if event is not None:
                 events.append(event)
@@ -211,7 +211,7 @@ class Alerts(Struct, frozen=True):
         state = self.states.get(owed.key)
         if state is not None and state.gone_since is not None and not owed.kind.is_end:
             return True
-        return _is_kept_back(owed, is_quiet(settings.quiet, now), settings, self.snoozed)
+        return _is_withheld(owed, is_quiet(settings.quiet, now), settings, self.snoozed)
 
     def snooze(self, key: str, until: float) -> Alerts:
         """Silent about a key, or a whole rule as finding_key(rule), until an epoch."""
@@ -225,14 +225,14 @@ class Alerts(Struct, frozen=True):
     def to_json(self) -> bytes:
         states, snoozed = list(self.states.values()), dict(self.snoozed)
         return msgspec.json.encode(
-            _Kept(STATE_SCHEMA, states, snoozed, self.owed, dict(self.passed))
+            _StoredAlerts(STATE_SCHEMA, states, snoozed, self.owed, dict(self.passed))
         )
 
     @classmethod
     def from_json(cls, text: bytes) -> Alerts:
         """Raises HpcdashError for what to_json has not written."""
         try:
-            kept = msgspec.json.decode(text, type=_Kept)
+            kept = msgspec.json.decode(text, type=_StoredAlerts)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _unreadable(str(error)) from None
         if kept.schema != STATE_SCHEMA:
@@ -245,7 +245,7 @@ class Alerts(Struct, frozen=True):
         )
 
 
-class _Kept(Struct, frozen=True):
+class _StoredAlerts(Struct, frozen=True):
     schema: int
     states: list[AlertState]
     snoozed: dict[str, float]
@@ -272,7 +272,7 @@ def _rank(finding: Finding) -> tuple[int, str, str]:
     return finding.severity, finding.words, finding.next_step
 
 
-def _is_meant(key: str, keys: Collection[str]) -> bool:
+def _matches(key: str, keys: Collection[str]) -> bool:
     rule, _, rest = key.partition("/")
     _, _, subject = rest.partition("/")
     return key in keys or f"{rule}/" in keys or finding_key(rule, subject, ANY_ASPECT) in keys
@@ -283,10 +283,10 @@ def _next(
     finding: Finding | None,
     now: float,
     settings: AlertSettings,
-    ending_of: EndingOf,
+    find_ending: EndingOf,
 ) -> tuple[AlertState | None, AlertEvent | None]:
     if finding is None:
-        return _gone(state, now, settings, ending_of) if state is not None else (None, None)
+        return _gone(state, now, settings, find_ending) if state is not None else (None, None)
     if state is None:
         state = AlertState(finding, now)
     state = replace(state, finding=finding, gone_since=None)
@@ -313,13 +313,13 @@ def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind |
 
 
 def _gone(
-    state: AlertState, now: float, settings: AlertSettings, ending_of: EndingOf
+    state: AlertState, now: float, settings: AlertSettings, find_ending: EndingOf
 ) -> tuple[AlertState | None, AlertEvent | None]:
     if state.finding.is_moment:
         return None, None
     since = now if state.gone_since is None else state.gone_since
     state = replace(state, gone_since=since)
-    ending = ending_of(state.finding)
+    ending = find_ending(state.finding)
     if ending.is_watched and now - since < settings.settle_seconds:
         return state, None
     if state.told_at is None or not settings.tells_recovery:
@@ -328,13 +328,13 @@ def _gone(
     return None, AlertEvent(kind, state.finding, state.since, now, state, ending.words)
 
 
-def _is_kept_back(
+def _is_withheld(
     event: AlertEvent | PendingNotification,
     quiet: bool,
     settings: AlertSettings,
     snoozed: Mapping[str, float],
 ) -> bool:
-    if not event.kind.is_end and _is_meant(event.key, snoozed):
+    if not event.kind.is_end and _matches(event.key, snoozed):
         return True
     return quiet and event.finding.severity < settings.quiet.lets_through
 
@@ -363,12 +363,12 @@ _TITLES = {
 }
 
 
-def is_of_job(rule: str) -> bool:
+def is_job_rule(rule: str) -> bool:
     """Whether the subject of what a rule finds is a job's id, or an array's."""
     return rule in _OF_JOBS
 
 
-def title_of(rule: str, aspect: str = "") -> str:
+def rule_title(rule: str, aspect: str = "") -> str:
     """`Log stopped growing`; the rule's own name where there are no words for it."""
     if aspect == "cannot be seen":
         return "Cannot be monitored"

@@ -50,7 +50,7 @@ class WatchBoard:
         self._reread = reread
         self.unread = ""
         # Whether there are rules that were never looked at.
-        self.wants_look = False
+        self.is_check_due = False
         # When the cluster was last looked at with an answer, in epoch seconds; None: not in this
         # run.
         self.looked_at: float | None = None
@@ -99,7 +99,7 @@ class WatchBoard:
                 return
             if settings is None:
                 return
-            self.unread, self.settings, self.wants_look = "", settings, True
+            self.unread, self.settings, self.is_check_due = "", settings, True
             if self._watching is not None:
                 self._watching.take_settings(settings)
 
@@ -112,7 +112,7 @@ class WatchBoard:
         """What is new by all that the rules need: asks the cluster."""
         async with self._step:
             look = await self._watchdogs().look()
-            self.wants_look = False
+            self.is_check_due = False
             if look.is_reached:
                 self.looked_at = self._store.clock.now()
             return self._stepped(look)
@@ -149,11 +149,11 @@ class WatchBoard:
 
     def _stepped(self, look: Judgement) -> tuple[AlertEvent, ...]:
         self.problems = (*((self.unread,) if self.unread else ()), *look.problems)
-        ending_of = self._watchdogs().ending_of
+        find_ending = self._watchdogs().find_ending
         # Who looks at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
         alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
         self.alerts, events = alerts.step(
-            look.findings, self._store.clock.now(), settings, look.unknown, ending_of
+            look.findings, self._store.clock.now(), settings, look.unknown, find_ending
         )
         return events

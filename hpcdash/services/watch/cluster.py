@@ -87,9 +87,9 @@ class Watching(Endings):
             for rule in self._here(self.settings.saves)
             for row in self._rows(jobs, rule.meant, *states)
         ]
-        look.problems += await ask_grace(self.store, self.state, rows)
+        look.problems += await query_grace(self.store, self.state, rows)
         # The last: what it learns is fresh for a short while.
-        await self._ask_facts(jobs, look)
+        await self._fetch_facts(jobs, look)
         await self._read_pools(look)
         judged = await asyncio.to_thread(self.judge)
         judged.problems[:0] = look.problems
@@ -165,7 +165,7 @@ class Watching(Endings):
             if not paths:
                 state.unseen[job_id] = files.note or "the scheduler does not report where it writes"
 
-    def _to_ask(self, jobs: pa.Table, now: float, look: Judgement) -> FactsRequest:
+    def _build_facts_request(self, jobs: pa.Table, now: float, look: Judgement) -> FactsRequest:
         newest: set[str] = set()
         checkpoints: set[str] = set()
         for rule, place in self._saved_places(jobs).values():
@@ -179,15 +179,15 @@ class Watching(Endings):
             counts_inodes = by_du and one.watch.limit_inodes is not None
             disks.append(DiskQuery(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
         hosts = self.state.hosts
-        files = self._files_to_ask(jobs, lambda job_id: job_id not in hosts, now, look)
-        tails = self._tails_to_ask(
+        files = self._choose_files(jobs, lambda job_id: job_id not in hosts, now, look)
+        tails = self._choose_tails(
             jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False
         )
         return FactsRequest(
             files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails
         )
 
-    def _files_to_ask(
+    def _choose_files(
         self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Judgement
     ) -> tuple[str, ...]:
         """The logs whose growth is looked at, those first that were not for longest; of a job all
@@ -224,7 +224,7 @@ class Watching(Endings):
             for path in self._paths(job_id, rule)
         ]
 
-    def _tails_to_ask(
+    def _choose_tails(
         self,
         jobs: pa.Table,
         is_meant: Callable[[str], bool],
@@ -255,10 +255,10 @@ class Watching(Endings):
             )
         return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
 
-    async def _ask_facts(self, jobs: pa.Table, look: Judgement) -> None:
+    async def _fetch_facts(self, jobs: pa.Table, look: Judgement) -> None:
         now = self.store.clock.now()
         self._forget(jobs)
-        self._asked = self._to_ask(jobs, now, look)
+        self._asked = self._build_facts_request(jobs, now, look)
         self._facts, self._facts_at = Facts(), now
         failure: HpcdashError | None = None
         if self._asked:
@@ -275,7 +275,7 @@ class Watching(Endings):
                 failure = error
                 look.problems.append(f"logs and disks could not be checked: {error.message}")
         look.problems += [_format_silent(place) for place in self._facts.silent]
-        await self._ask_nodes(jobs, now, look)
+        await self._query_nodes(jobs, now, look)
         self._answered_at = self.store.clock.now()
         if self._facts.tails:
             self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
@@ -311,7 +311,7 @@ class Watching(Endings):
         state.tails = {path: tail for path, tail in state.tails.items() if path in read}
         state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
 
-    async def _ask_nodes(self, jobs: pa.Table, now: float, look: Judgement) -> None:
+    async def _query_nodes(self, jobs: pa.Table, now: float, look: Judgement) -> None:
         """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round,
         each in its turn.
         """
@@ -322,7 +322,7 @@ class Watching(Endings):
             host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts
         }
         asked = await asyncio.gather(
-            *(self._ask_node(host, jobs, now, look) for host in hosts[:MOST_NODES])
+            *(self._query_node(host, jobs, now, look) for host in hosts[:MOST_NODES])
         )
         for facts in asked:
             assert self._facts is not None
@@ -334,21 +334,21 @@ class Watching(Endings):
                 heads={**before.heads, **facts.heads},
             )
 
-    async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Judgement) -> Facts:
+    async def _query_node(self, host: str, jobs: pa.Table, now: float, look: Judgement) -> Facts:
         """What a node tells of the logs on its disk; why it does not is noted for each of its
         jobs.
         """
         state = self.state
-        of_host = {job_id for job_id, name in state.hosts.items() if name == host}
-        files = self._files_to_ask(jobs, of_host.__contains__, now, look)
-        tails = self._tails_to_ask(jobs, of_host.__contains__, now, look, is_own_output=True)
+        host_ids = {job_id for job_id, name in state.hosts.items() if name == host}
+        files = self._choose_files(jobs, host_ids.__contains__, now, look)
+        tails = self._choose_tails(jobs, host_ids.__contains__, now, look, is_own_output=True)
         query = facts_query(FactsRequest(files=files, tails=tails), self.store.user)
         self.store.budget.spend()
         try:
             node = ThroughNode(self.store.transport, host)
             facts = query.parse(await node.run(query.argv, limit_seconds=query.limit_seconds))
         except HpcdashError as error:
-            for job_id in of_host:
+            for job_id in host_ids:
                 state.unseen[job_id] = (
                     f"its log stays on {host} until it ends, and {visible(error.message)}"
                 )
@@ -360,7 +360,7 @@ class Watching(Endings):
             if not lies_in(path, facts.silent)
         }
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.is_there}
-        for job_id in of_host:
+        for job_id in host_ids:
             state.unseen.pop(job_id, None)
             own = asked & set(state.logs_of.get(job_id, ()))
             if own and not own & seen:
@@ -473,7 +473,7 @@ def _tail_query(path: str, tail: LogTail | None) -> TailQuery:
     return TailQuery(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)
 
 
-async def ask_grace(
+async def query_grace(
     store: ClusterStore, state: WatchState, rows: Iterable[Mapping[str, Any]]
 ) -> list[str]:
     """Learn into `state` what becomes of jobs (rows of domain.schema.JOBS) when others need their
@@ -492,14 +492,14 @@ async def _ask(
     store: ClusterStore,
     what: str,
     names: Iterable[str],
-    query_of: Callable[[str], Query[Mapping[str, str]] | None],
+    build_query: Callable[[str], Query[Mapping[str, str]] | None],
     kept: dict[str, QosState],
 ) -> list[str]:
     now = store.clock.now()
     problems = []
     for name in sorted(names):
         known = kept.get(name)
-        query = query_of(name)
+        query = build_query(name)
         if query is None or (known is not None and now - known.asked_at < EVERY_SECONDS):
             continue
         try:

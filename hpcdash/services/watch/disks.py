@@ -112,7 +112,7 @@ def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
     return DiskUsage("du", path, bytes_used=count * KIB)
 
 
-def of_path(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
+def find_usage(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
     """The one that is about a path: whose name is the longest of those it lies under, else the only
     one there is.
     """
@@ -132,18 +132,22 @@ def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
     known = [usage for usage in usages if usage is not None]
     if not known:
         return None
-    of_bytes = _first(known, "bytes_used", "bytes_limit")
-    of_inodes = _first(known, "inodes_used", "inodes_limit")
-    sources = dict.fromkeys(usage.source for usage in (of_bytes, of_inodes) if usage is not None)
-    main = of_bytes or of_inodes or known[0]
+    byte_usage = _first(known, "bytes_used", "bytes_limit")
+    inode_usage = _first(known, "inodes_used", "inodes_limit")
+    sources = dict.fromkeys(
+        usage.source for usage in (byte_usage, inode_usage) if usage is not None
+    )
+    main = byte_usage or inode_usage or known[0]
     return replace(
         main,
         source=", ".join(sources) or main.source,
-        bytes_used=of_bytes.bytes_used if of_bytes else None,
-        bytes_limit=of_bytes.bytes_limit if of_bytes else None,
-        inodes_used=of_inodes.inodes_used if of_inodes else None,
-        inodes_limit=of_inodes.inodes_limit if of_inodes else None,
-        is_inexact=any(usage.is_inexact for usage in (of_bytes, of_inodes) if usage is not None),
+        bytes_used=byte_usage.bytes_used if byte_usage else None,
+        bytes_limit=byte_usage.bytes_limit if byte_usage else None,
+        inodes_used=inode_usage.inodes_used if inode_usage else None,
+        inodes_limit=inode_usage.inodes_limit if inode_usage else None,
+        is_inexact=any(
+            usage.is_inexact for usage in (byte_usage, inode_usage) if usage is not None
+        ),
     )
 
 

@@ -50,40 +50,40 @@ _KINDS = {
 class Endings(Judge):
     """By the settings and the tables of now."""
 
-    def ending_of(self, finding: Finding) -> Ending:
+    def find_ending(self, finding: Finding) -> Ending:
         """Why something that a rule found is found no more; for what could be looked at."""
         if finding.rule == UNREACHABLE:
             return Ending(f"{self.store.title} is responding again")
         jobs = self._table(self.job_kind)
         endings: Mapping[str, Callable[[Finding, pa.Table], Ending]] = {
-            running.RULE: self._of_running,
-            hanging.RULE: self._of_log,
-            losses.RULE: self._of_loss,
-            losses.LATE: self._of_end,
-            deadlines.END: self._of_saves,
-            deadlines.NO_SAVE: self._of_saves,
-            deadlines.GRACE: self._of_saves,
-            waiting.RULE: self._of_waiting,
-            allocations.RULE: self._of_allocation,
-            successors.RULE: self._of_chain,
-            unseen.RULE: self._of_place,
+            running.RULE: self._running_ending,
+            hanging.RULE: self._log_ending,
+            losses.RULE: self._loss_ending,
+            losses.LATE: self._end_ending,
+            deadlines.END: self._saves_ending,
+            deadlines.NO_SAVE: self._saves_ending,
+            deadlines.GRACE: self._saves_ending,
+            waiting.RULE: self._waiting_ending,
+            allocations.RULE: self._allocation_ending,
+            successors.RULE: self._chain_ending,
+            unseen.RULE: self._place_ending,
         }
         if finding.rule in endings:
             return endings[finding.rule](finding, jobs) if jobs is not None else Ending()
         if finding.rule == storage.RULE:
-            return self._of_disk(finding)
+            return self._disk_ending(finding)
         if finding.rule in (nodes.DRAINED, nodes.SPARES):
-            return self._of_nodes(finding)
+            return self._nodes_ending(finding)
         if finding.rule == failures.RULE and not self._here(self.settings.failures):
             return UNWATCHED
         if finding.rule in (pools.SILENT, *pools.OF_TASKS):
-            return self._of_pool(finding)
+            return self._pool_ending(finding)
         return Ending()
 
-    def _of_running(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _running_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         for rule in self._here(self.settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
-            if running.subject_of(watch) == finding.subject:
+            if running.watch_subject(watch) == finding.subject:
                 rows = running.living_rows(jobs, watch)
                 break
         else:
@@ -99,7 +99,7 @@ class Endings(Judge):
             f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}"
         )
 
-    def _of_job(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
+    def _job_ending(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
         """Of what is about a running job."""
         row = _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
@@ -111,29 +111,29 @@ class Endings(Judge):
             return UNWATCHED
         return Ending(f"{who} is no longer running: it is {state_word(str(row['state']))}")
 
-    def _of_log(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _log_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         words = "its log can be read again" if finding.aspect else "its log is growing again"
-        return self._of_job(finding, jobs, finding.subject in self._hung(jobs), words)
+        return self._job_ending(finding, jobs, finding.subject in self._hung(jobs), words)
 
-    def _of_loss(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _loss_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         kind, _, metric = finding.aspect.partition(" ")
         rule = self._trainings(jobs).get(finding.subject)
         if kind not in _KINDS:
-            return self._of_job(finding, jobs, rule is not None, "its log can be read again")
+            return self._job_ending(finding, jobs, rule is not None, "its log can be read again")
         is_meant = rule is not None and kind in rule[0].watch.kinds
-        return self._of_job(finding, jobs, is_meant, f"{shown(metric)} {_KINDS[kind]}")
+        return self._job_ending(finding, jobs, is_meant, f"{shown(metric)} {_KINDS[kind]}")
 
-    def _of_end(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _end_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         rule = self._trainings(jobs).get(finding.subject)
         is_meant = rule is not None and losses.LIMIT in rule[0].watch.kinds
-        return self._of_job(
+        return self._job_ending(
             finding, jobs, is_meant, "it will finish in time, or enough successors are queued"
         )
 
-    def _of_saves(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _saves_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         meant = {job_id for _, job_id in self._saving(jobs)}
         if finding.rule == deadlines.END:
-            return self._of_job(
+            return self._job_ending(
                 finding, jobs, finding.subject in meant, "it will save before it ends"
             )
         if finding.rule == deadlines.NO_SAVE:
@@ -142,11 +142,11 @@ class Endings(Judge):
                 for job_id, (_, place) in self._saved_places(jobs).items()
                 if job_id == finding.subject
             )
-            return self._of_job(
+            return self._job_ending(
                 finding, jobs, has_place, "it saved again, or its next save is not overdue"
             )
-        of_array = rows_where(jobs, array_id=(finding.subject,))
-        living = (one for one in of_array if one["state"] in (*ACTIVE, *WAITING))
+        task_rows = rows_where(jobs, array_id=(finding.subject,))
+        living = (one for one in task_rows if one["state"] in (*ACTIVE, *WAITING))
         row = next(living, None) or _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
@@ -157,7 +157,7 @@ class Endings(Judge):
             else UNWATCHED
         )
 
-    def _of_waiting(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _waiting_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         if not self.settings.never_starts:
             return UNWATCHED
         row = _row(jobs, finding.subject)
@@ -176,16 +176,16 @@ class Endings(Judge):
         )
         return Ending(f"{who} can start after all" + (f": {shown(hint)}" if hint else ""))
 
-    def _of_allocation(self, finding: Finding, jobs: pa.Table) -> Ending:
-        return self._of_job(finding, jobs, True, "its time limit is later now")
+    def _allocation_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
+        return self._job_ending(finding, jobs, True, "its time limit is later now")
 
-    def _of_chain(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _chain_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         rules = self._here(self.settings.chains)
         if not rules:
             return UNWATCHED
         first = _row(jobs, finding.subject)
         chain = find_chain(
-            finding.subject, self._of_owner(jobs, first["user"] if first is not None else None)
+            finding.subject, self._owned_rows(jobs, first["user"] if first is not None else None)
         )
         active = [row for row in chain.rows if row["state"] in ACTIVE] if chain is not None else []
         if not active:
@@ -196,7 +196,7 @@ class Endings(Judge):
         words = f"{format_job(last['id'], last['name'])}: enough successors are queued"
         return Ending(words) if {row["id"] for row in active} & meant else UNWATCHED
 
-    def _of_pool(self, finding: Finding) -> Ending:
+    def _pool_ending(self, finding: Finding) -> Ending:
         rules, seen = self._here(self.settings.pools), (self._seen or Facts()).pools
         if not rules or not self.shared:
             return UNWATCHED
@@ -225,20 +225,20 @@ class Endings(Judge):
             f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}"
         )
 
-    def _of_disk(self, finding: Finding) -> Ending:
+    def _disk_ending(self, finding: Finding) -> Ending:
         if all(rule.watch.path != finding.subject for rule in self._here(self.settings.storage)):
             return UNWATCHED
         what = "inodes" if finding.aspect == storage.INODES else "space"
         return Ending(f"{shown(finding.subject)}: enough free {what} again")
 
-    def _of_place(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _place_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         place, watched = finding.subject, self._watched_places(jobs)
         if place == self.store.title:
             return Ending("logs and disks can be checked again") if watched else UNWATCHED
         is_watched = any(unseen.lies_in(path, (place,)) for path in watched)
         return Ending(f"{shown(place)} can be checked again") if is_watched else UNWATCHED
 
-    def _of_nodes(self, finding: Finding) -> Ending:
+    def _nodes_ending(self, finding: Finding) -> Ending:
         rules, table = self._here(self.settings.nodes), self._table(Kind.NODES)
         if finding.rule == nodes.SPARES:
             is_meant = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)

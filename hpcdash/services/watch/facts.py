@@ -19,8 +19,8 @@ from hpcdash.services.share.state import Pool
 from hpcdash.services.watch.disks import (
     PARSERS,
     DiskUsage,
+    find_usage,
     joined,
-    of_path,
     parse_df,
     parse_df_inodes,
     parse_du,
@@ -217,7 +217,7 @@ class FactsRequest(Struct, frozen=True):
         return apart, rest
 
 
-class DiskLook(Struct, frozen=True):
+class DiskCheck(Struct, frozen=True):
     """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked
     each time.
     """
@@ -239,7 +239,7 @@ class Facts(Struct, frozen=True):
 
     files: Mapping[str, FileStat] = field(default_factory=dict)
     newest: Mapping[str, float | None] = field(default_factory=dict)
-    disks: Mapping[str, DiskLook] = field(default_factory=dict)
+    disks: Mapping[str, DiskCheck] = field(default_factory=dict)
     tails: Mapping[str, Chunk] = field(default_factory=dict)
     heads: Mapping[str, bytes] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
@@ -371,7 +371,7 @@ def _saved_name(quoted: str, *, is_folder: bool) -> str:
     return folders.rpartition("/")[2] if is_folder and name != _ONE_FILE else name
 
 
-def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:
+def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:
     by_tool = dict(printed)
     device = decode(by_tool.get("df", b"")).splitlines()[-1:]
     looks: list[DiskUsage | None] = []
@@ -379,20 +379,20 @@ def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:
     for tool, body in printed:
         try:
             if tool == "df":
-                looks.append(of_path(parse_df(body, path), path))
+                looks.append(find_usage(parse_df(body, path), path))
             elif tool == "df-i":
-                looks.append(of_path(parse_df_inodes(body, path), path))
+                looks.append(find_usage(parse_df_inodes(body, path), path))
             elif tool in ("du", "du-i"):
                 counts.append(parse_du(body, path, inodes=tool == "du-i"))
             else:
-                looks.append(_of_device(PARSERS[tool](body), path, device[0] if device else ""))
+                looks.append(_device_usage(PARSERS[tool](body), path, device[0] if device else ""))
         except UnreadableOutput:
             # Not installed, not allowed, no quota there: the next tool tells.
             continue
-    return DiskLook(joined(looks), joined(counts))
+    return DiskCheck(joined(looks), joined(counts))
 
 
-def _of_device(usages: Sequence[DiskUsage], path: str, df_line: str) -> DiskUsage | None:
+def _device_usage(usages: Sequence[DiskUsage], path: str, df_line: str) -> DiskUsage | None:
     """quota(1) names devices, as df does at the beginning of its line."""
-    of_device = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
-    return of_device[0] if len(of_device) == 1 else of_path(usages, path)
+    device_usages = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
+    return device_usages[0] if len(device_usages) == 1 else find_usage(usages, path)

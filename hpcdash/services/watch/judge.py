@@ -33,7 +33,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints
 from hpcdash.services.watch.disks import DiskUsage
-from hpcdash.services.watch.facts import DiskLook, Facts
+from hpcdash.services.watch.facts import DiskCheck, Facts
 from hpcdash.services.watch.rules import (
     allocations,
     deadlines,
@@ -149,10 +149,10 @@ class Judge:
         else.
         """
         settings = self.settings
-        of_logs = (*settings.hanging, *settings.losses)
-        of_jobs = self._here((*settings.running, *of_logs, *settings.chains, *settings.saves))
+        log_rules = (*settings.hanging, *settings.losses)
+        job_rules = self._here((*settings.running, *log_rules, *settings.chains, *settings.saves))
         own = {self.store.user}
-        is_own = all(not rule.meant.users or set(rule.meant.users) <= own for rule in of_jobs)
+        is_own = all(not rule.meant.users or set(rule.meant.users) <= own for rule in job_rules)
         return Kind.MINE if is_own else Kind.EVERYONE
 
     @property
@@ -217,9 +217,11 @@ class Judge:
         """The rule of each job that saves and where its saves are looked for: as the rule says,
         else as its launch from here does; '' where neither tells.
         """
-        found = {job_id: (rule, _place_of(rule, job_id)) for rule, job_id in self._saving(jobs)}
-        untold = [job_id for job_id, (_, place) in found.items() if not place]
-        for row in rows_where(jobs, id=untold, state=(JobState.RUNNING,)) if untold else ():
+        found = {job_id: (rule, _save_place(rule, job_id)) for rule, job_id in self._saving(jobs)}
+        unknown_ids = [job_id for job_id, (_, place) in found.items() if not place]
+        for row in (
+            rows_where(jobs, id=unknown_ids, state=(JobState.RUNNING,)) if unknown_ids else ()
+        ):
             job_id = str(row["id"])
             found[job_id] = (found[job_id][0], self._launched.folder(row))
         return found
@@ -228,11 +230,11 @@ class Judge:
         """The paths and patterns of the login node that rules look at; none of a node's own
         disk.
         """
-        of_jobs: list[tuple[str, HangingRule | LossesRule]] = list(self._hung(jobs).items())
-        of_jobs += [(job_id, rule) for job_id, (rule, _) in self._trainings(jobs).items()]
+        job_rules: list[tuple[str, HangingRule | LossesRule]] = list(self._hung(jobs).items())
+        job_rules += [(job_id, rule) for job_id, (rule, _) in self._trainings(jobs).items()]
         logs = {
             path
-            for job_id, rule in of_jobs
+            for job_id, rule in job_rules
             if rule.log or job_id not in self.state.hosts
             for path in self._paths(job_id, rule)
         }
@@ -292,7 +294,7 @@ class Judge:
             for row in self._rows(
                 jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED
             ):
-                chain = find_chain(str(row["id"]), self._of_owner(jobs, row["user"]))
+                chain = find_chain(str(row["id"]), self._owned_rows(jobs, row["user"]))
                 if chain.units and chain.units[0].job_id not in seen:
                     seen.add(chain.units[0].job_id)
                     look.findings += successors.no_successor([chain], reasons, rule.watch)
@@ -300,13 +302,13 @@ class Judge:
     def _own(self, jobs: pa.Table) -> pa.Table:
         if self.job_kind is Kind.MINE or not self.store.user:
             return jobs
-        return self._table_of(jobs, self.store.user)
+        return self._user_table(jobs, self.store.user)
 
-    def _table_of(self, jobs: pa.Table, user: str) -> pa.Table:
+    def _user_table(self, jobs: pa.Table, user: str) -> pa.Table:
         return jobs.filter(pc.equal(as_array(jobs["user"]).cast(pa.string()), user))
 
-    def _of_owner(self, jobs: pa.Table, user: str | None) -> list[Row]:
-        rows: list[Row] = (self._table_of(jobs, user) if user else jobs).to_pylist()
+    def _owned_rows(self, jobs: pa.Table, user: str | None) -> list[Row]:
+        rows: list[Row] = (self._user_table(jobs, user) if user else jobs).to_pylist()
         return rows
 
     def _judge_logs(self, jobs: pa.Table, look: Judgement) -> None:
@@ -384,7 +386,7 @@ class Judge:
 
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
         """How many jobs and tasks of a job's chain wait and will start."""
-        chain = find_chain(str(row["id"]), self._of_owner(jobs, row["user"]))
+        chain = find_chain(str(row["id"]), self._owned_rows(jobs, row["user"]))
         return successors.ready_behind(chain, self.store.backend.reasons)
 
     def _since(self, path: str) -> float:
@@ -435,7 +437,7 @@ class Judge:
 
     @staticmethod
     def _usage(
-        rule: StorageRule, seen: DiskLook | None, kept: DiskState | None
+        rule: StorageRule, seen: DiskCheck | None, kept: DiskState | None
     ) -> DiskUsage | None:
         """The quota tool's figures and df's, or, of a folder with limits of its own, what du
         counted last.
@@ -481,7 +483,7 @@ class Judge:
                 look.findings += pools.stuck_tasks(pool, rule.watch, users, moment, rule.meant.name)
 
 
-def _place_of(rule: SavesRule, job_id: str) -> str:
+def _save_place(rule: SavesRule, job_id: str) -> str:
     return (rule.saved or rule.checkpoints).replace("{id}", job_id)
 
 

@@ -11,7 +11,7 @@ from hpcdash.domain.alerts import Severity
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_span
-from hpcdash.services.watch.alerts import AlertEvent, AlertKind, title_of
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, rule_title
 
 _SUBJECT_CELLS = 120
 # Nobody reads more at once; the JSON has all.
@@ -39,7 +39,7 @@ class Message(Struct, frozen=True):
     payload: Mapping[str, Any]
 
 
-def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
+def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
     """One message for all that a round has to tell, the gravest first; `events` are one at
     least.
     """
@@ -105,7 +105,7 @@ def _record(event: AlertEvent) -> dict[str, Any]:
         "subject": finding.subject,
         "aspect": finding.aspect or None,
         "severity": finding.severity.word,
-        "title": title_of(finding.rule, finding.aspect),
+        "title": rule_title(finding.rule, finding.aspect),
         "words": finding.words,
         "now": event.ending or None,
         "next_step": finding.next_step or None,

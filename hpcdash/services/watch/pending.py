@@ -23,7 +23,7 @@ from hpcdash.services.watch.alerts import (
     by_severity,
     is_over,
 )
-from hpcdash.services.watch.message import message_of
+from hpcdash.services.watch.message import build_message
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, Sleep, deliver
 
@@ -142,7 +142,7 @@ def notified_after(
     }
 
 
-def event_of(owed: PendingNotification, now: float) -> AlertEvent:
+def build_event(owed: PendingNotification, now: float) -> AlertEvent:
     """What is owed as it is told now."""
     before = AlertState(owed.finding, owed.since)
     return AlertEvent(owed.kind, owed.finding, owed.since, now, before, owed.ending)
@@ -161,7 +161,7 @@ def format_lost(lost: Iterable[Lost]) -> list[str]:
     ]
 
 
-def channels_of(names: Iterable[str]) -> list[str]:
+def parse_channels(names: Iterable[str]) -> list[str]:
     """A name for each of several notifiers, whose own may be the same: the second of a name is
     `NAME (2)`.
     """
@@ -173,13 +173,13 @@ def channels_of(names: Iterable[str]) -> list[str]:
     return channels
 
 
-def new_of(
+def new_notifications(
     plan: NotificationPlan, events: Sequence[AlertEvent], now: float
 ) -> tuple[AlertEvent, ...]:
     """What there is to tell that nobody has taken yet: the events of the step, and earlier ones."""
     known = {event.key for event in events}
     earlier: Mapping[str, AlertEvent] = {
-        one.key: event_of(one, now)
+        one.key: build_event(one, now)
         for sends in plan.sends.values()
         for one in sends
         if one.is_for_all and one.key not in known
@@ -188,14 +188,14 @@ def new_of(
     return tuple(sorted(together, key=by_severity))
 
 
-def again_of(
+def due_again(
     plan: NotificationPlan, told: Collection[str], now: float
 ) -> tuple[tuple[str, AlertEvent], ...]:
     """(channel, what is sent to it although others already know it); `told` are the keys that no
     channel has taken yet.
     """
     return tuple(
-        (channel, event_of(one, now))
+        (channel, build_event(one, now))
         for channel, sends in plan.sends.items()
         for one in sends
         if one.key not in told
@@ -278,7 +278,7 @@ async def tell(
     cluster: str,
     settings: AlertSettings | None = None,
     unknown: Collection[str] = (),
-    ending_of: EndingOf = is_over,
+    find_ending: EndingOf = is_over,
     dry_run: bool = False,
     sleep: Sleep = asyncio.sleep,
 ) -> Round:
@@ -286,19 +286,19 @@ async def tell(
     is sent and the state stays.
     """
     settings = settings or AlertSettings()
-    ways = dict(zip(channels_of(way.name for way in notifiers), notifiers, strict=True))
+    ways = dict(zip(parse_channels(way.name for way in notifiers), notifiers, strict=True))
     # One whose secret was missing had no name but its place in the configuration.
     earlier = {getattr(way, "unready_name", ""): channel for channel, way in ways.items()}
     alerts = renamed(
         alerts, {name: channel for name, channel in earlier.items() if name and name not in ways}
     )
-    after, events = alerts.step(findings, now, settings, unknown, ending_of)
+    after, events = alerts.step(findings, now, settings, unknown, find_ending)
     plan = plan_round(after, events, tuple(ways), now, settings)
     # Who did not take something the last time is not waited for: another round comes.
     deaf = {owed.channel for owed in alerts.owed}
 
     async def send(channel: str) -> Delivery:
-        message = message_of([event_of(one, now) for one in plan.sends[channel]], cluster)
+        message = build_message([build_event(one, now) for one in plan.sends[channel]], cluster)
         attempts = 1 if channel in deaf else MOST_ATTEMPTS
         (delivery,) = await deliver(
             [ways[channel]], message, dry_run=dry_run, most_attempts=attempts, sleep=sleep
@@ -306,8 +306,8 @@ async def tell(
         return delivery
 
     deliveries = await asyncio.gather(*map(send, plan.sends))
-    told = new_of(plan, events, now)
-    again = again_of(plan, {event.key for event in told}, now)
+    told = new_notifications(plan, events, now)
+    again = due_again(plan, {event.key for event in told}, now)
     if not dry_run:
         reached = {
             channel

@@ -73,7 +73,7 @@ async def watch_round(
             cluster=store.title,
             settings=settings.alerts,
             unknown=look.unknown,
-            ending_of=watching.ending_of,
+            find_ending=watching.find_ending,
         )
         if dry_run:
             told = await telling(notifiers, dry_run=True)
@@ -98,11 +98,11 @@ async def watch_round(
 
 def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[str]) -> bool:
     """Whether the state is written; where it is not, and was until now, that is a problem."""
-    was_kept = files.is_kept
+    was_stored = files.is_kept
     try:
         files.write(state, alerts)
     except HpcdashError as error:
-        if was_kept:
+        if was_stored:
             problems.append(
                 f"{error.message}; until then another run may send them again. {error.next_step}"
             )

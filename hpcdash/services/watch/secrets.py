@@ -55,7 +55,7 @@ class UnreadyNotifier:
         await notifier.send(message)
 
 
-def notifiers_of(
+def build_notifiers(
     notices: Iterable[NotificationChannel], file: str
 ) -> tuple[list[Notifier], list[str]]:
     """(those who tell, what a person should know of their secrets); `file` is the configuration's
@@ -80,7 +80,7 @@ def unready(notifiers: Iterable[Notifier]) -> list[UnreadyNotifier]:
     return [one for one in notifiers if isinstance(one, UnreadyNotifier)]
 
 
-def variables_of(notices: Iterable[NotificationChannel]) -> list[tuple[str, str]]:
+def secret_variables(notices: Iterable[NotificationChannel]) -> list[tuple[str, str]]:
     """(key, environment variable) of each secret that is in one."""
     return [
         (f"{notice.key}.{name}_env", secret.variable)

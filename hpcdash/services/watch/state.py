@@ -59,7 +59,7 @@ class QosState(msgspec.Struct):
     is_preempted: bool = True
 
 
-class KeptMetric(msgspec.Struct):
+class WatchedMetric(msgspec.Struct):
     """The newest points of one metric: `x` and `values` are little-endian float64, of one length,
     ascending by x.
     """
@@ -106,8 +106,8 @@ class LogTail(msgspec.Struct):
     last_step: int | None = None
     epochs: EpochCount = msgspec.field(default_factory=EpochCount)
     csv_header: list[str] = []
-    metrics: dict[str, KeptMetric] = {}
-    others: dict[str, KeptMetric] = {}
+    metrics: dict[str, WatchedMetric] = {}
+    others: dict[str, WatchedMetric] = {}
     moments: list[Moment] = []
     stands: list[tuple[float, float]] = []
 

@@ -25,10 +25,10 @@ from hpcdash.services.metrics.joined import joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.spikes import find_spikes
-from hpcdash.services.metrics.throughput import paces_of_run, seconds_per_step
+from hpcdash.services.metrics.throughput import run_paces, seconds_per_step
 from hpcdash.services.metrics.vocabulary import is_known, is_loss
 from hpcdash.services.watch.rules.hanging import grown_at
-from hpcdash.services.watch.state import KeptMetric, LogTail, Moment
+from hpcdash.services.watch.state import LogTail, Moment, WatchedMetric
 
 MOST_POINTS = 2048
 # Levels that spikes are measured from are of blocks of so many points.
@@ -156,13 +156,18 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
         begun = {one.step_from for one in lasting}
         found += [
             Noticed(
-                name, moment.kind, moment.words, moment.begin, is_moment=True, is_of_steps=has_steps
+                name,
+                moment.kind,
+                moment.words,
+                moment.begin,
+                is_moment=True,
+                counts_steps=has_steps,
             )
             for moment in tail.moments
             if moment.metric == name and moment.is_told and moment.begin not in begun
         ]
         found += [
-            Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps)
+            Noticed(name, one.kind, one.words, one.step_from, counts_steps=has_steps)
             for one in lasting
         ]
         plateau = find_plateau(x, values)
@@ -170,7 +175,7 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
             found.append(Noticed(name, "plateau", plateau.words, plateau.step_from))
     for name, kept in tail.others.items():
         found += [
-            Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps)
+            Noticed(name, one.kind, one.words, one.step_from, counts_steps=has_steps)
             for one in find_lost_numbers(name, _array(kept.x), _array(kept.values))
         ]
     stall = _stall(tail, now)
@@ -227,7 +232,7 @@ def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Flo
 
 def _append(
     tail: LogTail,
-    metrics: dict[str, KeptMetric],
+    metrics: dict[str, WatchedMetric],
     name: str,
     x: Floats,
     values: Floats,
@@ -238,7 +243,7 @@ def _append(
     x, values = x[known], values[known]
     if not x.size:
         return
-    kept = metrics.setdefault(name, KeptMetric())
+    kept = metrics.setdefault(name, WatchedMetric())
     before = _array(kept.x)
     if before.size and x[0] < before[-1]:
         tail.moments = [one for one in tail.moments if one.metric != name or one.begin < x[0]]
@@ -266,7 +271,7 @@ def _note_pace(tail: LogTail, batch: MetricBatch, names: Sequence[str]) -> None:
     if names:
         log = MetricLog()
         log.append(batch)
-        pace = seconds_per_step(paces_of_run(joined([log]), names[0]))
+        pace = seconds_per_step(run_paces(joined([log]), names[0]))
         if pace is not None and isfinite(pace) and pace > 0:
             tail.seconds_per_step = pace
 
@@ -317,7 +322,7 @@ class Noticed(Struct, frozen=True):
     """Something about a training: `kind` is nan, inf, divergence, spike, plateau or stall; `begin`
     is its step.
 
-    Where its log tells no steps (`is_of_steps`), `begin` is an epoch, or how many samples there
+    Where its log tells no steps (`counts_steps`), `begin` is an epoch, or how many samples there
     were before it. What `is_moment` has passed, or passes by itself.
     """
 
@@ -326,7 +331,7 @@ class Noticed(Struct, frozen=True):
     words: str
     begin: float = 0.0
     is_moment: bool = False
-    is_of_steps: bool = True
+    counts_steps: bool = True
 
 
 class Course(Struct, frozen=True):

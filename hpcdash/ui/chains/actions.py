@@ -104,7 +104,7 @@ class ChainActions:
             return
         finally:
             self._is_appending = False
-        dialog = self.runner.ask_first(
+        dialog = self.runner.confirm_first(
             first.plan, [*_asides(end, wish), *first.notes], question=_question(end, wish, appendix)
         )
         if dialog is None or not await dialog.answer:
@@ -119,7 +119,7 @@ class ChainActions:
             timeout=12,
             markup=False,
         )
-        session.poller.ask_now()
+        session.poller.poll_now()
         if view.is_live:
             view.read()
 
@@ -153,9 +153,9 @@ class ChainActions:
             words = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
             self.screen.notify(visible(words), severity="warning", timeout=12, markup=False)
             return
-        file = _copy_of(before.content, before.path)
+        file = _write_copy(before.content, before.path)
         open_outside("editor", file)
-        content = _content_of(file)
+        content = _read_content(file)
         if content == before.content:
             words, is_done = f"{before.path} stays as it is", True
         elif content is None:
@@ -174,7 +174,7 @@ class ChainActions:
         )
 
 
-def _copy_of(content: bytes, path: str) -> Path:
+def _write_copy(content: bytes, path: str) -> Path:
     """A file of one's own with a content, named as a file at the end of `path` is."""
     suffix = "".join(letter for letter in Path(path).suffix if letter.isalnum() or letter == ".")[
         :8
@@ -186,7 +186,7 @@ def _copy_of(content: bytes, path: str) -> Path:
     return Path(name)
 
 
-def _content_of(file: Path) -> bytes | None:
+def _read_content(file: Path) -> bytes | None:
     try:
         return file.read_bytes()
     except OSError:

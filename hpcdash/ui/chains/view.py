@@ -21,7 +21,7 @@ from hpcdash.domain import chains
 from hpcdash.domain.chains import JobChain, Unit, living_targets
 from hpcdash.domain.columns import STATE_ORDER, shared_ending
 from hpcdash.domain.impact import count_jobs
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.job_text import format_end
 from hpcdash.domain.schema import JOBS, TEXT
 from hpcdash.domain.states import ENDED, WAITING
@@ -274,10 +274,10 @@ class ChainView(ReadTableView):
         name = clip(visible(names[0]), _NAME_CELLS) + (
             f" +{len(names) - 1}" if len(names) > 1 else ""
         )
-        return ("chain", f"of {number_of(self.job_id)} {name}".strip())
+        return ("chain", f"of {parse_job_number(self.job_id)} {name}".strip())
 
     def way_crumb(self) -> str:
-        return f"chain of {number_of(self.job_id)}"
+        return f"chain of {parse_job_number(self.job_id)}"
 
     def hint(self) -> str:
         bar = self.screen.query_one(CommandBar) if self.is_live else None
@@ -301,7 +301,7 @@ class ChainView(ReadTableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         if row_id != WHOLE:
-            self.post_message(self.Wanted("job", job_id=row_id))
+            self.post_message(self.Requested("job", job_id=row_id))
 
     def pointed_job(self) -> str | None:
         row_id = self.rows.cursor_id if self.is_live else None
@@ -338,7 +338,7 @@ class ChainView(ReadTableView):
         chain = self.chain
         if chain is None or not chain.units:
             return None
-        pointed = chain.unit_of(self.pointed_job() or self.job_id)
+        pointed = chain.find_unit(self.pointed_job() or self.job_id)
         ends = chain.ends
         return pointed if pointed is not None and pointed in ends else ends[-1]
 

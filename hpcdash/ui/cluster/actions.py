@@ -75,7 +75,7 @@ class ClusterActions:
         said = []
         for one in planned:
             report = await self.runner.run_plan(one.plan.plan, view, session)
-            outcome = (await self.runner.look_for(one.plan, report, session))[-1]
+            outcome = (await self.runner.recover_outcomes(one.plan, report, session))[-1]
             said.append(await launches.conclude(one.plan, outcome))
             if outcome.done:
                 try:
@@ -123,7 +123,7 @@ class ClusterActions:
             asides.append(f"left out: {'; '.join(left_out[:_MOST_LEFT_OUT])}{more}")
         asides += dict.fromkeys(note for one in planned for note in one.plan.notes)
         label = "Script" if len(planned) == 1 else f"Script of the first of {jobs}"
-        dialog = self.runner.ask_first(
+        dialog = self.runner.confirm_first(
             plan,
             asides,
             question=f"Check {what} by {jobs}?",

@@ -159,4 +159,4 @@ class ClustersView(TableView):
         )
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        self.post_message(self.Wanted("cluster", name=row_id))
+        self.post_message(self.Requested("cluster", name=row_id))

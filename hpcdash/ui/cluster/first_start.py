@@ -23,7 +23,7 @@ from textual.widgets.option_list import Option
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.domain.checks import Check
 from hpcdash.domain.states import JobState
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import cell_width, clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.transport.base import Health
 from hpcdash.ui.dialogs import Dialog
@@ -217,7 +217,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
             except ValueError as error:
                 complaint = str(error)
         names = [one.host or str(one.place) for one in self._choices]
-        widest = min(_HOST_CELLS, max(map(width_of, names), default=0))
+        widest = min(_HOST_CELLS, max(map(cell_width, names), default=0))
         listed = self.query_one(OptionList)
         listed.clear_options()
         for name, choice in zip(names, self._choices, strict=True):

@@ -53,7 +53,7 @@ class NodeView(JobsView):
         yield from super().compose()
 
     def on_mount(self) -> None:
-        self._ask_activity()
+        self._start_activity()
 
     def _ask_activity(self) -> None:
         start_worker(self, self._fetch_activity, exclusive=True, group="activity")
@@ -162,7 +162,7 @@ class NodeView(JobsView):
         if changed.kind in (None, Kind.NODES, Kind.EVERYONE):
             self.reload()
         if changed.kind is Kind.NODES and self.display:
-            self._ask_activity()
+            self._start_activity()
 
 
 def on_node(jobs: pa.Table, node: str) -> pa.Table:

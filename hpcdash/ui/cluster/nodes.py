@@ -47,7 +47,7 @@ class NodesView(TableView):
         "reason",
     )
     NOT_ALWAYS_TOLD = frozenset({"load", "queues", _CHECK})
-    _findings_of: tuple[int, int] | None = None
+    _findings_stamp: tuple[int, int] | None = None
     _findings_read: Mapping[str, NodeFinding] = MappingProxyType({})
 
     @property
@@ -128,12 +128,12 @@ class NodesView(TableView):
         folder = None if launches is None else launches.state_folder
         records = NodeCheckRecords(folder, self.session.name)
         stamp = records.stamp()
-        if stamp != self._findings_of:
-            self._findings_of, self._findings_read = stamp, records.findings()
+        if stamp != self._findings_stamp:
+            self._findings_stamp, self._findings_read = stamp, records.findings()
         return self._findings_read
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        self.post_message(self.Wanted("node", name=row_id))
+        self.post_message(self.Requested("node", name=row_id))
 
 
 def gpu_type_cell(value: str | None, row: cells.RowContext) -> cells.Cell:

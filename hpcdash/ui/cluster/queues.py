@@ -105,4 +105,4 @@ class QueuesView(TableView):
         return "  ·  ".join(filter(None, [row["name"], *free, note, "enter shows its jobs"]))
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        self.post_message(self.Wanted("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))
+        self.post_message(self.Requested("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))

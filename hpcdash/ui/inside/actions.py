@@ -41,7 +41,7 @@ class InsideActions:
         if job_id is None:
             return
         bar = self.screen.query_one(CommandBar)
-        recent = list(dict.fromkeys(reversed(bar.past_of(MODE))))[:_MOST_RECENT]
+        recent = list(dict.fromkeys(reversed(bar.mode_history(MODE))))[:_MOST_RECENT]
         ready = ready_commands(self._site_commands())
         names = {one.name for one in ready}
 

@@ -16,7 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hpcdash.backends.inside import InsideCommand
-from hpcdash.domain.text import clip, counted, visible, width_of
+from hpcdash.domain.text import cell_width, clip, counted, visible
 from hpcdash.errors import UsageError
 from hpcdash.services.inside.leftovers import Leftover
 from hpcdash.services.inside.ready import ReadyCommand, read_command
@@ -63,11 +63,11 @@ class ExecDialog(Dialog[None]):
         rows = [(line, "run before") for line in self._recent]
         rows += [(one.name, one.words) for one in self._ready]
         names = [clip(visible(name), _NAME_CELLS) for name, _ in rows]
-        widest = max(map(width_of, names), default=0)
+        widest = max(map(cell_width, names), default=0)
         options = []
         for name, (_, about) in zip(names, rows, strict=True):
             words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
-            words.append(" " * (widest - width_of(name) + 2) + visible(about), "not bold")
+            words.append(" " * (widest - cell_width(name) + 2) + visible(about), "not bold")
             options.append(Option(words))
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 

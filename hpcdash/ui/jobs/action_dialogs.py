@@ -98,9 +98,9 @@ class ConfirmDialog(Dialog[None]):
             yield from self._parts()
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
-            yield AnswerButton(f"Yes, {self._deed()} (y)", id="yes")
+            yield AnswerButton(f"Yes, {self._verb_text()} (y)", id="yes")
 
-    def _deed(self) -> str:
+    def _verb_text(self) -> str:
         verb = self.plan.request.verb
         return {"signal": "send it", "alter": "change it"}.get(verb, str(verb))
 
@@ -125,10 +125,10 @@ class ConfirmDialog(Dialog[None]):
         if self._is_others:
             parts.append(_line(f"! {action_text.format_others(plan.rows, self.user)}", "warned"))
         parts += [_line(f"! {visible(words)}", "warned") for words in self.warnings]
-        stakes_told = action_text.format_impact(
+        stakes_text = action_text.format_impact(
             plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints
         )
-        parts += [_line(words) for words in stakes_told]
+        parts += [_line(words) for words in stakes_text]
         parts += [
             _line(visible(words), "noted" if at == 0 else "words")
             for at, words in enumerate(self.asides)
@@ -209,19 +209,19 @@ class ResultsDialog(Dialog[None]):
 def result_lines(outcomes: Sequence[Outcome]) -> Text:
     """A line for each job, those that failed first; what to do where nobody knows."""
     rank = {False: 0, None: 1, True: 2}
-    signs_of = {
+    key_labels = {
         False: (signs().states["failed"], "refused"),
         None: ("?", "unknown"),
         True: ("", "done"),
     }
-    signs_of[True] = (signs().states["completed"], "done")
+    key_labels[True] = (signs().states["completed"], "done")
     ordered = sorted(outcomes, key=lambda outcome: rank[outcome.done])
     ids = min(24, max((len(visible(outcome.job_id)) for outcome in ordered), default=0))
     text = Text()
     if any(outcome.done is None for outcome in ordered):
         text.append("Where it is unknown, look with ctrl+r: it was not repeated.\n\n", "bold")
     for outcome in ordered[:_MOST_RESULTS]:
-        sign, word = signs_of[outcome.done]
+        sign, word = key_labels[outcome.done]
         style = "" if outcome.done else "bold"
         text.append(f"{sign} {word:<8}{clip(visible(outcome.job_id), 24):<{ids}}", style)
         words = visible(" ".join(outcome.words.split()))

@@ -52,14 +52,14 @@ class Underway(Struct):
     numbers: frozenset[str]
     jobs: int
     began: float = field(default_factory=time.monotonic)
-    heard_of: set[str] = field(default_factory=set)
+    reported_ids: set[str] = field(default_factory=set)
     # What its command said last, and goes on after.
     said: str = ""
 
     def __str__(self) -> str:
         seconds = int(time.monotonic() - self.began)
         said = f"  {visible(self.said)}" if self.said else ""
-        return f"{self.words}: {len(self.heard_of)} of {self.jobs} …  {seconds} s{said}"
+        return f"{self.words}: {len(self.reported_ids)} of {self.jobs} …  {seconds} s{said}"
 
 
 class UnderwayLine(Static):
@@ -86,7 +86,7 @@ class ActionRunner:
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
         self._underway: list[Underway] = []
-        self._looks_again: dict[str, asyncio.TimerHandle] = {}
+        self._polls_due: dict[str, asyncio.TimerHandle] = {}
 
     async def carry_out(
         self,
@@ -104,7 +104,7 @@ class ActionRunner:
         """
         view = self.screen.view
         session = self.screen.session
-        dialog = self.ask_first(
+        dialog = self.confirm_first(
             plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings
         )
         if dialog is None or not await dialog.answer:
@@ -124,7 +124,7 @@ class ActionRunner:
         beside.
         """
         view, session = self.screen.view, self.screen.session
-        dialog = self.ask_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
+        dialog = self.confirm_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
@@ -133,7 +133,7 @@ class ActionRunner:
         if dialog is not None:
             dialog.answer.add_done_callback(answered)
 
-    def ask_first(
+    def confirm_first(
         self,
         plan: Plan,
         asides: Sequence[str] = (),
@@ -200,7 +200,7 @@ class ActionRunner:
         )
 
         def on_outcome(outcome: Outcome) -> None:
-            underway.heard_of.add(outcome.job_id)
+            underway.reported_ids.add(outcome.job_id)
 
         def heard(line: str) -> None:
             underway.said = line
@@ -214,7 +214,7 @@ class ActionRunner:
             timer.cancel()
             if line.is_attached:
                 await line.remove()
-        self._ask_again(session, report)
+        self._poll_after(session, report)
         forced = _forced(report)
         if forced is None or any(
             outcome.done is not True and not outcome.can_force for outcome in report.outcomes
@@ -223,24 +223,24 @@ class ActionRunner:
         if forced is not None and self.screen.session is session:
             words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
-                session.actions.plan(forced, _rows_of(forced, plan)),
+                session.actions.plan(forced, _plan_rows(forced, plan)),
                 (f"refused: {visible(words)}", _FORCED_WORDS),
             )
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
         return report
 
-    def _ask_again(self, session: ClusterSession, report: Report) -> None:
-        session.poller.ask_now()
+    def _poll_after(self, session: ClusterSession, report: Report) -> None:
+        session.poller.poll_now()
         if any(outcome.done for outcome in report.outcomes):
             # Several actions in a row are looked after together.
-            if (waiting := self._looks_again.get(session.name)) is not None:
+            if (waiting := self._polls_due.get(session.name)) is not None:
                 waiting.cancel()
-            self._looks_again[session.name] = call_after(
-                self.screen, _LAG_SECONDS, session.poller.ask_now
+            self._polls_due[session.name] = call_after(
+                self.screen, _LAG_SECONDS, session.poller.poll_now
             )
 
-    async def look_for(
+    async def recover_outcomes(
         self, again: SubmissionPlan, report: Report, session: ClusterSession
     ) -> tuple[Outcome, ...]:
         """The outcomes, once it is known what became of submissions whose answer was lost; told as
@@ -259,7 +259,7 @@ class ActionRunner:
             self._tell(replace(report, outcomes=outcomes), session, is_final=True)
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
-        session.poller.ask_now()
+        session.poller.poll_now()
         return outcomes
 
     def _tell(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
@@ -303,7 +303,7 @@ def _forced(report: Report) -> ActionRequest | None:
     return replace(report.plan.request, job_ids=job_ids, force=True) if job_ids else None
 
 
-def _rows_of(request: ActionRequest, plan: Plan) -> tuple[Mapping[str, Any], ...]:
+def _plan_rows(request: ActionRequest, plan: Plan) -> tuple[Mapping[str, Any], ...]:
     return tuple(row for row in plan.rows if {row["id"], row["array_id"]} & set(request.job_ids))
 
 

@@ -32,10 +32,10 @@ from hpcdash.services.jobs.action_text import (
     subject,
 )
 from hpcdash.services.jobs.lookup import known_row, task_with_log
-from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.plan import Resubmission, ResubmissionPlan, plan_again, wanted_of
+from hpcdash.services.submit.plan import Resubmission, ResubmissionPlan, plan_again, resubmissions
 from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.jobs.action_dialogs import AlterDialog, Field, SignalDialog
 from hpcdash.ui.jobs.action_runner import ActionRunner
@@ -140,7 +140,7 @@ class JobActions:
                 self.screen.notify(choice, severity="warning", markup=False)
                 return
             self.screen.notify("reading its script and options …", timeout=2)
-            limits = await self._ask_limits(choice, view, session)
+            limits = await self._prompt_limits(choice, view, session)
             if limits is None:
                 return
             again = await plan_again(session.store, choice.wanted, limits, session.actions.journal)
@@ -159,15 +159,15 @@ class JobActions:
         report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.notes])
         if report is None:
             return
-        await self.runner.look_for(again, report, session)
-        session.poller.ask_now()
+        await self.runner.recover_outcomes(again, report, session)
+        session.poller.poll_now()
 
     async def _submit_parts(
         self, again: ResubmissionPlan, asides: Sequence[str], view: View, session: ClusterSession
     ) -> None:
         from hpcdash.services.submit.array_parts import format_parts, submit_parts
 
-        dialog = self.runner.ask_first(again.plan, asides)
+        dialog = self.runner.confirm_first(again.plan, asides)
         if dialog is None or not await dialog.answer:
             return
         count = len(again.plan.commands)
@@ -187,9 +187,9 @@ class JobActions:
         self.screen.notify(
             visible(format_parts(outcomes, count)), severity=severity, timeout=12, markup=False
         )
-        session.poller.ask_now()
+        session.poller.poll_now()
 
-    async def _ask_limits(
+    async def _prompt_limits(
         self, choice: AgainChoice, view: View, session: ClusterSession
     ) -> NewLimits | None:
         """More of what the job was ended for want of, as a person has it; None where they leave."""
@@ -263,7 +263,7 @@ class JobActions:
                 words = format_error(error)
             if words:
                 self.screen.notify(words, severity="warning", timeout=12, markup=False)
-            session.poller.ask_now()
+            session.poller.poll_now()
 
         start_worker(self.screen, run, group="shell", exclusive=True)
 
@@ -504,7 +504,7 @@ class JobActions:
         if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
             # A task that waits has no row of its own: the one of its array's waiting tasks stands
             # for it.
-            rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
+            rows = select_rows(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
         backend = self.screen.session.store.backend
         if choice.verb in backend.actions.whole_array_verbs:
@@ -513,9 +513,7 @@ class JobActions:
             return choice
         words = f"nothing to {verb}: {_reasons(choice.left_out)}"
         if marked := self.screen.view.marks():
-            words = (
-                f"{marked} marked; {words}; {self.screen.key_sign_of('unmark')} clears the marks"
-            )
+            words = f"{marked} marked; {words}; {self.screen.key_label('unmark')} clears the marks"
         self.screen.notify(words, severity="warning", markup=False)
         return None
 
@@ -557,7 +555,7 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
         rows = view.rows_to_submit()
         if not rows:
             return "no task failed: mark those to submit again"
-        return AgainChoice(wanted_of(rows), _format_living(rows))
+        return AgainChoice(resubmissions(rows), _format_living(rows))
     targets = view.targets()
     if not targets.job_ids:
         return "no job is pointed at"
@@ -567,14 +565,14 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
     for job_id in targets.job_ids:
         members = [row for row in targets.rows if row["array_id"] == job_id]
         if members or _is_array(job_id, targets):
-            one, words = await _of_array(job_id, store)
+            one, words = await _array_resubmission(job_id, store)
             wanted.append(one)
             asides += words
         else:
             singles += [row for row in targets.rows if row["id"] == job_id] or [
                 _only(job_id, targets)
             ]
-    wanted += wanted_of(singles)
+    wanted += resubmissions(singles)
     return AgainChoice(tuple(wanted), (*asides, *_format_living(singles)))
 
 
@@ -591,11 +589,11 @@ def _only(job_id: str, targets: Targets) -> Row:
     return targets.rows[0]
 
 
-async def _of_array(array_id: str, store: ClusterStore) -> tuple[Resubmission, list[str]]:
+async def _array_resubmission(array_id: str, store: ClusterStore) -> tuple[Resubmission, list[str]]:
     tasks = await fetch_tasks(store, array_id)
     failed = tuple(row for row in tasks.ended if row["state"] in ENDED_BADLY)
     if failed:
-        [wanted] = wanted_of(failed)
+        [wanted] = resubmissions(failed)
         total = count_jobs((*tasks.ended, *tasks.living))
         return wanted, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
     every = (*tasks.ended, *tasks.living)

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_text import format_end
-from hpcdash.domain.runs import jobs_of_runs
+from hpcdash.domain.runs import merge_runs
 from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
@@ -147,7 +147,7 @@ class HistoryView(JobsView):
 
     def make_catalogue(self) -> dict[str, Column]:
         """Those of the queue that an ended job still has, and how it ended."""
-        of_jobs = super().make_catalogue()
+        job_catalogue = super().make_catalogue()
         kept = ("id", "pinned", "name", "note", "user", "account", "queue", "qos", "state")
         then = (
             "limit",
@@ -162,11 +162,11 @@ class HistoryView(JobsView):
         )
         instant = cells.instant_cell(self.now, self.session.zone)
         return {
-            **{name: of_jobs[name] for name in kept},
+            **{name: job_catalogue[name] for name in kept},
             "exit": Column("exit_code", "EXIT", _EXIT_CELLS, "left", 2, exit_cell, flexible=True),
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, cells.duration_cell),
             "ended": Column("ends_at", "ENDED", 10, "right", 2, instant),
-            **{name: of_jobs[name] for name in then},
+            **{name: job_catalogue[name] for name in then},
             **{name: Column(name, title, 6, "right", 5, use_cell) for name, title in _USES.items()},
             "nodes_at": Column("node_list", "NODES", 10, "left", 7, cells.text_cell, flexible=True),
         }
@@ -214,9 +214,9 @@ class HistoryView(JobsView):
         if self._span == ("", "") and changed.kind in (None, self.kind):
             self.reload()
             if changed.kind is Kind.HISTORY_EVERYONE and self._hides_others is None:
-                start_worker(self, self._look_what_is_hidden, group="hidden", exclusive=True)
+                start_worker(self, self._check_hidden, group="hidden", exclusive=True)
 
-    async def _look_what_is_hidden(self) -> None:
+    async def _check_hidden(self) -> None:
         self._show_hidden(await self.session.store.archive.fetch_hides_others())
 
     def _show_hidden(self, hides_others: bool | None) -> None:
@@ -228,13 +228,13 @@ class HistoryView(JobsView):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._ask_for_use()
+        self._fetch_use()
 
     def choose_columns(self, names: Sequence[str]) -> None:
         super().choose_columns(names)
-        self._ask_for_use()
+        self._fetch_use()
 
-    def _ask_for_use(self) -> None:
+    def _fetch_use(self) -> None:
         """Where a column of it is shown of the last 7 days, have them of the archive."""
         if self._span == ("", "") and not _USES.keys().isdisjoint(self.column_names):
             self._take_span((_MEASURED, ""))
@@ -284,11 +284,11 @@ class HistoryView(JobsView):
     def _take_choice(self, value: str) -> None:
         if value == _OTHER:
             # In a turn of the view's own: an answer to the dialog that is closing would be lost.
-            self.call_later(self._ask_which_span)
+            self.call_later(self._prompt_span)
         else:
             self._take_span((value, ""))
 
-    def _ask_which_span(self) -> None:
+    def _prompt_span(self) -> None:
         self.app.push_screen(SpanDialog(self._parse, *self._span), self._take_span)
 
     def _parse(self, since: str, until: str) -> Span:
@@ -303,13 +303,13 @@ class HistoryView(JobsView):
         self._jobs = self._fetched = self._problem = None
         if span == ("", ""):
             self._show_progress(None)
-            self.session.poller.ask_now()
+            self.session.poller.poll_now()
         else:
-            self._ask_for_span()
+            self._start_span()
         self.reload()
         self.post_message(self.CrumbsChanged())
 
-    def _ask_for_span(self) -> None:
+    def _start_span(self) -> None:
         self._stop.set()
         self._stop = asyncio.Event()
         start_worker(
@@ -368,15 +368,15 @@ class HistoryView(JobsView):
 
     def do_ask_now(self) -> None:
         if self._span == ("", ""):
-            self.session.poller.ask_now()
+            self.session.poller.poll_now()
         elif self._progress is None:
-            self._ask_for_span()
+            self._start_span()
 
     def do_mine(self) -> None:
         self._jobs = None
         super().do_mine()
         if self._span != ("", ""):
-            self._ask_for_span()
+            self._start_span()
 
     def do_escape(self) -> bool:
         if self._progress is not None and not self._stop.is_set():
@@ -386,4 +386,4 @@ class HistoryView(JobsView):
 
 
 def _jobs_with_use(runs: pa.Table) -> pa.Table:
-    return jobs_of_runs(with_use(runs))
+    return merge_runs(with_use(runs))

@@ -30,7 +30,7 @@ from hpcdash.services.jobs.page import Entry, Group, job_groups
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.jobs.table import job_hint
-from hpcdash.ui.notes import notes_of
+from hpcdash.ui.notes import session_notes
 from hpcdash.ui.themes import STATE_STYLES, style_name
 from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
@@ -86,7 +86,7 @@ class JobView(View):
         self.picture = JobPicture(
             session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent
         )
-        self._own_words_line = 0
+        self._detail_line = 0
         self._painted: Text | None = None
 
     @property
@@ -139,7 +139,7 @@ class JobView(View):
     def do_detail(self) -> None:
         """To the scheduler's own words, and back to the top."""
         page = self.query_one(VerticalScroll)
-        page.scroll_to(y=0 if page.scroll_offset.y else self._own_words_line, animate=False)
+        page.scroll_to(y=0 if page.scroll_offset.y else self._detail_line, animate=False)
 
     def do_sooner(self) -> None:
         self.notify("asking when it would start …", timeout=3)
@@ -249,7 +249,7 @@ class JobView(View):
             )
             groups = [group for group in groups if group.is_broad]
         lines += self._all_lines(groups, width)
-        self._own_words_line = len(lines)
+        self._detail_line = len(lines)
         lines += self._native_lines(width)
         return Text("\n").join(lines)
 
@@ -267,7 +267,7 @@ class JobView(View):
 
     def _note_lines(self) -> list[Text]:
         """What a person keeps of it, or of its array."""
-        kept = notes_of(self.session).kept()
+        kept = session_notes(self.session).kept()
         row = self.picture.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
         words = ["pinned"] if kept.pinned.intersection(ids) else []
@@ -315,10 +315,10 @@ def label_cells(labels: Iterable[str]) -> int:
     return _INDENT + min(max(_LABEL_CELLS, longest), _MOST_LABEL_CELLS) + 2
 
 
-def entry_lines(group: Group, width: int, style_of: StyleOf, console: Console) -> list[Text]:
+def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console) -> list[Text]:
     """A title, the entries, and an empty line."""
     beside = label_cells(visible(entry.label) for entry in group.entries)
-    lines = [_title(group.title, width, style_of)]
+    lines = [_title(group.title, width, find_style)]
     room = width - beside - _BAR_CELLS - _INDENT
     with_bar = [
         cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None
@@ -327,28 +327,28 @@ def entry_lines(group: Group, width: int, style_of: StyleOf, console: Console) -
     bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None
     for entry in group.entries:
         if not entry.label:
-            lines += _under(Text(" " * _INDENT), _value(entry, style_of), width, console)
+            lines += _under(Text(" " * _INDENT), _value(entry, find_style), width, console)
             continue
         lines += _beside(
-            entry.label, _value(entry, style_of, bar_at), beside, width, style_of, console
+            entry.label, _value(entry, find_style, bar_at), beside, width, find_style, console
         )
     return [*lines, Text()]
 
 
-def _title(words: str, width: int, style_of: StyleOf) -> Text:
-    line = Text.assemble((clip(visible(words), width), style_of("title")), " ")
+def _title(words: str, width: int, find_style: StyleOf) -> Text:
+    line = Text.assemble((clip(visible(words), width), find_style("title")), " ")
     rule = "-" if cells.signs() is cells.ASCII_SIGNS else "─"
-    return line.append(rule * (width - line.cell_len), style_of("rule"))
+    return line.append(rule * (width - line.cell_len), find_style("rule"))
 
 
 def pair_lines(
-    title: str, pairs: Mapping[str, str], width: int, style_of: StyleOf, console: Console
+    title: str, pairs: Mapping[str, str], width: int, find_style: StyleOf, console: Console
 ) -> list[Text]:
     """As entry_lines, for plain pairs of words."""
     return entry_lines(
         Group(title, tuple(Entry(key, value) for key, value in pairs.items())),
         width,
-        style_of,
+        find_style,
         console,
     )
 
@@ -366,30 +366,32 @@ def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list
     return lines
 
 
-def _value(entry: Entry, style_of: StyleOf, bar_at: int | None = None) -> Text:
+def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text:
     if entry.pieces:
-        return Text.assemble(*((visible(words), style_of(state)) for words, state in entry.pieces))
+        return Text.assemble(
+            *((visible(words), find_style(state)) for words, state in entry.pieces)
+        )
     style = (
-        style_of("label")
+        find_style("label")
         if entry.is_dim
-        else style_of("advice")
+        else find_style("advice")
         if entry.label == "→"
-        else style_of(entry.state)
+        else find_style(entry.state)
     )
     text = Text(visible(entry.value), style)
     if entry.fraction is not None and bar_at is not None:
         text.append(" " * (max(0, bar_at - text.cell_len) + 2))
         for words, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
-            text.append(words, style_of("bar" if name == cells.ACCENT else "label"))
+            text.append(words, find_style("bar" if name == cells.ACCENT else "label"))
     return text
 
 
 def _beside(
-    label: str, value: Text, beside: int, width: int, style_of: StyleOf, console: Console
+    label: str, value: Text, beside: int, width: int, find_style: StyleOf, console: Console
 ) -> list[Text]:
     shown = clip(visible(label), beside - _INDENT - 2)
     head = Text(" " * _INDENT)
-    head.append(shown, style_of("label"))
+    head.append(shown, find_style("label"))
     head.append(" " * (beside - head.cell_len))
     return _under(head, value, width, console)
 

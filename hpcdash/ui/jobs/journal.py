@@ -168,7 +168,7 @@ class JournalView(TableView):
         else:
             self._error = None
             self._entries = {entry.action_id: entry for entry in entries}
-            self._table = table_of(entries)
+            self._table = build_table(entries)
         self.reload()
 
     def hint(self) -> str:
@@ -236,7 +236,7 @@ class JournalView(TableView):
         return text
 
 
-def table_of(entries: Sequence[JournalEntry]) -> pa.Table:
+def build_table(entries: Sequence[JournalEntry]) -> pa.Table:
     """Entries as a table of ENTRIES, in their order."""
     rows = [
         {

@@ -75,7 +75,7 @@ class ShownLosses:
         for job_id, failure in list(self._tails.failures.items()):
             self._tell(rows, f"{job_id}: ", failure)
         for words in self._tails.pattern_problems():
-            self._say_once(rows, words, "warning")
+            self._notify_once(rows, words, "warning")
         if is_new and rows.is_attached:
             rows.repaint()
 
@@ -83,11 +83,13 @@ class ShownLosses:
         """Once for each job and kind of error."""
         if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
             self._told.add(key)
-            self._say_once(
+            self._notify_once(
                 rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error"
             )
 
-    def _say_once(self, rows: RowsTable, words: str, severity: Literal["warning", "error"]) -> None:
+    def _notify_once(
+        self, rows: RowsTable, words: str, severity: Literal["warning", "error"]
+    ) -> None:
         if words not in self._told and rows.is_attached:
             self._told.add(words)
             rows.app.notify(visible(words), severity=severity, markup=False)

@@ -149,10 +149,10 @@ class JobOverview(Vertical):
         # The file that was chosen in the place of the one that says most.
         self._chosen_file = ""
         # The task of an array whose log is shown, as the lists of these times have it.
-        self._task_of: tuple[tuple[object, ...], Row | None] = (), None
-        self._failures_of: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
+        self._known_task: tuple[tuple[object, ...], Row | None] = (), None
+        self._failures_known: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
         # How long jobs like a waiting one waited, and which it is.
-        self._waits_of: tuple[str, WaitTimes | None] = "", None
+        self._waits_known: tuple[str, WaitTimes | None] = "", None
 
     @cached_property
     def _tails(self) -> LossTails:
@@ -205,7 +205,7 @@ class JobOverview(Vertical):
         if self._row is None or self._resting is not None:
             return
         self._draw()
-        self._look_at_failures()
+        self._read_failures()
         # The log of a job that has ended is read once, as soon as the pane is seen and commands
         # have room.
         logged = self._logged
@@ -230,17 +230,17 @@ class JobOverview(Vertical):
         row = self._row
         if row is None or not _is_whole_array(row):
             return row
-        store, lists = self._session.store, (*self._lists_of(row), self._failures_of)
-        if self._task_of[0] != lists:
+        store, lists = self._session.store, (*self._list_key(row), self._failures_known)
+        if self._known_task[0] != lists:
             failed = [
                 member for group in self._failures for member in group.members if member.nodes
             ]
             first = min(failed, key=lambda one: one.tasks.first or 0, default=None)
             job_id = task_with_log(store, str(row["array_id"])) if first is None else first.job_id
-            self._task_of = lists, None if job_id is None else known_row(store, job_id)
-        return self._task_of[1]
+            self._known_task = lists, None if job_id is None else known_row(store, job_id)
+        return self._known_task[1]
 
-    def _lists_of(self, row: Row) -> tuple[object, ...]:
+    def _list_key(self, row: Row) -> tuple[object, ...]:
         """An array, and the times of the lists that know its tasks."""
         return (
             str(row["array_id"]),
@@ -251,14 +251,14 @@ class JobOverview(Vertical):
     def _failures(self) -> tuple[TaskGroup, ...]:
         """How tasks of the array ended that failed, by cause as far as their logs were read."""
         row = self._row
-        is_of_row = (
+        is_shown_row = (
             row is not None
             and _is_whole_array(row)
-            and self._failures_of[0][:1] == (str(row["array_id"]),)
+            and self._failures_known[0][:1] == (str(row["array_id"]),)
         )
-        return self._failures_of[1] if is_of_row else ()
+        return self._failures_known[1] if is_shown_row else ()
 
-    def _look_at_failures(self) -> None:
+    def _read_failures(self) -> None:
         if self._row is not None and _is_whole_array(self._row):
             start_worker(self, self._group_failures, self._row, group="failures", exclusive=True)
 
@@ -269,15 +269,15 @@ class JobOverview(Vertical):
         from hpcdash.services.jobs.triage import known_failures, lines_read
 
         store, array_id = self._session.store, str(row["array_id"])
-        known = (*self._lists_of(row), len(self._asked), lines_read(store))
-        if self._failures_of[0] != known:
-            groups = await asyncio.to_thread(known_failures, store, array_id, self._last_words())
-            is_new = groups != self._failures_of[1]
-            self._failures_of = known, groups
+        known = (*self._list_key(row), len(self._asked), lines_read(store))
+        if self._failures_known[0] != known:
+            groups = await asyncio.to_thread(known_failures, store, array_id, self._last_lines())
+            is_new = groups != self._failures_known[1]
+            self._failures_known = known, groups
             if is_new and self.is_attached:
                 self._draw()
 
-    def _last_words(self) -> dict[str, str]:
+    def _last_lines(self) -> dict[str, str]:
         from hpcdash.domain.triage import last_meaningful
 
         words: dict[str, str] = {}
@@ -317,14 +317,14 @@ class JobOverview(Vertical):
         if self._row is not None and _is_whole_array(self._row):
             start_worker(self, self._rested_on_array, self._row, group="failures", exclusive=True)
         else:
-            self._look()
+            self._start_reads()
 
     async def _rested_on_array(self, row: Row) -> None:
         await self._group_failures(row)
         if row is self._row and self._resting is None and self.is_attached:
-            self._look()
+            self._start_reads()
 
-    def _look(self) -> None:
+    def _start_reads(self) -> None:
         self._draw()
         logged = self._logged
         if logged is not None and logged["state"] not in WAITING and self._tail is None:
@@ -332,7 +332,7 @@ class JobOverview(Vertical):
         if (
             self._row is not None
             and self._row["state"] in WAITING
-            and self._waits_of[0] != self._row["id"]
+            and self._waits_known[0] != self._row["id"]
         ):
             start_worker(self, self._recall_waits, self._row, group="waits", exclusive=True)
 
@@ -340,7 +340,7 @@ class JobOverview(Vertical):
         """Uses only what is stored on this machine."""
         from hpcdash.services.jobs.overview import recall_waits
 
-        self._waits_of = str(row["id"]), await recall_waits(self._session.store, row)
+        self._waits_known = str(row["id"]), await recall_waits(self._session.store, row)
         if self._row is not None and self._row["id"] == row["id"] and self.is_attached:
             self._draw()
 
@@ -350,10 +350,10 @@ class JobOverview(Vertical):
         if row is None or not self._is_seen:
             return
         self._read_at = time.monotonic()
-        _, asked_at = self._usages.get(str(row["id"]), (None, float("-inf")))
+        _, queried_at = self._usages.get(str(row["id"]), (None, float("-inf")))
         is_read = self._tail is not None and row["state"] == JobState.RUNNING and row is self._row
-        if is_read and self._read_at - asked_at >= _USAGE_EVERY_SECONDS:
-            start_worker(self, self._ask_usage, row, group="overview", exclusive=True)
+        if is_read and self._read_at - queried_at >= _USAGE_EVERY_SECONDS:
+            start_worker(self, self._fetch_usage, row, group="overview", exclusive=True)
         else:
             start_worker(self, self._read_log, row, group="overview", exclusive=True)
 
@@ -386,9 +386,9 @@ class JobOverview(Vertical):
         if row["state"] in ACTIVE:
             self._read_early.add(str(row["id"]))
         self._draw_again(row)
-        self._look_at_failures()
+        self._read_failures()
 
-    async def _ask_usage(self, row: Row) -> None:
+    async def _fetch_usage(self, row: Row) -> None:
         job_id, store = str(row["id"]), self._session.store
         before, _ = self._usages.pop(job_id, (None, 0.0))
         self._usages[job_id] = before, time.monotonic()
@@ -474,7 +474,7 @@ class JobOverview(Vertical):
 
     def _waits_line(self, row: Row, width: int) -> list[Content]:
         """How long jobs like a waiting one waited, where enough of them are known."""
-        job_id, waits = self._waits_of
+        job_id, waits = self._waits_known
         if waits is None or job_id != row["id"] or row["state"] not in WAITING:
             return []
         if self._session.store.backend.reasons.never_starts(row["state"], row["reason"]):
@@ -489,7 +489,7 @@ class JobOverview(Vertical):
         """What was submitted, where that was told and a high pane has room for it."""
         task = self._logged
         command = (
-            self._command_of(task)
+            self._command_text(task)
             if task is not None and self.size.height >= _LINES_FOR_FILES
             else ""
         )
@@ -516,7 +516,7 @@ class JobOverview(Vertical):
         self._chosen_file = event.path
         self._draw()
 
-    def _command_of(self, row: Row) -> str:
+    def _command_text(self, row: Row) -> str:
         """The command that submitted a job, else the file its script was read from; '' where that
         was not told.
         """
@@ -531,16 +531,16 @@ class JobOverview(Vertical):
 
     def _array_keys(self) -> Content:
         """What shows an array's tasks, and how those ended that did."""
-        sign_of = cast("DashboardScreen", self.screen).key_sign_of
+        key_label = cast("DashboardScreen", self.screen).key_label
         known = (
             ("fold", "fold or unfold arrays"),
             ("triage", "group failures by cause"),
             ("detail", "full details"),
         )
         keys = [
-            Content.assemble((sign_of(name), "bold"), f" {words}")
+            Content.assemble((key_label(name), "bold"), f" {words}")
             for name, words in known
-            if sign_of(name)
+            if key_label(name)
         ]
         return Content.styled(" · ", "$text-muted").join(keys)
 
@@ -735,9 +735,9 @@ def _cause(row: Row, tail: LossTail) -> Content:
     from hpcdash.domain.root_cause import Strength
 
     cause = _root_cause(row["state"], tail)
-    says_why = cause is not None and cause.strength > Strength.WORDS
+    explains = cause is not None and cause.strength > Strength.WORDS
     return (
-        Content.styled(cause.words, "$text-error") if cause is not None and says_why else Content()
+        Content.styled(cause.words, "$text-error") if cause is not None and explains else Content()
     )
 
 

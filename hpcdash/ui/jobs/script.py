@@ -20,12 +20,12 @@ from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, scri
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.command_bar import CommandBar
-from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, language_of
+from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, script_language
 from hpcdash.ui.workers import start_worker
 
 # Terminals take no more over OSC 52.
@@ -45,7 +45,7 @@ class ScriptView(View):
         self.job_id = job_id
         self.script: Script | None = None
         self.other_id: str | None = None
-        self._asks_for_other = diff
+        self._has_other_script = diff
         self._error: HpcdashError | None = None
         self._taken_at: float | None = None
         self._searched = ""
@@ -94,14 +94,14 @@ class ScriptView(View):
             self._parts = ()
             if self.other_id is None:
                 self._show_script()
-            language = language_of(self._lines[0].text if self._lines else "")
+            language = script_language(self._lines[0].text if self._lines else "")
             texts = [line.text for line in self._lines]
             self._parts = await asyncio.to_thread(coloured_parts, texts, language)
             if self.other_id is None:
                 self.page.colour(self._parts)
         self.post_message(self.CrumbsChanged())
-        if self._asks_for_other:
-            self._asks_for_other = False
+        if self._has_other_script:
+            self._has_other_script = False
             await self.do_diff()
 
     def _show_script(self) -> None:
@@ -329,7 +329,7 @@ class ScriptView(View):
     def _rows(self) -> Sequence[Any]:
         """The rows that the known tables have of the job; of a whole array all of them."""
         for table in self._tables():
-            if found := rows_meant(table, (self.job_id,)):
+            if found := select_rows(table, (self.job_id,)):
                 return found
         return ()
 

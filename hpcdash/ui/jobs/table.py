@@ -25,7 +25,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
 from hpcdash.ui.jobs.overview import JobOverview
-from hpcdash.ui.notes import COLUMNS, notes_of, pinned_first, with_notes
+from hpcdash.ui.notes import COLUMNS, pinned_first, session_notes, with_notes
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import Targets, row_ranks
 from hpcdash.ui.widgets import cells
@@ -152,13 +152,13 @@ class JobsView(TableView):
         everyone: bool = False,
         fold: bool = True,
         folds: Sequence[str] = (),
-        kept_filter: str = "",
+        stored_filter: str = "",
         has_overview: bool = True,
         overview_share: int = _OVERVIEW_SHARE,
         patterns: Sequence[str] = (),
         **rest: Any,
     ) -> None:
-        """`folds` are arrays that differ from `fold`, `kept_filter` is the last run's.
+        """`folds` are arrays that differ from `fold`, `stored_filter` is the last run's.
 
         `patterns` are those of metrics, for the column of losses.
         """
@@ -173,12 +173,12 @@ class JobsView(TableView):
         self._exceptions: frozenset[str] = frozenset(folds)
         super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
         # One that cannot be read any more is left out.
-        self._has_kept_filter = (
-            bool(kept_filter) and not self.filter_text and self.try_filter(kept_filter) is None
+        self._has_stored_filter = (
+            bool(stored_filter) and not self.filter_text and self.try_filter(stored_filter) is None
         )
 
     def on_mount(self) -> None:
-        if self._has_kept_filter:
+        if self._has_stored_filter:
             words = f"Filtered as last time: {visible(self.filter_text)}. esc clears the filter"
             cast("DashboardScreen", self.screen).notice(words)
 
@@ -188,7 +188,7 @@ class JobsView(TableView):
 
     @cached_property
     def _notes(self) -> JobNotes:
-        return notes_of(self.session)
+        return session_notes(self.session)
 
     @property
     def schema(self) -> pa.Schema:
@@ -434,7 +434,7 @@ class JobsView(TableView):
         if row.get("_fold") in (FOLDED, UNFOLDED):
             self._toggle(str(row["array_id"]))
         else:
-            self.post_message(self.Wanted("job", job_id=str(row["id"])))
+            self.post_message(self.Requested("job", job_id=str(row["id"])))
 
     def _toggle(self, array_id: str) -> None:
         self._exceptions = self._exceptions ^ {array_id}
@@ -463,7 +463,7 @@ class JobsView(TableView):
 
     def do_detail(self) -> None:
         if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Wanted("job", job_id=job_id))
+            self.post_message(self.Requested("job", job_id=job_id))
 
     def pointed_job(self) -> str | None:
         row = self.rows.cursor_row
@@ -486,11 +486,11 @@ class JobsView(TableView):
         }
         if table is None or not wanted:
             return Targets()
-        arrays_wanted = {
+        arrays_shown = {
             row_id.removesuffix("[]"): row_id for row_id in wanted if row_id.endswith("[]")
         }
         is_meant = pc.or_(
-            _is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_wanted)
+            _is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_shown)
         )
         meant = table.filter(pc.fill_null(is_meant, False))
         # Rows of arrays that a filter hides, where it shows some of the same array.
@@ -506,10 +506,10 @@ class JobsView(TableView):
         for row in meant.to_pylist():
             found.add(row["id"])
             array_id = row["array_id"]
-            if row["id"] in wanted or array_id not in arrays_wanted:
+            if row["id"] in wanted or array_id not in arrays_shown:
                 rows.append(row)
                 continue
-            found.add(arrays_wanted[array_id])
+            found.add(arrays_shown[array_id])
             is_hidden = row["id"] not in shown and array_id in partly
             whole[array_id] = whole.get(array_id, True) and not is_hidden
             if not is_hidden:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.impact import count_jobs, state_counts
-from hpcdash.domain.job_ids import array_of, with_tasks
+from hpcdash.domain.job_ids import parse_array_id, with_tasks
 from hpcdash.domain.job_text import format_exit, signal_name, state_word
 from hpcdash.domain.schema import COUNT, TEXT, WORD
 from hpcdash.domain.states import JobState
@@ -105,7 +105,9 @@ class TriageView(ReadTableView):
 
     @property
     def array_id(self) -> str:
-        return self.triage.tasks.array_id if self.triage is not None else array_of(self.job_id)
+        return (
+            self.triage.tasks.array_id if self.triage is not None else parse_array_id(self.job_id)
+        )
 
     @property
     def are_workers(self) -> bool:
@@ -292,7 +294,7 @@ class TriageView(ReadTableView):
         """A group's tasks are shown or hidden; a task is opened."""
         if row["_fold"] == TASK:
             self.post_message(
-                self.Wanted("job", job_id=self.array_id if self.are_workers else row["id"])
+                self.Requested("job", job_id=self.array_id if self.are_workers else row["id"])
             )
             return
         self._open = self._open ^ {row_id}

@@ -21,7 +21,7 @@ from hpcdash.ui.logs.stream import LogReading
 class LogPane(LogReading):
     """Searches and jumps run beside the keys; each takes the place of the one before."""
 
-    class PagerWanted(Message):
+    class PagerRequested(Message):
         """A file of this machine is to be opened in a pager; a copy is to be deleted then."""
 
         def __init__(self, file: Path, *, is_copy: bool = False) -> None:
@@ -183,7 +183,7 @@ class LogPane(LogReading):
             return self.window.look.problem
         here = await same_file_here(file)
         if here is not None:
-            self.post_message(self.PagerWanted(here))
+            self.post_message(self.PagerRequested(here))
             return ""
 
         def said(copied: int, of: int) -> None:
@@ -191,7 +191,7 @@ class LogPane(LogReading):
             self.say()
 
         try:
-            self.post_message(self.PagerWanted(await copy_end(file, said), is_copy=True))
+            self.post_message(self.PagerRequested(await copy_end(file, said), is_copy=True))
         except OSError as error:
             return f"no room for a copy here: {error.strerror}"
         return ""

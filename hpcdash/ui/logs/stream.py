@@ -310,13 +310,13 @@ class LogReading(Vertical):
 
     def _read_ahead(self) -> None:
         """Hold what one will want next, before it is wanted."""
-        if not self._paging and wanted_side(self.window, self.viewport) and self.path:
+        if not self._paging and missing_side(self.window, self.viewport) and self.path:
             self._paging = True
             start_worker(self, self._read_more, group="page")
 
     async def _read_more(self) -> None:
         try:
-            while side := wanted_side(self.window, self.viewport):
+            while side := missing_side(self.window, self.viewport):
                 held = (self.window.start, self.window.end)
                 await (self.window.read_before() if side < 0 else self.window.read_after())
                 if self.viewport.following or held == (self.window.start, self.window.end):
@@ -401,7 +401,7 @@ class LogReading(Vertical):
         placed = self.viewport.placed()
         return LogStatus(
             growth=self.format_growth() if self.is_beside else "",
-            line_number=self._line_number.of_row(placed[0].row) if placed else None,
+            line_number=self._line_number.line_at_row(placed[0].row) if placed else None,
             searched=self.search_text,
             said=said,
             has_ended=self._has_ended,
@@ -482,7 +482,7 @@ class LineNumber:
     def forget(self) -> None:
         self._known = None
 
-    def of_row(self, row: int) -> int | None:
+    def line_at_row(self, row: int) -> int | None:
         """The number of a row by its place in the window's rows; None where it is not known, or no
         longer.
         """
@@ -502,7 +502,7 @@ class LineNumber:
         return number
 
 
-def wanted_side(window: LogWindow, viewport: Viewport) -> int:
+def missing_side(window: LogWindow, viewport: Viewport) -> int:
     """Before what is held (-1), after it (1), or nowhere (0)."""
     if viewport.following or not window.rows or viewport.height <= 0:
         return 0

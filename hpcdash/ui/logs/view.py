@@ -94,9 +94,9 @@ class LogView(View):
 
     def on_mount(self) -> None:
         self._ask()
-        self.set_interval(_ASKED_AGAIN_SECONDS, self._ask_again)
+        self.set_interval(_ASKED_AGAIN_SECONDS, self._retry)
 
-    def _ask_again(self) -> None:
+    def _retry(self) -> None:
         """Ask for the state of a job that no list tells of, such as another person's, until it has
         ended.
         """
@@ -119,7 +119,7 @@ class LogView(View):
                 place = replace(place, files=self.other.files)
         except HpcdashError as error:
             self._error = error
-            self._streams.say_unknown()
+            self._streams.show_unknown_stream()
             self.post_message(self.CrumbsChanged())
             return
         self._error = None
@@ -146,7 +146,7 @@ class LogView(View):
             self.take_focus()
 
     async def _show_streams(self) -> None:
-        await self._streams.show_wanted()
+        await self._streams.show_requested()
         self.post_message(self.CrumbsChanged())
 
     @property
@@ -192,7 +192,7 @@ class LogView(View):
         event.stop()
         self.post_message(self.CrumbsChanged())
 
-    def on_log_pane_pager_wanted(self, event: LogPane.PagerWanted) -> None:
+    def on_log_pane_pager_requested(self, event: LogPane.PagerRequested) -> None:
         event.stop()
         try:
             cast("DashboardApp", self.app).open_outside("pager", event.file)
@@ -202,7 +202,7 @@ class LogView(View):
 
     async def on_descendant_focus(self, event: DescendantFocus) -> None:
         """A click on the other stream makes it the one that keys are for."""
-        stream = self._streams.stream_of(event.widget)
+        stream = self._streams.focused_stream(event.widget)
         if stream is not None and stream != self._streams.stream:
             self._streams.stream = stream
             await self._show_streams()
@@ -262,9 +262,9 @@ class LogView(View):
         self._said = words
         self.post_message(self.CrumbsChanged())
         if words:
-            call_after(self, _SAID_SECONDS, self._say_no_more)
+            call_after(self, _SAID_SECONDS, self._clear_notice)
 
-    def _say_no_more(self) -> None:
+    def _clear_notice(self) -> None:
         self._say("")
 
     # -- moving
@@ -339,7 +339,7 @@ class LogView(View):
         self._streams.toggle_wrap()
 
     def do_search(self) -> None:
-        self._prompts.ask_text()
+        self._prompts.prompt_text()
 
     def do_next_match(self) -> None:
         self._go_match()
@@ -357,10 +357,10 @@ class LogView(View):
             self._say("nothing is searched for; / does")
 
     def do_to_percent(self) -> None:
-        self._prompts.ask_percent()
+        self._prompts.prompt_percent()
 
     def do_to_time(self) -> None:
-        self._prompts.ask_time()
+        self._prompts.prompt_time()
 
     def do_line_number(self) -> None:
         if (pane := self._pane_with_lines()) is not None:
@@ -377,9 +377,11 @@ class LogView(View):
         await self._go_task(1)
 
     async def _fetch_runs(self, place: LogPlace) -> tuple[Run, ...]:
-        from hpcdash.services.submit.allocations import allocation_of, fetch_runs
+        from hpcdash.services.submit.allocations import build_allocation, fetch_runs
 
-        return await fetch_runs(self.session.store, allocation_of(place.detail.job.to_pylist()[0]))
+        return await fetch_runs(
+            self.session.store, build_allocation(place.detail.job.to_pylist()[0])
+        )
 
     def do_other_logs(self) -> None:
         start_worker(self, self._choose_other, exclusive=True, group="others")
@@ -485,7 +487,7 @@ class LogView(View):
 
     def do_ask_now(self) -> None:
         self._said = ""
-        self.session.poller.ask_now()
+        self.session.poller.poll_now()
         self._ask()
 
     def do_escape(self) -> bool:
@@ -510,7 +512,7 @@ class LogPrompts:
         self._bar = bar
         self._pane = pane
 
-    def ask_text(self) -> None:
+    def prompt_text(self) -> None:
         if (pane := self._pane()) is not None:
             self._bar().ask("search", pane.search_text, sign="/", take=self._take_text)
 
@@ -522,7 +524,7 @@ class LogPrompts:
             pane.search(typed)
         return ""
 
-    def ask_percent(self) -> None:
+    def prompt_percent(self) -> None:
         if self._pane() is not None:
             self._bar().ask("percent", sign="%", take=self._take_percent)
 
@@ -540,7 +542,7 @@ class LogPrompts:
             pane.go_percent(percent)
         return ""
 
-    def ask_time(self) -> None:
+    def prompt_time(self) -> None:
         if self._pane() is not None:
             self._bar().ask("time", sign="@", take=self._take_time)
 
@@ -592,11 +594,11 @@ class LogStreams(Horizontal):
     def panes(self) -> tuple[LogPane, ...]:
         return tuple(self._panes.values())
 
-    def stream_of(self, focused: Widget) -> str | None:
+    def focused_stream(self, focused: Widget) -> str | None:
         """The stream whose lines have the focus."""
         return next((stream for stream, pane in self._panes.items() if pane.lines is focused), None)
 
-    def say_unknown(self) -> None:
+    def show_unknown_stream(self) -> None:
         """Where the output is could not be found out."""
         for words in self.query("#asking").results(Static):
             words.update("where its output is could not be found out")
@@ -614,9 +616,9 @@ class LogStreams(Horizontal):
             await pane.remove()
         self._panes.clear()
         await self.query("#asking").remove()
-        await self.show_wanted()
+        await self.show_requested()
 
-    async def show_wanted(self) -> None:
+    async def show_requested(self) -> None:
         """Show the stream one is at, and the other where both are wanted."""
         assert self._files is not None
         if not self.is_attached:

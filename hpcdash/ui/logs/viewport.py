@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from hpcdash.domain.text import width_of
+from hpcdash.domain.text import cell_width
 from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.window import LogRow, LogWindow
 
@@ -149,7 +149,9 @@ class Viewport:
 
     def sideways(self, cells: int) -> None:
         """Left or right, as far as the longest line on the screen reaches."""
-        longest = max((width_of(self.line(placed.row).text) for placed in self.placed()), default=0)
+        longest = max(
+            (cell_width(self.line(placed.row).text) for placed in self.placed()), default=0
+        )
         self.left = max(0, min(self.left + cells, longest - self.width // 2))
 
     def set_size(self, width: int, height: int) -> None:
@@ -239,7 +241,7 @@ def wrapped(text: str, width: int) -> tuple[int, ...]:
     begins = [0]
     cells = 0
     for position, letter in enumerate(text):
-        letter_cells = width_of(letter)
+        letter_cells = cell_width(letter)
         if cells + letter_cells > width and position > begins[-1]:
             begins.append(position)
             cells = 0
@@ -254,6 +256,6 @@ def letter_at(text: str, cell: int) -> int:
     ends = []
     cells = 0
     for letter in text:
-        cells += width_of(letter)
+        cells += cell_width(letter)
         ends.append(cells)
     return bisect_right(ends, cell)

@@ -15,7 +15,7 @@ from hpcdash.domain.columns import without_formulas
 from hpcdash.private_files import write_output
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.charts.curves import ChartRequest
-from hpcdash.services.metrics.charts.svg import svg_of
+from hpcdash.services.metrics.charts.svg import draw_svg
 
 
 def file_stem(job_id: str, metric: str, at: datetime) -> str:
@@ -55,7 +55,7 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
     csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
     rows = io.BytesIO()
     pyarrow.csv.write_csv(without_formulas(pa.concat_tables(tables)), rows)
-    write_output(svg_file, svg_of(request, title).encode())
+    write_output(svg_file, draw_svg(request, title).encode())
     write_output(csv_file, rows.getvalue())
     return csv_file, svg_file
 

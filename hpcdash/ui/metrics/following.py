@@ -25,7 +25,7 @@ from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
-    from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesKept
+    from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesCache
     from hpcdash.services.metrics.charts.reading import ChartReading, RunReader
     from hpcdash.services.metrics.run import WatchedRun
 
@@ -86,14 +86,14 @@ class ChartFollowing(View):
         self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MOST_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
-        self._kept: SeriesKept | None = None
+        self._kept: SeriesCache | None = None
         self._dirty = asyncio.Event()
         self._changed_at: float | None = None
 
     def tell(self, request: ChartRequest) -> None:
         """There is a new picture, of this request."""
 
-    def tell_problem(self, words: str) -> None:
+    def show_problem(self, words: str) -> None:
         """What is there could not be told."""
 
     @property
@@ -190,7 +190,7 @@ class ChartFollowing(View):
                 self.tell(request)
             except Exception as error:
                 self.drawing_error = unexpected(self.app, "tell of this", error)
-                self.tell_problem(self.drawing_error.message)
+                self.show_problem(self.drawing_error.message)
 
     async def _keep_read(self) -> None:
         """Look for what stands out, of each run that changed."""
@@ -254,10 +254,10 @@ class ChartFollowing(View):
         )
 
     def request(self) -> ChartRequest:
-        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
+        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
 
         if self._kept is None:
-            self._kept = SeriesKept()
+            self._kept = SeriesCache()
         runs = []
         for letter, run in zip(LETTERS, self.runs, strict=False):
             if run.watched is None:

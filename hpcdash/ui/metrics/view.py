@@ -140,7 +140,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self.set_class(self.app.size.height >= FRAMED_LINES, "panel")
         super().on_resize()
 
-    def tell_problem(self, words: str) -> None:
+    def show_problem(self, words: str) -> None:
         self.query_one("#found", Line).say(Text(visible(words)))
 
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
@@ -219,8 +219,8 @@ class ChartView(ChartFollowing, can_focus=True):
         if cursor is None or not self._has_panels():
             return None
         place = self.picture.panels[0]
-        column = place.column_of(cursor)
-        near = [one for one in marks if column is not None and place.column_of(one[1].x) == column]
+        column = place.column_at(cursor)
+        near = [one for one in marks if column is not None and place.column_at(one[1].x) == column]
         return min(near, key=lambda one: abs(one[1].x - cursor), default=None)
 
     def _format_progress(self) -> str:

@@ -16,7 +16,7 @@ from hpcdash.config.plugins import JOB_VIEWS, NODE, Plugin
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.plugins import (
     OutputLines,
     PluginCommand,
@@ -108,16 +108,16 @@ class PluginActions:
             words = visible(f"{plugin.name} {error.message}. {error.next_step}")
             screen.notify(words, severity="warning", timeout=_DONE_SECONDS, markup=False)
             return
-        self._ask_or(command, partial(self._start, command))
+        self._confirm_or_run(command, partial(self._start, command))
 
     def do_run_again(self) -> None:
         from hpcdash.ui.plugins.view import OutputView
 
         view = self.screen.view
         if isinstance(view, OutputView):
-            self._ask_or(view.command, view.start)
+            self._confirm_or_run(view.command, view.start)
 
-    def _ask_or(self, command: PluginCommand, run: Callable[[], None]) -> None:
+    def _confirm_or_run(self, command: PluginCommand, run: Callable[[], None]) -> None:
         if command.plugin.dangerous:
             self.screen.app.push_screen(RunDialog(command, run))
         else:
@@ -184,6 +184,6 @@ class PluginActions:
         store = self.screen.session.store
         for kind in (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE):
             table = store.table(kind) if kind in store.snapshots else None
-            if table is not None and (found := rows_meant(table, (job_id,))):
+            if table is not None and (found := select_rows(table, (job_id,))):
                 return found[0]
         return {}

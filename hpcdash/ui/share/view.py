@@ -101,7 +101,7 @@ class ShareView(ReadTableView):
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         self._readers = [PoolReader(session.store, pool) for pool in session.pools]
         self._at = 0
-        self._asked_at = 0.0
+        self._queried_at = 0.0
         super().__init__(session, **rest)
 
     def compose(self) -> ComposeResult:
@@ -167,12 +167,12 @@ class ShareView(ReadTableView):
             1.0 if poller.focused else poller.pace.unfocused_factor
         )
         now = self.session.store.clock.now()
-        if self.is_live and self.screen.is_current and not 0 <= now - self._asked_at < wait:
+        if self.is_live and self.screen.is_current and not 0 <= now - self._queried_at < wait:
             self.read()
 
     def read(self) -> None:
         if self._readers:
-            self._asked_at = self.session.store.clock.now()
+            self._queried_at = self.session.store.clock.now()
             super().read()
 
     def show_read(self) -> None:
@@ -413,13 +413,13 @@ class ShareView(ReadTableView):
 
     def do_detail(self) -> None:
         if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Wanted("job", job_id=job_id))
+            self.post_message(self.Requested("job", job_id=job_id))
 
     def pointed_job(self) -> str | None:
         return self.rows.cursor_id if self.is_live else None
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        self.post_message(self.Wanted("job", job_id=row_id))
+        self.post_message(self.Requested("job", job_id=row_id))
 
 
 def _bar(fraction: float, size: int) -> Content:

@@ -115,7 +115,7 @@ class SubmitActions:
             view.tried()
             return
         plan = _planner(view, session, looked)
-        await view.answer.ask_for_paths(looked)
+        await view.answer.check_paths(looked)
         # Before something else is typed, or asked for.
         warnings = _dropped_switch(view, looked)
         notes = [words for words in view.format_notes(looked) if words not in warnings]
@@ -153,7 +153,7 @@ class SubmitActions:
             await self._was_submitted(view, draft, first, looked, outcomes, said)
         elif said[0]:
             self.screen.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
-        session.poller.ask_now()
+        session.poller.poll_now()
 
     async def _submit_one(
         self,
@@ -172,7 +172,7 @@ class SubmitActions:
         )
         if report is None:
             return ()
-        return (await self.runner.look_for(planned, report, session))[-1:]
+        return (await self.runner.recover_outcomes(planned, report, session))[-1:]
 
     async def _submit_chain(
         self,
@@ -187,7 +187,7 @@ class SubmitActions:
     ) -> tuple[Outcome, ...]:
         from hpcdash.services.chains import format_chain, submit_chain
 
-        dialog = self.runner.ask_first(
+        dialog = self.runner.confirm_first(
             first.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if dialog is None or not await dialog.answer:
@@ -286,14 +286,14 @@ def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
     """What is told of a kill switch that would end the job as it starts, and what clears it; () for
     none.
     """
-    from hpcdash.services.submit.checks import dropped_finding, kill_switch_of
+    from hpcdash.services.submit.checks import dropped_finding, request_kill_switch
 
     if looked.request is None:
         return ()
-    dropped = dropped_finding(kill_switch_of(looked.request))
+    dropped = dropped_finding(request_kill_switch(looked.request))
     return (
         (f"{dropped.words}. {dropped.next_step}",)
-        if dropped in view.answer.findings_of(looked)
+        if dropped in view.answer.preview_findings(looked)
         else ()
     )
 

@@ -73,7 +73,7 @@ def format_qos(qos: QosOffer) -> str:
     return ", ".join([*parts, *([qos.note] if qos.note else [])])
 
 
-def choices_of(
+def build_choices(
     name: str, texts: Mapping[str, str], offers: Offers, store: ClusterStore, queue_taken: str
 ) -> list[Choice]:
     """All that a field may say as far as that is known; [] where anything may stand there.

@@ -427,7 +427,7 @@ class FormPage(VerticalScroll, can_focus=False):
         """What takes the place of a field that is empty, below it; '' for nothing."""
         self._rows[name].note(words)
 
-    def complaint_of(self, name: str) -> str:
+    def field_error(self, name: str) -> str:
         return self._rows[name].complaint
 
     def _arrange(self) -> None:

@@ -142,7 +142,7 @@ class SubmitPage(View):
         }
         warnings = dict(looked.warnings)
         asides = [problems[""]] if problems.get("") else []
-        for finding in self.answer.findings_of(looked):
+        for finding in self.answer.preview_findings(looked):
             words = finding.words.rstrip(".")
             if finding.field not in warnings and self._has_field(finding.field):
                 warnings[finding.field] = words
@@ -182,12 +182,12 @@ class SubmitPage(View):
             words = "Generated script"
         else:
             file = looked.as_it_is.file if looked.as_it_is is not None else "Generated script"
-            is_of_before = (
+            is_previous = (
                 looked.as_it_is is None
                 and looked.request is None
                 and set(looked.problems) != {"command"}
             )
-            words = "Last valid script" if is_of_before else f"{file} ({len(looked.lines)} lines)"
+            words = "Last valid script" if is_previous else f"{file} ({len(looked.lines)} lines)"
             if looked.difference:
                 words += "; differs from the last one submitted"
         self.query_one("#beside").border_title = Content(visible(words))
@@ -203,7 +203,7 @@ class SubmitPage(View):
         """
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
-        refusal = self.answer.refusal_of(looked)
+        refusal = self.answer.preview_refusal(looked)
         words = [
             looked.called,
             "; ".join(part for part in (looked.words, start) if part),
@@ -213,7 +213,7 @@ class SubmitPage(View):
             *looked.asides,
             *(
                 ". ".join(filter(None, (one.words, one.next_step)))
-                for one in self.answer.findings_of(looked)
+                for one in self.answer.preview_findings(looked)
             ),
         ]
         return tuple(filter(None, words))
@@ -236,7 +236,7 @@ class SubmitPage(View):
         if time.monotonic() - self._learned_at > _OFFERED_SECONDS:
             start_worker(self, self._learn, exclusive=True, group="learn")
         if self.answer.may_have_changed(self.seen):
-            start_worker(self, self._ask_for_paths, exclusive=True, group="ask for paths")
+            start_worker(self, self._check_paths, exclusive=True, group="ask for paths")
 
     def on_form_page_changed(self, event: FormPage.Changed) -> None:
         event.stop()
@@ -335,15 +335,15 @@ class SubmitPage(View):
             self._resting = None
         if self.seen.is_whole and self.seen.script and not self.answer.is_for(self.seen):
             self._resting = call_after(
-                self, self.answer.wait_seconds(_REST_SECONDS), self._begin_to_ask
+                self, self.answer.wait_seconds(_REST_SECONDS), self._start_query
             )
 
-    def _begin_to_ask(self) -> None:
+    def _start_query(self) -> None:
         # Nobody reads the answer while something else is on the screen.
         if self.display and self.app.screen is self.screen and self.session.poller.focused:
             start_worker(self, self._ask, exclusive=True, group="ask")
         else:
-            self._resting = call_after(self, _REST_SECONDS, self._begin_to_ask)
+            self._resting = call_after(self, _REST_SECONDS, self._start_query)
 
     async def _ask(self) -> None:
         """When it would start, or why it would be refused; and which of its paths are missing."""
@@ -354,8 +354,8 @@ class SubmitPage(View):
         self._tell()
         self._rest_soon()
 
-    async def _ask_for_paths(self) -> None:
-        await self.answer.ask_for_paths(self.seen)
+    async def _check_paths(self) -> None:
+        await self.answer.check_paths(self.seen)
         self._tell()
 
     def do_ask_now(self) -> None:
@@ -363,7 +363,7 @@ class SubmitPage(View):
         self.answer.forget()
         self.batch_file.forget()
         start_worker(self, self._learn, exclusive=True, group="learn")
-        self.session.poller.ask_now()
+        self.session.poller.poll_now()
 
     @property
     def own_error(self) -> HpcdashError | None:
@@ -377,8 +377,8 @@ class ClusterAnswer:
         self._store = store
         self._for = ""
         # What the missing paths are of: at a submission they alone are asked for.
-        self._missing_of = ""
-        self._asked_at = float("-inf")
+        self._missing_key = ""
+        self._queried_at = float("-inf")
         self.is_asking = False
         self.failed = ""
         self.estimate = StartEstimate(is_known=False)
@@ -391,19 +391,19 @@ class ClusterAnswer:
         """How long to wait before it is asked: until typing rests, and not right after it was
         asked.
         """
-        return max(rest_seconds, self._asked_at + _EVERY_SECONDS - time.monotonic())
+        return max(rest_seconds, self._queried_at + _EVERY_SECONDS - time.monotonic())
 
     def forget(self) -> None:
         """It may be asked at once, even the same."""
         self._for = ""
-        self._asked_at = float("-inf")
+        self._queried_at = float("-inf")
 
     async def ask(self, looked: FormPreview, gpu_types: Sequence[str] = ()) -> None:
         """Ask when it would start, and which of its paths are missing."""
         from hpcdash.services.submit.checks import estimate_start, missing_paths
 
         over = looked.as_it_is
-        self.is_asking, self._asked_at = True, time.monotonic()
+        self.is_asking, self._queried_at = True, time.monotonic()
         try:
             await self._store.open()
             script = looked.script.encode("utf-8", "surrogateescape")
@@ -413,7 +413,7 @@ class ClusterAnswer:
             missing = (
                 () if looked.request is None else await missing_paths(self._store, looked.request)
             )
-            self.failed, self.missing, self._missing_of = "", missing, _key(looked)
+            self.failed, self.missing, self._missing_key = "", missing, _key(looked)
         except HpcdashError as error:
             # What was told of its paths before stays told.
             self.estimate = StartEstimate(is_known=False)
@@ -422,7 +422,7 @@ class ClusterAnswer:
             self.is_asking = False
         self._for = _key(looked)
 
-    async def ask_for_paths(self, looked: FormPreview) -> None:
+    async def check_paths(self, looked: FormPreview) -> None:
         """Ask for the paths alone of what is submitted now, in one command, unless all is known to
         be well with them.
 
@@ -430,8 +430,8 @@ class ClusterAnswer:
         """
         from hpcdash.services.submit.checks import missing_paths
 
-        key, switch = _key(looked), _switch_of(looked)
-        if looked.request is None or (self._missing_of == key and not self.missing and not switch):
+        key, switch = _key(looked), _preview_switch(looked)
+        if looked.request is None or (self._missing_key == key and not self.missing and not switch):
             return
         try:
             missing = await missing_paths(self._store, looked.request)
@@ -441,14 +441,14 @@ class ClusterAnswer:
                 return
             words = f"whether the kill switch {switch} is set is not known: {error.message}"
             missing = (
-                *(one for one in self.findings_of(looked) if one.field),
+                *(one for one in self.preview_findings(looked) if one.field),
                 LintFinding("warning", "", words),
             )
-        self.missing, self._missing_of = missing, key
+        self.missing, self._missing_key = missing, key
 
     def may_have_changed(self, looked: FormPreview) -> bool:
         """Whether what was told of the paths may be another now, though nothing else was typed."""
-        return self._missing_of == _key(looked) and bool(_switch_of(looked))
+        return self._missing_key == _key(looked) and bool(_preview_switch(looked))
 
     def format_start(self, looked: FormPreview, zone: tzinfo | None) -> Text:
         """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
@@ -504,11 +504,11 @@ class ClusterAnswer:
             else ""
         )
 
-    def findings_of(self, looked: FormPreview) -> tuple[LintFinding, ...]:
+    def preview_findings(self, looked: FormPreview) -> tuple[LintFinding, ...]:
         """What is missing there, of what stands there now."""
-        return self.missing if self._missing_of == _key(looked) else ()
+        return self.missing if self._missing_key == _key(looked) else ()
 
-    def refusal_of(self, looked: FormPreview) -> str:
+    def preview_refusal(self, looked: FormPreview) -> str:
         """Why the scheduler would not take what stands there now, '' where it would or that is not
         known.
         """
@@ -544,11 +544,11 @@ def verdict(
     return text
 
 
-def _switch_of(looked: FormPreview) -> str:
+def _preview_switch(looked: FormPreview) -> str:
     """The kill switch that a request names, '' for none."""
-    from hpcdash.services.submit.checks import kill_switch_of
+    from hpcdash.services.submit.checks import request_kill_switch
 
-    return "" if looked.request is None else kill_switch_of(looked.request)
+    return "" if looked.request is None else request_kill_switch(looked.request)
 
 
 def _key(looked: FormPreview) -> str:

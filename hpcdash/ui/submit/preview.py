@@ -27,9 +27,9 @@ from hpcdash.services.submit.form import (
     Draft,
     FormReading,
     ScriptReading,
-    field_of_complaint,
     read_form,
     read_script_form,
+    split_error,
 )
 from hpcdash.services.submit.form_fields import FIELDS, HERE, THERE
 from hpcdash.services.submit.launches import Launches
@@ -131,7 +131,7 @@ class LastSubmitted:
 
     def of(self, name: str) -> Recent | None:
         if name not in self._known:
-            self._known[name] = self._recents.last_of(self._cluster, name)
+            self._known[name] = self._recents.newest_recent(self._cluster, name)
         return self._known[name]
 
     def forget(self) -> None:
@@ -155,7 +155,7 @@ def preview_request(
             replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site
         ).request
     if request is None:
-        _complain_of_the_rest(draft, problems, launches, offers)
+        _report_rest(draft, problems, launches, offers)
         return FormPreview(problems, text=reading.text, links=reading.links)
     called = format_call(request.call, request.array) if request.call is not None else ""
     if launches.store.backend.submit.takes_requests:
@@ -376,13 +376,13 @@ def sorted_findings(
 
 
 def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> None:
-    name, words = field_of_complaint(error.message)
+    name, words = split_error(error.message)
     problems.setdefault(
         name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part)
     )
 
 
-def _complain_of_the_rest(
+def _report_rest(
     draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers
 ) -> None:
     """What the cluster has not got, of the fields that can be read while others cannot."""
@@ -408,16 +408,16 @@ def _complain_of_the_rest(
 
 
 def _may_be_mended(finding: LintFinding) -> bool:
-    return _is_of_a_line(finding) or finding.field == "extra_args"
+    return _has_line(finding) or finding.field == "extra_args"
 
 
-def _is_of_a_line(finding: LintFinding) -> bool:
+def _has_line(finding: LintFinding) -> bool:
     return finding.field.startswith("line ")
 
 
 def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[LintFinding]) -> list[ScriptLine]:
     """The lines, with what was found in one beside it."""
-    notes = {finding.field: finding.words for finding in findings if _is_of_a_line(finding)}
+    notes = {finding.field: finding.words for finding in findings if _has_line(finding)}
     return [
         replace(line, note=f"! {visible(notes[key])}")
         if (key := f"line {line.number}") in notes

@@ -25,8 +25,8 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.state.drafts import Drafts, KeptDraft
-from hpcdash.services.submit.form import Draft, draft_of, read_form
+from hpcdash.services.state.drafts import Drafts, StoredDraft
+from hpcdash.services.submit.form import Draft, parse_draft, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
 from hpcdash.ui.dialogs import Choice
 from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT, SubmitPage
@@ -95,7 +95,10 @@ class SubmitView(SubmitPage):
         self._fit(self.app.size)
         with Horizontal(id="body"):
             yield FormPage(
-                self._values, self._ask_for, Way.REQUEST, absent_fields(self.session.store.backend)
+                self._values,
+                self._prompt_value,
+                Way.REQUEST,
+                absent_fields(self.session.store.backend),
             )
             with Vertical(id="beside", classes="panel"):
                 yield ScriptPage()
@@ -135,9 +138,9 @@ class SubmitView(SubmitPage):
         self.post_message(self.CrumbsChanged())
 
     def _choices(self, name: str) -> list[Choice]:
-        from hpcdash.ui.submit.choices import choices_of
+        from hpcdash.ui.submit.choices import build_choices
 
-        choices = choices_of(
+        choices = build_choices(
             name, self.form.texts(), self.offers, self.session.store, self.seen.queue
         )
         if name == "after" and self._offered_after is not None:
@@ -177,7 +180,7 @@ class SubmitView(SubmitPage):
         if draft is not None and draft.texts and folder is not None:
             with contextlib.suppress(StateUnusable):
                 Drafts(folder).keep(
-                    self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is)
+                    self.session.name, StoredDraft(draft.texts, draft.rest, self._is_as_it_is)
                 )
 
     def _restore_draft(self) -> None:
@@ -235,7 +238,7 @@ class SubmitView(SubmitPage):
         self.form.enter("file" if self._is_as_it_is else "name")
         self.post_message(self.CrumbsChanged())
 
-    def _ask_for(self, name: str) -> bool:
+    def _prompt_value(self, name: str) -> bool:
         """What there is to choose from for a field, as a list; False where there is nothing."""
         choices = self._choices(name)
         if not choices:
@@ -395,7 +398,7 @@ def starting_points(view: SubmitView) -> list[StartingPoint]:
             words = f"{age}, a batch script as it is"
             found.append((recent.name, words, partial(view.put, Draft(texts), as_it_is=True)))
         else:
-            words = ": ".join(part for part in (age, _command_of(recent.text)) if part)
+            words = ": ".join(part for part in (age, _parse_command(recent.text)) if part)
             found.append(
                 (recent.name or "without a name", words, partial(_take, view, recent.text))
             )
@@ -405,7 +408,7 @@ def starting_points(view: SubmitView) -> list[StartingPoint]:
     ]
 
 
-def name_of(looked: FormPreview) -> str:
+def preview_name(looked: FormPreview) -> str:
     """What a submission is called among the recent ones."""
     over = looked.as_it_is
     if over is not None:
@@ -420,7 +423,12 @@ async def remember(view: SubmitView, looked: FormPreview) -> None:
     view.last.forget()
     try:
         await asyncio.to_thread(
-            view.recents.remember, store.name, name_of(looked), looked.text, kind, store.clock.now()
+            view.recents.remember,
+            store.name,
+            preview_name(looked),
+            looked.text,
+            kind,
+            store.clock.now(),
         )
     except StateUnusable as error:
         view.notify(
@@ -471,15 +479,15 @@ def _take_template(view: SubmitView, name: str) -> None:
 
 def _take(view: SubmitView, text: str) -> None:
     try:
-        view.put(draft_of(text))
+        view.put(parse_draft(text))
     except HpcdashError as error:
         view.notify(f"it cannot be read: {error.message}", severity="warning", markup=False)
 
 
-def _command_of(text: str) -> str:
+def _parse_command(text: str) -> str:
     """What a request runs, on one line; '' where it cannot be read."""
     try:
-        draft = draft_of(text)
+        draft = parse_draft(text)
     except HpcdashError:
         return ""
     call = draft.rest.get("call")

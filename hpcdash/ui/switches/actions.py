@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.job_ids import holds_many, parse_array_id
 from hpcdash.ui.screen import DashboardScreen
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class SwitchActions:
             self.screen.notify("no job is pointed at", severity="warning", timeout=3)
             return
         # A switch is that of a whole array.
-        units = {array_of(job_id) for job_id in job_ids}
+        units = {parse_array_id(job_id) for job_id in job_ids}
         if len(units) > 1:
             words = f"a {kind.words} is asked for one job or array at a time"
             if marked := self.screen.view.marks():
                 words = (
-                    f"{marked} are marked; {words}: {self.screen.key_sign_of('unmark')} "
+                    f"{marked} are marked; {words}: {self.screen.key_label('unmark')} "
                     f"clears the marks"
                 )
             self.screen.notify(words, severity="warning", timeout=6, markup=False)

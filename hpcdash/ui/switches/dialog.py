@@ -22,9 +22,9 @@ from hpcdash.domain.impact import count_jobs, owners, state_counts
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
-    Deeds,
-    SwitchLook,
+    SwitchActions,
     SwitchProgress,
+    SwitchSnapshot,
     Thing,
     clear_refusal,
     format_folder,
@@ -57,12 +57,12 @@ class SwitchPicture(Struct, frozen=True):
     """
 
     switch: Switch
-    look: SwitchLook
+    look: SwitchSnapshot
     living: tuple[Mapping[str, Any], ...]
     is_known_who: bool
     note: str
     progress: SwitchProgress
-    deeds: Deeds
+    deeds: SwitchActions
     log: str
     does: str
     command: str
@@ -146,7 +146,7 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
         yield "", "looking who else names it …", ""
 
 
-def _identity(look: SwitchLook | None) -> tuple[object, ...]:
+def _identity(look: SwitchSnapshot | None) -> tuple[object, ...]:
     """What tells what is there from something else of its name; a FIFO's time is when it was
     written to last.
     """
@@ -192,11 +192,11 @@ class SwitchDialog(Dialog[None]):
         self.kind = kind
         self.against = against
         # After an act of this dialog's own, setting it takes a step more.
-        self._asks_again = False
+        self._is_retry_pending = False
         # What may be no switch is cleared at the second time: what was there at the first.
-        self._clear_asked_of: tuple[object, ...] | None = None
+        self._clear_confirmed_for: tuple[object, ...] | None = None
         # Whether another path is asked for in the place of the one that is known.
-        self._asks_path = False
+        self._prompts_path = False
         self._shows_command = False
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -230,8 +230,8 @@ class SwitchDialog(Dialog[None]):
         if is_found:
             # Those of the path of before.
             self.workers.cancel_group(self, "switch-look")
-            self._asks_again = self._asks_path = False
-            self._clear_asked_of = None
+            self._is_retry_pending = self._prompts_path = False
+            self._clear_confirmed_for = None
         self._show()
         switch = self.tracker.switch
         if not is_found or switch is None:
@@ -242,7 +242,7 @@ class SwitchDialog(Dialog[None]):
             return
         await self.tracker.open(switch)
         self._focus_answer()
-        await self.tracker.fetch_namesakes()
+        await self.tracker.fetch_same_name_jobs()
 
     def _refresh(self) -> None:
         start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
@@ -277,11 +277,11 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def can_drop(self) -> bool:
-        return self._is_droppable and (self._asks_again or not self.tracker.has_acted)
+        return self._is_droppable and (self._is_retry_pending or not self.tracker.has_acted)
 
     @property
-    def can_ask_again(self) -> bool:
-        return self._is_droppable and self.tracker.has_acted and not self._asks_again
+    def can_retry(self) -> bool:
+        return self._is_droppable and self.tracker.has_acted and not self._is_retry_pending
 
     @property
     def can_clear(self) -> bool:
@@ -290,13 +290,13 @@ class SwitchDialog(Dialog[None]):
         )
 
     @property
-    def _asks_clear(self) -> bool:
+    def _confirms_clear(self) -> bool:
         """Whether it is asked for the second time: of the same thing as before, and still in
         doubt.
         """
         tracker = self.tracker
         return (
-            self._clear_asked_of == _identity(tracker.look)
+            self._clear_confirmed_for == _identity(tracker.look)
             and self.can_clear
             and bool(tracker.doubt)
         )
@@ -305,13 +305,13 @@ class SwitchDialog(Dialog[None]):
         """All that is known now, the buttons that make sense, and the keys."""
         if not (self.is_mounted and self.is_live):
             return
-        if not self._asks_clear:
+        if not self._confirms_clear:
             # What it was asked of is there no more.
-            self._clear_asked_of = None
-        self.query_one("#path").display = self._asks_path or (
+            self._clear_confirmed_for = None
+        self.query_one("#path").display = self._prompts_path or (
             self.tracker.switch is not None and not self.tracker.switch.path
         )
-        self.query_one(".buttons").display = not self._asks_path
+        self.query_one(".buttons").display = not self._prompts_path
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=7, no_wrap=True, style="dim")
         rows.add_column(overflow="fold", ratio=1)
@@ -321,31 +321,31 @@ class SwitchDialog(Dialog[None]):
         can_drop = self.can_drop
         self.query_one("#yes").display = can_drop
         self.query_one("#yes", AnswerButton).rename(
-            f"Yes, create it{' again' if self._asks_again else ''} (y)"
+            f"Yes, create it{' again' if self._is_retry_pending else ''} (y)"
         )
         self.query_one("#clear").display = self.can_clear
         self.query_one("#clear", AnswerButton).rename(
-            "Yes, remove it (c)" if self._asks_clear else "Clear it (c)"
+            "Yes, remove it (c)" if self._confirms_clear else "Clear it (c)"
         )
-        self.query_one("#again").display = self.can_ask_again
+        self.query_one("#again").display = self.can_retry
         # Where a path is typed q is one of its letters.
         close = "Close (esc)" if self.query_one("#path").display else "Close (q)"
         self.query_one("#no", AnswerButton).rename(
-            "No (n)" if can_drop or self._asks_clear else close
+            "No (n)" if can_drop or self._confirms_clear else close
         )
         self.query_one("#keys", Static).update(self._keys())
         if self.focused is None or not self.focused.display:
             self.query_one("#no", Button).focus()
 
     def _keys(self) -> str:
-        if self._asks_path:
+        if self._prompts_path:
             return "enter use this path · empty: forget the one named before · esc cancel"
         if self.query_one("#path").display:
             return "enter use this path · esc close"
         is_dropped = self.tracker.look is not None and self.tracker.look.is_dropped
         keys = ["y create · n/esc cancel"] if self.can_drop else []
         keys += ["c remove the file"] if self.can_clear else []
-        keys += ["a create again (asks)"] if self.can_ask_again else []
+        keys += ["a create again (asks)"] if self.can_retry else []
         keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
         if self._command():
             keys.append(f"v {'hide' if self._shows_command else 'show'} the command")
@@ -371,11 +371,11 @@ class SwitchDialog(Dialog[None]):
         switch, look = self.tracker.switch, self.tracker.look
         doubt = (
             f"{self.tracker.doubt}. c once more removes it all the same, n keeps it."
-            if self._asks_clear
+            if self._confirms_clear
             else ""
         )
         against = visible(self.against) if self.can_drop else ""
-        for words in filter(None, (self.tracker.act_said, self.tracker.problem, doubt, against)):
+        for words in filter(None, (self.tracker.act_message, self.tracker.problem, doubt, against)):
             yield "", f"! {words}", "bold"
         if switch is None:
             if not self.tracker.problem:
@@ -391,7 +391,7 @@ class SwitchDialog(Dialog[None]):
             if not self.tracker.problem:
                 yield "now", "looking …", ""
             return
-        found = self.tracker.namesakes
+        found = self.tracker.same_name_jobs
         yield from switch_lines(
             SwitchPicture(
                 switch,
@@ -401,7 +401,7 @@ class SwitchDialog(Dialog[None]):
                 "" if found is None else found.note,
                 self.tracker.progress,
                 self.tracker.deeds,
-                self.tracker.log_said,
+                self.tracker.log_message,
                 self.tracker.plan.commands[0].words
                 if self.can_drop and self.tracker.plan is not None
                 else "",
@@ -420,7 +420,7 @@ class SwitchDialog(Dialog[None]):
         event.stop()
         if event.value.strip():
             start_worker(self, self._find, event.value.strip(), group="switch", exclusive=True)
-        elif self._asks_path:
+        elif self._prompts_path:
             start_worker(self, self._forget_path, group="switch", exclusive=True)
 
     @property
@@ -435,7 +435,7 @@ class SwitchDialog(Dialog[None]):
         """Ask for another file in the place of this one."""
         if self.tracker.switch is None or not self.can_name_another:
             return
-        self._asks_path = True
+        self._prompts_path = True
         self._show()
         path = self.query_one("#path", Input)
         path.value = self.tracker.switch.path
@@ -445,7 +445,7 @@ class SwitchDialog(Dialog[None]):
         if self.tracker.switch is not None:
             message = await asyncio.to_thread(self.tracker.switches.forget, self.tracker.switch)
             await self._find()
-            self.tracker.act_said = visible(message)
+            self.tracker.act_message = visible(message)
             self._show()
 
     @on(Button.Pressed)
@@ -462,8 +462,8 @@ class SwitchDialog(Dialog[None]):
         """Remove it; what may be no switch at the second time only."""
         if not self.can_clear or (plan := self._clear_plan()) is None:
             return
-        if self.tracker.doubt and not self._asks_clear:
-            self._clear_asked_of = _identity(self.tracker.look)
+        if self.tracker.doubt and not self._confirms_clear:
+            self._clear_confirmed_for = _identity(self.tracker.look)
             self._show()
             self.query_one("#no", Button).focus()
             return
@@ -471,8 +471,8 @@ class SwitchDialog(Dialog[None]):
 
     def _act(self, plan: Plan) -> None:
         self.tracker.is_acting = True
-        self._asks_again = False
-        self._clear_asked_of = None
+        self._is_retry_pending = False
+        self._clear_confirmed_for = None
         self._show()
         start_worker(self, self._carry_out, plan, group="switch")
 
@@ -482,15 +482,15 @@ class SwitchDialog(Dialog[None]):
             return
         if self.is_live:
             self.query_one("#no", Button).focus()
-        self.session.poller.ask_now()
+        self.session.poller.poll_now()
 
     def action_refresh(self) -> None:
         start_worker(self, self._refresh_all, group="switch-look", exclusive=True)
 
     async def _refresh_all(self) -> None:
         await self.tracker.refresh(is_asked=True)
-        await self.tracker.fetch_namesakes()
-        self.session.poller.ask_now()
+        await self.tracker.fetch_same_name_jobs()
+        self.session.poller.poll_now()
 
     def action_command(self) -> None:
         self._shows_command = not self._shows_command
@@ -500,19 +500,19 @@ class SwitchDialog(Dialog[None]):
         """Ask whether to drop it once more: only where somebody is left to see it, as is asked for
         now.
         """
-        if self.can_ask_again:
-            start_worker(self, self._ask_again, group="switch-look", exclusive=True)
+        if self.can_retry:
+            start_worker(self, self._retry, group="switch-look", exclusive=True)
 
-    async def _ask_again(self) -> None:
+    async def _retry(self) -> None:
         await self.tracker.refresh(is_asked=True)
-        self._asks_again = self.can_ask_again and not self.tracker.problem
+        self._is_retry_pending = self.can_retry and not self.tracker.problem
         self._show()
         self._focus_answer()
 
     def action_leave(self) -> None:
-        if self._asks_again or self._asks_clear or self._asks_path:
-            self._asks_again = self._asks_path = False
-            self._clear_asked_of = None
+        if self._is_retry_pending or self._confirms_clear or self._prompts_path:
+            self._is_retry_pending = self._prompts_path = False
+            self._clear_confirmed_for = None
             self._show()
             self.query_one("#no", Button).focus()
         elif not self.tracker.is_acting:

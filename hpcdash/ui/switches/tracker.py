@@ -16,9 +16,9 @@ from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.switch_text import (
-    Deeds,
-    SwitchLook,
+    SwitchActions,
     SwitchProgress,
+    SwitchSnapshot,
     Thing,
     clear_doubt,
     dropped_at,
@@ -33,10 +33,10 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.names import progress_of
+from hpcdash.services.switches.names import switch_progress
 from hpcdash.services.switches.switches import (
     JobSwitches,
-    Namesakes,
+    SameNameJobs,
     Switch,
     SwitchLog,
     SwitchRefused,
@@ -69,14 +69,14 @@ class SwitchTracker:
         self.job_id = job_id
         self.kind = kind
         self.switch: Switch | None = None
-        self.look: SwitchLook | None = None
-        self.namesakes: Namesakes | None = None
-        self.log_said = ""
+        self.look: SwitchSnapshot | None = None
+        self.same_name_jobs: SameNameJobs | None = None
+        self.log_message = ""
         self.progress = SwitchProgress()
-        self.deeds = Deeds()
+        self.deeds = SwitchActions()
         self.problem = ""
         # What an act said, until the next.
-        self.act_said = ""
+        self.act_message = ""
         self.plan: Plan | None = None
         self._log: SwitchLog | None = None
         self._job_ids: tuple[str, ...] = (job_id,)
@@ -105,40 +105,47 @@ class SwitchTracker:
             self.problem = format_error(error)
             return False
         self.living = self.switch.living
-        self._forget_deeds()
+        self._forget_actions()
         return True
 
     async def open(self, switch: Switch) -> None:
         """Look at the file for the first time, and at what was done to it from here before."""
-        self._log = await asyncio.to_thread(self.switches.log_of, switch)
+        self._log = await asyncio.to_thread(self.switches.switch_log, switch)
         seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, switch)
         if seconds_ago is not None:
-            self.deeds = Deeds(dropped=self._time_of_day(seconds_ago))
+            self.deeds = SwitchActions(dropped=self._time_of_day(seconds_ago))
             self._dropped_here = monotonic() - seconds_ago
             await self._log.resume()
         await self.refresh(dropped_seconds_ago=seconds_ago)
 
-    def _forget_deeds(self) -> None:
+    def _forget_actions(self) -> None:
         """What was known of another file."""
-        self.look, self.namesakes, self.plan, self._log = None, None, None, None
-        self.deeds, self.progress, self.log_said, self.act_said = Deeds(), SwitchProgress(), "", ""
+        self.look, self.same_name_jobs, self.plan, self._log = None, None, None, None
+        self.deeds, self.progress, self.log_message, self.act_message = (
+            SwitchActions(),
+            SwitchProgress(),
+            "",
+            "",
+        )
         self._dropped_at, self._dropped_here, self._most_jobs = None, None, 0
         self._job_ids, self._lived_then = (self.job_id,), frozenset()
         self.has_acted = False
 
-    async def fetch_namesakes(self) -> None:
+    async def fetch_same_name_jobs(self) -> None:
         """Who else names it; then how they are."""
         switch = self.switch
         if switch is None or not switch.path:
             return
         # Ask for the rows the user sees, even if those of `switch` are older.
-        namesakes = await self.switches.namesakes(replace(switch, rows=self.living or switch.rows))
+        same_name_jobs = await self.switches.same_name_jobs(
+            replace(switch, rows=self.living or switch.rows)
+        )
         if self.switch is not switch:
             return
-        self.namesakes = namesakes
-        self._job_ids = tuple(dict.fromkeys((*self._job_ids, *self.namesakes.job_ids)))
+        self.same_name_jobs = same_name_jobs
+        self._job_ids = tuple(dict.fromkeys((*self._job_ids, *self.same_name_jobs.job_ids)))
         own = {row["id"] for row in self.living}
-        others = tuple(row for row in self.namesakes.rows if row["id"] not in own)
+        others = tuple(row for row in self.same_name_jobs.rows if row["id"] not in own)
         self.living += others
         if others or self._dropped_at is not None:
             await self.refresh(is_asked=True)
@@ -226,7 +233,7 @@ class SwitchTracker:
             return
         self.living = tuple(row for row in rows if row["state"] not in ENDED)
         if self._dropped_at is not None:
-            self.progress = progress_of(rows, self._dropped_at, self._lived_then)
+            self.progress = switch_progress(rows, self._dropped_at, self._lived_then)
             self._most_jobs = max(self._most_jobs, self.progress.total)
 
     async def _read_log(self) -> None:
@@ -236,11 +243,14 @@ class SwitchTracker:
         if self.deeds.dropped and log.is_marked:
             said, words = await log.said()
             if self._log is log:
-                self.log_said, self.deeds = words, replace(self.deeds, said=said, is_log_read=True)
+                self.log_message, self.deeds = (
+                    words,
+                    replace(self.deeds, said=said, is_log_read=True),
+                )
         elif self.living:
             words = await log.words(self.living)
             if self._log is log:
-                self.log_said = words
+                self.log_message = words
 
     def _time_of_day(self, seconds_ago: float = 0.0) -> str:
         now = self.session.store.clock.now()
@@ -283,14 +293,14 @@ class SwitchTracker:
         return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
 
     async def carry_out(self, plan: Plan) -> bool:
-        """Run it, look again, say what went wrong in `act_said`; whether it was run at all."""
+        """Run it, look again, say what went wrong in `act_message`; whether it was run at all."""
         switch = self.switch
         if switch is None:
             return False
         is_drop = plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH)
         try:
             if is_drop and not await self._is_anyone_left():
-                self.act_said = _GONE_ALREADY
+                self.act_message = _GONE_ALREADY
                 return False
             if is_drop and self._log is not None:
                 await self._log.mark(self.living)
@@ -303,7 +313,7 @@ class SwitchTracker:
         said = [report.journal_problem]
         if outcome.done:
             self.has_acted = True
-            self._note_deed(begun, is_drop=is_drop)
+            self._note_action(begun, is_drop=is_drop)
         if outcome.done and is_drop:
             said.append(self.switches.remember(switch))
             said.append("" if self._log is None else self.switches.mark(switch, self._log))
@@ -317,7 +327,7 @@ class SwitchTracker:
             )
         elif "; " in outcome.words:
             said.append(outcome.words)
-        self.act_said = visible("; ".join(filter(None, said)))
+        self.act_message = visible("; ".join(filter(None, said)))
         self._changed()
         return True
 
@@ -332,14 +342,14 @@ class SwitchTracker:
         self.living = tuple(row for row in rows if row["state"] not in ENDED)
         return bool(self.living)
 
-    def _note_deed(self, begun: float, *, is_drop: bool) -> None:
+    def _note_action(self, begun: float, *, is_drop: bool) -> None:
         if not is_drop:
             was_there = self.look is not None and self.look.is_dropped
             unseen = format_unseen(self.kind, self.progress) if was_there else ""
             self.deeds = replace(self.deeds, cleared=self._time_of_day(), unseen=unseen)
             self._dropped_here = None
             return
-        self.deeds = Deeds(dropped=self._time_of_day())
+        self.deeds = SwitchActions(dropped=self._time_of_day())
         self.progress, self._most_jobs, self._dropped_at = SwitchProgress(), 0, None
         self._dropped_here = begun
         self._lived_then = frozenset(str(row["id"]) for row in self.living)

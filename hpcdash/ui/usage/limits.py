@@ -126,7 +126,7 @@ class LimitsView(TableView):
         if row["scope"] == "qos" and row["queues"]:
             wanted = " or ".join(only("queue", queue) for queue in row["queues"])
         self.post_message(
-            self.Wanted("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted)
+            self.Requested("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted)
         )
 
     def row_hint(self, row: Mapping[str, Any]) -> str:

@@ -113,13 +113,13 @@ class SharesView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The account's jobs, or one's own there."""
         wanted = only("account", str(row["account"]))
-        self.post_message(self.Wanted("jobs", everyone=not row["own"], filter_text=wanted))
+        self.post_message(self.Requested("jobs", everyone=not row["own"], filter_text=wanted))
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        return "  ·  ".join(share_words(row))
+        return "  ·  ".join(format_share(row))
 
 
-def share_words(row: Mapping[str, Any]) -> list[str]:
+def format_share(row: Mapping[str, Any]) -> list[str]:
     """What the figures of a row say."""
     who = f"{row['user']} in {row['account']}" if row["user"] else f"account {row['account']}"
     words = [who]

@@ -288,9 +288,9 @@ class UsageView(View):
         if width <= 2:
             return
         lines = await asyncio.to_thread(self._lines, report, width - 2, height, self._by)
-        of_roles = {role: self.get_component_rich_style(f"usage--{role}") for role in _ROLES}
+        role_styles = {role: self.get_component_rich_style(f"usage--{role}") for role in _ROLES}
         styles = {
-            role: Style(color=style.color, bold=style.bold) for role, style in of_roles.items()
+            role: Style(color=style.color, bold=style.bold) for role, style in role_styles.items()
         }
         text = Text(no_wrap=True, end="")
         for line in lines:
@@ -301,7 +301,7 @@ class UsageView(View):
 
     @staticmethod
     def _lines(report: UsageReport, width: int, height: int, by: str) -> list[Line]:
-        from hpcdash.services.usage.charts import draw_report, format_span_of
+        from hpcdash.services.usage.charts import draw_report, format_report_span
 
-        title = visible(format_span_of(report))
+        title = visible(format_report_span(report))
         return [((title, "title"),), (), *draw_report(report, width, by, height)]

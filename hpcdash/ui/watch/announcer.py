@@ -52,7 +52,7 @@ class AlertAnnouncer:
         if board.settings.is_configured and kind in board.kinds:
             self.announce(session, await board.judge())
             self.screen.alerts_changed(session)
-        elif board.wants_look:
+        elif board.is_check_due:
             # What was written anew stands on other tables, or nothing is to be watched any more.
             self.screen.alerts_changed(session)
 
@@ -84,7 +84,7 @@ class AlertAnnouncer:
             start_worker(self.screen, self._ring, session, events, group="ringing")
 
     async def _ring(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
-        from hpcdash.services.watch.message import message_of
+        from hpcdash.services.watch.message import build_message
         from hpcdash.services.watch.notifiers.base import NotifyFailed
         from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 
@@ -94,6 +94,6 @@ class AlertAnnouncer:
         # Through the driver, as what is painted: a terminal takes one thing at a time.
         notifier = TerminalNotifier(session.watching.settings.terminal, driver.write)
         try:
-            await notifier.send(message_of(events, session.store.title))
+            await notifier.send(build_message(events, session.store.title))
         except NotifyFailed as error:
             self.screen.notify(error.message, severity="warning", markup=False)

@@ -19,7 +19,7 @@ from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
-from hpcdash.services.watch.alerts import is_of_job, title_of
+from hpcdash.services.watch.alerts import is_job_rule, rule_title
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
@@ -81,7 +81,7 @@ class AlertsView(TableView):
     def __init__(self, *arguments: Any, **rest: Any) -> None:
         self._has_looked = False
         self._looking: Worker[None] | None = None
-        self._look_began = 0.0
+        self._check_started = 0.0
         super().__init__(*arguments, **rest)
 
     @property
@@ -146,7 +146,7 @@ class AlertsView(TableView):
         return ", ".join(filter(None, (long, looked))), " ".join(filter(None, (short, looked)))
 
     def placeholder(self) -> str:
-        if not self._has_looked or (self.board is not None and self.board.wants_look):
+        if not self._has_looked or (self.board is not None and self.board.is_check_due):
             return "looking …"
         return _NO_ALERTS if self._is_configured else _NO_WATCHDOGS
 
@@ -161,7 +161,7 @@ class AlertsView(TableView):
         board = self.board
         if board is None:
             return None
-        return table_of(board, board.states)
+        return build_table(board, board.states)
 
     def on_mount(self) -> None:
         self.reload()
@@ -182,8 +182,8 @@ class AlertsView(TableView):
         if self.board is None:
             return False
         return (
-            self.board.wants_look
-            or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
+            self.board.is_check_due
+            or not 0 <= self.now().timestamp() - self._check_started < _LOOK_SECONDS
         )
 
     def _check_if_due(self) -> None:
@@ -200,7 +200,7 @@ class AlertsView(TableView):
 
     def check(self) -> None:
         """Look at all that is watched, beside the event loop."""
-        self._look_began = self.now().timestamp()
+        self._check_started = self.now().timestamp()
         self._looking = start_worker(self, self._check, exclusive=True, group="alerts")
 
     async def _check(self) -> None:
@@ -268,7 +268,7 @@ class AlertsView(TableView):
 
     def pointed_job(self) -> str | None:
         row = self.rows.cursor_row if self.is_live else None
-        return str(row["id"]) if row is not None and is_of_job(str(row["rule"])) else None
+        return str(row["id"]) if row is not None and is_job_rule(str(row["rule"])) else None
 
     def key_ranks(self) -> Mapping[str, int | None]:
         """The chart of a job beside its log; of what is about no job nothing of a job."""
@@ -279,7 +279,7 @@ class AlertsView(TableView):
     def do_detail(self) -> None:
         """The job."""
         if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Wanted("job", job_id=job_id))
+            self.post_message(self.Requested("job", job_id=job_id))
         else:
             self.notify("this alert is not about a job", timeout=3)
 
@@ -312,7 +312,7 @@ class AlertsView(TableView):
         self.app.push_screen(TextDialog(visible(row["title"]), words))
 
 
-def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
+def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
     """Alerts as a table of ALERTS, in their order."""
     rows = []
     for state in states:
@@ -323,12 +323,12 @@ def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
                 "severity": finding.severity.word,
                 "since": datetime.fromtimestamp(int(state.since), UTC),
                 "rule": finding.rule,
-                "title": title_of(finding.rule, finding.aspect),
+                "title": rule_title(finding.rule, finding.aspect),
                 "id": finding.subject,
                 "words": finding.words,
                 "next_step": finding.next_step,
                 "snoozed_until": None if until is None else datetime.fromtimestamp(int(until), UTC),
-                "name": f"{finding.rule} {title_of(finding.rule, finding.aspect)} {finding.words}",
+                "name": f"{finding.rule} {rule_title(finding.rule, finding.aspect)} {finding.words}",
                 "user": None,
             }
         )

@@ -133,7 +133,7 @@ class CommandBar(Horizontal):
         """
         self.mode = mode
         self._take = take
-        self._recalled = len(self.past_of(mode))
+        self._recalled = len(self.mode_history(mode))
         self.query_one("#sign", Static).update(sign or mode)
         self.complain("")
         self.display = True
@@ -163,18 +163,18 @@ class CommandBar(Horizontal):
         )
 
     def remember(self, mode: str, value: str) -> None:
-        past = self.past_of(mode)
+        past = self.mode_history(mode)
         if value and (not past or past[-1] != value):
             past.append(value)
             del past[:-_HISTORY]
 
-    def past_of(self, mode: str) -> list[str]:
+    def mode_history(self, mode: str) -> list[str]:
         """What was entered in a mode, the newest last."""
         return self._past.setdefault(mode, [])
 
     @property
     def last_filter(self) -> str:
-        return next(reversed(self.past_of("/")), "")
+        return next(reversed(self.mode_history("/")), "")
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -198,7 +198,7 @@ class CommandBar(Horizontal):
         await self._leave(self.mode)
 
     def action_recall(self, step: int) -> None:
-        past = self.past_of(self.mode)
+        past = self.mode_history(self.mode)
         self._recalled = max(0, min(len(past), self._recalled + step))
         field = self.query_one(Input)
         field.value = past[self._recalled] if self._recalled < len(past) else ""

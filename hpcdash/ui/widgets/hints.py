@@ -69,7 +69,7 @@ class Tour(Line):
     """Shows the hints one after the other; `ended` is called after the last, or when a person has
     enough.
 
-    `sign_of` gives an action's keys as they are written, '' for one that no view of the cluster
+    `key_label` gives an action's keys as they are written, '' for one that no view of the cluster
     has; `place` the view one is in and the actions it has. Of the hints that are left the first
     that fits there is shown, or none.
     """
@@ -80,12 +80,12 @@ class Tour(Line):
 
     def __init__(
         self,
-        sign_of: Callable[[str], str],
+        key_label: Callable[[str], str],
         ended: Callable[[], None],
         place: Callable[[], tuple[str, frozenset[str]]],
     ) -> None:
         super().__init__()
-        self._sign_of = sign_of
+        self._key_label = key_label
         self._ended = ended
         self._place = place
         self._hints: tuple[TourHint, ...] = ()
@@ -99,7 +99,7 @@ class Tour(Line):
 
     def begin(self) -> None:
         """The first hint; nothing where none can be followed here."""
-        self._hints = tuple(hint for hint in HINTS if any(map(self._sign_of, hint.done_by)))
+        self._hints = tuple(hint for hint in HINTS if any(map(self._key_label, hint.done_by)))
         self._left = list(self._hints)
         self.update_hint()
 
@@ -153,9 +153,9 @@ class Tour(Line):
         text.append_text(Text(" · ").join(phrases))
         how = Text.assemble(
             ("  ", ""),
-            (self._sign_of("tour_next"), "bold"),
+            (self._key_label("tour_next"), "bold"),
             (" next · ", "dim"),
-            (self._sign_of("tour_end"), "bold"),
+            (self._key_label("tour_end"), "bold"),
             (" end", "dim"),
         )
         room = (self.size.width or self.app.size.width - 2) - how.cell_len
@@ -165,7 +165,7 @@ class Tour(Line):
     def _phrase(self, phrase: str, actions: frozenset[str]) -> Text | None:
         text, at = Text(), 0
         for match in _ACTION.finditer(phrase):
-            sign = self._sign_of(match[1])
+            sign = self._key_label(match[1])
             if not sign or match[1] not in actions:
                 return None
             text.append(phrase[at : match.start()]).append(sign, "bold")

@@ -14,7 +14,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import Static
 
-from hpcdash.domain.text import clip, clip_path, visible, width_of
+from hpcdash.domain.text import cell_width, clip, clip_path, visible
 from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.ui.actions import Action, key_sign
 
@@ -139,15 +139,15 @@ class Hint(Line):
     def show(self, words: str) -> None:
         """The longest path in the words is cut in its middle where they do not fit."""
         words = visible(words)
-        excess = width_of(words) - self.size.width
+        excess = cell_width(words) - self.size.width
         path = (
-            max(_PATH.findall(words), key=width_of, default="")
+            max(_PATH.findall(words), key=cell_width, default="")
             if self.size.width and excess > 0
             else ""
         )
         if path:
             words = words.replace(
-                path, clip_path(path, max(_SHORTEST_PATH, width_of(path) - excess)), 1
+                path, clip_path(path, max(_SHORTEST_PATH, cell_width(path) - excess)), 1
             )
         self.say(Text(words, no_wrap=True, overflow="ellipsis"))
 
@@ -196,7 +196,7 @@ class KeyLine(ActionLine):
         for action in sorted((one for one in actions if one.shown is not None), key=_importance):
             rank = action.shown or 0
             group = chosen[0 if rank < 0 else 2 if action.name in _EVERYWHERE else 1]
-            cells = cell_len(_key_words(action)) + len(_KEY_GAP if group else _GROUP_GAP)
+            cells = cell_len(_key_text(action)) + len(_KEY_GAP if group else _GROUP_GAP)
             if cells <= left + (len(_GROUP_GAP) if left == room else 0):
                 group.append(action)
                 left -= cells
@@ -223,7 +223,7 @@ def _importance(action: Action) -> tuple[int, int]:
     return (2 if rank <= _USEFUL_RANK else 4), rank
 
 
-def _key_words(action: Action) -> str:
+def _key_text(action: Action) -> str:
     return f"{key_sign(action.key)} {action.short or action.words}"
 
 

@@ -20,7 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hpcdash.domain.scripts import LineKind, ScriptLine
-from hpcdash.domain.text import width_of
+from hpcdash.domain.text import cell_width
 
 _SIDEWAYS_CELLS = 8
 # Line, and the letters of its text.
@@ -123,12 +123,12 @@ class ScriptPage(ScrollView, can_focus=True):
         top = self._top_line()
         self.wrap = wrap
         self._lay_out()
-        self.scroll_to(x=0, y=self._row_of(top), animate=False, immediate=True)
+        self.scroll_to(x=0, y=self._line_row(top), animate=False, immediate=True)
 
     def on_resize(self, event: events.Resize) -> None:
         top = self._top_line()
         self._lay_out()
-        self.scroll_to(y=self._row_of(top), animate=False, immediate=True)
+        self.scroll_to(y=self._line_row(top), animate=False, immediate=True)
 
     def _lay_out(self) -> None:
         width = self.scrollable_content_region.width or self.size.width
@@ -141,7 +141,7 @@ class ScriptPage(ScrollView, can_focus=True):
         rows = self._layout.rows
         return rows[min(self.scroll_offset.y, len(rows) - 1)].line if rows else 0
 
-    def _row_of(self, line: int) -> int:
+    def _line_row(self, line: int) -> int:
         return bisect_left(self._layout.rows, line, key=lambda placed: placed.line)
 
     # -- moving
@@ -202,7 +202,7 @@ class ScriptPage(ScrollView, can_focus=True):
         if not self.matches:
             return
         line, start, _ = self.matches[self.current]
-        row = self._row_of(line)
+        row = self._line_row(line)
         rows = self._layout.rows
         while row + 1 < len(rows) and rows[row + 1].line == line and start >= rows[row].last:
             row += 1
@@ -210,7 +210,7 @@ class ScriptPage(ScrollView, can_focus=True):
         if not self.scroll_offset.y <= row < self.scroll_offset.y + height:
             self.scroll_to(y=max(0, row - height // 3), animate=False)
         room = self.scrollable_content_region.width - self._layout.gutter
-        column = width_of(self.lines[line].text[rows[row].first : start])
+        column = cell_width(self.lines[line].text[rows[row].first : start])
         if not self.wrap and not self.scroll_offset.x <= column < self.scroll_offset.x + room:
             self.scroll_to(x=max(0, column - room // 2), animate=False)
 
@@ -256,7 +256,7 @@ class ScriptPage(ScrollView, can_focus=True):
             return [Segment(sign + line.note[placed.first : placed.last], note_style)]
         segments = self._coloured(line, placed, base)
         if placed.note:
-            cells = width_of(line.text[placed.first : placed.last])
+            cells = cell_width(line.text[placed.first : placed.last])
             segments.append(Segment(" " * (placed.note_column - cells) + placed.note, note_style))
         return segments
 
@@ -315,12 +315,12 @@ def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayou
     rows: list[PlacedScriptLine] = []
     cells = 0
     for at, line in enumerate(lines):
-        text_cells = width_of(line.text)
+        text_cells = cell_width(line.text)
         if not line.note and (not wrap or text_cells <= room):
             rows.append(PlacedScriptLine(at, 0, len(line.text)))
             cells = max(cells, text_cells)
             continue
-        note_cells = width_of(line.note)
+        note_cells = cell_width(line.note)
         at_column = max(text_cells + _GAP_CELLS, min(column, room - note_cells))
         beside = bool(note_cells) and at_column + note_cells <= room
         pieces = _pieces(line.text, room) if wrap and text_cells > room else ((0, len(line.text)),)
@@ -330,7 +330,7 @@ def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayou
         )
         cells = max(cells, at_column + note_cells if beside else text_cells)
         if note_cells and not beside:
-            sign_cells = width_of(NOTE_SIGN)
+            sign_cells = cell_width(NOTE_SIGN)
             rows.extend(
                 PlacedScriptLine(at, first, last, is_note=True)
                 for first, last in _pieces(line.note, room - sign_cells)
@@ -341,7 +341,8 @@ def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayou
 def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
     most = int(room * _DIRECTIVES_SHARE)
     widest = max(
-        (cells for line in lines if line.note and (cells := width_of(line.text)) <= most), default=0
+        (cells for line in lines if line.note and (cells := cell_width(line.text)) <= most),
+        default=0,
     )
     return widest + _GAP_CELLS
 
@@ -355,7 +356,7 @@ def _pieces(text: str, room: int) -> list[tuple[int, int]]:
     pieces: list[tuple[int, int]] = []
     first = cells = 0
     for at, letter in enumerate(text):
-        letter_cells = width_of(letter)
+        letter_cells = cell_width(letter)
         if cells + letter_cells > room and at > first:
             pieces.append((first, at))
             first, cells = at, 0
@@ -384,7 +385,7 @@ _LANGUAGES = {
 }
 
 
-def language_of(first_line: str) -> str:
+def script_language(first_line: str) -> str:
     """The language of a script, from its first line: `#!/usr/bin/env python3` is python, anything
     unknown bash.
     """

@@ -122,7 +122,7 @@ class RowsTable(DrawnRows, can_focus=True):
         elif self.follows_top and not (self.cursor_moves or self._marks or away):
             self._cursor, line = (0 if self.row_count else None), 0
         else:
-            self._cursor = self._rows.place_of(old_id, old_index)
+            self._cursor = self._rows.position_near(old_id, old_index)
         self._fit_columns()
 
         if away:

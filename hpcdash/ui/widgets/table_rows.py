@@ -21,7 +21,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hpcdash.domain.text import ELLIPSIS, clip_path, visible, width_of
+from hpcdash.domain.text import ELLIPSIS, cell_width, clip_path, visible
 from hpcdash.ui.themes import STATE_STYLES
 from hpcdash.ui.widgets.cells import CELL_STYLES, MUTED, Cell, CellFunction, signs
 
@@ -82,7 +82,7 @@ def place_columns(
 
 def _with_room(column: Column) -> Column:
     """The column, as wide as its title with an arrow."""
-    return replace(column, width=max(column.width, width_of(column.title) + 1))
+    return replace(column, width=max(column.width, cell_width(column.title) + 1))
 
 
 def _cells(columns: Sequence[Column]) -> int:
@@ -213,7 +213,7 @@ class PaintedLine:
             if style is not self._run_style:
                 self._end_run(style)
             self._run.append(written)
-            self._width += width_of(written)
+            self._width += cell_width(written)
 
     def blank(self, cells: int) -> None:
         """Blanks; of the base style where those of the last text would show."""
@@ -228,10 +228,10 @@ class PaintedLine:
 
     def put(self, placed: PlacedColumn, pieces: Sequence[tuple[str, Style]]) -> None:
         """A cell's pieces in its column, cut to its width, with blanks up to it."""
-        taken = sum([width_of(text) for text, _ in pieces])
+        taken = sum([cell_width(text) for text, _ in pieces])
         if taken > placed.width:
             pieces = _cut(pieces, placed.width)
-            taken = sum([width_of(text) for text, _ in pieces])
+            taken = sum([cell_width(text) for text, _ in pieces])
         start = placed.x if placed.column.align == "left" else placed.x + placed.width - taken
         self.blank(start - self._width)
         if start <= GUTTER:
@@ -267,12 +267,12 @@ def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Sty
     kept: list[tuple[str, Style]] = []
     room = width
     for text, style in pieces:
-        if width_of(text) >= room:
+        if cell_width(text) >= room:
             # A piece that just fills the room hides the next one, so it loses its end too.
-            kept.append((shortened(text if width_of(text) > room else text + " ", room), style))
+            kept.append((shortened(text if cell_width(text) > room else text + " ", room), style))
             break
         kept.append((text, style))
-        room -= width_of(text)
+        room -= cell_width(text)
     return kept
 
 
@@ -324,7 +324,7 @@ class IdentifiedRows:
         index = int(pc.index(ids, pa.scalar(row_id, ids.type)).as_py())
         return None if index < 0 else index
 
-    def place_of(self, row_id: str | None, index: int | None) -> int | None:
+    def position_near(self, row_id: str | None, index: int | None) -> int | None:
         """Where a row that was at `index` is now, or what stands in its place; the first row where
         there was none.
 
@@ -387,7 +387,7 @@ class RowPainter:
             if sort is not None and sort[0] == placed.column.key:
                 style = self._style("header", "header-sorted")
                 arrow = signs().descending if sort[1] else signs().ascending
-                if width_of(title) + 2 <= placed.width:
+                if cell_width(title) + 2 <= placed.width:
                     title += " "
                 title = shortened(title, placed.width - 1) + arrow
             else:
@@ -409,10 +409,10 @@ class RowPainter:
     def placeholder(self, words: str, width: int) -> Strip:
         """Words in the middle of a line."""
         text = shortened(visible(words), width)
-        left = (width - width_of(text)) // 2
+        left = (width - cell_width(text)) // 2
         style = self._style("placeholder")
         return Strip(
-            [Segment(" " * left, style), Segment(text, style)], left + width_of(text)
+            [Segment(" " * left, style), Segment(text, style)], left + cell_width(text)
         ).extend_cell_length(width, style)
 
     def row(self, row: Row, columns: Sequence[PlacedColumn], names: tuple[str, ...]) -> Strip:

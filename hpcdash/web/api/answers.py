@@ -199,7 +199,7 @@ ANSWERS = (
 )
 
 
-def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[str, Any]:
+def build_envelope(session: ClusterSession, taken_at: float | None = None) -> dict[str, Any]:
     """The fields of an Envelope."""
     store = session.store
     taken_at = store.clock.now() if taken_at is None else taken_at
@@ -210,7 +210,7 @@ def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[
     }
 
 
-def launch_of(state: LaunchState) -> LaunchSummary:
+def summarize_launch(state: LaunchState) -> LaunchSummary:
     launch, row = state.launch, state.rows[0] if len(state.rows) == 1 else None
     return LaunchSummary(
         id=launch.launch_id,
@@ -242,7 +242,7 @@ def node_states(nodes: pa.Table) -> dict[str, int]:
     return dict(sorted(Counter(map(str, nodes["state"].to_pylist())).items()))
 
 
-def slots_of(nodes: pa.Table) -> list[SlotUsage]:
+def summarize_slots(nodes: pa.Table) -> list[SlotUsage]:
     """The CPUs of all nodes, and their GPUs by type."""
     columns = ["state", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type"]
     rows = nodes.select(columns).to_pylist()
@@ -277,7 +277,7 @@ def _slots(
 # -- errors
 
 
-def error_of(error: HpcdashError) -> Error:
+def build_error(error: HpcdashError) -> Error:
     """An error with the fields that the command line shows."""
     argv = error.argv if isinstance(error, CommandError) else ()
     return Error(
@@ -295,7 +295,7 @@ def error_of(error: HpcdashError) -> Error:
     )
 
 
-def http_status_of(error: HpcdashError) -> int:
+def http_status(error: HpcdashError) -> int:
     """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be
     asked, 429 too often, 503 no answer.
     """
@@ -339,9 +339,9 @@ def format_metrics(
         "Commands sent to the cluster.",
         {"": store.budget.sent},
     )
-    of_last_minute = {"": store.budget.per_minute}
+    per_minute = {"": store.budget.per_minute}
     lines += _metric(
-        "hpcdash_commands_last_minute", "gauge", "Commands sent in the last minute.", of_last_minute
+        "hpcdash_commands_last_minute", "gauge", "Commands sent in the last minute.", per_minute
     )
     if store.budget.last_seconds is not None:
         seconds = {"": round(store.budget.last_seconds, 6)}

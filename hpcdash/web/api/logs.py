@@ -13,9 +13,9 @@ from msgspec import Struct
 from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.files import Chunk
-from hpcdash.services.logs.file import LogFile, next_look_seconds
+from hpcdash.services.logs.file import LogFile, next_check_seconds
 from hpcdash.services.submit.launch_service import LaunchState, NoLog
-from hpcdash.web.api.answers import LogPage, error_of
+from hpcdash.web.api.answers import LogPage, build_error
 
 MOST_BYTES = 1 << 20
 DEFAULT_LINES = 100
@@ -91,7 +91,7 @@ async def follow(
 
     `first` is what was read already; None: the file is not there yet.
     """
-    offset, quiet_since, said_at = 0, time.monotonic(), time.monotonic()
+    offset, quiet_since, sent_at = 0, time.monotonic(), time.monotonic()
     if first is not None:
         offset = first.next_offset
         yield _event("log", first)
@@ -99,7 +99,7 @@ async def follow(
     while True:
         quiet_seconds = time.monotonic() - quiet_since
         wait = max(
-            next_look_seconds(quiet_seconds),
+            next_check_seconds(quiet_seconds),
             reader.file.pause_seconds,
             budget.reserve_read_seconds(),
         )
@@ -110,7 +110,7 @@ async def follow(
             chunk = await reader.file.read(offset, MOST_BYTES)
         except HpcdashError as error:
             if not is_lost:
-                yield _event("problem", error_of(error))
+                yield _event("problem", build_error(error))
             is_lost = True
             if error.exit_status != EXIT_UNREACHABLE:
                 return
@@ -123,15 +123,15 @@ async def follow(
         if chunk.look.is_there and chunk.content:
             page = reader.page(chunk, is_whole=has_ended or quiet_seconds > _QUIET_SECONDS)
             if page.next_offset > offset:
-                offset, quiet_since, said_at = page.next_offset, time.monotonic(), time.monotonic()
+                offset, quiet_since, sent_at = page.next_offset, time.monotonic(), time.monotonic()
                 yield _event("log", page)
                 continue
         if has_ended:
             yield _event("end", {"status": seen.status})
             return
         has_ended = seen.has_ended
-        if time.monotonic() - said_at > _SILENT_SECONDS:
-            said_at = time.monotonic()
+        if time.monotonic() - sent_at > _SILENT_SECONDS:
+            sent_at = time.monotonic()
             yield b": waiting\n\n"
 
 

@@ -21,7 +21,7 @@ from aiohttp import web
 from hpcdash import __version__
 from hpcdash.backends.script.body import has_interpreter
 from hpcdash.config.problems import did_you_mean
-from hpcdash.config.request import request_of_document
+from hpcdash.config.request import build_request
 from hpcdash.domain.request import Request
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
@@ -44,7 +44,7 @@ from hpcdash.web.api.logs import DEFAULT_LINES, MOST_LINES, LogReader, follow
 from hpcdash.web.api.openapi import openapi_document, openapi_page
 from hpcdash.web.api.results import read_result
 from hpcdash.web.api.tokens import Client, Tokens
-from hpcdash.web.local_server import LocalServer, refusal_of
+from hpcdash.web.local_server import LocalServer, refuse_request
 
 MOST_CONNECTIONS = 512
 # Of a connection that has sent no whole request.
@@ -156,7 +156,7 @@ class ApiServer:
         try:
             answer = await self._answer(request, handler)
         except HpcdashError as error:
-            answer = _error(answers.http_status_of(error), answers.error_of(error))
+            answer = _error(answers.http_status(error), answers.build_error(error))
         except web.HTTPException as error:
             answer = _plain_error(error.status, error.reason, headers={**_allowed(error)})
         except web.RequestPayloadError:
@@ -176,7 +176,7 @@ class ApiServer:
         return answer
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if why := refusal_of(request):
+        if why := refuse_request(request):
             return _plain_error(403, why)
         if request.path in _OPEN:
             return await handler(request)
@@ -260,7 +260,7 @@ class ApiServer:
         document = {key: value for key, value in document.items() if value is not None}
         launches = self._session.launches
         assert launches is not None
-        request = request_of_document(document, "the request", site=launches.settings.site)
+        request = build_request(document, "the request", site=launches.settings.site)
         name = request.script.rpartition("/")[2]
         if (
             request.script
@@ -281,14 +281,14 @@ class ApiServer:
     async def _get_launches(self, request: web.Request) -> web.StreamResponse:
         _query(request)
         states = await self._states(request)
-        launches = [answers.launch_of(state) for state in states]
+        launches = [answers.summarize_launch(state) for state in states]
         return _json(
-            answers.LaunchesAnswer(**answers.envelope_of(self._session), launches=launches)
+            answers.LaunchesAnswer(**answers.build_envelope(self._session), launches=launches)
         )
 
     async def _states(self, request: web.Request) -> list[LaunchState]:
         return await self._launches.states(
-            await self._launches.of_accounts(request[_CLIENT].accounts)
+            await self._launches.account_launches(request[_CLIENT].accounts)
         )
 
     async def _get_launch(self, request: web.Request) -> web.StreamResponse:
@@ -299,8 +299,8 @@ class ApiServer:
         self, state: LaunchState, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
         answer = answers.LaunchAnswer(
-            **answers.envelope_of(self._session),
-            launch=answers.launch_of(state),
+            **answers.build_envelope(self._session),
+            launch=answers.summarize_launch(state),
             jobs=answers.job_rows(state.rows),
         )
         return _json(answer, status, headers)
@@ -310,7 +310,7 @@ class ApiServer:
         _query(request)
         launch = await self._launch(request)
         outcome = await self._launches.terminate(launch)
-        common = answers.envelope_of(self._session)
+        common = answers.build_envelope(self._session)
         answer = answers.TerminationAnswer(
             **common, id=launch.launch_id, done=outcome.done, words=outcome.words
         )
@@ -418,16 +418,16 @@ class ApiServer:
         state = _query(request, state=_state).get("state")
         found = await self._jobs.fetch(request[_CLIENT].accounts, state)
         rows = await asyncio.to_thread(table_to_json_rows, found.table, public_names(JOBS))
-        common = answers.envelope_of(self._session, found.taken_at)
+        common = answers.build_envelope(self._session, found.taken_at)
         return _json(answers.JobsAnswer(**common, rejected_rows=found.rejected_rows, jobs=rows))
 
     async def _get_resources(self, request: web.Request) -> web.StreamResponse:
         _query(request)
         snapshot = await self._nodes.get("", self._fetch_nodes)
         answer = answers.ResourcesAnswer(
-            **answers.envelope_of(self._session, snapshot.taken_at),
+            **answers.build_envelope(self._session, snapshot.taken_at),
             node_states=answers.node_states(snapshot.table),
-            slots=answers.slots_of(snapshot.table),
+            slots=answers.summarize_slots(snapshot.table),
             nodes=answers.node_rows(snapshot.table),
         )
         return _json(answer)

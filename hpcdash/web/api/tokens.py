@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcdash.config.document import MAX_FILE_BYTES, decode, parse_document, shown_path
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.model import TableReader, ValidationError
 from hpcdash.config.problems import ConfigProblems, Problem, did_you_mean, dotted
 from hpcdash.config.request import text_list
@@ -132,7 +132,7 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
     if reader.problems:
         lines = key_lines(text)
         problems = [
-            Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems
+            Problem(find_line(lines, path), dotted(path), words) for path, words in reader.problems
         ]
         error = ConfigProblems(named, problems)
         error.next_step = _NEXT_STEP

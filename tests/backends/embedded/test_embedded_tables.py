@@ -244,7 +244,7 @@ def test_a_job_that_is_not_there_is_no_such_job(asked: Asked) -> None:
 
 def test_what_can_be_no_job_is_refused_before_it_is_asked_for(asked: Asked) -> None:
     backend = asked.backend
-    for query_of in (
+    for build_query in (
         backend.detail.native,
         backend.scripts.query,
         lambda text: backend.history.jobs("", 60, (text,)),
@@ -252,7 +252,7 @@ def test_what_can_be_no_job_is_refused_before_it_is_asked_for(asked: Asked) -> N
     ):
         for text in ("train.log", "--help", "_3", "./17"):
             with pytest.raises(UsageError, match="is not a job\nWrite 17, 17_3"):
-                query_of(text)
+                build_query(text)
 
 
 @pytest.mark.parametrize("damage", ["UPDATE submissions SET request = '{'", "DROP TABLE jobs"])

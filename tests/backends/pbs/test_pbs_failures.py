@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import pbs
-from hpcdash.backends.pbs.errors import failure, require_success, says_no_history, unreadable
+from hpcdash.backends.pbs.errors import failure, has_no_history, require_success, unreadable
 from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
@@ -316,9 +316,9 @@ def test_history_that_is_off_is_told_though_qstat_ends_well() -> None:
         pbs("qstat", "-x"), 0, b"", b"qstat: PBS is not configured to maintain job history \n", 0.0
     )
     require_success(off)
-    assert says_no_history(off)
+    assert has_no_history(off)
     assert type(failure(off)) is AccountingUnavailable
-    assert not says_no_history(CommandResult(pbs("qstat", "-x"), 0, b"", b"", 0.0))
+    assert not has_no_history(CommandResult(pbs("qstat", "-x"), 0, b"", b"", 0.0))
 
 
 def test_where_a_script_ran_the_command_is_the_one_a_person_knows() -> None:

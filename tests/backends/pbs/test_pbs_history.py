@@ -27,8 +27,8 @@ from tests.support.pbs.job_text import (
     WAITING_JOB,
     answered,
     dsv,
+    fetch_rows,
     question,
-    rows_of,
 )
 from tests.support.records import for_each
 
@@ -78,7 +78,7 @@ def test_the_tasks_that_ended_of_an_array_that_lives_on_are_history() -> None:
         dsv("14[1].s", subjob),
         dsv("14[2].s", subjob | {"substate": "93", "Exit_status": "7"}),
     )
-    assert [(row["id"], row["state"], row["exit_code"]) for row in rows_of(read)] == [
+    assert [(row["id"], row["state"], row["exit_code"]) for row in fetch_rows(read)] == [
         ("14[1].s", "completed", 0),
         ("14[2].s", "failed", 7),
     ]
@@ -86,7 +86,7 @@ def test_the_tasks_that_ended_of_an_array_that_lives_on_are_history() -> None:
 
 def test_an_ended_array_is_one_row_where_its_tasks_were_not_listed() -> None:
     ended = ARRAY | {"job_state": "F", "substate": "92", "obittime": "Sat Nov 21 04:20:00 2026"}
-    (only,) = rows_of(past(dsv("14[].s", ended)))
+    (only,) = fetch_rows(past(dsv("14[].s", ended)))
     assert (only["id"], only["array_task"], only["_tasks"]) == ("14[].s", "1-10", 10)
 
 
@@ -123,7 +123,7 @@ def test_torque_s_history_is_what_it_still_lists() -> None:
 
 def test_the_recorded_history_ends_in_order() -> None:
     raw = (SCENES / "finished" / "ended.dsv").read_bytes().replace(b"@@", TOKEN.encode())
-    rows = rows_of(past(raw, since_seconds=7 * DAY))
+    rows = fetch_rows(past(raw, since_seconds=7 * DAY))
     ends = [row["ends_at"] for row in rows]
     assert ends == sorted(ends, reverse=True)
     assert len(rows) == raw.count(b"\n")
@@ -225,4 +225,4 @@ def test_the_server_says_how_long_it_keeps_ended_jobs(said: str, expected: int |
     query = PbsHistory(Dialect.TORQUE).scope("alice")
     assert query is not None
     answer = CommandResult(query.argv, 0, f"Server: pbs01\n    {said}\n".encode(), b"", 0.1)
-    assert query.parse(answer) == HistoryScope(kept_seconds=expected)
+    assert query.parse(answer) == HistoryScope(retention_seconds=expected)

@@ -30,10 +30,10 @@ from tests.support.pbs.job_text import (
     WAITING_JOB,
     answered,
     dsv,
+    fetch_rows,
     parsed,
     question,
     row,
-    rows_of,
 )
 from tests.support.records import for_each
 
@@ -46,7 +46,7 @@ def scene(name: str, *lists: str, want: Want = Want.NAMED) -> dict[str, dict[str
     """id → row of a recorded scene's lists."""
     raw = b"".join((SCENES / name / f"{which}.dsv").read_bytes() for which in lists)
     return {
-        one["id"]: one for one in rows_of(parsed(raw.replace(b"@@", TOKEN.encode()), want=want))
+        one["id"]: one for one in fetch_rows(parsed(raw.replace(b"@@", TOKEN.encode()), want=want))
     }
 
 
@@ -403,7 +403,7 @@ def test_the_folder_it_was_submitted_from_may_hold_commas() -> None:
 
 
 def array(*subjobs: bytes, want: Want = Want.NOW, **changed: str) -> list[dict[str, Any]]:
-    return rows_of(parsed(dsv("14[].pbs01", ARRAY | changed), *subjobs, want=want))
+    return fetch_rows(parsed(dsv("14[].pbs01", ARRAY | changed), *subjobs, want=want))
 
 
 def subjob(index: int, base: Mapping[str, str] = JOB, **changed: str) -> bytes:
@@ -565,7 +565,7 @@ COPY = {key: value for key, value in ARRAY.items() if not key.startswith("array"
 def ended_subjobs(*lines: bytes) -> dict[str, dict[str, Any]]:
     return {
         one["id"]: one
-        for one in rows_of(parsed(*lines, want=Want.RECENT))
+        for one in fetch_rows(parsed(*lines, want=Want.RECENT))
         if one["native_state"] in "XF"
     }
 
@@ -638,7 +638,7 @@ def test_the_rows_of_an_array_stand_where_it_was_listed() -> None:
         subjob(4),
         subjob(3),
     )
-    assert [one["id"] for one in rows_of(parsed(*lines))] == [
+    assert [one["id"] for one in fetch_rows(parsed(*lines))] == [
         *("1.pbs01", "14[3].pbs01", "14[4].pbs01", "14[6-10].pbs01", "14[].pbs01", "15.pbs01")
     ]
 
@@ -743,7 +743,7 @@ def test_recorded_lists_are_read_whole(name: str) -> None:
 # -- Torque and Slurm's wrappers
 
 
-def of_dialect(
+def backend_for(
     dialect: Dialect, raw: bytes, want: Want = Want.RECENT, owner: bytes = b""
 ) -> dict[str, dict[str, Any]]:
     head = b"Clock: 1772616600\n" + (b"Owner: " + owner + b"\n" if owner else b"")
@@ -766,12 +766,12 @@ def test_a_backslash_of_a_folder_is_one() -> None:
     lines = dsv(
         "12.s", WAITING_JOB | {"Account_Name": r"ac\\ct", "PBS_O_WORKDIR": r"/tmp/back\\\\slash\,x"}
     )
-    (found,) = rows_of(parsed(lines))
+    (found,) = fetch_rows(parsed(lines))
     assert (found["account"], found["work_dir"]) == (r"ac\ct", r"/tmp/back\slash,x")
 
 
 def test_torque_s_jobs() -> None:
-    found = of_dialect(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes())
+    found = backend_for(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes())
     by_state: dict[str, set[str]] = {}
     for job_id, one in found.items():
         by_state.setdefault(one["state"], set()).add(job_id)
@@ -821,26 +821,26 @@ def test_torque_s_processors_come_before_its_queue_s_default_ncpus(
         "<Data><Job><Job_Id>7.srv</Job_Id><Job_Name>roddy</Job_Name><Job_Owner>a@h</Job_Owner>"
         f"<job_state>Q</job_state><Resource_List>{listed}</Resource_List></Job></Data>"
     )
-    (found,) = of_dialect(Dialect.TORQUE, xml.encode()).values()
+    (found,) = backend_for(Dialect.TORQUE, xml.encode()).values()
     assert found["cpus"] == cpus
 
 
 def test_torque_s_ended_jobs_are_not_in_the_queue() -> None:
-    found = of_dialect(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes(), Want.NOW)
+    found = backend_for(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes(), Want.NOW)
     assert "1043[1]" not in found
     assert "1030" not in found
     assert "1042" in found
 
 
 def test_a_list_the_login_node_did_not_narrow_is_narrowed_to_the_owner() -> None:
-    found = of_dialect(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes(), owner=b"jon")
+    found = backend_for(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes(), owner=b"jon")
     assert {one["user"] for one in found.values()} == {"jon"}
     assert len(found) == 4
 
 
 def test_slurm_s_wrappers_write_a_start_as_mtime_and_an_end_as_ctime() -> None:
     raw = (WRAPPERS / "everyday" / "qstat-f.out").read_bytes()
-    found = of_dialect(Dialect.SLURM_WRAPPERS, raw)
+    found = backend_for(Dialect.SLURM_WRAPPERS, raw)
     assert (found["6"]["submitted_at"], found["6"]["started_at"]) == (
         "2026-11-21T12:58:28Z",
         "2026-11-21T12:58:30Z",
@@ -856,7 +856,7 @@ def test_slurm_s_wrappers_write_a_start_as_mtime_and_an_end_as_ctime() -> None:
 
 
 def test_no_limit_of_slurm_s_wrappers_is_no_number() -> None:
-    found = of_dialect(Dialect.SLURM_WRAPPERS, (WRAPPERS / "hostile" / "qstat-f.out").read_bytes())
+    found = backend_for(Dialect.SLURM_WRAPPERS, (WRAPPERS / "hostile" / "qstat-f.out").read_bytes())
     assert found["26"]["name"] == "no limit"
     assert found["26"]["limit_seconds"] is None
 
@@ -961,7 +961,7 @@ def test_no_cut_breaks_the_reader_of_other_dialects(dialect: Dialect, file: Any)
     raw = file.read_bytes()
     for end in range(0, len(raw), 997):
         try:
-            of_dialect(dialect, raw[:end], Want.NAMED)
+            backend_for(dialect, raw[:end], Want.NAMED)
         except HpcdashError:
             continue
 

@@ -27,7 +27,7 @@ TOKEN = "-end-"
 HEAD = "User: ada\nGroup: lab\nGroups: lab users\n"
 
 
-def limits_of(text: str) -> list[str]:
+def find_limits(text: str) -> list[str]:
     parsed = parse_limits(answered(f"{HEAD}{text}".encode(), argv=("sh",)), form=Form.TEXT)
     return [format_limit(row) for row in parsed.table.to_pylist()]
 
@@ -57,7 +57,7 @@ def test_each_limit_of_a_real_server_is_there_and_own_jobs_tell_what_is_used() -
 
 
 def test_limits_of_old_and_of_several_entities_in_text_are_read() -> None:
-    lines = limits_of(
+    lines = find_limits(
         "Queue: a\n    queue_type = Execution\n    max_user_run = 4\n    max_running = 30\n    "
         "max_user_res.mem = 4gb\n"
         "    state_count = Transit:0 Queued:0 Held:0 Waiting:0 Running:7 Exiting:0 \n\n"

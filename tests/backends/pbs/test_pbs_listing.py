@@ -496,12 +496,12 @@ def test_an_array_s_id_is_no_pattern_of_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("awk", AWKS)
 def test_what_ended_long_ago_does_not_cross_the_line(tmp_path: Path, awk: str) -> None:
     long_ago = ENDED_JOB | {"history_timestamp": str(CLOCK - 7200)}
-    untold = {key: value for key, value in ENDED_JOB.items() if key != "history_timestamp"}
+    unknown_ids = {key: value for key, value in ENDED_JOB.items() if key != "history_timestamp"}
     lines = (
         dsv("1.s", ENDED_JOB),
         dsv("2.s", long_ago),
         dsv("3.s", WAITING_JOB),
-        dsv("4.s", untold),
+        dsv("4.s", unknown_ids),
     )
     commands = Commands.make(tmp_path, b"".join(lines), awk=awk)
     for want, ids in ((Want.ENDED, ["1", "4"]), (Want.RECENT, ["1", "3", "4"])):

@@ -13,7 +13,7 @@ from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.log_files import PbsLogs, last_files, submit_variable, submitted_file
 from hpcdash.domain.states import JobState
-from tests.support.job_rows import job_row, table_of
+from tests.support.job_rows import build_table, job_row
 from tests.support.records import for_each
 
 HOME, WORK = "/home/alice", "/home/alice/work/lg"
@@ -39,7 +39,7 @@ def detail(
     }
     if state != WAITING:
         told["exec_host"] = "cn01/15"
-    return JobDetail(table_of(job_row(job_id, state, **row)), {**told, **native})
+    return JobDetail(build_table(job_row(job_id, state, **row)), {**told, **native})
 
 
 def paths(name: str, number: int = 153) -> dict[str, str]:

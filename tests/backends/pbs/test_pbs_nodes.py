@@ -18,7 +18,7 @@ from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
@@ -44,7 +44,7 @@ def parsed(raw: bytes, dialect: Dialect = Dialect.OPENPBS, **ended: Any) -> Pars
     return parse_nodes(answered(raw, argv=("pbsnodes",), **ended), dialect=dialect, token=TOKEN)
 
 
-def rows_of(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, dict[str, Any]]:
+def fetch_rows(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, dict[str, Any]]:
     found = parsed(raw, dialect)
     assert found.rejected == ()
     assert found.table.schema == schema.NODES
@@ -68,7 +68,7 @@ def printed(name: str = "n1", **said: str | None) -> bytes:
 
 
 def node(**said: str | None) -> dict[str, Any]:
-    (row,) = rows_of(printed(**said)).values()
+    (row,) = fetch_rows(printed(**said)).values()
     return row
 
 
@@ -78,7 +78,7 @@ def scene(name: str, file: str = "vnodes.dsv") -> bytes:
 
 @pytest.mark.parametrize("name", ["everyday", "odd"])
 def test_the_recorded_nodes(name: str) -> None:
-    nodes = rows_of(scene(name))
+    nodes = fetch_rows(scene(name))
     assert list(nodes) == ["cn01", "cn02", "cn03", "cn04", "gpu01[0]", "gpu01[1]"]
     assert {row["name"]: row["state"] for row in nodes.values()} == {
         "cn01": "allocated",
@@ -120,33 +120,35 @@ def test_a_cray_s_accelerators_are_gpus() -> None:
 
 
 def test_text_says_what_dsv_says() -> None:
-    assert rows_of(scene("older", "vnodes.txt"), Dialect.PBS_TEXT) == rows_of(scene("everyday"))
+    assert fetch_rows(scene("older", "vnodes.txt"), Dialect.PBS_TEXT) == fetch_rows(
+        scene("everyday")
+    )
 
 
 def test_the_resources_of_a_divided_host_are_counted_once() -> None:
-    by_vnode = rows_of(scene("everyday")).values()
-    by_host = rows_of(scene("everyday", "nodes.dsv")).values()
+    by_vnode = fetch_rows(scene("everyday")).values()
+    by_host = fetch_rows(scene("everyday", "nodes.dsv")).values()
     for key in ("cpus", "cpus_used", "gpus", "gpus_used", "memory_bytes", "memory_used_bytes"):
         assert sum(row[key] or 0 for row in by_vnode) == sum(row[key] or 0 for row in by_host), key
 
 
 def test_a_divided_host_that_kept_resources_is_a_row_too() -> None:
     raw = printed() + printed("n1[0]", resources_available__vnode="n1[0]")
-    assert list(rows_of(raw)) == ["n1", "n1[0]"]
+    assert list(fetch_rows(raw)) == ["n1", "n1[0]"]
     emptied = printed(resources_available__ncpus="0", resources_available__mem="0b")
-    assert list(rows_of(emptied + printed("n1[0]"))) == ["n1[0]"]
-    assert list(rows_of(emptied)) == ["n1"]
+    assert list(fetch_rows(emptied + printed("n1[0]"))) == ["n1[0]"]
+    assert list(fetch_rows(emptied)) == ["n1"]
 
 
 def test_a_node_that_failed_keeps_its_job_and_says_since_when() -> None:
-    failed = rows_of(scene("node-failed"))["cn02"]
+    failed = fetch_rows(scene("node-failed"))["cn02"]
     assert (failed["state"], failed["jobs"], failed["cpus_used"]) == ("down", 1, 1)
     assert failed["reason"] == "node down: communication closed"
     assert failed["reason_since"] == "2026-11-21T04:17:19Z"
 
 
 def test_a_node_that_never_came_up_has_unknown_resources() -> None:
-    never = rows_of(scene("everyday"))["cn04"]
+    never = fetch_rows(scene("everyday"))["cn04"]
     assert (never["native_state"], never["flags"]) == ("state-unknown,down", ["state_unknown"])
     assert [never[key] for key in ("cpus", "gpus", "gpus_used", "gpu_type", "memory_bytes")] == [
         None
@@ -225,14 +227,14 @@ def test_a_node_without_a_state_is_unknown() -> None:
 
 
 def test_a_comment_of_several_lines_is_one_reason() -> None:
-    nodes = rows_of(printed(comment="one\nName=n9\ntwo") + printed("n2"))
+    nodes = fetch_rows(printed(comment="one\nName=n9\ntwo") + printed("n2"))
     assert list(nodes) == ["n1", "n2"]
     assert nodes["n1"]["reason"] == "one\nName=n9\ntwo"
     assert nodes["n1"]["cpus"] == 4
 
 
 def test_torque_s_nodes() -> None:
-    nodes = rows_of((TORQUE / "pbsnodes-a.txt").read_bytes(), Dialect.TORQUE)
+    nodes = fetch_rows((TORQUE / "pbsnodes-a.txt").read_bytes(), Dialect.TORQUE)
     assert {name: row["state"] for name, row in nodes.items()} == {
         **dict.fromkeys(("g01", "g02", "n01", "n07"), "mixed"),
         **dict.fromkeys(("n02", "n06"), "allocated"),
@@ -267,7 +269,9 @@ def test_a_torque_node_with_more_jobs_than_can_be_counted_is_rejected_and_the_ot
 
 
 def test_the_wrappers_nodes_say_nothing_of_jobs() -> None:
-    nodes = rows_of((WRAPPERS / "everyday" / "pbsnodes-a.out").read_bytes(), Dialect.SLURM_WRAPPERS)
+    nodes = fetch_rows(
+        (WRAPPERS / "everyday" / "pbsnodes-a.out").read_bytes(), Dialect.SLURM_WRAPPERS
+    )
     states = [(name, row["state"]) for name, row in nodes.items()]
     assert states[:3] == [("g1", "mixed"), ("g2", "drained"), ("n1", "mixed")]
     assert states[3:] == [("n2", "mixed"), ("n3", "draining"), ("x1", "down")]
@@ -285,7 +289,7 @@ def test_the_wrappers_nodes_say_nothing_of_jobs() -> None:
 def test_each_dialect_asks_in_its_own_way() -> None:
     asked = {dialect: nodes_query(dialect).argv[3:] for dialect in Dialect}
     assert asked[Dialect.OPENPBS][:-1] == ("pbsnodes", "-av", "-F", "dsv", "-D")
-    assert token_of(nodes_query(Dialect.OPENPBS).argv) != token_of(
+    assert find_token(nodes_query(Dialect.OPENPBS).argv) != find_token(
         nodes_query(Dialect.OPENPBS).argv
     )
     assert asked[Dialect.PBS_TEXT] == ("pbsnodes", "-av")

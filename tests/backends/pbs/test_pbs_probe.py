@@ -264,12 +264,12 @@ def test_any_shell_runs_the_script(tmp_path: Path, shell: str) -> None:
     ],
 )
 def test_versions_tell_the_kind(said: str, dialect: Dialect, version: str) -> None:
-    assert dialect_of(said) == (dialect, version)
+    assert detect_dialect(said) == (dialect, version)
 
 
 @for_each("said", ["", "Unknown option: version Usage:", "GE 6.2u5", "UGE 8.6.4", "slurm 22.05.8"])
 def test_what_is_no_version_of_pbs(said: str) -> None:
-    assert dialect_of(said) is None
+    assert detect_dialect(said) is None
 
 
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))

@@ -34,7 +34,7 @@ def parsed(raw: bytes, dialect: Dialect = Dialect.OPENPBS, **ended: Any) -> Pars
     return parse_queues(answered(raw, argv=("sh",), **ended), dialect=dialect, token=TOKEN)
 
 
-def rows_of(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, dict[str, Any]]:
+def fetch_rows(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, dict[str, Any]]:
     found = parsed(raw, dialect)
     assert found.rejected == ()
     assert found.table.schema == schema.QUEUES
@@ -51,7 +51,7 @@ TORQUE_TEXT = (TORQUE / "qstat-Q-f.txt").read_bytes() + (TORQUE / "qstat-B-f.txt
 
 
 def test_the_recorded_queues() -> None:
-    queues = rows_of(EVERYDAY)
+    queues = fetch_rows(EVERYDAY)
     assert list(queues) == ["workq", "gpu", "debug", "maint", "stopped", "bobonly", "route"]
     assert queues["workq"] == {
         "name": "workq",
@@ -72,16 +72,18 @@ def test_the_recorded_queues() -> None:
 
 
 def test_a_queue_takes_jobs_only_where_it_is_enabled_and_started() -> None:
-    queues = rows_of(EVERYDAY)
+    queues = fetch_rows(EVERYDAY)
     assert [name for name, row in queues.items() if not row["available"]] == ["maint", "stopped"]
     bare = f"Queue: new{TOKEN}total_jobs=0\n".encode()
-    assert rows_of(bare)["new"]["available"] is False
+    assert fetch_rows(bare)["new"]["available"] is False
 
 
 def standings(
     raw: bytes, dialect: Dialect = Dialect.OPENPBS
 ) -> dict[str, tuple[str | None, str | None]]:
-    return {name: (row["_standing"], row["_note"]) for name, row in rows_of(raw, dialect).items()}
+    return {
+        name: (row["_standing"], row["_note"]) for name, row in fetch_rows(raw, dialect).items()
+    }
 
 
 ALICE = b"User: alice\nGroups: alice users\n"
@@ -96,7 +98,7 @@ def test_disabled_stopped_closed_and_routing_queues_are_told_apart() -> None:
         "bobonly": ("closed", "closed to you: only bob may submit"),
         "route": ("routing", "routes jobs to workq"),
     }
-    queues = rows_of(ALICE + EVERYDAY)
+    queues = fetch_rows(ALICE + EVERYDAY)
     assert [name for name, row in queues.items() if not row["available"]] == [
         "maint",
         "stopped",
@@ -134,7 +136,7 @@ def test_whose_jobs_a_queue_takes_is_read_from_its_lists(
     raw = "|".join(
         ("Queue: q", "queue_type=Execution", "enabled=True", "started=True", settings)
     ).replace("|", TOKEN)
-    row = rows_of(ALICE + raw.encode() + b"\n")["q"]
+    row = fetch_rows(ALICE + raw.encode() + b"\n")["q"]
     assert (row["_standing"], row["available"]) == (standing, standing is None)
     # Where nobody said who asks nothing is said either.
     assert (
@@ -150,7 +152,7 @@ def test_a_scheduler_that_is_off_is_said_of_every_queue_that_takes_jobs() -> Non
     told = standings(ALICE + off)
     assert told["workq"] == (None, None)
     assert told["stopped"][0] == "stopped"
-    notes = {name: row["_server_note"] for name, row in rows_of(ALICE + off).items()}
+    notes = {name: row["_server_note"] for name, row in fetch_rows(ALICE + off).items()}
     words = "scheduling is off on this server: no jobs start"
     assert notes == {**dict.fromkeys(notes, words), "maint": None, "bobonly": None}
     row = {"_note": "stopped: its jobs wait", "_opens_at": None, "_server_note": words}
@@ -167,7 +169,7 @@ def test_a_reservation_s_queue_tells_when_it_starts() -> None:
         + "\n"
         for name in ("R11118", "S7", "M9")
     )
-    queues = rows_of(ALICE + reserved + lines.encode())
+    queues = fetch_rows(ALICE + reserved + lines.encode())
     assert [(row["_standing"], row["_opens_at"]) for row in queues.values()] == [
         ("reserved", "2026-11-22T17:48:00Z"),
         ("reserved", "2026-11-23T06:00:00Z"),
@@ -180,16 +182,18 @@ def test_a_reservation_s_queue_tells_when_it_starts() -> None:
 
 
 def test_a_routing_queue_is_shown_for_people_submit_to_it() -> None:
-    route = rows_of(EVERYDAY)["route"]
+    route = fetch_rows(EVERYDAY)["route"]
     assert (route["available"], route["jobs_running"], route["jobs_pending"]) == (True, 0, 0)
 
 
 def test_without_the_server_s_answer_no_queue_is_said_to_be_the_default_or_not() -> None:
-    assert {row["default"] for row in rows_of(scene("everyday", "queues.dsv")).values()} == {None}
+    assert {row["default"] for row in fetch_rows(scene("everyday", "queues.dsv")).values()} == {
+        None
+    }
     nowhere = (
         scene("everyday", "queues.dsv") + f"Server: pbs01{TOKEN}server_state=Active\n".encode()
     )
-    assert {row["default"] for row in rows_of(nowhere).values()} == {False}
+    assert {row["default"] for row in fetch_rows(nowhere).values()} == {False}
 
 
 def test_a_queue_named_as_its_server_is_a_queue() -> None:
@@ -197,7 +201,7 @@ def test_a_queue_named_as_its_server_is_a_queue() -> None:
         f"Queue: pbs01{TOKEN}queue_type=Execution{TOKEN}enabled=True{TOKEN}started=True\n".encode()
     )
     raw += f"Server: pbs01{TOKEN}server_state=Active{TOKEN}default_queue=pbs01\n".encode()
-    assert [(name, row["default"]) for name, row in rows_of(raw).items()] == [("pbs01", True)]
+    assert [(name, row["default"]) for name, row in fetch_rows(raw).items()] == [("pbs01", True)]
 
 
 def test_text_says_what_dsv_says() -> None:
@@ -208,11 +212,11 @@ def test_text_says_what_dsv_says() -> None:
         said = dict(field.split("=", 1) for field in fields)
         text += wrapped(name, said).replace(b"Job Id", kind.encode(), 1)
     assert b"\n\t" in text
-    assert rows_of(text, Dialect.PBS_TEXT) == rows_of(EVERYDAY)
+    assert fetch_rows(text, Dialect.PBS_TEXT) == fetch_rows(EVERYDAY)
 
 
 def test_torque_s_queues() -> None:
-    queues = rows_of(TORQUE_TEXT, Dialect.TORQUE)
+    queues = fetch_rows(TORQUE_TEXT, Dialect.TORQUE)
     assert list(queues) == ["batch", "gpu", "closed", "stopped", "feed"]
     batch = queues["batch"]
     assert (batch["default"], batch["jobs_running"], batch["jobs_pending"]) == (True, 3, 8)
@@ -221,7 +225,9 @@ def test_torque_s_queues() -> None:
 
 
 def test_the_wrappers_queues_have_nodes_and_no_counts_of_jobs() -> None:
-    queues = rows_of((WRAPPERS / "everyday" / "qstat-Q-f.out").read_bytes(), Dialect.SLURM_WRAPPERS)
+    queues = fetch_rows(
+        (WRAPPERS / "everyday" / "qstat-Q-f.out").read_bytes(), Dialect.SLURM_WRAPPERS
+    )
     assert queues["main"]["nodes"] == 4
     assert {(row["available"], row["default"], row["jobs_running"]) for row in queues.values()} == {
         (None, None, None)

@@ -133,7 +133,7 @@ WAITING = [
 
 @for_each(("comment", "words"), WAITING)
 def test_why_a_job_waits(comment: str, words: str) -> None:
-    reason = reason_of("pending", f"Not Running: {comment}")
+    reason = find_reason("pending", f"Not Running: {comment}")
     assert reason == comment
     assert words in PbsReasons().hint("pending", reason)
 
@@ -173,7 +173,7 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     assert PbsReasons().hint("pending", comment) == (
         "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
     )
-    reason = reason_of(
+    reason = find_reason(
         "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
     )
     assert (PbsReasons().hint("pending", reason) or "").startswith(
@@ -189,16 +189,18 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
 @for_each("comment", [_RUN, "Job was sent for execution at Sat Nov 21 at 04:19 on (cn01:ncpus=1)"])
 @for_each("state", ["running", "pending", "completing", "completed", "failed"])
 def test_where_it_ran_is_no_reason(state: str, comment: str) -> None:
-    assert reason_of(state, comment) is None
-    assert reason_of(state, f"{comment} and finished" if state == "completed" else comment) is None
-    assert reason_of("failed", f"{comment} and failed") is None
+    assert find_reason(state, comment) is None
+    assert (
+        find_reason(state, f"{comment} and finished" if state == "completed" else comment) is None
+    )
+    assert find_reason("failed", f"{comment} and failed") is None
 
 
 def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
-    assert reason_of("running", "Job Array Began at Sat Nov 21 at 04:19") is None
-    assert reason_of("completed", "Subjob finished") is None
-    assert reason_of("pending", None) is None
-    assert reason_of("pending", "") is None
+    assert find_reason("running", "Job Array Began at Sat Nov 21 at 04:19") is None
+    assert find_reason("completed", "Subjob finished") is None
+    assert find_reason("pending", None) is None
+    assert find_reason("pending", "") is None
 
 
 @for_each(
@@ -276,7 +278,7 @@ def test_who_holds_a_job_is_its_reason_until_it_is_released() -> None:
 
 def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
     for holds in ("o", "uo", "s", "us"):
-        reason = reason_of("held", None, substate="20", holds=holds)
+        reason = find_reason("held", None, substate="20", holds=holds)
         assert reason in ("held by an operator", "held by PBS or a manager")
         assert "only they can release it" in PbsReasons().hint("held", reason)
     assert reason_of("held", None, substate="20", holds="u") == "held by its owner"
@@ -286,7 +288,7 @@ def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
 
 
 def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
-    reason = reason_of("held", "job held, too many failed attempts to run", substate="20")
+    reason = find_reason("held", "job held, too many failed attempts to run", substate="20")
     assert reason == "job held, too many failed attempts to run"
     assert "operator" in PbsReasons().hint("held", reason)
 
@@ -304,14 +306,14 @@ def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
 def test_where_there_is_no_comment_the_substate_tells(
     state: str, substate: str, words: str
 ) -> None:
-    reason = reason_of(state, None, substate=substate)
+    reason = find_reason(state, None, substate=substate)
     assert reason
     assert words in PbsReasons().hint(state, reason)
     assert reason_of("completed", None, substate=substate) is None
 
 
 def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
-    reason = reason_of(
+    reason = find_reason(
         "suspended", "Not Running: Insufficient amount of resource: ncpus ", substate="45"
     )
     assert reason == "suspended by the scheduler: Insufficient amount of resource: ncpus"
@@ -406,6 +408,6 @@ def test_every_comment_that_was_recorded_is_understood() -> None:
 def test_no_comment_is_beyond_it(
     state: JobState, comment: str, cut: int, substate: str | None
 ) -> None:
-    reason = reason_of(state, comment[:cut], substate=substate)
+    reason = find_reason(state, comment[:cut], substate=substate)
     assert reason != ""
     assert isinstance(PbsReasons().hint(state, reason), str)

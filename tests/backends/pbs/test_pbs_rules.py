@@ -35,14 +35,14 @@ def asked(query: Query[Mapping[str, str]] | None) -> Query[Mapping[str, str]]:
     return query
 
 
-def token_of(query: Query[Any]) -> str:
+def find_token(query: Query[Any]) -> str:
     return query.argv[query.argv.index("-D") + 1]
 
 
 def answered(
     query: Query[Mapping[str, str]], head: str, attributes: Mapping[str, str]
 ) -> Mapping[str, str]:
-    token = token_of(query)
+    token = find_token(query)
     line = token.join((head, *(f"{name}={value}" for name, value in attributes.items())))
     return query.parse(CommandResult(query.argv, 0, f"{line}\n".encode(), b"", 0.0))
 
@@ -198,7 +198,7 @@ def test_what_waits_of_an_array_is_asked_for_as_its_array() -> None:
 
 
 def test_each_question_has_a_token_of_its_own() -> None:
-    assert token_of(asked(priority_query(Dialect.OPENPBS, "1.a"))) != token_of(
+    assert find_token(asked(priority_query(Dialect.OPENPBS, "1.a"))) != find_token(
         asked(priority_query(Dialect.OPENPBS, "1.a"))
     )
 
@@ -232,7 +232,7 @@ def test_what_was_cut_or_garbled_is_read_or_an_error(
     query = PbsPolicy(dialect).queue_rules("debug")
     if query is None:
         return
-    token = token_of(query).encode() if dialect is Dialect.OPENPBS else b"\n    "
+    token = find_token(query).encode() if dialect is Dialect.OPENPBS else b"\n    "
     whole = (
         b"Queue: debug"
         + b"".join(token + f"{name}={value}".encode() for name, value in _DEBUG.items())

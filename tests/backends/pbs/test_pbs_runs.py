@@ -26,7 +26,7 @@ from tests.support.pbs.job_text import ENDED_JOB, answered, dsv, question
 pytestmark = pytest.mark.system
 
 
-def runs_of(stand_ins: StandIns, user: str | None) -> pa.Table:
+def task_runs(stand_ins: StandIns, user: str | None) -> pa.Table:
     history = pbs_backend(Dialect.OPENPBS).history
     now = int(time.time())
     query = history.runs(user, 0, now, now)
@@ -37,7 +37,7 @@ def runs_of(stand_ins: StandIns, user: str | None) -> pa.Table:
 
 
 def test_one_s_own_runs_have_the_cpu_time_and_the_memory_of_resources_used(tmp_path: Path) -> None:
-    runs = runs_of(StandIns.install(tmp_path / "pbs", "finished"), "alice")
+    runs = task_runs(StandIns.install(tmp_path / "pbs", "finished"), "alice")
     assert runs.schema == RUNS
     assert runs["ends_at"].null_count == 0
     (first,) = (row for row in runs.to_pylist() if row["id"] == "1.pbs01")
@@ -73,4 +73,4 @@ def test_time_that_walltime_lacks_was_suspended() -> None:
 
 def test_a_server_without_history_says_so(tmp_path: Path) -> None:
     with pytest.raises(AccountingUnavailable):
-        runs_of(StandIns.install(tmp_path / "pbs", "history-off"), None)
+        task_runs(StandIns.install(tmp_path / "pbs", "history-off"), None)

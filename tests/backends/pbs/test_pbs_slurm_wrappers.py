@@ -20,7 +20,7 @@ from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UsageError
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from hpcdash.transport.base import CommandResult
 from tests.backends.pbs.test_pbs_wrapped_records import PRINTED, lists, told_by_squeue
 from tests.support.records import for_each
@@ -47,7 +47,7 @@ def listed(
     query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr: bytes = b""
 ) -> Any:
     """What is read from both lists, as the script on the login node prints them."""
-    token = token_of(query.argv)
+    token = find_token(query.argv)
     assert token is not None
     assert token != RECORDED_TOKEN
     stdout = b"Clock: %d\n" % CLOCK + full + b"\n" + token.encode() + b"\n" + short

@@ -20,10 +20,10 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import PbsSubmit
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.job_ids import array_of, number_of, task_of
+from hpcdash.domain.job_ids import parse_array_id, parse_job_number, parse_task_part
 from hpcdash.errors import UsageError
 from hpcdash.transport.base import CommandResult
-from tests.support.job_rows import table_of
+from tests.support.job_rows import build_table
 from tests.support.records import for_each
 
 OPENPBS, TEXT, TORQUE, WRAPPERS = (
@@ -546,16 +546,16 @@ PLAIN = [
 def detail(
     native: Mapping[str, str], job_id: str = "9.pbs01", base: Mapping[str, str] = RECORD
 ) -> JobDetail:
-    task = task_of(job_id)
+    task = parse_task_part(job_id)
     row = {
         "id": job_id,
-        "array_id": array_of(job_id) if "[" in job_id else None,
+        "array_id": parse_array_id(job_id) if "[" in job_id else None,
         "name": native.get("Job_Name", "sim"),
         "work_dir": WORK,
-        "_number": int(number_of(job_id)),
+        "_number": int(parse_job_number(job_id)),
         "_task": int(task) if task.isdigit() else None,
     }
-    return JobDetail(table_of(row), {**base, **native})
+    return JobDetail(build_table(row), {**base, **native})
 
 
 def script(*directives: str) -> Script:

@@ -33,7 +33,7 @@ from hpcdash.errors import (
     UnreadableOutput,
     UsageError,
 )
-from hpcdash.services.jobs.rows import ids_in_full, rows_meant
+from hpcdash.services.jobs.rows import ids_in_full, select_rows
 from hpcdash.services.logs.locate import find_other_log
 from hpcdash.services.submit.form_fields import absent_fields
 from hpcdash.transport.replay import ReplayTransport
@@ -164,7 +164,7 @@ def test_a_submission_is_found_by_ray_s_own_number_of_it_unless_that_is_another_
     table = BACKEND.queue.jobs(JobScope(job_ids=("0a000000",))).parse(told(listed)).table
     assert table["id"].to_pylist() == ["raysubmit_a"]
     whole = BACKEND.queue.jobs(JobScope()).parse(told(listed)).table
-    rows = rows_meant(whole, ("0a000000", "0c000000"))
+    rows = select_rows(whole, ("0a000000", "0c000000"))
     assert [row["id"] for row in rows] == ["raysubmit_a", "0c000000"]
     assert ids_in_full(("0a000000", "0c000000"), rows) == ("raysubmit_a", "0c000000")
 

@@ -24,23 +24,23 @@ from hpcdash.backends.ray.driver import command
 from hpcdash.backends.ray.driver.outcomes import (
     Attempts,
     Outcome,
+    describe_slice,
+    error_outcome,
+    error_text,
+    exit_outcome,
     may_grow,
-    outcome_of_error,
-    outcome_of_exit,
     size_to_take,
-    slice_of,
     slice_problem,
     slice_variables,
     verdict,
-    words_of_error,
 )
 from hpcdash.backends.ray.driver.status import (
     SliceRunStatus,
+    format_waiting,
     labelled,
     near,
     ranges,
     task_name,
-    waiting_words,
     with_record,
 )
 from hpcdash.backends.ray.jobs import DriverLogs, job_row
@@ -389,7 +389,7 @@ def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str
 def test_a_lost_node_is_a_preemption_and_all_that_is_not_known_a_failure(
     names: list[str], kind: str
 ) -> None:
-    assert outcome_of_error("worker 0", names, "").kind == kind
+    assert error_outcome("worker 0", names, "").kind == kind
 
 
 def test_what_ray_raised_is_told_in_a_line() -> None:
@@ -423,14 +423,12 @@ def test_what_ray_raised_is_told_in_a_line() -> None:
         ),
         "RayError: ": ("RayError", ""),
     }
-    assert [words_of_error([name, "RayError"], text) for name, text in cases.values()] == list(
-        cases
-    )
+    assert [error_text([name, "RayError"], text) for name, text in cases.values()] == list(cases)
 
 
 def test_an_exit_status_is_a_failure_but_on_a_machine_that_is_being_taken_away() -> None:
     assert [
-        outcome_of_exit("w", code, is_preempted=gone).kind
+        exit_outcome("w", code, is_preempted=gone).kind
         for code, gone in ((0, False), (7, False), (7, True))
     ] == (["succeeded", "failed", "preempted"])
 
@@ -511,7 +509,7 @@ def ray_node(number: int, **resources: float) -> dict[str, Any]:
 
 def test_a_slice_is_its_workers_the_one_with_its_head_first() -> None:
     head = {"TPU-v4-16-head": 1.0}
-    found = slice_of(
+    found = describe_slice(
         [ray_node(1, a=1, TPU=4), ray_node(2, a=1, TPU=4, **head), ray_node(3, b=1, **head)],
         "a",
         "n2",
@@ -526,7 +524,7 @@ def test_a_slice_is_its_workers_the_one_with_its_head_first() -> None:
 
 def test_a_slice_that_cannot_be_used_says_why() -> None:
     head = {"TPU-v4-16-head": 1.0}
-    found = slice_of([ray_node(1, a=1, TPU=1), ray_node(2, a=1, TPU=4, **head)], "a", "n2")
+    found = describe_slice([ray_node(1, a=1, TPU=1), ray_node(2, a=1, TPU=4, **head)], "a", "n2")
     asked = {"head_resource": "TPU-v4-16-head", "workers": 2, "tpus": 1}
     assert slice_problem(found, 2, asked) == ""
     assert slice_problem(found, 1, asked) == "a has 1 of its 2 workers"
@@ -534,7 +532,7 @@ def test_a_slice_that_cannot_be_used_says_why() -> None:
         "workers of a have 1 TPU, this run asks for 4: set tpus_per_worker = 1"
     )
     words = slice_problem(
-        slice_of([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked
+        describe_slice([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked
     )
     assert words.startswith(
         "2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray"
@@ -630,7 +628,7 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
         "reason": "attempt 3: preempted 2×, failed 0×",
         "comment": "attempt 3: preempted 2×, failed 0×; attempt 2 preempted: slice-b, gone",
     }
-    run = run_of(published(status)["metadata"])
+    run = slice_run(published(status)["metadata"])
     assert run is not None
     workers = worker_rows(run, JobState.RUNNING, 1_700_000_060.0)
     assert [
@@ -667,14 +665,14 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     near_kinds = near("v4-12", ["v5p-8", "v4-16"])
-    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
+    words = format_waiting(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
     assert (
         words
         == "waiting for 1 slice of v4-12: 0 found so far; the cluster has none, only v4-16, v5p-8"
     )
-    in_use = waiting_words(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
+    in_use = format_waiting(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
     assert in_use == "waiting for 1 slice of v4-16: 0 found so far; 0 of 2 free"
-    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
+    too_many = format_waiting(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
     assert too_many == "waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
@@ -716,7 +714,7 @@ def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
     ],
 )
 def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
-    assert run_of({"hpcdash_run": record}) is None
+    assert slice_run({"hpcdash_run": record}) is None
     row = job_row(
         {"submission_id": "raysubmit_1", "status": "RUNNING", "metadata": {"hpcdash_run": record}}
     )
@@ -725,7 +723,7 @@ def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
 
 
 def test_odd_parts_of_a_record_are_left_out() -> None:
-    run = run_of(
+    run = slice_run(
         {
             "hpcdash_run": '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a",3],"began":-1,'
             '"succeeded":"x,0-9999999,0-99999","ended":[1,[0,"failed"],[7,"odd","",1,""],[0,[],"",1,""]],"past":"x","waiting":4,"tpus":-2}'
@@ -775,13 +773,13 @@ def test_a_line_says_which_worker_of_which_attempt_wrote_it() -> None:
 
 
 def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
-    run = run_of(published(SliceRunStatus(2, 4, attempt=60, slices=("a",)))["metadata"])
+    run = slice_run(published(SliceRunStatus(2, 4, attempt=60, slices=("a",)))["metadata"])
     assert run is not None
     parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
     assert len(parts) == 50 + 2 + 3 * 2
     assert parts[-1][0] == "attempt60.worker1"
     for attempt, newest in ((1, None), (3, "attempt2.worker1")):
-        waiting = run_of(published(SliceRunStatus(2, 4, attempt=attempt))["metadata"])
+        waiting = slice_run(published(SliceRunStatus(2, 4, attempt=attempt))["metadata"])
         assert waiting is not None
         assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (
             newest is not None
@@ -824,6 +822,6 @@ def test_a_run_of_many_workers_and_numbers_is_read_at_once() -> None:
         "workers_per_slice": 1000,
         "slices": ["a"] * 100,
     }
-    run = run_of({"hpcdash_run": json.dumps(record | {"succeeded": "0-99999," * 100_000})})
+    run = slice_run({"hpcdash_run": json.dumps(record | {"succeeded": "0-99999," * 100_000})})
     assert run is not None
     assert {worker.state for worker in run.workers(JobState.RUNNING)} == {JobState.COMPLETED}

@@ -20,7 +20,7 @@ from hpcdash.domain.request import Call, Container, EarlySignal, Request, Runtim
 from hpcdash.errors import UsageError
 from hpcdash.job.pickles import read_packed, unpacked
 from hpcdash.job.zip import job_zip
-from hpcdash.services.submit.form import draft_of, read_form
+from hpcdash.services.submit.form import parse_draft, read_form
 from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
@@ -138,8 +138,8 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
     rewritten = request_text(request)
     assert "array" not in rewritten
     assert read_request(rewritten) == request
-    assert read_form(draft_of(FULL)).request == read_request(FULL)
-    typed = read_form(draft_of(f'command = "a"\n{FULL}'))
+    assert read_form(parse_draft(FULL)).request == read_request(FULL)
+    typed = read_form(parse_draft(f'command = "a"\n{FULL}'))
     assert "give one of command and call" in typed.problems[""]
 
 

@@ -14,7 +14,13 @@ import pytest
 
 from hpcdash.backends.embedded import cron as embedded
 from hpcdash.backends.pbs import cron as qsub_cron
-from hpcdash.backends.script.cron import CronJob, cron_script, label_in, label_of, watch_script
+from hpcdash.backends.script.cron import (
+    CronJob,
+    cron_script,
+    interval_label,
+    label_in,
+    watch_script,
+)
 from hpcdash.backends.slurm import cron as slurm
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
@@ -44,7 +50,7 @@ def script_of(job: CronJob, scheduler: str) -> str:
 )
 def test_an_interval_has_a_label_that_its_name_gives_back(seconds: int, label: str) -> None:
     job = CronJob(seconds, "/work/ada/cron")
-    assert (label_of(seconds), job.label, label_in(job.name), label_in(f"{job.name}.sh")) == (
+    assert (interval_label(seconds), job.label, label_in(job.name), label_in(f"{job.name}.sh")) == (
         label,
     ) * 4
     assert len(job.name) <= 15
@@ -120,10 +126,10 @@ class Pbs:
         self.text = script_of(self.job, "pbs")
         Path(self.job.script_path).write_text(self.text)
         self.submitted, self._folder = folder / "submitted", folder
-        self.tells(waiting="", running="7.pbs")
+        self.message_lines(waiting="", running="7.pbs")
         self._program("qsub", f'printf "%s\\n" "$*" >> {self.submitted}; echo 8.pbs')
 
-    def tells(self, *, waiting: str, running: str) -> None:
+    def message_lines(self, *, waiting: str, running: str) -> None:
         named = '*"-N hpcdash-hourly -s'
         body = (
             f'case "$*" in {named} HQW") echo "{waiting}" ;; {named} R") echo "{running}" ;; esac'
@@ -178,7 +184,7 @@ def test_on_pbs_it_submits_itself_for_an_hour_later_before_its_scripts(pbs: Pbs)
 
 @pytest.mark.system
 def test_on_pbs_where_one_waits_no_second_is_submitted(pbs: Pbs) -> None:
-    pbs.tells(waiting="8.pbs", running="7.pbs")
+    pbs.message_lines(waiting="8.pbs", running="7.pbs")
     pbs.script("b", "echo well")
     said = pbs.run()
     assert pbs.asked() == []
@@ -188,7 +194,7 @@ def test_on_pbs_where_one_waits_no_second_is_submitted(pbs: Pbs) -> None:
 
 @pytest.mark.system
 def test_on_pbs_the_younger_of_two_leaves_the_scripts_and_comes_again(pbs: Pbs) -> None:
-    pbs.tells(waiting="", running="6.pbs 7.pbs")
+    pbs.message_lines(waiting="", running="6.pbs 7.pbs")
     pbs.script("b", "echo well")
     said = pbs.run()
     assert len(pbs.asked()) == 1

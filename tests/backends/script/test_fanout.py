@@ -28,8 +28,8 @@ from hpcdash.backends.pbs.script import fanout as pbs_fanout
 from hpcdash.backends.script.body import START, Place, library_line
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.slurm.script import fanout as slurm_fanout
+from hpcdash.backends.slurm.script import keep_status
 from hpcdash.backends.slurm.script import srun_line as slurm_srun
-from hpcdash.backends.slurm.script import status_kept
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.errors import UsageError
 from tests.support.records import for_each
@@ -276,7 +276,7 @@ def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(
 def test_a_node_that_srun_ends_has_a_lower_status_than_one_that_failed(
     job: Run, command: str, status: int
 ) -> None:
-    text, words = status_kept((Word("bash"), Word("-c"), Word(command)), "USR1")
+    text, words = keep_status((Word("bash"), Word("-c"), Word(command)), "USR1")
     assert job(text + slurm_srun(words)).returncode == status
 
 

@@ -16,7 +16,7 @@ from hpcdash.backends.pbs.script import ENVIRONMENT as PBS
 from hpcdash.backends.pbs.script import fanout as pbs_fanout
 from hpcdash.backends.pbs.script import preamble as pbs_preamble
 from hpcdash.backends.script.body import START, Place
-from hpcdash.backends.script.launchers import start_of
+from hpcdash.backends.script.launchers import start_commands
 from hpcdash.backends.slurm.script import ENVIRONMENT as SLURM
 from hpcdash.backends.slurm.script import SRUN_OPTIONS
 from hpcdash.backends.slurm.script import fanout as slurm_fanout
@@ -77,7 +77,7 @@ def run(
 def slurm(
     launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None
 ) -> str:
-    start = start_of(launcher, command, 4, signal=signal, environment=SLURM)
+    start = start_commands(launcher, command, 4, signal=signal, environment=SLURM)
     fanout = slurm_fanout(
         ("bash", "-c", start.line),
         {},
@@ -88,7 +88,7 @@ def slurm(
 
 
 def pbs(launcher: Launcher, command: str, slots_a_chunk: int = 4, lines_a_chunk: int = 1) -> str:
-    words = ("bash", "-c", start_of(launcher, command, slots_a_chunk, environment=PBS).line)
+    words = ("bash", "-c", start_commands(launcher, command, slots_a_chunk, environment=PBS).line)
     fanout = pbs_fanout(words, {}, slots_a_chunk=slots_a_chunk, lines_a_chunk=lines_a_chunk)
     return fanout + pbs_preamble(launcher) + START
 
@@ -293,10 +293,10 @@ def test_each_task_of_a_pbs_array_meets_on_a_port_of_its_own(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("launcher", [Launcher.TORCHRUN, Launcher.ACCELERATE])
 def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> None:
-    start = start_of(launcher, "python3 -u train.py --lr 1", 4, environment=SLURM)
+    start = start_commands(launcher, "python3 -u train.py --lr 1", 4, environment=SLURM)
     assert start.line.endswith("\n  train.py --lr 1")
     assert "python3 -u is left out" in " ".join(start.notes)
-    assert start_of(launcher, "train.py", 4, environment=SLURM).notes == ()
+    assert start_commands(launcher, "train.py", 4, environment=SLURM).notes == ()
 
 
 @for_each(
@@ -311,7 +311,7 @@ def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> No
     ],
 )
 def test_a_launcher_stands_where_the_command_starts_python(command: str, line: str) -> None:
-    start = start_of(Launcher.TORCHRUN, command, 4, environment=SLURM)
+    start = start_commands(Launcher.TORCHRUN, command, 4, environment=SLURM)
     before = command[: command.find("python" if "python" in command else "torchrun")]
     assert start.line.startswith(f"{before}torchrun \\\n")
     assert start.line.endswith(f"\n{line}")
@@ -319,10 +319,12 @@ def test_a_launcher_stands_where_the_command_starts_python(command: str, line: s
 
 
 def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> None:
-    (no_python,) = start_of(Launcher.TORCHRUN, "bash run.sh", 4, environment=SLURM).notes
+    (no_python,) = start_commands(Launcher.TORCHRUN, "bash run.sh", 4, environment=SLURM).notes
     assert "torchrun takes bash for a program of Python's" in no_python
     with pytest.raises(UsageError, match="starts one program"):
-        start_of(Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4, environment=SLURM)
+        start_commands(
+            Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4, environment=SLURM
+        )
 
 
 @for_each(
@@ -345,11 +347,13 @@ def test_a_launcher_alone_on_each_node_is_told_of(command: str, told: bool) -> N
 
 
 def test_what_cannot_work_with_a_launcher_is_told() -> None:
-    (ends,) = start_of(
+    (ends,) = start_commands(
         Launcher.TORCHRUN, "train.py", 4, signal=EarlySignal("TERM", 60), environment=SLURM
     ).notes
     assert "TERM ends torchrun" in ends
-    (uneven,) = start_of(Launcher.ACCELERATE, "train.py", None, ranks=8, environment=SLURM).notes
+    (uneven,) = start_commands(
+        Launcher.ACCELERATE, "train.py", None, ranks=8, environment=SLURM
+    ).notes
     assert "slots_per_node" in uneven
 
 
@@ -359,7 +363,7 @@ def test_what_cannot_work_with_a_launcher_is_told() -> None:
 def test_a_signal_for_the_programs_does_not_end_the_shell_that_runs_them(
     command: str, tmp_path: Path
 ) -> None:
-    line = start_of(
+    line = start_commands(
         Launcher.PLAIN, command, 1, signal=EarlySignal("USR1", 60), environment=SLURM
     ).line
     kill = (
@@ -383,4 +387,4 @@ def test_srun_is_no_launcher_of_pbs() -> None:
 
 def test_an_empty_command_is_refused() -> None:
     with pytest.raises(UsageError, match="command"):
-        start_of(Launcher.PLAIN, "  ", 1, environment=SLURM)
+        start_commands(Launcher.PLAIN, "  ", 1, environment=SLURM)

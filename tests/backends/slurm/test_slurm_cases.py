@@ -79,7 +79,7 @@ def test_rows_have_the_contract_s_columns_and_no_others(case: Path) -> None:
             assert list(row) == schema.public_names(kind)
 
 
-def row_of(rows: list[dict[str, Any]], job_id: str) -> dict[str, Any]:
+def find_row(rows: list[dict[str, Any]], job_id: str) -> dict[str, Any]:
     """The row of a job, or of the rest of an array whose first task it is."""
     array_id, _, task = job_id.partition("_")
     return next(
@@ -116,7 +116,7 @@ def test_a_row_says_what_scontrol_says(case: Path, job_id: str) -> None:
     # An array's number also shows its tasks; a text may hold lines of scontrol's, and the true ones
     # are the owner's.
     text = re.split(r"\n\s*\n(?=JobId=\d+ ArrayJobId=)", text)[0]
-    row = row_of(EXPECTED[case]["jobs_and_ended"], job_id)
+    row = find_row(EXPECTED[case]["jobs_and_ended"], job_id)
     text = text[text.rindex(f"   UserId={row['user']}(") :]
     assert said(text, "JobState") == row["native_state"]
     assert said(text, "Account") == (row["account"] or "")
@@ -153,7 +153,7 @@ def play_text(transport: ReplayTransport, job_id: str) -> str:
 @for_each(("case", "job_id"), shown_jobs())
 def test_a_job_s_detail_has_its_own_name_and_its_own_paths(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
-    row_id = row_of(EXPECTED[case]["jobs_and_ended"], job_id)["id"]
+    row_id = find_row(EXPECTED[case]["jobs_and_ended"], job_id)["id"]
     table = play(transport, backend_of(transport).queue.jobs(JobScope(job_ids=(row_id,)))).table
     row = table.slice(table["id"].to_pylist().index(row_id), 1)
     detail = BACKEND.detail.join(row, play(transport, BACKEND.detail.native(job_id)))

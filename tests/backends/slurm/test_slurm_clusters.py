@@ -9,7 +9,7 @@ from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm.backend import slurm_backend
 from hpcdash.backends.submissions import Submission
-from hpcdash.domain.job_ids import array_of, holds_many, parse_job_id, task_of
+from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_id, parse_task_part
 from hpcdash.errors import UsageError, without_env
 from tests.support.records import for_each
 
@@ -21,7 +21,11 @@ ON_BOTH = slurm_backend(Probe("alice", "slurm 22.05.8", cluster="lab", clusters=
 def test_an_id_names_its_cluster() -> None:
     job = parse_job_id("12_[3-5]@lab2")
     assert (str(job), job.cluster) == ("12_[3-5]@lab2", "lab2")
-    assert (array_of("12_3@lab2"), task_of("12_3@lab2"), holds_many("12_[3-4]@lab2")) == (
+    assert (
+        parse_array_id("12_3@lab2"),
+        parse_task_part("12_3@lab2"),
+        holds_many("12_[3-4]@lab2"),
+    ) == (
         "12@lab2",
         "3",
         True,

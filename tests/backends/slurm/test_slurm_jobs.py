@@ -14,7 +14,7 @@ from hpcdash.backends.slurm.rows import Layout
 from hpcdash.backends.slurm.states import job_state
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UnreadableOutput
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from tests.support.records import for_each
 from tests.support.slurm_text import JOB, TOKEN, answered, printed_row, queue_text
 
@@ -336,7 +336,7 @@ def test_only_a_job_with_whole_nodes_may_have_gpus_that_it_did_not_ask_for(
     query = slurm_backend(Probe("alice", version, counts_gpus=False)).queue.jobs(JobScope())
     fields = tuple(field if name == "oversubscribe" else name for name in LAYOUT.plain)
     asked = Layout(fields, LAYOUT.hostile)
-    token = token_of(query.argv)
+    token = find_token(query.argv)
     assert query.argv[-1] == asked.option(token)
     row = printed_row(asked, {**JOB, field: answer, "tres-alloc": "cpu=8,mem=48G,node=1"}, token)
     assert query.parse(answered(row)).table["gpus"].to_pylist() == [gpus]

@@ -64,7 +64,7 @@ def replayed(kind: str) -> ParsedTable:
     return found
 
 
-def limits_of(
+def find_limits(
     manager: str, associations: tuple[str, int], qos: tuple[str, int], stderr: bytes = b""
 ) -> ParsedTable:
     """What is read of these answers, to ada, whose number is 7."""
@@ -183,7 +183,7 @@ def test_what_nobody_has_used_is_zero_and_what_is_not_told_is_unknown() -> None:
         "idle", grpjobs="3"
     )
     part = qos_row("part", maxtrespu="gres/gpu=4,license/x=3")
-    lines = told(limits_of(MANAGER, (association(maxjobs="5"), 0), (qos + part, 0)))
+    lines = told(find_limits(MANAGER, (association(maxjobs="5"), 0), (qos + part, 0)))
     assert lines == [
         "association lab/ada: 3 of 5 running jobs, for user ada",
         "association lab/ada: time limit 1d00h, for a job",
@@ -205,7 +205,7 @@ def test_what_nobody_has_used_is_zero_and_what_is_not_told_is_unknown() -> None:
 
 
 def test_without_the_database_the_controller_tells_what_it_knows() -> None:
-    parsed = limits_of(MANAGER, ("", 1), ("", 1), DBD_DOWN)
+    parsed = find_limits(MANAGER, ("", 1), ("", 1), DBD_DOWN)
     assert "QoS short: 2 of 6 CPUs used, for user ada" in told(parsed)
     assert "association lab/ada: 3 of 5 running jobs, for user ada" in told(parsed)
     [rejected] = parsed.rejected
@@ -213,7 +213,7 @@ def test_without_the_database_the_controller_tells_what_it_knows() -> None:
 
 
 def test_without_the_controller_one_s_jobs_are_counted() -> None:
-    parsed = limits_of("", (association(maxjobs="5"), 0), (qos_row("short", maxjobspu="2"), 0))
+    parsed = find_limits("", (association(maxjobs="5"), 0), (qos_row("short", maxjobspu="2"), 0))
     rows = {row["native"]: row for row in parsed.table.to_pylist()}
     assert (
         rows["MaxJobs"]["used"],
@@ -236,7 +236,7 @@ def test_without_the_controller_one_s_jobs_are_counted() -> None:
 )
 def test_limits_that_nobody_tells_say_why(stderr: bytes, words: str) -> None:
     with pytest.raises(AccountingUnavailable, match=words):
-        limits_of(NOBODY, ("", 1), ("", 1), stderr)
+        find_limits(NOBODY, ("", 1), ("", 1), stderr)
 
 
 def test_the_user_and_the_cluster_are_words_of_their_own() -> None:

@@ -19,7 +19,7 @@ from hpcdash.backends.slurm import detail, history, jobs, nodes, probe, queues, 
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from tests.support.records import for_each
 from tests.support.slurm_text import (
     NODE,
@@ -248,7 +248,7 @@ def test_a_broken_detail_raises_nothing_else(raw: bytes) -> None:
 
 
 def test_each_poll_has_a_token_of_its_own() -> None:
-    tokens = {token_of(nodes.nodes_query().argv) for _ in range(50)} | {
+    tokens = {find_token(nodes.nodes_query().argv) for _ in range(50)} | {
         fresh_token() for _ in range(50)
     }
     assert len(tokens) == 100

@@ -7,21 +7,21 @@ import pyarrow as pa
 from hpcdash.domain import schema
 from hpcdash.services.cluster.job_counts import with_job_counts
 from hpcdash.services.cluster.snapshots import Kind
-from tests.support.job_rows import table_of
+from tests.support.job_rows import build_table
 
 
 def jobs(*rows: tuple[str, str | None, str | None, int]) -> pa.Table:
     """Rows of state, queue, node list and tasks."""
     names = ("state", "queue", "node_list", "_tasks")
-    return table_of(*(dict(zip(names, row, strict=True)) for row in rows))
+    return build_table(*(dict(zip(names, row, strict=True)) for row in rows))
 
 
 def nodes(*names: str) -> pa.Table:
-    return table_of(*({"name": name, "queues": ["gpu"]} for name in names), schema=schema.NODES)
+    return build_table(*({"name": name, "queues": ["gpu"]} for name in names), schema=schema.NODES)
 
 
 def queues(*names: str) -> pa.Table:
-    return table_of(*({"name": name} for name in names), schema=schema.QUEUES)
+    return build_table(*({"name": name} for name in names), schema=schema.QUEUES)
 
 
 def counted(kind: Kind, table: pa.Table, queue: pa.Table) -> dict[str, Any]:
@@ -99,11 +99,13 @@ def test_fifty_thousand_jobs_are_counted_in_a_moment() -> None:
 
 
 def test_what_a_node_says_of_its_jobs_stays() -> None:
-    table = table_of({"name": "g1", "jobs": 8}, {"name": "g2"}, schema=schema.NODES)
+    table = build_table({"name": "g1", "jobs": 8}, {"name": "g2"}, schema=schema.NODES)
     assert counted(Kind.NODES, table, jobs(("running", "gpu", "g[1-2]", 1))) == {"g1": 8, "g2": 1}
 
 
 def test_of_a_queues_own_counts_and_those_of_its_rows_the_larger_ones_count() -> None:
-    table = table_of({"name": "gpu", "jobs_running": 20, "jobs_pending": 1}, schema=schema.QUEUES)
+    table = build_table(
+        {"name": "gpu", "jobs_running": 20, "jobs_pending": 1}, schema=schema.QUEUES
+    )
     queue = jobs(("running", "gpu", "g1", 1), ("pending", "gpu", None, 5))
     assert counted(Kind.QUEUES, table, queue) == {"gpu": (20, 5)}

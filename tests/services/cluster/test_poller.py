@@ -301,7 +301,7 @@ async def test_it_is_known_how_long_an_answer_is_waited_for(cluster: Cluster) ->
 
 async def test_ask_now_asks_for_all_that_is_shown_at_once(cluster: Cluster) -> None:
     await started(cluster, *SHOWN)
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     assert cluster.poller.next_in_seconds(Kind.NODES) == 0
     await settled(cluster)
     assert [cluster.transport.count(word) for word in (PROBED, MINE, EVERYONE, NODES, QUEUES)] == [
@@ -325,7 +325,7 @@ async def test_ask_now_leaves_the_back_off(cluster: Cluster) -> None:
     await after(cluster, 30)
     assert len(cluster.transport.connects) == connects
     cluster.transport.connect_error = None
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     await settled(cluster)
     assert cluster.transport.connects[connects:] == [True]
     assert cluster.store.connection_error is None
@@ -335,7 +335,7 @@ async def test_ask_now_leaves_the_back_off(cluster: Cluster) -> None:
 async def test_a_question_on_its_way_does_not_swallow_ask_now(cluster: Cluster) -> None:
     cluster.transport.hangs[MINE] = asyncio.Event()
     await started(cluster)
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     await settled(cluster)
     assert cluster.transport.count(MINE) == 1
     cluster.transport.hangs.pop(MINE).set()
@@ -355,12 +355,12 @@ async def test_what_a_person_must_settle_is_asked_again_only_when_they_say_so(
     cluster.poller.show([Kind.QUEUES])
     await settled(cluster)
     assert len(cluster.transport.connects) == 1
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     await settled(cluster)
     assert cluster.transport.connects == [False, True]
     assert (cluster.poller.waiting_for_person,) == (error,)
     cluster.transport.connect_error = None
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     await settled(cluster)
     assert cluster.poller.waiting_for_person is None
     assert cluster.store.connection_error is None
@@ -376,7 +376,7 @@ async def test_a_login_asked_again_in_the_midst_stops_the_polling_as_well(cluste
     cluster.transport.fails.clear()
     await after(cluster, 1000)
     assert cluster.transport.count(MINE) == 2
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     await settled(cluster)
     assert cluster.transport.count(MINE) == 3
 
@@ -421,7 +421,7 @@ async def test_the_poller_survives_every_error_of_ours(
     assert error in (cluster.store.connection_error, cluster.store.errors.get(Kind.MINE))
     cluster.transport.connect_error = None
     cluster.transport.fails.clear()
-    cluster.poller.ask_now()
+    cluster.poller.poll_now()
     await settled(cluster)
     assert Kind.MINE in cluster.store.snapshots
     assert cluster.store.connection_error is None

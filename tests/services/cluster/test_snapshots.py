@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hpcdash.domain import schema
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot, SnapshotCache
-from tests.support.job_rows import job_row, table_of
+from tests.support.job_rows import build_table, job_row
 from tests.support.real_files import as_somebody_else
 from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
@@ -24,7 +24,7 @@ from tests.support.scripted_transport import ScriptedTransport
 
 def jobs(*ids: str, kind: Kind = Kind.MINE, taken_at: float = 12.5) -> Snapshot:
     rows = [job_row(job_id, "running", name="épreuve\n\x1b", cpus=3) for job_id in ids]
-    return Snapshot(kind, table_of(*rows), taken_at, rejected=("a row",))
+    return Snapshot(kind, build_table(*rows), taken_at, rejected=("a row",))
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def file_of(cache: SnapshotCache, kind: Kind = Kind.MINE) -> Path:
+def image_file(cache: SnapshotCache, kind: Kind = Kind.MINE) -> Path:
     return cache.folder / f"{kind}.arrow"
 
 
@@ -74,7 +74,7 @@ def test_only_their_owner_can_read_the_files_whatever_the_umask(tmp_path: Path) 
     cache = SnapshotCache(tmp_path / "cache" / "hpcdash", "lab")
     with umask(0):
         assert cache.save(jobs("1"))
-    assert stat.S_IMODE(file_of(cache).stat().st_mode) == 0o600
+    assert stat.S_IMODE(image_file(cache).stat().st_mode) == 0o600
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(cache.folder.parent.stat().st_mode) == 0o700
 
@@ -95,12 +95,12 @@ def test_a_folder_left_open_is_closed(tmp_path: Path) -> None:
 def test_a_damaged_file_is_none(tmp_path: Path, edits: list[tuple[int, int]], cut: int) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1", "2", "3"))
-    whole = file_of(cache).read_bytes()
+    whole = image_file(cache).read_bytes()
     damaged = bytearray(whole)
     for position, value in edits:
         damaged[position % len(damaged)] = value
     del damaged[len(damaged) - cut % len(damaged) :]
-    file_of(cache).write_bytes(damaged)
+    image_file(cache).write_bytes(damaged)
     assert (cache.load(Kind.MINE) is None) == (bytes(damaged) != whole)
 
 
@@ -109,14 +109,14 @@ def test_a_damaged_file_is_none(tmp_path: Path, edits: list[tuple[int, int]], cu
 def test_a_foreign_file_is_none(tmp_path: Path, foreign: bytes) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.folder.mkdir(exist_ok=True)
-    file_of(cache).write_bytes(foreign)
+    image_file(cache).write_bytes(foreign)
     assert cache.load(Kind.MINE) is None
 
 
 def test_an_arrow_file_of_somebody_else_is_none(tmp_path: Path) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.folder.mkdir()
-    with pa_ipc.new_file(str(file_of(cache)), schema.JOBS) as writer:
+    with pa_ipc.new_file(str(image_file(cache)), schema.JOBS) as writer:
         writer.write_table(jobs("1").table)
     assert cache.load(Kind.MINE) is None
 
@@ -126,7 +126,7 @@ def test_another_schema_and_another_format_are_none(
 ) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1"))
-    file_of(cache).rename(file_of(cache, Kind.NODES))
+    image_file(cache).rename(image_file(cache, Kind.NODES))
     assert cache.load(Kind.NODES) is None
     cache.save(jobs("1"))
     assert cache.load(Kind.MINE) is not None
@@ -161,7 +161,7 @@ def test_a_folder_that_may_not_be_written_is_no_error() -> None:
 def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1"))
-    os.chown(file_of(cache), 65534, 65534)
+    os.chown(image_file(cache), 65534, 65534)
     assert cache.load(Kind.MINE) is None
 
 
@@ -226,8 +226,8 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
     linked_file = SnapshotCache(tmp_path / "root", "other")
     linked_file.save(jobs("1"))
-    file_of(linked_file).rename(outside / "kept")
-    file_of(linked_file).symlink_to(outside / "kept")
+    image_file(linked_file).rename(outside / "kept")
+    image_file(linked_file).symlink_to(outside / "kept")
     assert linked_file.load(Kind.MINE) is None
     kept = (outside / "kept").read_bytes()
     assert linked_file.save(jobs("2"))
@@ -237,7 +237,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_a_pipe_in_place_of_a_file_holds_nothing_up(tmp_path: Path) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.folder.mkdir()
-    os.mkfifo(file_of(cache))
+    os.mkfifo(image_file(cache))
     assert cache.load(Kind.MINE) is None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError
-from hpcdash.recorded import token_of
+from hpcdash.recorded import find_token
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal
 from tests.support.scripted_cluster import Cluster
@@ -36,7 +36,7 @@ class Acting:
         return await self.actions.run(plan, self.told.append)
 
     async def ids_of(self, *job_ids: str) -> list[tuple[str, int]]:
-        return [(row["id"], row["_tasks"]) for row in await self.actions.rows_of(job_ids)]
+        return [(row["id"], row["_tasks"]) for row in await self.actions.fetch_rows(job_ids)]
 
     def answer(self, *replies: Reply) -> None:
         """What the next commands that act come to."""
@@ -210,7 +210,7 @@ async def test_an_id_under_which_slurm_has_another_job_is_refused(
     acting: Acting, job_id: str
 ) -> None:
     acting.transport.answers["squeue"] = lambda command: queue_text(
-        {"jobarrayid": "27+1"}, token=token_of(command.argv) or ""
+        {"jobarrayid": "27+1"}, token=find_token(command.argv) or ""
     )
     with pytest.raises(UsageError, match=r"not the ID of a job; the scheduler lists 27\+1 for it"):
         await acting.ids_of(job_id)

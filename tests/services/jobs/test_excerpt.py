@@ -410,8 +410,8 @@ def test_the_line_that_says_why_is_shown_where_it_is_further_up() -> None:
 
 
 def test_what_merely_came_last_does_not_say_why() -> None:
-    assert not failure_excerpt(["step 3"]).says_why
-    assert failure_excerpt(["Killed"]).says_why
+    assert not failure_excerpt(["step 3"]).explains
+    assert failure_excerpt(["Killed"]).explains
 
 
 PIECES = st.sampled_from(
@@ -492,7 +492,7 @@ def test_what_a_script_made_here_says_before_it_ends_is_why(script: str, why: st
         "srun: error: n1: task 0: Exited with 1",
     ]
     found = failure_excerpt(noise)
-    assert (found.words, found.says_why) == (why, True)
+    assert (found.words, found.explains) == (why, True)
 
 
 @for_each(

@@ -9,7 +9,7 @@ from hpcdash.domain.schema import STEPS
 from hpcdash.services.jobs.overview import JobPicture
 from hpcdash.services.jobs.page import format_step, job_groups
 from tests.backends.slurm.test_slurm_steps import JOB, STEP, text
-from tests.support.job_rows import table_of
+from tests.support.job_rows import build_table
 from tests.support.scripted_cluster import Cluster
 from tests.support.slurm_text import TOKEN
 
@@ -45,7 +45,7 @@ async def test_the_page_of_an_ended_job_lists_its_steps_and_says_when_there_are_
 
 
 def test_what_is_not_known_of_a_step_is_left_out() -> None:
-    (step,) = table_of(
+    (step,) = build_table(
         {"id": "batch", "name": "batch", "state": "failed", "exit_signal": 9}, schema=STEPS
     ).to_pylist()
     assert format_step(step) == ("batch", "failed · signal 9")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
-from hpcdash.services.jobs.launch_status import LaunchStatus, format_status, is_pulling, status_of
+from hpcdash.services.jobs.launch_status import (
+    LaunchStatus,
+    format_status,
+    is_pulling,
+    launch_status,
+)
 from tests.support.records import for_each
 
 
 def test_every_state_has_its_status() -> None:
-    assert {status_of(state) for state in WAITING} == {LaunchStatus.PENDING}
-    assert {status_of(state) for state in ACTIVE} == {
+    assert {launch_status(state) for state in WAITING} == {LaunchStatus.PENDING}
+    assert {launch_status(state) for state in ACTIVE} == {
         LaunchStatus.RUNNING,
         LaunchStatus.TERMINATING,
     }
-    assert {status_of(state) for state in ENDED - ENDED_BADLY} == {LaunchStatus.COMPLETED}
-    assert {status_of(state) for state in ENDED_BADLY} == {
+    assert {launch_status(state) for state in ENDED - ENDED_BADLY} == {LaunchStatus.COMPLETED}
+    assert {launch_status(state) for state in ENDED_BADLY} == {
         LaunchStatus.FAILED,
         LaunchStatus.TERMINATED,
         LaunchStatus.MISSING,
@@ -22,12 +27,12 @@ def test_every_state_has_its_status() -> None:
 
 
 def test_a_job_that_vanished_is_missing_and_not_completed() -> None:
-    assert status_of(JobState.GONE) is LaunchStatus.MISSING
+    assert launch_status(JobState.GONE) is LaunchStatus.MISSING
 
 
 @for_each("state", [None, "", "SPECIAL_EXIT", JobState.UNKNOWN])
 def test_a_state_that_nobody_knows_is_unknown(state: str | None) -> None:
-    assert status_of(state) is LaunchStatus.UNKNOWN
+    assert launch_status(state) is LaunchStatus.UNKNOWN
 
 
 @for_each(

@@ -20,7 +20,7 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import SubmissionPlan, plan_again, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, resubmissions
 from hpcdash.services.submit.recovery import Search, reconcile
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
@@ -42,7 +42,7 @@ def store_of(transport: ScriptedTransport) -> ClusterStore:
 async def prepared(transport: ScriptedTransport, store: ClusterStore) -> SubmissionPlan:
     tasks = await fetch_tasks(store, "88")
     return await plan_again(
-        store, wanted_of([row for row in tasks.ended if row["state"] == "failed"])
+        store, resubmissions([row for row in tasks.ended if row["state"] == "failed"])
     )
 
 
@@ -65,7 +65,7 @@ async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(
 ) -> None:
     tasks = await fetch_tasks(store_of(failed_array(tmp_path)), "88")
     plain = {**tasks.ended[0], "id": "90", "array_id": None, "array_task": None}
-    wanted = wanted_of([tasks.ended[3], plain, tasks.ended[1], {**plain, "id": "91"}])
+    wanted = resubmissions([tasks.ended[3], plain, tasks.ended[1], {**plain, "id": "91"}])
     assert [(one.job_id, str(one.tasks or "")) for one in wanted] == [
         ("90", ""),
         ("91", ""),
@@ -151,4 +151,4 @@ async def test_more_jobs_than_a_person_could_look_over_are_refused(tmp_path: Pat
     tasks = await fetch_tasks(store_of(transport), "88")
     plain = [{**tasks.ended[0], "id": str(number), "array_id": None} for number in range(100, 111)]
     with pytest.raises(UsageError, match="11 jobs and arrays are too many"):
-        await plan_again(store_of(transport), wanted_of(plain))
+        await plan_again(store_of(transport), resubmissions(plain))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hpcdash.errors import CommandTimedOut, UnreachableError
 from hpcdash.services.files import FileStat
 from hpcdash.services.logs import file as log_file
-from hpcdash.services.logs.file import FileChange, LogFile, Page, change, next_look_seconds
+from hpcdash.services.logs.file import FileChange, LogFile, Page, change, next_check_seconds
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, pieces
 from hpcdash.transport.base import Transport
@@ -75,7 +75,7 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-async def rows_of(page: Page) -> list[str]:
+async def fetch_rows(page: Page) -> list[str]:
     return [
         shown_line(page.piece(number)).text
         for number, piece in enumerate(page.pieces)
@@ -257,7 +257,7 @@ async def test_what_became_of_a_file_is_told(transport: Transport, folder: Path)
 
 
 def test_a_quiet_file_is_looked_at_ever_more_seldom() -> None:
-    pauses = [next_look_seconds(quiet) for quiet in (-1, 0, 1, 10, 30, 60, 3600)]
+    pauses = [next_check_seconds(quiet) for quiet in (-1, 0, 1, 10, 30, 60, 3600)]
     assert pauses == sorted(pauses)
     assert (pauses[1], pauses[-1]) == (0.5, 3.0)
     assert change(FileStat("1:1", 5), FileStat("1:1", 5)) is FileChange.UNCHANGED
@@ -309,7 +309,7 @@ async def test_a_line_of_a_megabyte_and_bombs_of_escapes_are_a_few_safe_rows(
     )
     file = LogFile(transport, str(write(folder / "log", bombs)))
     page = await file.read_last_pieces(len(bombs))
-    rows = await rows_of(page)
+    rows = await fetch_rows(page)
     assert len(bombs) // LONGEST_PIECE < len(rows) <= len(bombs) // BLOCK + 4
     assert rows[-1].startswith("␀×")
     assert all(row.isprintable() for row in rows)
@@ -334,10 +334,10 @@ async def test_ten_gigabytes_are_opened_at_the_end_and_in_the_middle_in_the_memo
     await small.look()
 
     page = await huge.read_last_pieces(10_000)
-    assert (await rows_of(page))[-1] == "step 19999"
+    assert (await fetch_rows(page))[-1] == "step 19999"
     assert page.chunk.end == 10 * GIGABYTE
     middle = await huge.read_pieces(5 * GIGABYTE, 65536)
-    assert await rows_of(middle) == ["␀×32768"] * 2
+    assert await fetch_rows(middle) == ["␀×32768"] * 2
 
     little = await peak_bytes(small.read_last_pieces(65536))
     for much in (

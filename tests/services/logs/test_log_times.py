@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpcdash.services.logs.search import Stamp, comparable, read_stamp, read_wanted
+from hpcdash.services.logs.search import Stamp, comparable, parse_target_time, read_stamp
 from tests.support.records import for_each
 
 ABOUT = datetime(2026, 11, 21, 12, 0)
@@ -81,23 +81,23 @@ def test_a_time_of_day_later_than_the_last_was_the_day_before() -> None:
 
 
 def test_a_typed_time_of_day_is_the_last_one_in_the_log() -> None:
-    assert read_wanted("10:00", Stamp(MOMENT), 0.0, UTC) == MOMENT - 22 * 60 - 33
-    assert read_wanted("11:00", Stamp(MOMENT), 0.0, UTC) == MOMENT + 37 * 60 + 27 - DAY
+    assert parse_target_time("10:00", Stamp(MOMENT), 0.0, UTC) == MOMENT - 22 * 60 - 33
+    assert parse_target_time("11:00", Stamp(MOMENT), 0.0, UTC) == MOMENT + 37 * 60 + 27 - DAY
 
 
 def test_a_typed_date_and_time_is_as_the_log_writes_it() -> None:
     berlin = Stamp(MOMENT, offset_seconds=3600)
-    assert read_wanted("2026-11-21 10:22:33", berlin, 0.0, UTC) == MOMENT
+    assert parse_target_time("2026-11-21 10:22:33", berlin, 0.0, UTC) == MOMENT
 
 
 def test_a_time_ago_counts_from_now_on_the_clock_of_the_log() -> None:
-    assert read_wanted("2h ago", Stamp(MOMENT), MOMENT, UTC) == MOMENT - 7200
+    assert parse_target_time("2h ago", Stamp(MOMENT), MOMENT, UTC) == MOMENT - 7200
     assert (
-        read_wanted("2h ago", Stamp(MOMENT + 3600, offset_seconds=3600), MOMENT, UTC)
+        parse_target_time("2h ago", Stamp(MOMENT + 3600, offset_seconds=3600), MOMENT, UTC)
         == MOMENT - 7200 + 3600
     )
 
 
 def test_what_is_no_time_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'soon'"):
-        read_wanted("soon", Stamp(MOMENT), MOMENT, UTC)
+        parse_target_time("soon", Stamp(MOMENT), MOMENT, UTC)

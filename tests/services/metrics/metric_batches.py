@@ -22,17 +22,17 @@ def batch_of(
 ) -> MetricBatch:
     """One metric, a line of so many bytes a sample, from the line number `begin` on."""
     count = len(steps)
-    of_steps = np.asarray(steps, dtype=float)
+    step_pace = np.asarray(steps, dtype=float)
     unknown = np.full(count, np.nan)
     return MetricBatch(
         offsets=np.arange(begin, begin + count, dtype=np.int64) * line_bytes,
-        steps=of_steps,
+        steps=step_pace,
         epochs=unknown,
         tokens=unknown if tokens is None else np.asarray(tokens, dtype=float),
         times=unknown if times is None else np.asarray(times, dtype=float),
         metrics={
             name: Points(
-                np.arange(count), np.asarray(of_steps if values is None else values, dtype=float)
+                np.arange(count), np.asarray(step_pace if values is None else values, dtype=float)
             )
         },
         last_step=last_step,

@@ -16,7 +16,12 @@ from msgspec.structs import replace
 
 from hpcdash.cli.metric_output import as_csv, wide_table
 from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
-from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept, smoothing_of
+from hpcdash.services.metrics.charts.curves import (
+    ChartRequest,
+    ChartRun,
+    SeriesCache,
+    parse_smoothing,
+)
 from hpcdash.services.metrics.charts.draw import Canvas, curve_dots, draw
 from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
 from hpcdash.services.metrics.charts.scale import (
@@ -28,7 +33,7 @@ from hpcdash.services.metrics.charts.scale import (
     whole_ticks,
 )
 from hpcdash.services.metrics.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
-from hpcdash.services.metrics.charts.svg import svg_of
+from hpcdash.services.metrics.charts.svg import draw_svg
 from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import JoinedRun, joined
 from hpcdash.services.metrics.reader import MetricReader
@@ -37,7 +42,7 @@ from hpcdash.ui.metrics.export import write_chart
 from tests.support.records import for_each
 
 
-def run_of(
+def join_places(
     values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0
 ) -> JoinedRun:
     """A step a value, and a time each."""
@@ -63,10 +68,10 @@ def request(
     shown = tuple(
         ChartRun(letter, f"job {letter}", run) for letter, run in zip("ABCD", runs, strict=False)
     )
-    return ChartRequest(shown, state or ChartState(), *size, SeriesKept())
+    return ChartRequest(shown, state or ChartState(), *size, SeriesCache())
 
 
-def text_of(picture: Picture) -> str:
+def column_text(picture: Picture) -> str:
     return "\n".join("".join(words for words, _ in line) for line in picture.lines)
 
 
@@ -158,7 +163,9 @@ def test_a_picture_fills_its_cells_exactly() -> None:
     for size in ((60, 10), (90, 20), (200, 50)):
         for names in (("loss",), ()):
             picture = draw(
-                request(run_of(values), run_of(values + 1), state=ChartState(names), size=size)
+                request(
+                    join_places(values), join_places(values + 1), state=ChartState(names), size=size
+                )
             )
             assert len(picture.lines) == size[1]
             assert {sum(len(words) for words, _ in line) for line in picture.lines} == {size[0]}
@@ -180,42 +187,45 @@ def test_a_picture_fills_its_cells_exactly() -> None:
 @for_each("smoothing", ["auto", "ema 0.9", "mean of 50", "median of 50"])
 def test_any_values_can_be_drawn(values: Floats, log_y: bool, smoothing: str) -> None:
     state = ChartState(log_y=log_y, smoothing=smoothing, leaves_out=log_y, cursor=10.0)
-    assert len(draw(request(run_of(values), state=state)).lines) == 20
+    assert len(draw(request(join_places(values), state=state)).lines) == 20
 
 
 def test_what_differs_by_rounding_alone_is_drawn_as_a_level() -> None:
-    picture = draw(request(run_of(520.0 + 1e-12 * np.arange(400))))
+    picture = draw(request(join_places(520.0 + 1e-12 * np.arange(400))))
     low, high = picture.panels[0].y
     assert low < 500.0
     assert high > 540.0
 
 
 def test_runs_are_told_apart_without_colours() -> None:
-    picture = draw(request(run_of(np.full(300, 2.0)), run_of(np.full(300, 3.0))))
-    curves = text_of(picture).split("\n")[1:]
+    picture = draw(request(join_places(np.full(300, 2.0)), join_places(np.full(300, 3.0))))
+    curves = column_text(picture).split("\n")[1:]
     assert any("A" in line for line in curves)
     assert any("B" in line for line in curves)
 
 
 def test_the_metric_is_the_first_runs_and_who_has_it_not_is_said() -> None:
     picture = draw(
-        request(run_of(np.full(300, 2.0), name="lm loss"), run_of(np.full(300, 3.0), name="loss"))
+        request(
+            join_places(np.full(300, 2.0), name="lm loss"),
+            join_places(np.full(300, 3.0), name="loss"),
+        )
     )
     assert [panel.name for panel in picture.panels] == ["lm loss"]
     assert "B: no lm loss" in picture.notes
 
 
 def test_times_of_several_runs_are_counted_from_their_beginnings() -> None:
-    early, late = run_of(np.ones(300)), run_of(np.ones(300), begin=5000.0)
+    early, late = join_places(np.ones(300)), join_places(np.ones(300), begin=5000.0)
     picture = draw(request(early, late, state=ChartState(axis="time")))
     assert picture.whole == (0.0, 299.0)
-    assert "since begin" in text_of(picture)
+    assert "since begin" in column_text(picture)
 
 
 def test_times_of_one_run_are_those_of_the_clock() -> None:
-    run = run_of(np.ones(300), seconds=60.0)
+    run = join_places(np.ones(300), seconds=60.0)
     picture = draw(replace(request(run, state=ChartState(axis="time")), zone=UTC))
-    assert [word for word in text_of(picture).split("\n")[-1].split() if ":" in word] == [
+    assert [word for word in column_text(picture).split("\n")[-1].split() if ":" in word] == [
         "23:00",
         "00:00",
         "01:00",
@@ -225,23 +235,23 @@ def test_times_of_one_run_are_those_of_the_clock() -> None:
 
 
 def test_without_braille_letters_plain_ones_are_drawn() -> None:
-    plain = replace(request(run_of(2.0 + np.exp(-np.arange(400) / 50))), is_ascii=True)
-    assert text_of(draw(plain)).isascii()
+    plain = replace(request(join_places(2.0 + np.exp(-np.arange(400) / 50))), is_ascii=True)
+    assert column_text(draw(plain)).isascii()
 
 
 @for_each(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
 def test_what_fits_lags_by_a_small_part_of_what_is_seen(
     points: float, weight: float | None
 ) -> None:
-    smoothing = smoothing_of("auto", points)
+    smoothing = parse_smoothing("auto", points)
     assert (smoothing.weight if smoothing is not None else None) == weight
 
 
 def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
     values = np.full(1000, 2.0) + 0.01 * np.sin(np.arange(1000))
     values[600:603] = 9.0
-    run = run_of(values, seconds=10.0)
-    kept = SeriesKept()
+    run = join_places(values, seconds=10.0)
+    kept = SeriesCache()
     along_steps = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
     along_time = RunReader().read(run, ("loss",), "time", JobFacts(1.7e9), kept)
     assert [mark.x for mark in along_steps.marks["loss"]] == [601.0]
@@ -249,11 +259,11 @@ def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
 
 
 def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
-    run = run_of(np.linspace(3, 2, 100))
+    run = join_places(np.linspace(3, 2, 100))
     silent = RunReader().read(
-        run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesKept()
+        run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesCache()
     )
-    ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesKept())
+    ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesCache())
     assert [mark.words for mark in silent.found if "no sample for" in mark.words]
     assert not [mark.words for mark in ended.found if "no sample for" in mark.words]
 
@@ -289,7 +299,7 @@ def test_steps_are_written_on_the_axis_as_in_the_words() -> None:
     assert [word for _, word in whole_ticks(0, 2600, 5, format_step)] == ["0", "1 000", "2 000"]
     assert [word for _, word in whole_ticks(0, 9, 4, format_step)] == ["0", "5"]
     assert [word for _, word in whole_ticks(1, 3, 8, format_step)] == ["1", "2", "3"]
-    text = text_of(draw(request(run_of(np.linspace(4, 2, 2587)))))
+    text = column_text(draw(request(join_places(np.linspace(4, 2, 2587)))))
     assert "at step 2 587" in text
     assert "1 000" in text
     assert "1k" not in text
@@ -302,8 +312,8 @@ def test_the_axis_names_what_the_log_leaves_open_about_its_steps(width: int, nam
         f"[7/25][{step}/3183] Loss_D: {9 - step / 400} Loss_G: 1.5\n" for step in range(0, 3000, 50)
     )
     log.append(MetricReader().feed(lines.encode(), is_end=True))
-    assert text_of(draw(request(joined([log]), size=(width, 20)))).rstrip().endswith(f" {name}")
-    assert "first" not in text_of(
+    assert column_text(draw(request(joined([log]), size=(width, 20)))).rstrip().endswith(f" {name}")
+    assert "first" not in column_text(
         draw(request(joined([log]), state=ChartState(axis="epoch"), size=(width, 20)))
     )
 
@@ -324,11 +334,11 @@ def megatron(*attempts: range) -> JoinedRun:
 def test_the_axis_of_samples_is_that_of_consumed_ones_and_points_are_counted_apart() -> None:
     run = megatron(range(1, 2588))
     assert request(run).axes == ("step", "samples", "point")
-    assert "lowest 3.826 at 2 649 088 samples" in text_of(
+    assert "lowest 3.826 at 2 649 088 samples" in column_text(
         draw(request(run, state=ChartState(axis="samples")))
     )
-    assert "at point 2 586" in text_of(draw(request(run, state=ChartState(axis="point"))))
-    assert request(run_of(np.ones(9))).axes == ("step", "time", "point")
+    assert "at point 2 586" in column_text(draw(request(run, state=ChartState(axis="point"))))
+    assert request(join_places(np.ones(9))).axes == ("step", "time", "point")
 
 
 def test_steps_are_known_along_every_axis_over_restarts_too() -> None:
@@ -338,18 +348,19 @@ def test_steps_are_known_along_every_axis_over_restarts_too() -> None:
     assert run.series("lm loss", "samples").x.tolist() == [1024.0 * step for step in range(1, 1000)]
     assert run.steps_along("lm loss", "point").tolist() == [*range(1, 600), *range(501, 1000)]
     assert [one.x[0] for one in run.overlap("lm loss", "samples")] == [501 * 1024.0]
-    assert "R" in text_of(draw(request(run, state=ChartState(axis="samples"))))
+    assert "R" in column_text(draw(request(run, state=ChartState(axis="samples"))))
 
 
 def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_one() -> None:
     assert SMOOTHINGS[:3] == ("auto", "none", "ema 0.9")
     said = {
-        count: text_of(draw(request(run_of(np.linspace(4, 2, count))))) for count in (50, 400, 4000)
+        count: column_text(draw(request(join_places(np.linspace(4, 2, count)))))
+        for count in (50, 400, 4000)
     }
     assert ["smoothed (auto)" in text for text in said.values()] == [False, True, True]
     assert not any("ema" in text or "not smoothed" in text for text in said.values())
-    chosen = request(run_of(np.linspace(4, 2, 400)), state=ChartState(smoothing="ema 0.97"))
-    assert text_of(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
+    chosen = request(join_places(np.linspace(4, 2, 400)), state=ChartState(smoothing="ema 0.97"))
+    assert column_text(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
 
 
 @for_each(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
@@ -357,16 +368,16 @@ def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None
     values = 2.0 + np.random.default_rng(1).normal(0, 0.02, 1500)
     values[600 : 600 + rise] = np.linspace(5, 9, rise) if rise > 1 else 9.0
     values[600 + rise : 640 + rise] += np.linspace(4, 0, 40)
-    run, kept = run_of(values), SeriesKept()
+    run, kept = join_places(values), SeriesCache()
     reading = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
     shown = ChartRun("A", "job", run, reading.marks, "step")
     picture = draw(ChartRequest((shown,), ChartState(smoothing="none"), 90, 20, kept))
-    lines = text_of(picture).splitlines()
+    lines = column_text(picture).splitlines()
     (columns,) = [
         [at for at, sign in enumerate(line) if sign == "▲"] for line in lines if "▲" in line
     ]
     (panel,) = picture.panels
-    assert columns == [panel.column_of(float(peak))]
+    assert columns == [panel.column_at(float(peak))]
     # And there the curve is at its highest: no row above has any of its dots.
     (row,) = [number for number, line in enumerate(lines) if "▲" in line]
     assert lines[row + 1][columns[0]] not in " ─"
@@ -387,7 +398,7 @@ def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
     values = 2 + 8 * np.exp(-np.arange(200_000) / 20_000)
     values[150_000] = 20.0
     values[60_000:70_000] = np.nan
-    text = svg_of(request(run_of(values)), 'job 1 <b>&"\x07')
+    text = draw_svg(request(join_places(values)), 'job 1 <b>&"\x07')
     lines = svg_shapes(text, "raw")
     assert len(lines) == 2
     assert len(text) < 300_000
@@ -406,21 +417,23 @@ def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
 )
 @for_each("log_y", [False, True])
 def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) -> None:
-    text = svg_of(request(run_of(values), run_of(values), state=ChartState(log_y=log_y)), "two")
+    text = draw_svg(
+        request(join_places(values), join_places(values), state=ChartState(log_y=log_y)), "two"
+    )
     assert ET.fromstring(text).tag.endswith("svg")
     assert not re.search("nan|inf", text)
 
 
 def test_few_points_are_too_few_to_tell() -> None:
     def read(count: int) -> bool:
-        run = run_of(np.linspace(4, 2, count))
-        return RunReader().read(run, ["loss"], "step", JobFacts(0.0), SeriesKept()).too_few
+        run = join_places(np.linspace(4, 2, count))
+        return RunReader().read(run, ["loss"], "step", JobFacts(0.0), SeriesCache()).too_few
 
     assert [read(count) for count in (1, 19, 20, 400)] == [True, True, False, False]
 
 
 def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
-    def log_of(last: int) -> JoinedRun:
+    def switch_log(last: int) -> JoinedRun:
         text = "".join(
             f"iteration {step}/4000 | loss {4 - step / 4000} | iteration time (s): 1.02\n"
             for step in range(last)
@@ -429,11 +442,13 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
         log.append(MetricReader().feed(text.encode(), is_end=True))
         return joined([log])
 
-    reader, kept = RunReader(), SeriesKept()
+    reader, kept = RunReader(), SeriesCache()
     said = []
     for second in range(12):
         facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
-        said.append(reader.read(log_of(600 + 10 * second), ["loss"], "step", facts, kept).meaning)
+        said.append(
+            reader.read(switch_log(600 + 10 * second), ["loss"], "step", facts, kept).meaning
+        )
     assert said[0] == (
         "ends in 57 min, limit in 29 min: needs 1 more job of this length",
         "1.02 s/step, steady",
@@ -441,7 +456,7 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     assert said[-1] == ("ends in 5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
 
 
-def of_log(content: bytes) -> JoinedRun:
+def log_attempts(content: bytes) -> JoinedRun:
     log = MetricLog()
     log.append(MetricReader().feed(content, is_end=True))
     return joined([log])
@@ -452,12 +467,12 @@ def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
     content = "".join(
         f'{{"step":{step},"ts":17321904{step:02}{unit},"loss":2}}\n' for step in range(1, 9)
     )
-    run = of_log(content.encode())
+    run = log_attempts(content.encode())
     assert run.axes() == ("step", "time", "point")
     assert run.series("loss", "time").x == pytest.approx(1732190400 + np.arange(1, 9), abs=0.3)
     asked = replace(request(run, state=ChartState(axis="time")), zone=UTC)
-    assert "12:00:0" in text_of(draw(asked))
-    assert "12:00:0" in svg_of(asked, "a run")
+    assert "12:00:0" in column_text(draw(asked))
+    assert "12:00:0" in draw_svg(asked, "a run")
 
 
 @for_each(
@@ -473,7 +488,7 @@ def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
     ],
 )
 def test_times_of_other_centuries_and_what_is_no_finite_place_are_no_axis(log: str) -> None:
-    run = of_log("".join(log.format(n=n) for n in range(1, 9)).encode())
+    run = log_attempts("".join(log.format(n=n) for n in range(1, 9)).encode())
     assert run.axes() == ("step", "point")
     for axis in ("time", "epoch", "tokens"):
         assert draw(request(run, state=ChartState(axis=axis))).axis == "step"
@@ -481,7 +496,7 @@ def test_times_of_other_centuries_and_what_is_no_finite_place_are_no_axis(log: s
 
 def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
     hostile = "=HYPERLINK(1) loss"
-    run = of_log(
+    run = log_attempts(
         b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2))
     )
     assert run.names == (hostile, "@acc")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpcdash.errors import HpcdashError
 from hpcdash.services.metrics.batch import Floats
-from hpcdash.services.metrics.downsample import Smoothing, smoothed, view_of, whole_range
+from hpcdash.services.metrics.downsample import Smoothing, downsample_view, smoothed, whole_range
 from hpcdash.services.metrics.joined import Series, joined
 from hpcdash.services.metrics.series import MetricLog
 from tests.services.metrics.metric_batches import batch_of
@@ -38,7 +38,7 @@ def test_lowest_highest_nan_and_inf_are_on_the_screen(
     values: list[float], columns: int, exact: int, log_y: bool
 ) -> None:
     series = series_of(values, exact_points=exact, cells=8, border_bytes=100)
-    view = view_of(series, *whole_range(series), columns, log_y=log_y)
+    view = downsample_view(series, *whole_range(series), columns, log_y=log_y)
     array = np.array(values)
     finite = array[np.isfinite(array)]
     shown = finite[finite > 0] if log_y else finite
@@ -61,7 +61,7 @@ def test_a_stretch_shows_its_own_points_and_no_others(
 ) -> None:
     series = series_of(values)
     begin, end = min(ends), max(ends)
-    view = view_of(series, begin, end, 7)
+    view = downsample_view(series, begin, end, 7)
     inside = np.array(values)[begin : end + 1]
     finite = inside[np.isfinite(inside)]
     assert int(view.points.sum()) == inside.size
@@ -72,7 +72,7 @@ def test_a_stretch_shows_its_own_points_and_no_others(
 
 
 def test_a_column_says_lowest_highest_and_last() -> None:
-    view = view_of(series_of([5, 1, 9, 4, 7, 7]), 0, 6, 2)
+    view = downsample_view(series_of([5, 1, 9, 4, 7, 7]), 0, 6, 2)
     assert view.x.tolist() == [1.5, 4.5]
     assert view.low.tolist() == [1, 4]
     assert view.high.tolist() == [9, 7]
@@ -80,13 +80,13 @@ def test_a_column_says_lowest_highest_and_last() -> None:
 
 
 def test_a_column_that_ends_with_nan_has_the_last_number_before_it() -> None:
-    view = view_of(series_of([5, 1, np.nan, np.nan]), 0, 3, 1)
+    view = downsample_view(series_of([5, 1, np.nan, np.nan]), 0, 3, 1)
     assert view.last.tolist() == [1]
     assert view.nan.tolist() == [True]
 
 
 def test_a_column_without_points_is_empty() -> None:
-    view = view_of(series_of([1, 2], np.array([0.0, 10.0])), 0, 10, 5)
+    view = downsample_view(series_of([1, 2], np.array([0.0, 10.0])), 0, 10, 5)
     assert view.points.tolist() == [1, 0, 0, 0, 1]
     assert np.isnan(view.high[1:4]).all()
 
@@ -94,13 +94,13 @@ def test_a_column_without_points_is_empty() -> None:
 def test_a_cell_is_seen_by_who_zooms_into_it() -> None:
     series = series_of(np.arange(1000.0), exact_points=0, cells=4, border_bytes=100)
     middle = (series.x_first[1] + series.x[1]) / 2
-    view = view_of(series, middle, middle + 1, 10)
+    view = downsample_view(series, middle, middle + 1, 10)
     assert view.points.sum() == 1
     assert np.nanmax(view.high) == series.high[1]
 
 
 def test_a_log_scale_shows_what_is_above_zero_and_marks_the_rest() -> None:
-    view = view_of(series_of([3.0, -1.0, 0.5, 0.0, -2.0, -3.0]), 0, 6, 2, log_y=True)
+    view = downsample_view(series_of([3.0, -1.0, 0.5, 0.0, -2.0, -3.0]), 0, 6, 2, log_y=True)
     assert view.low[0] == 0.5
     assert view.last[0] == 0.5
     assert np.isnan(view.high[1])
@@ -108,14 +108,14 @@ def test_a_log_scale_shows_what_is_above_zero_and_marks_the_rest() -> None:
 
 
 def test_a_logarithmic_x_axis_gives_every_decade_its_columns() -> None:
-    view = view_of(series_of(np.arange(1001.0)), 0, 1000, 3, log_x=True)
+    view = downsample_view(series_of(np.arange(1001.0)), 0, 1000, 3, log_x=True)
     assert view.x == pytest.approx([10**0.5, 10**1.5, 10**2.5])
     assert view.points.tolist() == [9, 90, 901]
 
 
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:
     with pytest.raises(HpcdashError, match="no view from 5 to 1"):
-        view_of(series_of([1, 2]), 5, 1, 10)
+        downsample_view(series_of([1, 2]), 5, 1, 10)
     with pytest.raises(HpcdashError, match="weight 1 "):
         Smoothing("ema", weight=1.0)
 
@@ -142,7 +142,7 @@ def test_the_average_by_weight_is_that_of_all_points_wherever_one_zooms(
     series = series_of(values)
     begin = min(begin, len(values) - 1)
     curve = smoothed(series, begin, len(values) - 1, columns, Smoothing("ema", weight=weight))
-    view = view_of(series, begin, len(values) - 1, columns)
+    view = downsample_view(series, begin, len(values) - 1, columns)
     ends = np.cumsum(view.points)[view.points > 0] - 1 + begin
     expected = average_one_by_one(np.array(values), weight)[ends]
     if weight:
@@ -196,5 +196,5 @@ def test_an_empty_series_has_an_empty_screen() -> None:
         **{f: np.empty(0) for f in ("x_first", "x", "low", "high", "newest", "mean")},
     )
     empty = replace(empty, points=np.empty(0), odd=np.empty(0, dtype=np.int64))
-    assert view_of(empty, *whole_range(empty), 5).points.sum() == 0
+    assert downsample_view(empty, *whole_range(empty), 5).points.sum() == 0
     assert np.isnan(smoothed(empty, 0, 1, 5, Smoothing("ema"))).all()

@@ -9,7 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.services.metrics.batch import Points
-from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds
+from hpcdash.services.metrics.eta import (
+    estimate_eta,
+    format_lost_time,
+    gap_seconds,
+    repeated_seconds,
+)
 from hpcdash.services.metrics.findings import format_number, format_step
 from hpcdash.services.metrics.joined import JoinedRun, LostTime, joined
 from hpcdash.services.metrics.series import MetricLog
@@ -17,12 +22,12 @@ from hpcdash.services.metrics.throughput import (
     Measure,
     PaceGrowth,
     TrainingPace,
-    pace_of_age,
-    pace_of_metric,
-    pace_of_times,
-    paces_of_run,
-    quantity_of,
+    average_pace,
+    metric_pace,
+    metric_quantity,
+    run_paces,
     seconds_per_step,
+    times_pace,
     tokens_per_second,
 )
 from tests.services.metrics.metric_batches import batch_of
@@ -58,7 +63,7 @@ DAY = 24 * HOUR
 def test_the_names_of_real_logs_say_what_they_measure(
     name: str, measure: str, factor: float, per_device: bool
 ) -> None:
-    quantity = quantity_of(name)
+    quantity = metric_quantity(name)
     assert quantity is not None
     assert (quantity.measure, quantity.factor, quantity.per_device) == (measure, factor, per_device)
 
@@ -77,12 +82,12 @@ def test_the_names_of_real_logs_say_what_they_measure(
     ],
 )
 def test_other_names_are_no_pace(name: str) -> None:
-    assert quantity_of(name) is None
+    assert metric_quantity(name) is None
 
 
 def test_a_steady_run_has_its_seconds_per_step() -> None:
     steps = np.arange(0.0, 10_000, 10)
-    pace = pace_of_times(steps, steps * 0.5)
+    pace = times_pace(steps, steps * 0.5)
     assert pace is not None
     assert pace.newest == pytest.approx(0.5)
     assert pace.drift_percent == pytest.approx(0)
@@ -91,7 +96,7 @@ def test_a_steady_run_has_its_seconds_per_step() -> None:
 
 def test_times_of_whole_seconds_give_the_pace_of_quick_steps() -> None:
     steps = np.arange(20_000.0)
-    pace = pace_of_times(steps, np.floor(steps / 7.3))
+    pace = times_pace(steps, np.floor(steps / 7.3))
     assert pace is not None
     assert 1 / pace.newest == pytest.approx(7.3, rel=0.02)
 
@@ -99,14 +104,14 @@ def test_times_of_whole_seconds_give_the_pace_of_quick_steps() -> None:
 def test_pauses_for_checkpoints_are_not_the_pace() -> None:
     steps = np.arange(5000.0)
     times = steps * 2.0 + np.floor(steps / 1000) * 300
-    pace = pace_of_times(steps, times)
+    pace = times_pace(steps, times)
     assert pace is not None
     assert pace.newest == pytest.approx(2.0)
 
 
 def test_a_newest_hour_that_is_slower_is_told_in_percent() -> None:
     took = np.concatenate((np.full(20_000, 1.0), np.full(3000, 1.25)))
-    pace = pace_of_times(np.arange(23_000.0), np.cumsum(took))
+    pace = times_pace(np.arange(23_000.0), np.cumsum(took))
     assert pace is not None
     assert pace.drift_percent == pytest.approx(-20)
     assert pace.words == "1.25 s/step, 20 % slower than the run's median"
@@ -115,38 +120,38 @@ def test_a_newest_hour_that_is_slower_is_told_in_percent() -> None:
 def test_a_restart_is_no_pace() -> None:
     steps = np.concatenate((np.arange(100.0), np.arange(50.0, 150)))
     times = np.concatenate((np.arange(100.0), np.arange(5000.0, 5100))) * 3
-    pace = pace_of_times(steps, times)
+    pace = times_pace(steps, times)
     assert pace is not None
     assert (pace.newest, pace.run) == (3, 3)
-    assert pace_of_times(np.array([5.0, 4.0]), np.array([0.0, 1.0])) is None
-    assert pace_of_times(np.empty(0), np.empty(0)) is None
+    assert times_pace(np.array([5.0, 4.0]), np.array([0.0, 1.0])) is None
+    assert times_pace(np.empty(0), np.empty(0)) is None
 
 
 def test_a_clock_that_was_set_back_is_no_pace() -> None:
-    pace = pace_of_times(np.arange(3.0), np.array([100.0, 110.0, 10.0]))
+    pace = times_pace(np.arange(3.0), np.array([100.0, 110.0, 10.0]))
     assert pace is not None
     assert pace.newest == 10
 
 
 def test_what_a_log_says_itself_is_read_with_its_unit_and_its_drift() -> None:
     values = np.concatenate((np.full(900, 500.0), np.full(100, 400.0)))
-    pace = pace_of_metric("elapsed time per iteration (ms)", values, np.full(1000, nan))
+    pace = metric_pace("elapsed time per iteration (ms)", values, np.full(1000, nan))
     assert pace is not None
     assert pace.newest == pytest.approx(0.4)
     assert pace.drift_percent == pytest.approx(25)
     assert pace.words == "0.4 s/step, 25 % faster than the run's median"
-    flops = pace_of_metric(
+    flops = metric_pace(
         "throughput per GPU (TFLOP/s/GPU)", np.array([150.0, nan, 160, 155]), np.full(4, nan)
     )
     assert flops is not None
     assert flops.words == "155 TFLOP/s per device, steady"
-    assert pace_of_metric("loss", values, values) is None
-    assert pace_of_metric("tps", np.array([nan]), np.array([nan])) is None
+    assert metric_pace("loss", values, values) is None
+    assert metric_pace("tps", np.array([nan]), np.array([nan])) is None
 
 
 def test_tokens_per_second_follow_from_consumed_tokens() -> None:
     steps = np.arange(100.0)
-    pace = pace_of_times(steps, steps * 2)
+    pace = times_pace(steps, steps * 2)
     assert pace is not None
     assert tokens_per_second(pace, steps, steps * 4_000_000) == pytest.approx(2_000_000)
     assert isnan(tokens_per_second(pace, steps, np.full(100, nan)))
@@ -159,7 +164,7 @@ def test_a_run_gives_one_pace_a_measure_its_own_words_first() -> None:
     said, timed = MetricLog(), MetricLog()
     said.append(replace(batch, metrics={**batch.metrics, **own}))
     timed.append(batch)
-    by_log, by_times = paces_of_run(joined([said]), "loss"), paces_of_run(joined([timed]), "loss")
+    by_log, by_times = run_paces(joined([said]), "loss"), run_paces(joined([timed]), "loss")
     assert [(pace.measure, pace.source) for pace in by_log] == [
         ("seconds_per_step", "iteration time (ms)"),
         ("tokens_per_second", "tokens"),
@@ -169,7 +174,7 @@ def test_a_run_gives_one_pace_a_measure_its_own_words_first() -> None:
     assert by_times[1].newest == pytest.approx(500)
     assert seconds_per_step(()) is None
     with pytest.raises(KeyError):
-        paces_of_run(joined([timed]), "accuracy")
+        run_paces(joined([timed]), "accuracy")
 
 
 def test_of_two_that_say_the_same_the_one_said_most_often_counts_and_a_devices_last() -> None:
@@ -181,7 +186,7 @@ def test_of_two_that_say_the_same_the_one_said_most_often_counts_and_a_devices_l
     }
     log = MetricLog()
     log.append(replace(batch, metrics={**batch.metrics, **points}))
-    assert [pace.source for pace in paces_of_run(joined([log]), "loss")] == ["samples per second"]
+    assert [pace.source for pace in run_paces(joined([log]), "loss")] == ["samples per second"]
 
 
 def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
@@ -192,7 +197,7 @@ def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     }
     log = MetricLog()
     log.append(replace(batch, metrics={**batch.metrics, **own}))
-    assert seconds_per_step(paces_of_run(joined([log]), "loss")) == pytest.approx(0.13)
+    assert seconds_per_step(run_paces(joined([log]), "loss")) == pytest.approx(0.13)
 
 
 @for_each(
@@ -214,7 +219,7 @@ def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, word
 
 
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
-    eta = eta_of(
+    eta = estimate_eta(
         0,
         111_600,
         1.0,
@@ -229,7 +234,7 @@ def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
 
 
 def test_what_is_waited_in_the_queue_is_none_of_a_limit() -> None:
-    eta = eta_of(0, 200_000, 1.0, DAY, DAY, repeated_seconds=HOUR, gap_seconds=30 * HOUR)
+    eta = estimate_eta(0, 200_000, 1.0, DAY, DAY, repeated_seconds=HOUR, gap_seconds=30 * HOUR)
     assert eta is not None
     assert eta.tasks_needed == 2
     assert eta.words == "ends in 2 d 7 h, limit in 1 d: needs 2 more array tasks"
@@ -237,25 +242,25 @@ def test_what_is_waited_in_the_queue_is_none_of_a_limit() -> None:
 
 
 def test_an_end_before_the_limit_needs_nothing() -> None:
-    eta = eta_of(900, 1000, 36.0, limit_seconds_left=2 * HOUR)
+    eta = estimate_eta(900, 1000, 36.0, limit_seconds_left=2 * HOUR)
     assert eta is not None
     assert (eta.tasks_needed, eta.words) == (0, "ends in 1 h, limit in 2 h")
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
-    no_limit = eta_of(0, 7200, 1.0)
+    no_limit = estimate_eta(0, 7200, 1.0)
     assert no_limit is not None
     assert (no_limit.tasks_needed, no_limit.words) == (None, "ends in 2 h")
-    no_task_limit = eta_of(0, 7200, 1.0, limit_seconds_left=HOUR)
+    no_task_limit = estimate_eta(0, 7200, 1.0, limit_seconds_left=HOUR)
     assert no_task_limit is not None
     assert no_task_limit.tasks_needed is None
     assert no_task_limit.words == "ends in 2 h, limit in 1 h: needs more array tasks"
-    assert eta_of(0, nan, 1.0) is None
-    assert eta_of(0, 10, 0.0) is None
+    assert estimate_eta(0, nan, 1.0) is None
+    assert estimate_eta(0, 10, 0.0) is None
 
 
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
-    eta = eta_of(
+    eta = estimate_eta(
         0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, repeated_seconds=900
     )
     assert eta is not None
@@ -267,7 +272,7 @@ def test_tasks_shorter_than_a_restart_never_get_there() -> None:
 
 
 def test_a_run_at_its_final_step_says_so() -> None:
-    eta = eta_of(1000, 1000, 1.0, limit_seconds_left=0.0)
+    eta = estimate_eta(1000, 1000, 1.0, limit_seconds_left=0.0)
     assert eta is not None
     assert eta.words == "at its final step"
 
@@ -304,28 +309,30 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
     steps = np.arange(1000.0)
     own = {"iteration time (ms)": Points(np.arange(1000), np.full(1000, 1020.0))}
 
-    def run_of(seconds: float) -> JoinedRun:
+    def join_places(seconds: float) -> JoinedRun:
         batch = batch_of(steps, times=1e9 + steps * seconds) if seconds else batch_of(steps)
         log = MetricLog()
         log.append(replace(batch, metrics={**batch.metrics, **own}))
         return joined([log])
 
-    (pace,) = paces_of_run(run_of(0.25), "loss")
+    (pace,) = run_paces(join_places(0.25), "loss")
     assert pace.newest == pytest.approx(0.25)
     assert pace.words == "0.25 s/step, steady (its log says 1.02 s/step)"
-    assert seconds_per_step(paces_of_run(run_of(1.4), "loss")) == pytest.approx(1.02)
+    assert seconds_per_step(run_paces(join_places(1.4), "loss")) == pytest.approx(1.02)
     growth = PaceGrowth()
     for second in range(10):
         growth.note(50.0 + second, 600 + 10.0 * second)
-    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", growth.pace())) == pytest.approx(0.1)
-    assert seconds_per_step(paces_of_run(run_of(0.0), "loss")) == pytest.approx(1.02)
+    assert seconds_per_step(run_paces(join_places(0.0), "loss", growth.pace())) == pytest.approx(
+        0.1
+    )
+    assert seconds_per_step(run_paces(join_places(0.0), "loss")) == pytest.approx(1.02)
     # A job that old did not need so long for a step; that it is older says nothing of the pace.
-    short, long = pace_of_age(run_of(0.0), 600.0), pace_of_age(run_of(0.0), 7200.0)
-    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, short)) == pytest.approx(
+    short, long = average_pace(join_places(0.0), 600.0), average_pace(join_places(0.0), 7200.0)
+    assert seconds_per_step(run_paces(join_places(0.0), "loss", None, short)) == pytest.approx(
         0.6, rel=0.01
     )
-    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, long)) == pytest.approx(1.02)
-    assert pace_of_age(run_of(0.0), 60.0) is None
+    assert seconds_per_step(run_paces(join_places(0.0), "loss", None, long)) == pytest.approx(1.02)
+    assert average_pace(join_places(0.0), 60.0) is None
 
 
 def test_growth_tells_nothing_before_it_was_seen_for_a_while_nor_over_a_restart() -> None:
@@ -341,9 +348,13 @@ def test_growth_tells_nothing_before_it_was_seen_for_a_while_nor_over_a_restart(
 
 
 def test_a_job_that_is_no_array_needs_more_jobs_of_its_length() -> None:
-    eta = eta_of(0, 180_000, 1.0, limit_seconds_left=1740, task_limit_seconds=1800, is_array=False)
+    eta = estimate_eta(
+        0, 180_000, 1.0, limit_seconds_left=1740, task_limit_seconds=1800, is_array=False
+    )
     assert eta is not None
     assert eta.words == "ends in 2 d 2 h, limit in 29 min: needs 100 more jobs of this length"
-    one = eta_of(0, 3600, 1.0, limit_seconds_left=1800, task_limit_seconds=1800, is_array=False)
+    one = estimate_eta(
+        0, 3600, 1.0, limit_seconds_left=1800, task_limit_seconds=1800, is_array=False
+    )
     assert one is not None
     assert one.words.endswith("needs 1 more job of this length")

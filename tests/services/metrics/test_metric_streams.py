@@ -19,9 +19,9 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
-from hpcdash.services.metrics.charts.curves import SeriesKept
+from hpcdash.services.metrics.charts.curves import SeriesCache
 from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
-from hpcdash.services.metrics.joined import JoinedRun, MetricStream, run_of_streams
+from hpcdash.services.metrics.joined import JoinedRun, MetricStream, join_streams
 from hpcdash.services.metrics.places import MetricPlace, MetricPlaces
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.run import WatchedRun
@@ -49,7 +49,7 @@ def watched(
     monkeypatch.setattr(metrics, "NamedMetricsFiles", lambda store: None)
     transport = ScriptedTransport(behind=LocalTransport())
     store = SimpleNamespace(
-        transport=transport, budget=CommandBudget(per_minute), reader_of=lambda path: ()
+        transport=transport, budget=CommandBudget(per_minute), reader_command=lambda path: ()
     )
     return WatchedRun(cast("ClusterStore", store), "7"), transport
 
@@ -98,7 +98,7 @@ def test_streams_are_joined_without_their_samples(monkeypatch: pytest.MonkeyPatc
         logs[-1].append(MetricReader().feed(content, is_end=True))
     with monkeypatch.context() as without:
         without.delattr(JoinedRun, "written")
-        run = run_of_streams(*(MetricStream([log]) for log in logs))
+        run = join_streams(*(MetricStream([log]) for log in logs))
     assert run.series("loss").values.tolist() == [3, 4]
     assert run.series("lr").values.tolist() == [1]
 
@@ -136,7 +136,7 @@ async def test_times_without_a_zone_stand_where_the_file_says_and_are_no_stall(
         assert run.run.attempts[-1].last[3] == pytest.approx(now, abs=2), name
         for silence, stalls in ((5.0, False), (2 * HOUR, True)):
             facts = JobFacts(now + silence, True)
-            found = RunReader().read(run.run, ("loss",), "step", facts, SeriesKept()).found
+            found = RunReader().read(run.run, ("loss",), "step", facts, SeriesCache()).found
             assert [mark.kind for mark in found] == ["stall"] * stalls, name
     # What bears a zone is not moved, though the file was written to since.
     path = stamped("zoned", -2 * HOUR, "+0000")

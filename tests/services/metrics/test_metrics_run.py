@@ -26,7 +26,7 @@ from hpcdash.services.metrics import source as metric_source
 from hpcdash.services.metrics.places import NamedMetricsFiles
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
@@ -174,7 +174,10 @@ async def test_both_streams_count_and_neither_is_a_restart_of_the_other(
     assert steps(run, "grad_norm") == [*range(0, 100, 10)]
     assert run.run.series("loss").high.max() == 5.0
     assert run.run.lost_time().restarts == 0
-    assert (run.source_of("grad_norm"), run.source_of("loss")) == (str(stderr), f"{path}, {stderr}")
+    assert (run.named_source("grad_norm"), run.named_source("loss")) == (
+        str(stderr),
+        f"{path}, {stderr}",
+    )
 
 
 async def test_tasks_of_an_array_are_one_run_in_the_order_they_ran(
@@ -249,7 +252,7 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(
     # All its steps are in the file, every tenth in the log.
     assert (steps(run), steps(run, "lr")) == ([*range(1, 21)], [10, 20])
     assert run.run.series("loss").values[6] == pytest.approx(5 / 7)
-    assert run.source_of("loss") == f"{queue.work}/named.out, {queue.work}/m/{job_id}.jsonl"
+    assert run.named_source("loss") == f"{queue.work}/named.out, {queue.work}/m/{job_id}.jsonl"
     async with followed(run):
         append(queue.work / "m" / f"{job_id}.jsonl", b'{"step": 21, "loss": 0.25}\n')
         await until(lambda: steps(run)[-1] == 21)
@@ -270,7 +273,7 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(
 async def test_a_metrics_file_is_named_by_a_launch_a_directive_or_for_each_task(
     queue: QueueLab, store: ClusterStore, tmp_path: Path
 ) -> None:
-    store.scripts = KeptScripts(tmp_path / "scripts")
+    store.scripts = ScriptStore(tmp_path / "scripts")
     launched = queue.submit("true", "-J", "launched", "--hold")
     directed = queue.submit("#SBATCH --export=ALL,HPCDASH_METRICS=d/m.jsonl\ntrue", "--hold")
     request = 'work_dir = "/scratch/me"\n[environment]\nHPCDASH_METRICS = "run/m.jsonl"\n'
@@ -430,7 +433,7 @@ async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceil
     job_id, path = sleeping(queue, "fast", "-e", "fast-%j.err")
     put(path, lines(0, 100))
     put(path.with_suffix(".err"), b"warning\n")
-    monkeypatch.setattr(metric_looks, "next_look_seconds", lambda quiet: 0.02)
+    monkeypatch.setattr(metric_looks, "next_check_seconds", lambda quiet: 0.02)
     monkeypatch.setattr(store, "budget", CommandBudget(400))
     run = WatchedRun(store, job_id)
     await run.open()

@@ -177,7 +177,7 @@ class Lab:
 
     def hows(self, job_id: str) -> list[str]:
         """How each of a task's runs ended."""
-        return [run[-1] for run in self.database.runs_of([job_id], 99).get(job_id, [])]
+        return [run[-1] for run in self.database.task_runs([job_id], 99).get(job_id, [])]
 
     def sent(self, *words: str) -> int:
         """How often Slurm was told something."""

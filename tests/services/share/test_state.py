@@ -19,7 +19,7 @@ from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.share import text
-from hpcdash.services.share.coordinator import rules_of
+from hpcdash.services.share.coordinator import pool_rules
 from hpcdash.services.share.database import ShareDatabase, StoredTask, unfinished_tasks
 from hpcdash.services.share.scheduling import decide, queue_up
 from hpcdash.services.share.state import (
@@ -116,11 +116,11 @@ class Tasks:
         decision = decide(
             [one.running_task for one in stored if one.state == "running"],
             queue_up(one.pool_task for one in stored if one.state == "waiting"),
-            rules_of(POOL).quotas,
+            pool_rules(POOL).quotas,
             capacity=POOL.nodes,
             free=POOL.nodes - sum(one.nodes for one in stored if one.state == "running"),
         )
-        state = build_state(POOL, rules_of(POOL), self.database, decision, NOW)
+        state = build_state(POOL, pool_rules(POOL), self.database, decision, NOW)
         return parse_state(msgspec.json.encode(state))
 
 

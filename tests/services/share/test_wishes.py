@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from hpcdash.domain.share import EVERYONE, Priority, TaskMark, parse_mark
 from hpcdash.services.share.database import StoredTask
 from hpcdash.services.share.scheduling import PoolRules, Quotas
-from hpcdash.services.share.wishes import heeded
+from hpcdash.services.share.wishes import apply_wishes
 from tests.support.records import for_each
 
 NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
@@ -47,7 +47,7 @@ def test_labels_that_anybody_wrote_are_few_and_short() -> None:
 
 
 def test_a_priority_that_has_quota_is_taken_up_and_the_time_above_normal_counts() -> None:
-    changes, _ = heeded(TASK, TaskMark(ABOVE), RULES, capacity=4, now=300.0)
+    changes, _ = apply_wishes(TASK, TaskMark(ABOVE), RULES, capacity=4, now=300.0)
     assert changes == {
         "priority": ABOVE,
         "level": ABOVE,
@@ -55,7 +55,7 @@ def test_a_priority_that_has_quota_is_taken_up_and_the_time_above_normal_counts(
         "since": 300.0,
     }
     raised = replace(TASK, **changes)
-    changes, _ = heeded(raised, TaskMark(NORMAL), RULES, capacity=4, now=900.0)
+    changes, _ = apply_wishes(raised, TaskMark(NORMAL), RULES, capacity=4, now=900.0)
     assert changes == {
         "priority": NORMAL,
         "level": NORMAL,
@@ -63,25 +63,32 @@ def test_a_priority_that_has_quota_is_taken_up_and_the_time_above_normal_counts(
         "since": 900.0,
     }
     # What has become NORMAL after its half hour stays so.
-    assert heeded(replace(TASK, demoted=1), TaskMark(ABOVE), RULES, capacity=4, now=900.0)[0] == {
-        "priority": ABOVE
-    }
+    assert apply_wishes(replace(TASK, demoted=1), TaskMark(ABOVE), RULES, capacity=4, now=900.0)[
+        0
+    ] == {"priority": ABOVE}
 
 
 def test_a_priority_without_quota_is_refused_and_one_who_may_not_choose_keeps_auto() -> None:
-    changes, words = heeded(TASK, TaskMark(HIGH), RULES, capacity=4, now=300.0)
+    changes, words = apply_wishes(TASK, TaskMark(HIGH), RULES, capacity=4, now=300.0)
     assert (changes, words) == (
         {},
         "HIGH is refused: it asks for 2 nodes, and ada's quota at HIGH is 1",
     )
     other = replace(TASK, user="bob", priority=AUTO)
-    assert heeded(other, TaskMark(ABOVE), RULES, capacity=4, now=300.0) == ({}, "")
+    assert apply_wishes(other, TaskMark(ABOVE), RULES, capacity=4, now=300.0) == ({}, "")
 
 
 def test_what_its_owner_suspends_waits_until_it_is_resumed() -> None:
     waiting = replace(TASK, state="waiting", level=None, since=None)
-    changes, _ = heeded(waiting, TaskMark(NORMAL, is_paused=True), RULES, capacity=4, now=300.0)
+    changes, _ = apply_wishes(
+        waiting, TaskMark(NORMAL, is_paused=True), RULES, capacity=4, now=300.0
+    )
     assert changes == {"state": "paused"}
     paused = replace(waiting, state="paused")
-    assert heeded(paused, TaskMark(NORMAL, is_paused=True), RULES, capacity=4, now=300.0)[0] == {}
-    assert heeded(paused, TaskMark(NORMAL), RULES, capacity=4, now=300.0)[0] == {"state": "waiting"}
+    assert (
+        apply_wishes(paused, TaskMark(NORMAL, is_paused=True), RULES, capacity=4, now=300.0)[0]
+        == {}
+    )
+    assert apply_wishes(paused, TaskMark(NORMAL), RULES, capacity=4, now=300.0)[0] == {
+        "state": "waiting"
+    }

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.services.state.database import StateDatabase
-from hpcdash.services.state.drafts import Drafts, KeptDraft
+from hpcdash.services.state.drafts import Drafts, StoredDraft
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.state.records import (
     LaunchRecord,
@@ -29,7 +29,7 @@ from hpcdash.services.state.records import (
     recent_statement,
 )
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.launched_job import launched_job, record_of_job
+from hpcdash.services.submit.launched_job import find_launch_record, launched_job
 from hpcdash.services.switches.names import LogMark, SwitchMemory
 from tests.embedded.queue_lab import QueueLab
 from tests.support.job_rows import job_row
@@ -77,7 +77,7 @@ async def test_launches_are_known_with_their_switches_and_checkpoints(state: Pat
         await known("1", name="other"),
         await known("1", "juno"),
     ] == [""] * 4
-    record = record_of_job(state, "local", {"id": "4", "name": "train"})
+    record = find_launch_record(state, "local", {"id": "4", "name": "train"})
     assert record is not None
     assert (record.run_as, record.keep, record.tasks, record.at) == (
         "svc",
@@ -99,18 +99,20 @@ def test_recent_submissions_are_listed(state: Path) -> None:
 
 def test_named_switches_and_log_marks_are_remembered(state: Path) -> None:
     memory = SwitchMemory(state, "local")
-    assert memory.of_job(SwitchKind.KILL, "1", "train") == "/scratch/run/OLD"
-    assert memory.of_name(SwitchKind.KILL, "train", "maya") == "/scratch/run/STOP"
-    assert memory.of_name(SwitchKind.SAVE, "train", "maya") == ""
-    assert memory.of_job(SwitchKind.SAVE, "9", "eval") == "/scratch/eval/SAVE"
-    assert memory.mark_of(SwitchKind.SAVE, "/scratch/eval/SAVE") == LogMark(
+    assert memory.find_by_job(SwitchKind.KILL, "1", "train") == "/scratch/run/OLD"
+    assert memory.find_by_name(SwitchKind.KILL, "train", "maya") == "/scratch/run/STOP"
+    assert memory.find_by_name(SwitchKind.SAVE, "train", "maya") == ""
+    assert memory.find_by_job(SwitchKind.SAVE, "9", "eval") == "/scratch/eval/SAVE"
+    assert memory.stored_mark(SwitchKind.SAVE, "/scratch/eval/SAVE") == LogMark(
         "9", {"/scratch/eval/9.out": 4096}
     )
-    assert SwitchMemory(state, "juno").of_name(SwitchKind.KILL, "train", "maya") == ""
+    assert SwitchMemory(state, "juno").find_by_name(SwitchKind.KILL, "train", "maya") == ""
 
 
 def test_a_draft_is_there_once(state: Path) -> None:
-    assert Drafts(state).take("local") == KeptDraft({"name": "half-done"}, {"call": {"args": [1]}})
+    assert Drafts(state).take("local") == StoredDraft(
+        {"name": "half-done"}, {"call": {"args": [1]}}
+    )
     assert Drafts(state).take("local") is None
 
 
@@ -148,7 +150,7 @@ def test_secrets_that_an_earlier_version_kept_leave_the_file(tmp_path: Path) -> 
     assert SECRET.encode() not in database.path.read_bytes()
     assert kept["x.sh"] == "#!/bin/sh\n[environment]\n"
     environment = {"API_TOKEN": "(not kept)", "SEED": "1"}
-    launched = LaunchRecords(tmp_path, "c").of_job("1", "train")
+    launched = LaunchRecords(tmp_path, "c").find_by_job("1", "train")
     assert launched is not None
     assert (
         tomllib.loads(kept["train"])["environment"]
@@ -156,7 +158,7 @@ def test_secrets_that_an_earlier_version_kept_leave_the_file(tmp_path: Path) -> 
         == environment
     )
     assert launched == replace(record, request=launched.request)
-    assert Drafts(tmp_path).take("c") == KeptDraft(
+    assert Drafts(tmp_path).take("c") == StoredDraft(
         {"name": "a", "environment": "export TOKEN=(not kept)\nSEED=1"}
     )
 

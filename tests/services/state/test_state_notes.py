@@ -10,21 +10,21 @@ import pytest
 
 from hpcdash.services.state import notes as module
 from hpcdash.services.state.database import StateDatabase
-from hpcdash.services.state.drafts import Drafts, KeptDraft
-from hpcdash.services.state.notes import LONGEST_NOTE, MOST_BOOKMARKS, JobNotes, KeptNotes
+from hpcdash.services.state.drafts import Drafts, StoredDraft
+from hpcdash.services.state.notes import LONGEST_NOTE, MOST_BOOKMARKS, JobNotes, StoredNotes
 
 
 def test_what_is_kept_of_a_job_is_read_by_the_next_run_and_not_by_another_cluster(
     tmp_path: Path,
 ) -> None:
     notes = JobNotes(tmp_path, "juno")
-    assert notes.kept() == KeptNotes()
+    assert notes.kept() == StoredNotes()
     notes.pin(["7", "8"], True, 1.0)
     notes.write("7", "  the one for the paper ", 2.0)
     notes.pin(["8"], False, 3.0)
     for same in (notes, JobNotes(tmp_path, "juno")):
-        assert same.kept() == KeptNotes(frozenset({"7"}), {"7": "the one for the paper"})
-    assert JobNotes(tmp_path, "vega").kept() == KeptNotes()
+        assert same.kept() == StoredNotes(frozenset({"7"}), {"7": "the one for the paper"})
+    assert JobNotes(tmp_path, "vega").kept() == StoredNotes()
     notes.write("7", "", 4.0)
     notes.pin(["7"], False, 5.0)
     assert StateDatabase(tmp_path).read("SELECT * FROM job_notes") == []
@@ -50,9 +50,9 @@ def test_the_oldest_notes_go_and_pinned_jobs_stay(
 
 
 def test_a_database_of_before_is_read_and_written(tmp_path: Path) -> None:
-    Drafts(tmp_path).keep("juno", KeptDraft({"name": "train"}))
+    Drafts(tmp_path).keep("juno", StoredDraft({"name": "train"}))
     notes = JobNotes(tmp_path, "juno")
-    assert notes.kept() == KeptNotes()
+    assert notes.kept() == StoredNotes()
     notes.pin(["7"], True, 1.0)
     assert notes.kept().pinned == {"7"}
     assert Drafts(tmp_path).take("juno") is not None

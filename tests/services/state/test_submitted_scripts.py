@@ -28,8 +28,8 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import (
     APART_SECONDS,
     KEPT_SECONDS,
-    KeptScript,
-    KeptScripts,
+    ScriptStore,
+    StoredScript,
 )
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
@@ -43,18 +43,18 @@ SCRIPT = b"#!/bin/bash\n#PBS -N sim\nsrun \xff train\n"
 
 
 @pytest.fixture
-def scripts(tmp_path: Path) -> KeptScripts:
-    return KeptScripts(tmp_path / "state" / "scripts")
+def scripts(tmp_path: Path) -> ScriptStore:
+    return ScriptStore(tmp_path / "state" / "scripts")
 
 
-def files(scripts: KeptScripts) -> list[Path]:
+def files(scripts: ScriptStore) -> list[Path]:
     return sorted(path for path in scripts.folder.rglob("*") if path.is_file())
 
 
 # -- the folder
 
 
-def test_nobody_else_can_read_them(scripts: KeptScripts) -> None:
+def test_nobody_else_can_read_them(scripts: ScriptStore) -> None:
     before = os.umask(0)
     try:
         scripts.keep("lab", "12.pbs01", SCRIPT, NOW)
@@ -73,31 +73,31 @@ def test_nobody_else_can_read_them(scripts: KeptScripts) -> None:
 @pytest.mark.parametrize(
     "wanted", ["12.pbs01", "12", "12.pbs01.example.org", "12[3].pbs01", "12[]"]
 )
-def test_a_script_is_found_by_its_job_byte_by_byte(scripts: KeptScripts, wanted: str) -> None:
+def test_a_script_is_found_by_its_job_byte_by_byte(scripts: ScriptStore, wanted: str) -> None:
     scripts.keep("lab", "12.pbs01", SCRIPT, NOW)
-    assert scripts.find("lab", wanted) == KeptScript(SCRIPT, NOW)
+    assert scripts.find("lab", wanted) == StoredScript(SCRIPT, NOW)
 
 
 @pytest.mark.parametrize("wanted", ["12[].pbs01", "12", "12[3].pbs01", "12[3-5,9].pbs01", "12[7]"])
-def test_a_task_s_script_is_its_array_s(scripts: KeptScripts, wanted: str) -> None:
+def test_a_task_s_script_is_its_array_s(scripts: ScriptStore, wanted: str) -> None:
     scripts.keep("lab", "12[].pbs01", SCRIPT, NOW)
-    assert scripts.find("lab", wanted) == KeptScript(SCRIPT, NOW)
+    assert scripts.find("lab", wanted) == StoredScript(SCRIPT, NOW)
 
 
 @pytest.mark.parametrize(
     "wanted", ["1.pbs01", "120", "12.pbs02", "", "../12", "x", "12.pbs01/../.."]
 )
-def test_another_job_s_is_not(scripts: KeptScripts, wanted: str) -> None:
+def test_another_job_s_is_not(scripts: ScriptStore, wanted: str) -> None:
     scripts.keep("lab", "12.pbs01", SCRIPT, NOW)
     assert scripts.find("lab", wanted) is None
 
 
-def test_clusters_have_their_own_whatever_their_names(scripts: KeptScripts) -> None:
+def test_clusters_have_their_own_whatever_their_names(scripts: ScriptStore) -> None:
     names = ["lab", "../lab", "..", ".", "/etc", "a b", "a_b", "é", "\udcff", "x" * 300, ""]
     for number, name in enumerate(names):
         scripts.keep(name, "12.pbs01", str(number).encode(), NOW)
     assert [scripts.find(name, "12") for name in names] == [
-        KeptScript(str(number).encode(), NOW) for number in range(len(names))
+        StoredScript(str(number).encode(), NOW) for number in range(len(names))
     ]
     assert {path.parent.parent for path in files(scripts)} == {scripts.folder}
 
@@ -107,31 +107,33 @@ def test_no_id_leads_out_of_the_folder(
     tmp_path_factory: pytest.TempPathFactory, job_id: str
 ) -> None:
     root = tmp_path_factory.mktemp("kept")
-    scripts = KeptScripts(root / "scripts")
+    scripts = ScriptStore(root / "scripts")
     scripts.keep("lab", job_id, SCRIPT, NOW)
     assert {path.parent.parent for path in root.rglob("*") if path.is_file()} <= {root / "scripts"}
-    assert scripts.find("lab", job_id) in (None, KeptScript(SCRIPT, NOW))
+    assert scripts.find("lab", job_id) in (None, StoredScript(SCRIPT, NOW))
 
 
 # -- numbers come again
 
 
 def test_of_two_jobs_with_a_number_the_newest_is_meant_where_no_time_is_known(
-    scripts: KeptScripts,
+    scripts: ScriptStore,
 ) -> None:
     scripts.keep("lab", "12.pbs01", b"old", NOW - 86400 * 30)
     scripts.keep("lab", "12.pbs01", b"new", NOW)
-    assert scripts.find("lab", "12") == KeptScript(b"new", NOW)
+    assert scripts.find("lab", "12") == StoredScript(b"new", NOW)
 
 
-def test_of_two_jobs_with_a_number_each_has_its_own_by_its_time(scripts: KeptScripts) -> None:
+def test_of_two_jobs_with_a_number_each_has_its_own_by_its_time(scripts: ScriptStore) -> None:
     scripts.keep("lab", "12.pbs01", b"old", NOW - 86400 * 30)
     scripts.keep("lab", "12.pbs01", b"new", NOW)
-    assert scripts.find("lab", "12", NOW - 86400 * 30 - 60) == KeptScript(b"old", NOW - 86400 * 30)
-    assert scripts.find("lab", "12", NOW + 60) == KeptScript(b"new", NOW)
+    assert scripts.find("lab", "12", NOW - 86400 * 30 - 60) == StoredScript(
+        b"old", NOW - 86400 * 30
+    )
+    assert scripts.find("lab", "12", NOW + 60) == StoredScript(b"new", NOW)
 
 
-def test_a_script_from_another_time_is_not_shown(scripts: KeptScripts) -> None:
+def test_a_script_from_another_time_is_not_shown(scripts: ScriptStore) -> None:
     scripts.keep("lab", "12.pbs01", SCRIPT, NOW)
     assert scripts.find("lab", "12", NOW + APART_SECONDS - 1) is not None
     assert scripts.find("lab", "12", NOW + APART_SECONDS + 1) is None
@@ -141,14 +143,14 @@ def test_a_script_from_another_time_is_not_shown(scripts: KeptScripts) -> None:
 # -- what goes
 
 
-def test_what_is_old_goes_when_another_comes(scripts: KeptScripts) -> None:
+def test_what_is_old_goes_when_another_comes(scripts: ScriptStore) -> None:
     scripts.keep("lab", "1.pbs01", SCRIPT, NOW - KEPT_SECONDS - 1)
     scripts.keep("lab", "2.pbs01", SCRIPT, NOW - KEPT_SECONDS + 1)
     scripts.keep("lab", "3.pbs01", SCRIPT, NOW)
     assert [scripts.find("lab", number) is not None for number in "123"] == [False, True, True]
 
 
-def test_only_the_newest_stay(scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_stay(scripts: ScriptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_scripts, "MOST_KEPT", 3)
     for number in range(1, 6):
         scripts.keep("lab", f"{number}.pbs01", SCRIPT, NOW + number)
@@ -161,7 +163,7 @@ def test_only_the_newest_stay(scripts: KeptScripts, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_what_a_crash_left_unfinished_is_never_found_and_goes(scripts: KeptScripts) -> None:
+def test_what_a_crash_left_unfinished_is_never_found_and_goes(scripts: ScriptStore) -> None:
     scripts.keep("lab", "1.pbs01", SCRIPT, NOW)
     [file] = files(scripts)
     old, new = file.parent / ".new-1.pbs01~1", file.parent / ".new-2"
@@ -173,7 +175,7 @@ def test_what_a_crash_left_unfinished_is_never_found_and_goes(scripts: KeptScrip
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_a_link_and_what_else_lies_there_is_not_read(scripts: KeptScripts, tmp_path: Path) -> None:
+def test_a_link_and_what_else_lies_there_is_not_read(scripts: ScriptStore, tmp_path: Path) -> None:
     scripts.keep("lab", "1.pbs01", SCRIPT, NOW)
     [file] = files(scripts)
     (tmp_path / "secret").write_bytes(b"secret")
@@ -186,7 +188,7 @@ def test_a_link_and_what_else_lies_there_is_not_read(scripts: KeptScripts, tmp_p
 
 
 def test_a_full_disk_leaves_nothing_half_written(
-    scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch
+    scripts: ScriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts.keep("lab", "1.pbs01", SCRIPT, NOW)
 
@@ -219,7 +221,7 @@ def forgetful(file: str | None = None) -> Backend:
 
 def store_of(
     transport: ScriptedTransport,
-    scripts: KeptScripts | None,
+    scripts: ScriptStore | None,
     backend: Backend | None = None,
     now: float = NOW,
 ) -> ClusterStore:
@@ -242,7 +244,7 @@ async def submitted(store: ClusterStore, tmp_path: Path) -> tuple[SubmissionPlan
 
 
 async def test_a_submitted_script_is_kept_and_shown_again(
-    tmp_path: Path, scripts: KeptScripts
+    tmp_path: Path, scripts: ScriptStore
 ) -> None:
     store = store_of(failed_array(tmp_path), scripts)
     _, report = await submitted(store, tmp_path)
@@ -253,13 +255,13 @@ async def test_a_submitted_script_is_kept_and_shown_again(
 
 
 async def test_where_the_scheduler_keeps_scripts_none_is_kept_here(
-    tmp_path: Path, scripts: KeptScripts
+    tmp_path: Path, scripts: ScriptStore
 ) -> None:
     await submitted(store_of(failed_array(tmp_path), scripts, BACKEND), tmp_path)
     assert not scripts.folder.exists()
 
 
-async def test_a_refused_script_is_not_kept(tmp_path: Path, scripts: KeptScripts) -> None:
+async def test_a_refused_script_is_not_kept(tmp_path: Path, scripts: ScriptStore) -> None:
     transport = failed_array(tmp_path)
     transport.answers["sbatch"] = (1, b"", b"sbatch: error: invalid partition\n")
     await submitted(store_of(transport, scripts), tmp_path)
@@ -267,19 +269,19 @@ async def test_a_refused_script_is_not_kept(tmp_path: Path, scripts: KeptScripts
 
 
 async def test_a_full_disk_fails_no_submission(
-    tmp_path: Path, scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scripts: ScriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(KeptScripts, "keep", full)
+    monkeypatch.setattr(ScriptStore, "keep", full)
     _, report = await submitted(store_of(failed_array(tmp_path), scripts), tmp_path)
     words = "job 93; its script could not be saved: No space left on device"
     assert report.outcomes == (Outcome("sim.sh", True, words),)
 
 
 async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
-    tmp_path: Path, scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scripts: ScriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
     transport = failed_array(tmp_path)
@@ -290,11 +292,11 @@ async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
     [search] = again.searches.values()
     transport.recent.append({"jobarrayid": "94", "comment": search.mark})
     assert await reconcile(store, again, report) == (Outcome("sim.sh", True, "job 94"),)
-    assert scripts.find("lab", "94") == KeptScript(SCRIPT, NOW)
+    assert scripts.find("lab", "94") == StoredScript(SCRIPT, NOW)
 
 
 async def test_of_a_number_that_came_again_the_older_script_is_not_shown(
-    tmp_path: Path, scripts: KeptScripts
+    tmp_path: Path, scripts: ScriptStore
 ) -> None:
     transport = failed_array(tmp_path)
     store = store_of(transport, scripts)
@@ -309,7 +311,7 @@ async def test_of_a_number_that_came_again_the_older_script_is_not_shown(
 
 
 async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(
-    tmp_path: Path, scripts: KeptScripts
+    tmp_path: Path, scripts: ScriptStore
 ) -> None:
     transport = failed_array(tmp_path)
     store = store_of(transport, scripts)
@@ -323,7 +325,7 @@ async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(
 
 @pytest.mark.system
 async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
-    tmp_path: Path, scripts: KeptScripts
+    tmp_path: Path, scripts: ScriptStore
 ) -> None:
     file = tmp_path / "train.sh"
     file.write_text("#!/bin/sh\nnow\n")
@@ -345,7 +347,7 @@ async def test_without_either_it_is_said_that_none_is_given_back(tmp_path: Path)
 
 
 async def test_words_behind_a_new_job_s_id_are_no_part_of_it(
-    tmp_path: Path, scripts: KeptScripts
+    tmp_path: Path, scripts: ScriptStore
 ) -> None:
     store = store_of(failed_array(tmp_path), scripts)
     command = plan_submission(store, Submission(SCRIPT, "sim.sh")).plan.commands[0]

@@ -112,10 +112,10 @@ def test_the_newest_of_a_cluster_is_first(tmp_path: Path) -> None:
         "a at 20.5",
         "b at 10.0",
     ]
-    last = recents.last_of("juno", "a")
+    last = recents.newest_recent("juno", "a")
     assert last is not None
     assert last.text == "a at 30.0"
-    assert recents.last_of("juno", "c") is None
+    assert recents.newest_recent("juno", "c") is None
 
 
 def test_no_more_than_a_few_hundred_are_kept(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_names_and_texts_may_hold_anything(tmp_path: Path) -> None:
 def test_without_a_folder_they_are_those_of_this_run() -> None:
     recents = Recents(None)
     recents.remember("juno", "a", "text", "request", 1.0)
-    assert recents.last_of("juno", "a") is not None
+    assert recents.newest_recent("juno", "a") is not None
 
 
 def test_where_the_folder_cannot_be_it_is_said_and_the_run_keeps_it(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_where_the_folder_cannot_be_it_is_said_and_the_run_keeps_it(tmp_path: Pa
 def test_what_changed_since_the_last_submission_is_a_difference(tmp_path: Path) -> None:
     recents = Recents(tmp_path)
     recents.remember("juno", "llm", REQUEST, "request", 1.0)
-    last = recents.last_of("juno", "llm")
+    last = recents.newest_recent("juno", "llm")
     assert last is not None
     assert difference(last, REQUEST) == []
     assert difference(last, REQUEST.replace("8", "16"))[-2:] == ["-slots = 8", "+slots = 16"]

@@ -23,7 +23,7 @@ from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit.array_parts import format_parts, submit_parts
-from hpcdash.services.submit.plan import ResubmissionPlan, plan_again, wanted_of
+from hpcdash.services.submit.plan import ResubmissionPlan, plan_again, resubmissions
 from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts
 from tests.support.parts import changed, fixed_backend
 from tests.support.records import for_each
@@ -57,7 +57,7 @@ class Cluster:
         failed = [
             row for row in (await fetch_tasks(self.store, "88")).ended if row["state"] == "failed"
         ]
-        return await plan_again(self.store, wanted_of(failed), journal=self.journal)
+        return await plan_again(self.store, resubmissions(failed), journal=self.journal)
 
     @property
     def arrays(self) -> list[str]:
@@ -161,7 +161,7 @@ async def test_several_arrays_in_parts_are_refused_together(cluster: Cluster) ->
     ]
     plain = {**failed[0], "id": "90", "array_id": None, "array_task": None}
     with pytest.raises(UsageError, match="in 2 submissions"):
-        await plan_again(cluster.store, wanted_of([*failed, plain]), journal=cluster.journal)
+        await plan_again(cluster.store, resubmissions([*failed, plain]), journal=cluster.journal)
 
 
 @for_each(

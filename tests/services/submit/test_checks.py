@@ -22,7 +22,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.checks import (
     MOST_PATHS,
     PathKind,
-    WantedPath,
+    RequiredPath,
     estimate_start,
     missing_log_folders,
     missing_paths,
@@ -124,7 +124,7 @@ async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_
     (tmp_path / "file").touch()
     (one,) = await missing_paths(store, Request(command="x", work_dir=f"{tmp_path}/file"))
     assert one.words == f"{tmp_path}/file is not a folder"
-    (other,) = await missing_paths(store, (WantedPath("script", str(tmp_path), PathKind.FILE),))
+    (other,) = await missing_paths(store, (RequiredPath("script", str(tmp_path), PathKind.FILE),))
     assert other.words == f"{tmp_path} is not a file"
 
 

@@ -20,7 +20,7 @@ from hpcdash.services.submit.code_files import (
     PackedCode,
     code_command,
     find_code_files,
-    look_query,
+    folder_query,
     pack_code_files,
     read_code_files,
 )
@@ -88,7 +88,7 @@ class Cluster:
         return staged.folder
 
     def arrived(self, code: PackedCode) -> int | None:
-        query = look_query(str(self.root), code.digest)
+        query = folder_query(str(self.root), code.digest)
         return query.parse(run(query.argv))
 
     def send(

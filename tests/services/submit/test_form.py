@@ -9,10 +9,10 @@ from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
 from hpcdash.services.submit.form import (
     Draft,
-    draft_of,
-    field_of_complaint,
+    parse_draft,
     read_form,
     read_script_form,
+    split_error,
 )
 from hpcdash.services.submit.form_fields import FIELDS, GROUPS
 from tests.support.records import for_each
@@ -82,7 +82,7 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
 
 
 def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
-    again = draft_of(read_form(Draft(ALL)).text)
+    again = parse_draft(read_form(Draft(ALL)).text)
     assert read_form(again).request == read_form(Draft(ALL)).request
     assert dict(again.texts) == {**ALL, "container.binds": "/data:/data:ro '/with blank:/x'"}
 
@@ -94,14 +94,14 @@ def test_one_number_of_slices_or_those_that_fit_are_typed_in_one_line(
     reading = read_form(Draft({"command": "true", "slice": "v4-16", "num_slices": typed}))
     assert reading.request is not None
     assert reading.request.num_slices == sizes
-    assert draft_of(reading.text).texts["num_slices"] == typed.replace(",", "")
+    assert parse_draft(reading.text).texts["num_slices"] == typed.replace(",", "")
     wrong = read_form(Draft({"command": "true", "slice": "v4-16", "num_slices": "2 few"}))
     assert wrong.problems.keys() == {"num_slices"}
 
 
 def test_what_has_no_field_is_kept_and_comes_back() -> None:
     text = 'command = "x"\nworkspace = "w"\nkind = "cmd"\n[site]\ntres_supported = false\n'
-    draft = draft_of(text)
+    draft = parse_draft(text)
     assert set(draft.rest) == {"workspace", "kind", "site"}
     request = read_form(draft).request
     assert request is not None
@@ -201,7 +201,7 @@ def test_a_script_without_a_path_is_missing_one() -> None:
     ],
 )
 def test_an_error_is_told_of_the_field_that_it_names(words: str, field: str) -> None:
-    assert field_of_complaint(words)[0] == field
+    assert split_error(words)[0] == field
 
 
 def test_each_field_has_a_hint_and_stands_in_one_group() -> None:

@@ -18,7 +18,7 @@ from hpcdash.backends.base import Probe
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.cli.build import build_queue_session, pace_of
+from hpcdash.cli.build import build_queue_session, cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.schema import JOBS
@@ -102,7 +102,7 @@ async def test_what_a_crash_leaves_is_launched_once(
     after = session()
     service = LaunchService(after)
     await after.store.open()
-    [left] = await service.of_accounts(accounts)
+    [left] = await service.account_launches(accounts)
     assert (left.stage, (await service.state(left)).status) == (
         Stage.SUBMITTING,
         LaunchStatus.UNKNOWN,
@@ -140,7 +140,7 @@ async def test_what_surely_did_not_arrive_may_be_sent_again_with_its_key(
     monkeypatch.setattr(there.actions, "run", cut)
     with pytest.raises(UnreachableError, match="the line was cut"):
         await service.submit("ci", accounts, HELD, {}, "key")
-    assert await service.of_accounts(accounts) == []
+    assert await service.account_launches(accounts) == []
     monkeypatch.setattr(there.actions, "run", run)
     found = await service.submit("ci", accounts, HELD, {}, "key")
     with pytest.raises(NoSuchLaunch):
@@ -171,7 +171,7 @@ def slurm_session(folder: Path) -> ClusterSession:
         "lab", ScriptedTransport(), (SLURM,), clock=SystemClock(), budget=CommandBudget(600)
     )
     store.probe = Probe("launcher", "22.05.8", commands={"scancel": "/opt/slurm/bin/scancel"})
-    poller = Poller(store, pace_of(ClusterSettings("lab", "lab")))
+    poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")))
     actions = Actions(store, Journal(folder / "journal.jsonl"))
     return ClusterSession(store, poller, actions, launches=Launches(store, None, folder))
 

@@ -36,9 +36,9 @@ ROWS = [
 
 
 def test_of_a_queue_the_idle_nodes_are_meant_and_named_ones_whatever_they_do() -> None:
-    of_queue = select_nodes("gpu", ROWS, "")
-    assert [row["name"] for row in of_queue.nodes] == ["n1", "n3"]
-    assert (of_queue.queue, of_queue.left_out) == ("gpu", ("n2 is allocated",))
+    queue_rows = select_nodes("gpu", ROWS, "")
+    assert [row["name"] for row in queue_rows.nodes] == ["n1", "n3"]
+    assert (queue_rows.queue, queue_rows.left_out) == ("gpu", ("n2 is allocated",))
     named = select_nodes("n[2-3],n2", ROWS, "long")
     assert ([row["name"] for row in named.nodes], named.queue) == (["n2", "n3"], "long")
     # PBS binds no nodes to queues: any of them may run its jobs.

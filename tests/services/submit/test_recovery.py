@@ -33,10 +33,10 @@ from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import (
+    build_searches,
     reconcile,
     reconcile_noted,
     reconcile_recent,
-    searches_of,
 )
 from hpcdash.transport.http import HttpTransport
 from tests.support.scripted_cluster import failed_array
@@ -280,7 +280,7 @@ async def test_a_submission_of_an_earlier_run_is_looked_for_by_the_mark_in_the_j
         cluster="lab", user="alice", verb="submit", job_ids=("sim.sh",), commands=[command.argv]
     )
     (entry,), _ = person.journal.read()
-    assert searches_of(entry)["sim.sh"].mark == person.mark
+    assert build_searches(entry)["sim.sh"].mark == person.mark
     person.arrive()
     assert await reconcile_noted(person.store, person.journal, entry) == (
         Outcome("sim.sh", True, "job 93"),
@@ -315,7 +315,10 @@ async def test_one_that_was_submitted_as_another_account_is_looked_for_among_its
             commands=[("sh", "x"), words],
         )
     (mine, theirs), _ = journal.read()
-    assert (searches_of(theirs)["theirs"].user, searches_of(mine)["mine"].user) == ("svc", "alice")
+    assert (build_searches(theirs)["theirs"].user, build_searches(mine)["mine"].user) == (
+        "svc",
+        "alice",
+    )
 
 
 def noted(
@@ -368,7 +371,9 @@ async def test_a_form_s_submission_of_a_run_that_was_killed_is_looked_for_by_its
 async def test_one_with_a_comment_of_its_own_is_looked_for_by_its_name(tmp_path: Path) -> None:
     person = Person(tmp_path)
     entry = noted(person, ("sbatch", "--comment=mine", "job.sh"))
-    assert [(search.mark, search.name) for search in searches_of(entry).values()] == [("", "night")]
+    assert [(search.mark, search.name) for search in build_searches(entry).values()] == [
+        ("", "night")
+    ]
     person.transport.recent.append(
         {"jobarrayid": "95", "name": "night", "comment": "mine", "submittime": str(int(NOW))}
     )
@@ -397,7 +402,7 @@ async def test_a_submission_is_noted_with_the_name_of_its_job(tmp_path: Path) ->
     await Actions(person.store, person.journal).run(again.plan)
     (entry,), _ = person.journal.read()
     assert entry.names == {"batch.sh": "night"}
-    assert searches_of(entry)["batch.sh"].name == "night"
+    assert build_searches(entry)["batch.sh"].name == "night"
 
 
 async def test_a_job_whose_id_we_chose_is_found_by_it_among_jobs_of_that_name(

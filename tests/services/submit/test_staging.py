@@ -197,12 +197,12 @@ def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(
     (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
         answer_of([(folder, staged)])
     )
-    assert inspected.why_kept.startswith("it holds more than was staged: ")
+    assert inspected.reason_kept.startswith("it holds more than was staged: ")
     path.write_bytes(b"1") if result == "table" else path.unlink()
     (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
         answer_of([(folder, staged)])
     )
-    assert inspected.why_kept == ""
+    assert inspected.reason_kept == ""
     assert run(argv).status == 0
 
 
@@ -231,7 +231,7 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
     found = inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).parse(
         answer_of(folders)
     )
-    assert [one.why_kept for one in found] == [
+    assert [one.reason_kept for one in found] == [
         "",
         "it is a link, or not a folder of yours",
         "it is a link, or not a folder of yours",

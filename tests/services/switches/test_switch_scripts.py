@@ -16,7 +16,7 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.switch_text import (
-    SwitchLook,
+    SwitchSnapshot,
     Thing,
     clear_doubt,
     clear_refusal,
@@ -31,7 +31,7 @@ from hpcdash.services.switches.scripts import (
     clear_command,
     drop_command,
     dropped_path,
-    look_query,
+    snapshot_query,
     written_query,
 )
 from hpcdash.transport.base import CommandResult
@@ -63,11 +63,13 @@ class Node:
         done = subprocess.run(words, capture_output=True, check=False)
         return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr, 0.0)
 
-    def look(self, path: Path | str, owner: str = "") -> SwitchLook:
-        query = look_query(str(path), owner)
+    def look(self, path: Path | str, owner: str = "") -> SwitchSnapshot:
+        query = snapshot_query(str(path), owner)
         return query.parse(self.run(query.argv))
 
-    def drop(self, path: Path | str, owner: str = "", look: SwitchLook | None = None) -> Outcome:
+    def drop(
+        self, path: Path | str, owner: str = "", look: SwitchSnapshot | None = None
+    ) -> Outcome:
         command = drop_command(look or self.look(path, owner), owner, ("7",))
         (outcome,) = command.read(self.run(command.argv))
         return outcome
@@ -233,7 +235,7 @@ def test_ages_are_of_the_login_node_s_clock(tmp_path: Path) -> None:
     path = tmp_path / "KILL"
     path.touch()
     os.utime(path, (ahead - 12, ahead - 12))
-    query = look_query(str(path), "")
+    query = snapshot_query(str(path), "")
     done = subprocess.run(
         query.argv,
         env={"PATH": f"{date.parent}:{os.environ['PATH']}"},
@@ -343,7 +345,7 @@ def people() -> Iterator[People]:
         shutil.rmtree(root)
 
 
-def folder_of(people: People, name: str, owner: str, group: str, mode: int) -> Path:
+def task_folder(people: People, name: str, owner: str, group: str, mode: int) -> Path:
     folder = people.root / name
     folder.mkdir()
     shutil.chown(folder, owner, group)
@@ -353,7 +355,7 @@ def folder_of(people: People, name: str, owner: str, group: str, mode: int) -> P
 
 @NEEDS_ROOT
 def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people: People) -> None:
-    path = folder_of(people, "shared", people.alice.account, people.group, 0o770) / "KILL"
+    path = task_folder(people, "shared", people.alice.account, people.group, 0o770) / "KILL"
     look = people.bob.look(path, people.alice.account)
     assert refusal(look) == ""
     assert warnings(look, SwitchKind.KILL, people.alice.account) == ()
@@ -369,7 +371,7 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
 
 @NEEDS_ROOT
 def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) -> None:
-    path = folder_of(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
+    path = task_folder(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
     assert (
@@ -386,7 +388,7 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
     people: People,
 ) -> None:
     mallory = people.mallory.account
-    path = folder_of(people, "trap", mallory, mallory, 0o777) / "KILL"
+    path = task_folder(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
     assert f"is {mallory}'s" in refusal(look)
     assert "another owner" in people.alice.drop(path, people.alice.account).words
@@ -397,7 +399,7 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
 @NEEDS_ROOT
 def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> None:
     mallory = people.mallory.account
-    path = folder_of(people, "open", mallory, people.group, 0o777) / "KILL"
+    path = task_folder(people, "open", mallory, people.group, 0o777) / "KILL"
     outcome = people.mallory.drop(path)
     assert outcome.done
     assert path.group() == mallory

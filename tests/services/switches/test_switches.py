@@ -159,7 +159,7 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     await site.up(f"{array}_1")
     switch = await site.switches.find(array, KILL)
     await site.store.fetch(Kind.MINE)
-    found = await site.switches.namesakes(switch)
+    found = await site.switches.same_name_jobs(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
     assert await SwitchLog(site.store, switch).words(switch.living) in {
         f"its log grew {n} s ago" for n in range(10)
@@ -214,7 +214,7 @@ async def test_all_that_name_the_same_file_are_found_and_others_are_not(site: Si
     elsewhere = site.submit(kill=str(site.run / "OTHER"))
     plain = site.submit("sleep 60", kill="", save="")
     await site.store.fetch(Kind.MINE)
-    found = await site.switches.namesakes(await site.switches.find(first, KILL))
+    found = await site.switches.same_name_jobs(await site.switches.find(first, KILL))
     assert set(found.job_ids) == {first, second}
     assert not {elsewhere, plain} & set(found.job_ids)
 
@@ -229,12 +229,12 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     assert site.switches.remember(named) == ""
     assert (await site.switches.find(first, KILL)).naming.whence == "set here for this job before"
-    of_name = await site.switches.find(second, KILL)
-    assert of_name.naming.whence == "set here for a job of this name before"
+    find_by_name = await site.switches.find(second, KILL)
+    assert find_by_name.naming.whence == "set here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
-    assert site.switches.forget(of_name) == f"forgotten: {site.run / 'KILL'}"
-    assert site.switches.forget(of_name) == "nothing was remembered"
+    assert site.switches.forget(find_by_name) == f"forgotten: {site.run / 'KILL'}"
+    assert site.switches.forget(find_by_name) == "nothing was remembered"
     assert (await site.switches.find(second, KILL)).path == ""
 
 
@@ -253,7 +253,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     assert switch.format_other_path == said
     other = site.submit()
     await site.store.fetch(Kind.MINE)
-    assert set((await site.switches.namesakes(switch)).job_ids) == {job, other}, (
+    assert set((await site.switches.same_name_jobs(switch)).job_ids) == {job, other}, (
         "its own script counts for it too"
     )
     unsure = site.submit("KILL_SWITCH=$(pwd)/KILL\nsleep 60", kill="", save="")
@@ -271,16 +271,16 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     )
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
-    log = site.switches.log_of(switch)
+    log = site.switches.switch_log(switch)
     said, grows = await log.since_mark(switch.living)
     assert said is None, "it was not created from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
     assert site.switches.mark(switch, log) == ""
-    said, _ = await site.switches.log_of(switch).since_mark(switch.living)
+    said, _ = await site.switches.switch_log(switch).since_mark(switch.living)
     assert said == "", "what stood there before is of an earlier save"
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
-    assert (await site.switches.log_of(switch).since_mark(switch.living))[0] == "saved 2"
+    assert (await site.switches.switch_log(switch).since_mark(switch.living))[0] == "saved 2"
     assert (await site.switches.find(job, SAVE)).naming.also == "", (
         "a log's length is not a path that was named"
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hpcdash.backends.base import PolicyReason
 from hpcdash.domain.limits import format_limit
 from hpcdash.domain.schema import JOBS, LIMITS
-from hpcdash.services.usage.limits import has_uncounted, limits_of, policy_lines, with_counted_use
+from hpcdash.services.usage.limits import find_limits, has_uncounted, policy_lines, with_counted_use
 from tests.support.job_rows import job_row
 
 
@@ -95,13 +95,13 @@ def test_a_job_waits_for_the_limit_of_its_reason_s_kind_and_its_own_names() -> N
         limit("cpus", scope="qos", name="long", used=4, free=0),
     )
     job = job_row("9", state="pending", user="ada", queue="q", qos="long", account="lab")
-    of_qos = PolicyReason("limits", "qos", "user", "jobs_running")
-    assert [row["name"] for row in limits_of(of_qos, job, table)] == ["long"]
-    in_gpu = limits_of(of_qos, {**job, "queue": "gpu"}, table)
+    qos_offers = PolicyReason("limits", "qos", "user", "jobs_running")
+    assert [row["name"] for row in find_limits(qos_offers, job, table)] == ["long"]
+    in_gpu = find_limits(qos_offers, {**job, "queue": "gpu"}, table)
     # Of those that are used up no others are named.
     assert [row["name"] for row in in_gpu] == ["part"]
     of_association = PolicyReason("limits", "", "", "jobs_running")
-    assert [row["name"] for row in limits_of(of_association, job, table)] == ["lab/ada"]
+    assert [row["name"] for row in find_limits(of_association, job, table)] == ["lab/ada"]
     lines = policy_lines(of_association, job, table)
     assert lines == [
         "association lab/ada: 4 of 4 running jobs, for user ada",

@@ -24,7 +24,7 @@ from hpcdash.services.usage.report import (
     day_edges,
     runs_and_notes,
 )
-from tests.support.job_rows import run_row, table_of
+from tests.support.job_rows import build_table, run_row
 from tests.support.records import for_each
 
 BERLIN, HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
@@ -47,7 +47,7 @@ def run(
 
 
 def report_of(*rows: Any, span: Span = SPAN, zone: Any = UTC) -> Any:
-    return build_report(table_of(*rows, schema=RUNS), span, zone)
+    return build_report(build_table(*rows, schema=RUNS), span, zone)
 
 
 def column(report: Any, grouping: str, name: str) -> dict[str, int]:
@@ -94,7 +94,9 @@ def test_days_are_those_of_the_persons_zone_when_clocks_change() -> None:
     begin = int(datetime(2026, 4, 4, tzinfo=HOWE).timestamp())
     week = Span(begin, begin + 3 * DAY)
     howe = build_report(
-        table_of(run("1", begin - BEGIN, begin - BEGIN + 3 * DAY, cpus=1), schema=RUNS), week, HOWE
+        build_table(run("1", begin - BEGIN, begin - BEGIN + 3 * DAY, cpus=1), schema=RUNS),
+        week,
+        HOWE,
     )
     hours = {day: seconds / 3600 for day, seconds in column(howe, "day", "cpu_seconds").items()}
     assert hours == {"2026-04-04": 24, "2026-04-05": 24.5, "2026-04-06": 23.5}
@@ -234,7 +236,7 @@ def test_every_grouping_adds_up_to_the_total(rows: list[Any], zone: Any, seconds
 
 def test_a_table_in_chunks_with_dictionaries_of_their_own_is_one_table() -> None:
     parts = [
-        table_of(run(str(at), 0, 10, user=user), schema=RUNS)
+        build_table(run(str(at), 0, 10, user=user), schema=RUNS)
         for at, user in enumerate(["bob", "alice", "bob"])
     ]
     report = build_report(pa.concat_tables(parts), SPAN, UTC)
@@ -271,7 +273,9 @@ HIDDEN = "The cluster hides others' ended jobs from you"
 def test_a_report_says_whose_jobs_it_is_of(
     users: list[str | None], everyone: bool, hides_others: bool | None, said: str
 ) -> None:
-    runs = table_of(*(run(str(at), 0, 10, user=user) for at, user in enumerate(users)), schema=RUNS)
+    runs = build_table(
+        *(run(str(at), 0, 10, user=user) for at, user in enumerate(users)), schema=RUNS
+    )
     fetched = FetchedRuns(
         runs, SPAN, SPAN.until, hides_others=hides_others, running=runs.slice(0, 0)
     )
@@ -282,7 +286,7 @@ def test_what_a_cluster_forgot_is_rounded_up_to_days_where_there_are_many() -> N
     span = Span(BEGIN - 30 * DAY, SPAN.until)
     missing = (Span(span.since, span.until - 3 * DAY - 300),)
     fetched = FetchedRuns(
-        RUNS.empty_table(), span, span.until, missing, kept_since=span.until - 3 * DAY
+        RUNS.empty_table(), span, span.until, missing, retained_since=span.until - 3 * DAY
     )
     assert fetched.format_forgotten().endswith(
         f": {span.seconds // DAY - 3} d of the span before that are missing"
@@ -290,12 +294,16 @@ def test_what_a_cluster_forgot_is_rounded_up_to_days_where_there_are_many() -> N
 
 
 def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
-    ended = table_of(run("1", 0, 10, user="bob"), schema=RUNS)
-    running = table_of(
+    ended = build_table(run("1", 0, 10, user="bob"), schema=RUNS)
+    running = build_table(
         run("2", DAY, None, "running", elapsed_seconds=DAY, user="carol"), schema=RUNS
     )
     fetched = FetchedRuns(
-        ended, SPAN, SPAN.until, (Span(BEGIN, BEGIN + 2 * DAY),), kept_since=SPAN.until - 3 * DAY
+        ended,
+        SPAN,
+        SPAN.until,
+        (Span(BEGIN, BEGIN + 2 * DAY),),
+        retained_since=SPAN.until - 3 * DAY,
     )
     runs, notes = runs_and_notes(fetched, everyone=True, user="alice")
     assert (runs.num_rows, notes) == (

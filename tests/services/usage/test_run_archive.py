@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.domain import query
-from hpcdash.domain.runs import jobs_of_runs
+from hpcdash.domain.runs import merge_runs
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.errors import CommandTimedOut, ConnectionFailed
@@ -152,7 +152,7 @@ async def test_each_run_of_a_requeued_job_comes_once_and_is_numbered(stage: Stag
         ("7", 1, "requeued"),
     ]
     # As jobs: the last run of each that ended.
-    assert jobs_of_runs(fetched.table)["id"].to_pylist() == ["7"]
+    assert merge_runs(fetched.table)["id"].to_pylist() == ["7"]
 
 
 async def test_a_selection_narrows_what_came(stage: Stage) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.schema import RUNS
-from hpcdash.services.usage.efficiency import advise, efficiency_of, parse_jobstats, with_use
+from hpcdash.services.usage.efficiency import advise, compute_efficiency, parse_jobstats, with_use
 from hpcdash.services.usage.sooner import EarlierStart, StartOption
-from tests.support.job_rows import run_row, table_of
+from tests.support.job_rows import build_table, run_row
 from tests.support.records import for_each
 
 KIB, GIB = 1 << 10, 1 << 30
@@ -202,7 +202,7 @@ PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
 def test_efficiency_is_what_the_fields_tools_print(
     row: Any, percents: tuple[float | None, ...]
 ) -> None:
-    found = efficiency_of(table_of(row, schema=RUNS)).to_pylist()[0]
+    found = compute_efficiency(build_table(row, schema=RUNS)).to_pylist()[0]
     for use, percent in zip(("cpu", "memory", "time", "gpu", "gpu_memory"), percents, strict=True):
         value = found[f"{use}_use"]
         if percent is None:
@@ -221,7 +221,7 @@ def test_what_is_not_known_is_null_and_never_nothing() -> None:
     )
     unknown = run_row("2", cpus=4, elapsed_seconds=100)
     never_began = run_row("3", cpus=4, elapsed_seconds=0, cpu_seconds_used=0.0)
-    rows = efficiency_of(table_of(known, unknown, never_began, schema=RUNS)).to_pylist()
+    rows = compute_efficiency(build_table(known, unknown, never_began, schema=RUNS)).to_pylist()
     assert [row["cpu_use"] for row in rows] == [0.0, None, None]
     assert {row[use] for row in rows for use in ("memory_use", "gpu_use", "time_use")} == {None}
 
@@ -258,7 +258,7 @@ HOSTILE = {
 def test_a_comment_that_is_no_summary_changes_nothing(comment: str) -> None:
     assert parse_jobstats(comment) is None
     row = run_row("1", cpus=2, elapsed_seconds=100, cpu_seconds_used=100.0, _admin_comment=comment)
-    assert efficiency_of(table_of(row, schema=RUNS))["cpu_use"].to_pylist() == [0.5]
+    assert compute_efficiency(build_table(row, schema=RUNS))["cpu_use"].to_pylist() == [0.5]
 
 
 def test_a_summary_without_memory_leaves_the_accountings() -> None:
@@ -266,7 +266,7 @@ def test_a_summary_without_memory_leaves_the_accountings() -> None:
         {"nodes": {"a": {"cpus": 15, "total_time": 505333.1}}, "total_time": 36322}
     )
     row = run(15, "10:05:22", "1-00:00:00", GIB, GIB // 2, comment=comment)
-    found = efficiency_of(table_of(row, schema=RUNS)).to_pylist()[0]
+    found = compute_efficiency(build_table(row, schema=RUNS)).to_pylist()[0]
     assert found["cpu_use"] == pytest.approx(505333.1 / 15 / 36322)
     assert found["memory_use"] == 0.5
     assert found["usage_source"] == "jobstats"
@@ -284,7 +284,7 @@ def array_of_three() -> pa.Table:
             **more,
         )
 
-    return table_of(
+    return build_table(
         task(
             "1",
             elapsed_seconds=100,
@@ -306,7 +306,7 @@ def array_of_three() -> pa.Table:
 
 
 def test_an_array_is_one_row_whose_tasks_weigh_what_they_had() -> None:
-    whole, other = efficiency_of(array_of_three(), by="array").to_pylist()
+    whole, other = compute_efficiency(array_of_three(), by="array").to_pylist()
     assert (whole["id"], whole["runs"], whole["state"]) == ("7", 3, None)
     assert whole["cpu_use"] == pytest.approx(200 / 800)
     assert (whole["memory_use"], whole["memory_peak_bytes"], whole["time_use"]) == (
@@ -320,7 +320,7 @@ def test_an_array_is_one_row_whose_tasks_weigh_what_they_had() -> None:
         0.5,
         None,
     )
-    assert efficiency_of(array_of_three(), by="name")["runs"].to_pylist() == [4]
+    assert compute_efficiency(array_of_three(), by="name")["runs"].to_pylist() == [4]
 
 
 def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() -> None:
@@ -345,7 +345,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     rows += [run_row("61", name="wide", cpus=64, elapsed_seconds=7200, cpu_seconds_used=7200 * 1.5)]
     rows += [run_row("62", name="long", cpus=1, elapsed_seconds=7200, limit_seconds=30 * 3600)]
     rows += [run_row("63", name="brief", cpus=64, elapsed_seconds=20, cpu_seconds_used=1.0)]
-    told = advise(with_use(table_of(*rows, schema=RUNS)))
+    told = advise(with_use(build_table(*rows, schema=RUNS)))
     advice = {one.name: one.words for one in told}
     assert advice == {
         "eval": ("asked 256G, peak 31G in 40 runs: 40G would do",),

@@ -14,9 +14,9 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.overview import JobPicture
 from hpcdash.services.jobs.page import job_groups
-from hpcdash.services.usage.waits import WaitTimes, wait_times, waits_of
+from hpcdash.services.usage.waits import WaitTimes, compute_waits, wait_times
 from tests.support.accounting import RUNS_ASKED, Accounting
-from tests.support.job_rows import at, job_row, table_of
+from tests.support.job_rows import at, build_table, job_row
 from tests.support.pbs.job_text import WAITING_JOB, dsv, parsed
 from tests.support.records import for_each
 from tests.support.scripted_cluster import Cluster
@@ -43,7 +43,7 @@ def test_jobs_of_its_queue_size_and_time_tell_and_where_they_are_few_others_too(
     longer = [run(1000, limit_seconds=86_400) for _ in range(10)]
     elsewhere = [run(5000, queue="cpu") for _ in range(20)]
     never = [run(1, started_at=None) for _ in range(9)]
-    waits = waits_of(table_of(*like_it, *longer, *elsewhere, *never))
+    waits = compute_waits(build_table(*like_it, *longer, *elsewhere, *never))
     job = run(0, started_at=None)
 
     found = wait_times(waits, job)
@@ -56,12 +56,12 @@ def test_jobs_of_its_queue_size_and_time_tell_and_where_they_are_few_others_too(
     without_time = wait_times(waits, {**job, "limit_seconds": 2 * 86_400})
     assert without_time is not None
     assert (without_time.runs, without_time.like) == (20, "jobs in gpu with 2 to 4 GPUs")
-    of_queue = wait_times(waits, {**job, "gpus": 0, "nodes": 40})
-    assert of_queue is not None
-    assert (of_queue.runs, of_queue.like) == (20, "jobs in gpu")
+    queue_rows = wait_times(waits, {**job, "gpus": 0, "nodes": 40})
+    assert queue_rows is not None
+    assert (queue_rows.runs, queue_rows.like) == (20, "jobs in gpu")
     assert wait_times(waits, {**job, "queue": "long"}) is None
     assert wait_times(waits, {**job, "queue": None}) is None
-    assert wait_times(waits_of(RUNS.empty_table()), job) is None
+    assert wait_times(compute_waits(RUNS.empty_table()), job) is None
 
 
 async def test_a_waiting_job_s_page_has_them_and_asks_nothing_for_it(tmp_path: Path) -> None:

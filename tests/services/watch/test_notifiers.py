@@ -26,7 +26,7 @@ from hpcdash.config.watch_settings import (
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.errors import UsageError
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState
-from hpcdash.services.watch.message import Message, message_of, trial_message
+from hpcdash.services.watch.message import Message, build_message, trial_message
 from hpcdash.services.watch.notifiers.apprise import AppriseNotifier
 from hpcdash.services.watch.notifiers.base import NotifyFailed, without_secrets
 from hpcdash.services.watch.notifiers.command import CommandNotifier
@@ -49,7 +49,7 @@ def event(
     return AlertEvent(kind, finding, 0.0, 7200.0, AlertState(finding, 0.0))
 
 
-MESSAGE = message_of([event(HOSTILE), event("disk full", severity=Severity.WARNING)], "juno")
+MESSAGE = build_message([event(HOSTILE), event("disk full", severity=Severity.WARNING)], "juno")
 
 
 def sends(
@@ -72,7 +72,7 @@ class TestMessage:
         assert "\n\ndisk full\n  hpcdash history\n" in MESSAGE.text
 
     def test_what_is_over_is_not_grave_and_says_how_long_it_was(self) -> None:
-        message = message_of([event("gone", AlertKind.RECOVERED)], "juno")
+        message = build_message([event("gone", AlertKind.RECOVERED)], "juno")
         assert (message.subject, message.severity) == ("[juno] over: gone", Severity.INFO)
         assert message.text == "over: gone\n  Duration: 2 h.\n"
 
@@ -93,7 +93,7 @@ class TestMessage:
         }
 
     def test_a_flood_is_cut_in_the_text_and_whole_in_the_json(self) -> None:
-        message = message_of([event(f"job {number}") for number in range(3000)], "juno")
+        message = build_message([event(f"job {number}") for number in range(3000)], "juno")
         assert message.subject == "[juno] CRITICAL job 0 (and 2999 more)"
         assert message.text.count("CRITICAL") == 50
         assert message.text.endswith("and 2950 more\n")
@@ -331,7 +331,7 @@ class TestCommand:
 
     @pytest.mark.system
     async def test_an_alert_too_long_for_a_variable_stands_on_stdin(self) -> None:
-        long = message_of([event("x" * 300_000)], "juno")
+        long = build_message([event("x" * 300_000)], "juno")
         code = (
             "import os,sys; sys.exit(len(sys.stdin.read()) < 300000 or 'HPCDASH_ALERT' in "
             "os.environ)"
@@ -341,7 +341,7 @@ class TestCommand:
     @pytest.mark.system
     async def test_a_program_that_reads_nothing_is_no_harm(self) -> None:
         await CommandNotifier(CommandSettings(("true",))).send(
-            message_of([event("x" * 300_000)], "juno")
+            build_message([event("x" * 300_000)], "juno")
         )
 
     @pytest.mark.system

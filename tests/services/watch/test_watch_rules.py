@@ -31,7 +31,7 @@ from hpcdash.domain.schema import NODES
 from hpcdash.services.share.state import Pool, Run, Task
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
-from hpcdash.services.watch.alerts import title_of
+from hpcdash.services.watch.alerts import rule_title
 from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
 from hpcdash.services.watch.rules.allocations import ends_soon
 from hpcdash.services.watch.rules.deadlines import (
@@ -50,7 +50,7 @@ from hpcdash.services.watch.rules.running import is_running, living_rows
 from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
 from hpcdash.services.watch.training import Noticed
-from tests.support.job_rows import BEGIN, at, job_row, table_of, task_row
+from tests.support.job_rows import BEGIN, at, build_table, job_row, task_row
 from tests.support.records import for_each
 
 NOW = at(600)
@@ -64,7 +64,7 @@ def nodes(**states: int) -> pa.Table:
         for state, count in states.items()
         for number in range(count)
     ]
-    return table_of(*rows, schema=NODES)
+    return build_table(*rows, schema=NODES)
 
 
 class _Either(ReasonsPart):
@@ -80,7 +80,7 @@ EITHER = _Either()
 class TestIsRunning:
     def test_neither_running_nor_pending_is_told(self) -> None:
         (found,) = is_running(
-            table_of(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train")
+            build_table(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train")
         )
         assert found.severity is Severity.CRITICAL
         assert found.words == "no job train is running or pending"
@@ -88,40 +88,41 @@ class TestIsRunning:
     @for_each("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
         assert (
-            is_running(table_of(job_row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
+            is_running(build_table(job_row("1", state)), RunningWatch("train", ("bob", "alice")))
+            == []
         )
 
     @for_each("name", ["train-2", "Train", "train ", "trai", "*"])
     def test_the_name_is_exact(self, name: str) -> None:
-        assert is_running(table_of(job_row("1", "running", name=name)), RunningWatch("train"))
+        assert is_running(build_table(job_row("1", "running", name=name)), RunningWatch("train"))
 
     def test_another_users_job_of_that_name_does_not_count(self) -> None:
         watch = RunningWatch("train", ("bob",))
-        (found,) = is_running(table_of(job_row("1", "running")), watch)
+        (found,) = is_running(build_table(job_row("1", "running")), watch)
         assert (found.subject, found.words) == (
             "train of bob",
             "no job train of bob is running or pending",
         )
 
     def test_one_that_is_held_will_not_run(self) -> None:
-        (found,) = is_running(table_of(job_row("1", "held")), RunningWatch("train"))
+        (found,) = is_running(build_table(job_row("1", "held")), RunningWatch("train"))
         assert (found.severity, found.next_step) == (Severity.WARNING, "hpcdash release 1")
         assert (
             is_running(
-                table_of(job_row("1", "held"), job_row("2", "running")), RunningWatch("train")
+                build_table(job_row("1", "held"), job_row("2", "running")), RunningWatch("train")
             )
             == []
         )
 
     def test_a_hostile_name_is_made_visible(self) -> None:
-        (found,) = is_running(table_of(), RunningWatch("a\n\x1b]0;b"))
+        (found,) = is_running(build_table(), RunningWatch("a\n\x1b]0;b"))
         assert found.words.isprintable()
 
 
 class TestPulse:
     def words(self, *rows: dict[str, Any]) -> str:
         return format_pulse(
-            "train", living_rows(table_of(*rows), RunningWatch("train")), NOW, EITHER
+            "train", living_rows(build_table(*rows), RunningWatch("train")), NOW, EITHER
         )
 
     def test_the_line(self) -> None:
@@ -165,16 +166,16 @@ class TestPulse:
 def test_every_rule_has_a_title_in_words() -> None:
     for key in (*ALL_RULES, "unreachable/"):
         rule = key.rstrip("/")
-        assert title_of(rule) != rule
-    assert title_of("loss", "nan loss") == "Loss is NaN"
-    assert title_of("loss", "spike train_loss@300") == "Loss spike"
+        assert rule_title(rule) != rule
+    assert rule_title("loss", "nan loss") == "Loss is NaN"
+    assert rule_title("loss", "spike train_loss@300") == "Loss spike"
 
 
 class TestIsHanging:
     watch = HangingWatch(limit_seconds=1800)
 
     def found(self, log: LogGrowth, *rows: dict[str, Any]) -> list[Finding]:
-        return is_hanging(table_of(*rows), [log], self.watch, NOW.timestamp())
+        return is_hanging(build_table(*rows), [log], self.watch, NOW.timestamp())
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         log = LogGrowth("8", "/w/8.out", 10, at(569).timestamp())
@@ -235,7 +236,7 @@ class TestNodes:
     def test_drained_nodes_with_reason_and_since_when(self) -> None:
         table = nodes(idle=1, drained=1, allocated=1).to_pylist()
         table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
-        (found,) = drained_nodes(table_of(*table, schema=NODES))
+        (found,) = drained_nodes(build_table(*table, schema=NODES))
         assert (
             found.words
             == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
@@ -261,7 +262,7 @@ class TestNodes:
         assert spare_nodes(nodes(idle=0, down=3)) == []
         table = nodes(idle=1, allocated=1).to_pylist()
         table[0]["flags"] = ["maint"]
-        (found,) = spare_nodes(table_of(*table, schema=NODES))
+        (found,) = spare_nodes(build_table(*table, schema=NODES))
         assert found.words == "0 idle and 1 busy nodes: 0.0 % spare, below 5 %"
 
 
@@ -306,7 +307,7 @@ class TestDeadlines:
     plan = CheckpointWatch(interval_seconds=3 * HOUR, save_seconds=40)
 
     def ending(self, ends: float, saved: float | None, started: float = 0) -> list[Finding]:
-        table = table_of(job_row("8", "running", started=started, ended=ends))
+        table = build_table(job_row("8", "running", started=started, ended=ends))
         last = None if saved is None else at(saved).timestamp()
         return end_before_save(table, [Saves("8", self.plan, last)], NOW.timestamp())
 
@@ -331,7 +332,7 @@ class TestDeadlines:
         assert self.ending(ends=660, saved=10, started=500) == [found]
 
     def silent(self, saved: float | None, started: float = 0, **given: Any) -> list[Finding]:
-        table = table_of(
+        table = build_table(
             job_row("8", "running", started=started, ended=2000), job_row("9", qos="high")
         )
         last = None if saved is None else at(saved).timestamp()
@@ -363,7 +364,7 @@ class TestDeadlines:
         assert self.silent(saved=None, place="") == []
 
     def test_before_its_end_nothing_is_said_of_a_save_that_does_not_come(self) -> None:
-        table = table_of(job_row("8", "running", started=0, ended=690))
+        table = build_table(job_row("8", "running", started=0, ended=690))
 
         def ending(**given: Any) -> list[Finding]:
             return end_before_save(table, [Saves("8", self.plan, **given)], NOW.timestamp())
@@ -376,7 +377,7 @@ class TestDeadlines:
             "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of "
             "training would be lost"
         )
-        table = table_of(job_row("8", "running", started=0, ended=600.8))
+        table = build_table(job_row("8", "running", started=0, ended=600.8))
         (found,) = ending()
         assert found.words == (
             "job 8 (train) ends in 48 s and its last save is unknown: up to 10 h of training would "
@@ -403,24 +404,25 @@ class TestDeadlines:
     ) -> None:
         qos = {"low": GraceFacts("low", mode, grace)}
         found = grace_too_short(
-            table_of(job_row("8", "running", qos="low"), job_row("9", qos="high")),
+            build_table(job_row("8", "running", qos="low"), job_row("9", qos="high")),
             qos,
             [Saves("8", self.plan)],
         )
         assert bool(found) is told
         assert (
-            grace_too_short(table_of(job_row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
+            grace_too_short(build_table(job_row("9", qos="high")), qos, [Saves("9", self.plan)])
+            == []
         )
         tasks = [job_row(job_id, array_id="9", qos="low") for job_id in ("9_1", "9_[2-5%1]")]
         of_an_array = grace_too_short(
-            table_of(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks]
+            build_table(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks]
         )
         assert [one.subject for one in of_an_array] == (["9"] if told else [])
 
     def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(
         self,
     ) -> None:
-        table = table_of(job_row("8", "running", qos="normal", queue="low,other"))
+        table = build_table(job_row("8", "running", qos="normal", queue="low,other"))
         queues = {"low": GraceFacts("low", "cancel", 10)}
         qos = {"normal": GraceFacts("normal", is_preempted=False)}
         (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
@@ -462,7 +464,8 @@ class TestWaiting:
     )
     def test_reasons_that_never_resolve(self, reason: str) -> None:
         (found,) = waits_for_ever(
-            table_of(job_row("9", reason=reason), job_row("10", "running", reason=reason)), EITHER
+            build_table(job_row("9", reason=reason), job_row("10", "running", reason=reason)),
+            EITHER,
         )
         assert reason in found.words
         assert found.next_step
@@ -486,7 +489,8 @@ class TestWaiting:
     def test_reasons_that_pass(self, reason: str | None) -> None:
         assert (
             waits_for_ever(
-                table_of(job_row("9", reason=reason), job_row("10", "held", reason=reason)), EITHER
+                build_table(job_row("9", reason=reason), job_row("10", "held", reason=reason)),
+                EITHER,
             )
             == []
         )
@@ -502,7 +506,7 @@ class TestWaiting:
         ],
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
-        table = table_of(job_row("9", reason=reason))
+        table = build_table(job_row("9", reason=reason))
         (found,) = waits_for_ever(table, SLURM.reasons)
         assert found.words == f"job 9 (train) will never start: {words}"
         waits = format_pulse("train", table.to_pylist(), NOW, SLURM.reasons)
@@ -595,7 +599,7 @@ class TestPools:
 class TestFailures:
     def history(self, *runs: tuple[str, str], name: str = "train") -> pa.Table:
         """(state, nodes), the oldest first."""
-        return table_of(
+        return build_table(
             *(
                 job_row(
                     str(number),
@@ -695,7 +699,7 @@ def test_an_allocation_is_warned_of_once_its_time_is_nearly_over(tmp_path: Path)
         launch("5", "allocation"),
     ):
         records.launched(record)
-    jobs = table_of(
+    jobs = build_table(
         job_row("1", name="work", state="running", ends_at=NOW + timedelta(minutes=14)),
         job_row("2", name="work", state="running", ends_at=NOW + timedelta(minutes=16)),
         job_row("3", name="work", state="running", ends_at=NOW + timedelta(minutes=1)),

@@ -19,8 +19,8 @@ from hpcdash.errors import UnreadableOutput
 from hpcdash.services.watch.disks import (
     PARSERS,
     DiskUsage,
+    find_usage,
     joined,
-    of_path,
     parse_beegfs_quota,
     parse_df,
     parse_df_inodes,
@@ -306,9 +306,9 @@ def test_no_output_breaks_df(parse: object, printed: bytes) -> None:
 
 def test_a_path_has_the_longest_mount_point_it_lies_under() -> None:
     usages = [DiskUsage("df", "/"), DiskUsage("df", "/work"), DiskUsage("df", "/workshop")]
-    assert of_path(usages, "/work/alice") == usages[1]
-    assert of_path([DiskUsage("beegfs-ctl", "Default")], "/work") is not None
-    assert of_path([DiskUsage("quota", "/dev/a"), DiskUsage("quota", "/dev/b")], "/work") is None
+    assert find_usage(usages, "/work/alice") == usages[1]
+    assert find_usage([DiskUsage("beegfs-ctl", "Default")], "/work") is not None
+    assert find_usage([DiskUsage("quota", "/dev/a"), DiskUsage("quota", "/dev/b")], "/work") is None
 
 
 def test_the_quota_tool_comes_before_df_where_it_tells_a_limit() -> None:

@@ -30,7 +30,7 @@ from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Facts, FactsReq
 from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
 from hpcdash.services.watch.state import WatchState
 from hpcdash.transport.local import LocalTransport
-from tests.support.job_rows import job_row, table_of
+from tests.support.job_rows import build_table, job_row
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -64,7 +64,7 @@ class Busy(ClusterStore):
             job_row(str(number), "running", user="ada", started_at=started)
             for number in range(1, jobs + 1)
         ]
-        self.snapshots[Kind.MINE] = Snapshot(Kind.MINE, table_of(*rows), NOW)
+        self.snapshots[Kind.MINE] = Snapshot(Kind.MINE, build_table(*rows), NOW)
         self.answer = answer
         self.late_seconds = 0.0
         self.located: list[str] = []
@@ -239,11 +239,11 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     dead.clear()
     # The storage path is still told by no tool, and so far in one round only.
     assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
-    assert watch.ending_of(found).words == "/l can be checked again"
+    assert watch.find_ending(found).words == "/l can be checked again"
     # Our own ceiling on commands says nothing of a place.
     failure.append(RateLimited("too many"))
     before = dict(watch.state.blind)
     await look(watch)
     assert watch.state.blind == before == {"/l/deep": ("untold", 1)}
     watch.settings = replace(watch.settings, hanging=(), storage=())
-    assert not watch.ending_of(found).is_watched
+    assert not watch.find_ending(found).is_watched

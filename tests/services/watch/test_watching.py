@@ -31,14 +31,14 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, qos_state
 from hpcdash.services.watch.facts import MOST_TAIL_BYTES
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.round import RoundReport, watch_round
-from hpcdash.services.watch.secrets import notifiers_of
+from hpcdash.services.watch.secrets import build_notifiers
 from hpcdash.services.watch.state import (
     MOST_SAMPLES,
     SAMPLE_EVERY_SECONDS,
@@ -86,7 +86,7 @@ class Watched:
         )
         self.settings = settings_from_text(text, folder / "config.toml").watch
         self.files = WatchFiles(folder / "state", "here")
-        self.notifiers: list[Notifier] = notifiers_of(self.settings.notices, "config.toml")[0]
+        self.notifiers: list[Notifier] = build_notifiers(self.settings.notices, "config.toml")[0]
 
     async def round(self, **given: Any) -> RoundReport:
         settings: WatchSettings = given.pop("settings", self.settings)
@@ -430,7 +430,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         save_seconds = 5
     """
     async with watched(queue, text, tmp_path) as here:
-        here.store.scripts = KeptScripts(tmp_path / "scripts")
+        here.store.scripts = ScriptStore(tmp_path / "scripts")
         task = f"{submit(queue, SILENT_UNTIL_TOLD, '-J', 'train', '--array=4')}_4"
         records = LaunchRecords(tmp_path, "here")
         request = f'checkpoints = "saved/%a%%"\nwork_dir = "{tmp_path}"'
@@ -678,9 +678,9 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
             found("unreachable", "here"): f"{here.store.title} is responding again",
         }
         for finding, words in said.items():
-            ending = watching.ending_of(finding)
+            ending = watching.find_ending(finding)
             assert (ending.words, ending.is_watched) == (words or "", words is not None), finding
-        assert watching.ending_of(found("drained-nodes", node)).words.startswith(
+        assert watching.find_ending(found("drained-nodes", node)).words.startswith(
             f"node {node} is back: "
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from hpcdash.backends.queries import Query
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError
-from hpcdash.recorded import normalised_argv, token_of
+from hpcdash.recorded import find_token, normalised_argv
 from hpcdash.transport.base import CommandResult
 from tests.support.record_case import Recorded
 
@@ -40,7 +40,7 @@ class Asker:
                 if name not in names
             )
             file = self._files.setdefault(max(argv, key=len), word_file)
-            token = token_of(query.argv)
+            token = find_token(query.argv)
             stdout = (
                 answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode())
                 if token

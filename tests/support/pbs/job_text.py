@@ -87,7 +87,7 @@ def parsed(*lines: bytes, want: Want = Want.NOW) -> ParsedTable:
     return parse_jobs(answered(*lines), question=question(want), dialect=Dialect.OPENPBS, want=want)
 
 
-def rows_of(table: ParsedTable) -> list[dict[str, Any]]:
+def fetch_rows(table: ParsedTable) -> list[dict[str, Any]]:
     """Every row with every column, the hidden ones too."""
     return table_to_json_rows(table.table, table.table.column_names)
 
@@ -99,5 +99,5 @@ def row(
     resource's dot.
     """
     attributes = dict(base) | {key.replace("__", "."): value for key, value in changed.items()}
-    (only,) = rows_of(parsed(dsv(job_id, attributes), want=Want.NAMED))
+    (only,) = fetch_rows(parsed(dsv(job_id, attributes), want=Want.NAMED))
     return only

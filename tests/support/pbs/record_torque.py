@@ -18,7 +18,7 @@ from tests.support.pbs.torque import printed
 from tests.support.pbs.torque_site import PRINTED, USER, TorqueSite
 from tests.support.pbs.torque_standin import CLOCK
 from tests.support.record_case import write_case, write_expected
-from tests.support.record_pbs_case import case_questions, host_questions, job_questions, rows_of
+from tests.support.record_pbs_case import case_questions, fetch_rows, host_questions, job_questions
 
 CASE = PRINTED.parent / "torque"
 ABOUT = (
@@ -40,7 +40,7 @@ def record(folder: Path) -> None:
         recorder.ask(*question)
     asked: set[str] = set()
     for stem, in_queue in (("jobs-all-ended", True), ("history-all", False)):
-        for row in rows_of(tables[stem]):
+        for row in fetch_rows(tables[stem]):
             if row["id"] not in asked:
                 asked.add(row["id"])
                 for question in job_questions(backend, row, in_queue=in_queue):

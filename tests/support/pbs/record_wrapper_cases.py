@@ -23,7 +23,7 @@ from tests.support.pbs import wrappers_standin
 from tests.support.pbs.asker import Asker
 from tests.support.pbs.record_wrappers import PRINTED
 from tests.support.record_case import write_case, write_expected
-from tests.support.record_pbs_case import case_questions, rows_of
+from tests.support.record_pbs_case import case_questions, fetch_rows
 
 USER = "maira"
 PROGRAMS = ("qstat", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "pbsnodes")
@@ -115,7 +115,7 @@ def record(scene: Scene, folder: Path) -> Path:
     tables = {
         stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)
     }
-    for row in rows_of(tables["jobs-all-ended"]) if scene.has_details else ():
+    for row in fetch_rows(tables["jobs-all-ended"]) if scene.has_details else ():
         job_id = str(row["id"])
         recorder.ask(
             f"jobs/{job_id}-row", "job-row.sh", backend.queue.jobs(JobScope(job_ids=(job_id,)))

@@ -85,7 +85,7 @@ def order_of(job_id):
     return int(number), int(index or -1)
 
 
-def value_of(line, name):
+def call_value(line, name):
     start = name.encode() + b"="
     return next(
         (field[len(start) :] for field in line.split(DELIMITER) if field.startswith(start)), b""
@@ -93,7 +93,7 @@ def value_of(line, name):
 
 
 def owner_of(line):
-    return value_of(line, "Job_Owner").partition(b"@")[0].decode()
+    return call_value(line, "Job_Owner").partition(b"@")[0].decode()
 
 
 def full_id(typed):
@@ -195,20 +195,20 @@ def status_of_jobs_at_once(scene, names, ended, subjobs, delimiter):
     if not all(map(is_job_id, names)):
         raise Refusal(1, "qstat: Express option can only be used with job ids")
     status = 0
-    for name in [name for name in names if server_of(name) != SERVER]:
+    for name in [name for name in names if parse_server(name) != SERVER]:
         sys.stderr.write(f"qstat: illegally formed job identifier: {name}\n")
         status = 1
-    job_ids = [full_id(name) for name in names if server_of(name) == SERVER]
+    job_ids = [full_id(name) for name in names if parse_server(name) == SERVER]
     if ended and not scene.settings.get("history", True):
         raise Refusal(status, f"qstat: PBS is not configured to maintain job history {job_ids[-1]}")
     known = scene.jobs(subjobs=True, ended=True)
     wanted = set()
     for job_id in job_ids:
-        wanted.update(tasks_of(job_id) or [job_id])
+        wanted.update(array_tasks(job_id) or [job_id])
         if subjobs and "[]" in job_id:
             wanted.update(one for one in known if one.startswith(job_id.partition("]")[0]))
     lines = [line for job_id, line in known.items() if job_id in wanted]
-    told = [line for line in lines if ended or value_of(line, "job_state") != b"F"]
+    told = [line for line in lines if ended or call_value(line, "job_state") != b"F"]
     write(told, delimiter)
     if not told and job_ids and not status:
         words = "Job has finished, use -x or -H to obtain historical job information"
@@ -218,7 +218,7 @@ def status_of_jobs_at_once(scene, names, ended, subjobs, delimiter):
     raise Refusal(status, "")
 
 
-def server_of(typed):
+def parse_server(typed):
     return full_id(typed).partition(".")[2]
 
 
@@ -238,7 +238,7 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
         if not is_job_id(name):
             queues_named(scene, [name])
             write(
-                [line for line in listed.values() if value_of(line, "queue").decode() == name],
+                [line for line in listed.values() if call_value(line, "queue").decode() == name],
                 delimiter,
             )
             continue
@@ -247,7 +247,7 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
         line = everything.get(job_id)
         if line is None:
             failed = Refusal(UNKNOWN_JOB, f"qstat: Unknown Job Id {job_id}")
-        elif value_of(line, "job_state") == b"F" and not ended:
+        elif call_value(line, "job_state") == b"F" and not ended:
             words = "Job has finished, use -x or -H to obtain historical job information"
             failed = Refusal(FINISHED, f"qstat: {job_id} {words}")
         elif subjobs and "[]" in job_id:
@@ -304,7 +304,7 @@ def qselect(scene, words):
         sys.stderr.write("qselect: PBS is not configured to maintain job history \n")
         return
     for job_id, line in scene.jobs(subjobs="-T" in given, ended=ended).items():
-        state = value_of(line, "job_state").decode()
+        state = call_value(line, "job_state").decode()
         if given.get("-u", owner_of(line)) != owner_of(line) or state not in given.get("-s", state):
             continue
         # -T: subjobs in the place of their arrays.
@@ -319,7 +319,7 @@ def qselect(scene, words):
 
 
 def modified_at(line):
-    text = value_of(line, "mtime").decode()
+    text = call_value(line, "mtime").decode()
     return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
 
 
@@ -328,7 +328,7 @@ def refusal_of(scene, program, typed, options):
     if not is_job_id(typed):
         return Refusal(1, f"{program}: illegally formed job identifier: {typed}")
     job_id = full_id(typed)
-    tasks = tasks_of(job_id)
+    tasks = array_tasks(job_id)
     jobs = scene.jobs(subjobs=True, ended=True)
     array = jobs.get(f"{job_id.partition('[')[0]}[].{SERVER}") if tasks else None
     lines = (
@@ -342,11 +342,11 @@ def refusal_of(scene, program, typed, options):
     )
     if line is None:
         return unknown
-    states = [value_of(one, "job_state") for one in lines]
+    states = [call_value(one, "job_state") for one in lines]
     runs = any(state in RUNNING for state in states)
     bad_state = Refusal(BAD_STATE, f"{program}: Request invalid for state of job {job_id}")
     unauthorized = Refusal(UNAUTHORIZED, f"{program}: Unauthorized Request  {job_id}")
-    if value_of(array or line, "job_state") == b"F":
+    if call_value(array or line, "job_state") == b"F":
         return (
             None if "-x" in options else Refusal(FINISHED, f"{program}: Job has finished {job_id}")
         )
@@ -378,15 +378,15 @@ def refusal_of(scene, program, typed, options):
 
 def is_down(scene, lines):
     """Whether the first host of a job, whose daemon the server asks, is down."""
-    hosts = {value_of(line, "exec_host").partition(b"/")[0] for line in lines} - {b""}
+    hosts = {call_value(line, "exec_host").partition(b"/")[0] for line in lines} - {b""}
     nodes = {
-        line.split(DELIMITER)[0].partition(b"=")[2]: value_of(line, "state")
+        line.split(DELIMITER)[0].partition(b"=")[2]: call_value(line, "state")
         for line in scene.lines("nodes")
     }
     return any(b"down" in nodes.get(host, b"").split(b",") for host in hosts)
 
 
-def tasks_of(job_id):
+def array_tasks(job_id):
     """The subjobs that 12[3].pbs01, 12[3-5].pbs01 and 12[1-9:2].pbs01 name; none for a job and an
     array.
     """
@@ -425,7 +425,7 @@ def act(scene, program, words):
         queues = {id_of(line): line for line in scene.lines("queues")}
         if destination not in queues:
             raise Refusal(UNKNOWN_QUEUE, f"qmove: Unknown queue {full_id(names[0])}")
-        if value_of(queues[destination], "enabled") == b"False":
+        if call_value(queues[destination], "enabled") == b"False":
             raise Refusal(CLOSED_QUEUE, f"qmove: Queue is not enabled {full_id(names[0])}")
     status = 0
     for typed in names:
@@ -671,7 +671,7 @@ def check_attributes(scene, job):
         if group.partition("@")[0] not in groups:
             raise Refusal(197, "qsub: Bad GID for job execution")
     most = (
-        int(value_of(scene.lines("server")[0], "max_array_size") or 10000)
+        int(call_value(scene.lines("server")[0], "max_array_size") or 10000)
         if scene.lines("server")
         else 10000
     )
@@ -751,7 +751,7 @@ def check_resources(scene, asked):
 def check_queue(scene, job, cpus, gpus, seconds):
     queues = {id_of(line): line for line in scene.lines("queues")}
     default = (
-        value_of(scene.lines("server")[0], "default_queue").decode()
+        call_value(scene.lines("server")[0], "default_queue").decode()
         if scene.lines("server")
         else ""
     )
@@ -759,16 +759,16 @@ def check_queue(scene, job, cpus, gpus, seconds):
     if name not in queues:
         raise Refusal(UNKNOWN_QUEUE, "qsub: Unknown queue")
     queue = queues[name]
-    if value_of(queue, "enabled") == b"False":
+    if call_value(queue, "enabled") == b"False":
         raise Refusal(CLOSED_QUEUE, "qsub: Queue is not enabled")
-    allowed = value_of(queue, "acl_users").decode().split(",")
-    if value_of(queue, "acl_user_enable") == b"True" and scene.settings["user"] not in allowed:
+    allowed = call_value(queue, "acl_users").decode().split(",")
+    if call_value(queue, "acl_user_enable") == b"True" and scene.settings["user"] not in allowed:
         raise Refusal(UNAUTHORIZED, "qsub: Unauthorized Request ")
     for resource, amount in (("ncpus", cpus), ("ngpus", gpus)):
-        most = value_of(queue, f"resources_max.{resource}")
+        most = call_value(queue, f"resources_max.{resource}")
         if most and amount is not None and amount > int(most):
             raise Refusal(188, "qsub: Job violates queue and/or server resource limits")
-    longest = value_of(queue, "resources_max.walltime").decode()
+    longest = call_value(queue, "resources_max.walltime").decode()
     if longest and seconds is not None:
         hours, minutes, rest = map(int, longest.split(":"))
         if seconds > (hours * 60 + minutes) * 60 + rest:

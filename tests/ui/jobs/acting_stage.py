@@ -9,7 +9,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import pace_of
+from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
@@ -70,7 +70,7 @@ def acting_session(transport: ScriptedTransport, folder: Path) -> ClusterSession
         budget=CommandBudget(600),
         user="alice",
     )
-    poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
+    poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return ClusterSession(store, poller, Actions(store, journal), "", UTC)
 

@@ -387,7 +387,7 @@ async def test_a_refresh_below_the_question_does_not_change_what_is_done(tmp_pat
         before = text_within(app, dialog.query_one(".frame").region)
         assert "scancel -v 200" in before
         transport.mine = [job("200_2"), job("900", username="alice")]
-        app.main.session.poller.ask_now()
+        app.main.session.poller.poll_now()
         table = app.main.session.store.table
         await until(pilot, lambda: "900" in table(Kind.MINE)["id"].to_pylist())
         await settled(pilot)

@@ -10,7 +10,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from hpcdash.ui.jobs.action_dialogs import NoteDialog
-from hpcdash.ui.notes import notes_of
+from hpcdash.ui.notes import session_notes
 from tests.embedded.queue_lab import QueueLab
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import EVERYDAY, acting_app, mark, point_at
@@ -104,5 +104,5 @@ async def test_a_note_outlives_its_job(queue: QueueLab, tmp_path: Path) -> None:
         await press(pilot, "P")
         await note(pilot, "wrong data set")
         await until(pilot, lambda: "wrong data set" in screen_text(app), "the note")
-        kept = notes_of(app.main.session).kept()
+        kept = session_notes(app.main.session).kept()
         assert (kept.notes, kept.pinned) == ({number: "wrong data set"}, {number})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.text import width_of
+from hpcdash.domain.text import cell_width
 from hpcdash.services.metrics.loss_tails import LossTail
 from hpcdash.ui.jobs.losses import CURVE_CELLS, VALUE_CELLS, format_value, loss_cell, sparkline
 from hpcdash.ui.widgets import cells
@@ -40,7 +40,7 @@ def test_a_curve_that_falls_falls_and_a_stretch_with_nan_is_a_cross() -> None:
 def test_any_values_fit_their_cells(values: list[float], is_ascii: bool) -> None:
     curve = sparkline(values, CURVE_CELLS, is_ascii=is_ascii)
     assert len(curve) == min(len(values), CURVE_CELLS)
-    assert all(width_of(sign) == 1 for sign in curve)
+    assert all(cell_width(sign) == 1 for sign in curve)
     for value in values:
         assert 0 < len(format_value(value)) <= VALUE_CELLS
 
@@ -75,7 +75,7 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
         append(log, b" iteration 201/ 4000 | lm loss: nan | grad norm: nan |\n")
         app.main.view._losses._looked_at = float("-inf")
         await press(pilot, "6")
-        app.sessions[0].store.tell_health()
+        app.sessions[0].store.notify_health()
         await settled(pilot)
         assert transport.count(of_files) == 1, "another view is shown"
         await press(pilot, "1")

@@ -20,7 +20,7 @@ from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import ParsedTable, Query
-from hpcdash.cli.build import pace_of
+from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.services.cluster.clock import FrozenClock
@@ -108,7 +108,7 @@ def pbs_app(
     store = ClusterStore(
         "lab", transport, (pbs_with(dialect, rows),), clock=clock, budget=budget, user="alice"
     )
-    poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
+    poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return HpcdashApp(
         [ClusterSession(store, poller, Actions(store, journal), "", UTC)], fold_arrays=False

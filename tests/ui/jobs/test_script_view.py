@@ -15,7 +15,7 @@ from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.scripts import ScriptLine
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
-from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
+from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, lay_out, script_language
 from tests.support.records import for_each
 from tests.support.scripted_transport import ONE, RECENT
 from tests.support.slurm_text import history_text, queue_text
@@ -245,7 +245,7 @@ async def test_asking_again_keeps_the_place() -> None:
     ],
 )
 def test_the_first_line_tells_the_language(first_line: str, language: str) -> None:
-    assert language_of(first_line) == language
+    assert script_language(first_line) == language
 
 
 def test_words_of_the_language_are_coloured_in_their_places() -> None:

@@ -15,7 +15,7 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import PbsSubmit
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import pace_of
+from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.clock import FrozenClock
@@ -33,7 +33,7 @@ from hpcdash.ui.jobs.triage import TriageView
 from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
-from tests.ui.stage import notices, press, rows_of, screen_text, settled, until
+from tests.ui.stage import fetch_rows, notices, press, screen_text, settled, until
 
 NOW = 1_795_250_000.0
 SIZE = (120, 30)
@@ -51,7 +51,7 @@ def app_on(
         budget=CommandBudget(600),
         user="alice",
     )
-    poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
+    poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return HpcdashApp(
         [ClusterSession(store, poller, Actions(store, journal), "", UTC)], **arguments
@@ -348,6 +348,6 @@ def test_triage_looks_as_it_did(
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_triage(pilot)
         await press(pilot, "enter", "j", "space")
-        assert rows_of(pilot.app).row_count == 7
+        assert fetch_rows(pilot.app).row_count == 7
 
     assert snap_compare(app_on(transport, tmp_path), terminal_size=(120, 24), run_before=go_there)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import journal, pace_of
+from hpcdash.cli.build import cluster_pace, journal
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.errors import without_env
 from hpcdash.services.cluster.clock import Clock, SystemClock
@@ -100,7 +100,7 @@ def log_session(transport: ScriptedTransport, clock: Clock | None = None) -> Clu
         budget=CommandBudget(600),
         user="maya",
     )
-    poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
+    poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     return ClusterSession(store, poller, Actions(store, journal()), "")
 
 
@@ -136,14 +136,14 @@ def _app(pilot: Pilot[Any]) -> HpcdashApp:
     return app
 
 
-def view_of(pilot: Pilot[Any]) -> LogView:
+def downsample_view(pilot: Pilot[Any]) -> LogView:
     view = _app(pilot).main.view
     assert isinstance(view, LogView)
     return view
 
 
 def pane_of(pilot: Pilot[Any]) -> LogPane:
-    return view_of(pilot).pane  # type: ignore[return-value]
+    return downsample_view(pilot).pane  # type: ignore[return-value]
 
 
 async def shows(pilot: Pilot[Any], text: str) -> None:

@@ -40,7 +40,7 @@ SPIKE_AT = 700
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at, and findings looked for, every 50 ms."""
-    monkeypatch.setattr("hpcdash.services.metrics.run.next_look_seconds", lambda quiet: 0.05)
+    monkeypatch.setattr("hpcdash.services.metrics.run.next_check_seconds", lambda quiet: 0.05)
     monkeypatch.setattr("hpcdash.services.metrics.run.TOLD_SECONDS", 0.02)
     monkeypatch.setattr("hpcdash.ui.metrics.following.READ_SECONDS", 0.05)
 
@@ -360,7 +360,7 @@ async def test_the_wheel_zooms_at_the_mouse_and_a_click_sets_the_cursor(log: Pat
         assert view.state.cursor == pytest.approx(x)
         plot_of(pilot).post_message(plot_of(pilot).Zoomed(0.5, x))
         await drawn(pilot)
-        assert view.picture.panels[0].column_of(x) == pytest.approx(column, abs=1)
+        assert view.picture.panels[0].column_at(x) == pytest.approx(column, abs=1)
 
 
 async def test_dragging_moves_the_span_with_the_mouse(log: Path) -> None:
@@ -377,7 +377,7 @@ async def test_dragging_moves_the_span_with_the_mouse(log: Path) -> None:
         await until(
             pilot, lambda: view.is_drawn and view.picture.panels[0].x != place.x, "another span"
         )
-        assert view.picture.panels[0].column_of(x) == pytest.approx(place.left + 60, abs=1)
+        assert view.picture.panels[0].column_at(x) == pytest.approx(place.left + 60, abs=1)
         assert view.state.cursor is None
 
 
@@ -474,7 +474,7 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(
             wrong.undo()
             append(log, training_log(range(201, 211)))
             await until(pilot, lambda: "could not" not in screen_text(pilot.app), "no words")
-            wrong.setattr("hpcdash.services.metrics.run.run_of_streams", fails)
+            wrong.setattr("hpcdash.services.metrics.run.join_streams", fails)
             append(log, training_log(range(211, 301)))
             await until(
                 pilot,

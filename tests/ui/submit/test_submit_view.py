@@ -153,16 +153,16 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         of_other = (await fill(pilot, kill_switch=str(tmp_path / "OTHER"))).seen
         switch.touch()
         await answer.ask(of_other)
-        await answer.ask_for_paths(of_switch)
-        assert answer.findings_of(of_other) == ()
-        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [
-            True
-        ]
-        await answer.ask_for_paths(of_other)
-        await answer.ask_for_paths(of_switch)
-        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [
-            True
-        ]
+        await answer.check_paths(of_switch)
+        assert answer.preview_findings(of_other) == ()
+        assert [
+            one.words.startswith(switch_there) for one in answer.preview_findings(of_switch)
+        ] == [True]
+        await answer.check_paths(of_other)
+        await answer.check_paths(of_switch)
+        assert [
+            one.words.startswith(switch_there) for one in answer.preview_findings(of_switch)
+        ] == [True]
 
         async def unanswered(*_: object) -> NoReturn:
             raise CommandTimedOut("no answer in 10 s")
@@ -530,9 +530,9 @@ async def test_what_is_wrong_is_said_by_its_field_and_goes_when_it_is_mended(
         await settled(pilot)
         await open_form(pilot)
         view = await fill(pilot, command="true", time="30")
-        assert "has no unit" in view.form.complaint_of("time")
+        assert "has no unit" in view.form.field_error("time")
         view = await fill(pilot, time="30m")
-        assert view.form.complaint_of("time") == ""
+        assert view.form.field_error("time") == ""
         assert "--time=00:30:00" in screen_text(app)
 
 
@@ -558,7 +558,7 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(
         assert "3h" not in view.seen.text
         view = await fill(pilot, save_takes="40 s of it")
         assert (view.seen.saving, view.seen.problems.get("save_takes")) == ("", None)
-        assert "40 s of it" in view.form.complaint_of("save_takes")
+        assert "40 s of it" in view.form.field_error("save_takes")
         view = await fill(pilot, name="train-7b", saves_every="", save_takes="")
         assert (
             view.seen.saving
@@ -574,7 +574,7 @@ async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitt
         await settled(pilot)
         await open_form(pilot)
         view = await fill(pilot, command="true", queue="gqu")
-        assert "no queue" in view.form.complaint_of("queue")
+        assert "no queue" in view.form.field_error("queue")
         await press(pilot, "ctrl+j")
         assert app.screen is app.main
         assert view.form.field == "queue"
@@ -587,12 +587,12 @@ async def test_what_is_no_task_of_a_pool_is_told_at_its_field(tmp_path: Path) ->
         await settled(pilot)
         await open_form(pilot)
         view = await fill(pilot, command="true", share="HIGH")
-        assert "several pools fit" in view.form.complaint_of("share")
+        assert "several pools fit" in view.form.field_error("share")
         view = await fill(pilot, pool="lab", slots="4")
-        assert "one number of nodes" in view.form.complaint_of("slots_per_node")
+        assert "one number of nodes" in view.form.field_error("slots_per_node")
         view = await fill(pilot, slots_per_node="2", chain="3")
-        assert view.form.complaint_of("slots_per_node") == ""
-        assert "either share or chain" in view.form.complaint_of("chain")
+        assert view.form.field_error("slots_per_node") == ""
+        assert "either share or chain" in view.form.field_error("chain")
 
 
 async def test_a_queue_that_is_not_there_is_told_while_other_fields_do_not_parse(
@@ -603,8 +603,8 @@ async def test_a_queue_that_is_not_there_is_told_while_other_fields_do_not_parse
         await settled(pilot)
         await open_form(pilot)
         view = await fill(pilot, command="true", queue="gqu", time="30", container__binds="x")
-        assert "no queue" in view.form.complaint_of("queue")
-        assert "has no unit" in view.form.complaint_of("time")
+        assert "no queue" in view.form.field_error("queue")
+        assert "has no unit" in view.form.field_error("time")
 
 
 async def test_what_arrow_right_takes_is_said(tmp_path: Path) -> None:
@@ -632,9 +632,9 @@ async def test_a_script_as_it_is_has_its_own_queue_in_hints_and_its_time_said_ov
         await open_form(pilot)
         await press(pilot, "ctrl+n")
         view = await fill(pilot, file=str(script))
-        assert "over the limit" in view.form.complaint_of("file")
+        assert "over the limit" in view.form.field_error("file")
         view = await fill(pilot, time="5m")
-        assert view.form.complaint_of("file") == ""
+        assert view.form.field_error("file") == ""
         assert "over the limit" not in screen_text(app)
         view.form.enter("queue")
         await pilot.pause()
@@ -646,9 +646,9 @@ async def test_an_empty_form_complains_of_nothing_until_one_submits_it(tmp_path:
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         view = await open_form(pilot)
-        assert view.form.complaint_of("command") == ""
+        assert view.form.field_error("command") == ""
         await press(pilot, "ctrl+j")
-        assert "give what to run" in view.form.complaint_of("command")
+        assert "give what to run" in view.form.field_error("command")
         assert view.form.field == "command"
 
 

@@ -20,7 +20,7 @@ SIZE = (120, 34)
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdash.services.metrics.run.next_look_seconds", lambda quiet: 0.05)
+    monkeypatch.setattr("hpcdash.services.metrics.run.next_check_seconds", lambda quiet: 0.05)
     monkeypatch.setattr("hpcdash.ui.metrics.following.READ_SECONDS", 0.05)
 
 

@@ -168,7 +168,7 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         assert not (run / "KILL").exists()
         await press(pilot, "y")
         assert not (run / "KILL").exists(), "to drop it again is a step of its own"
-        assert dialog.can_ask_again
+        assert dialog.can_retry
         assert "Create it again … (a)" in screen_text(app)
         await press(pilot, "a")
         await until(pilot, lambda: dialog.can_drop)
@@ -326,7 +326,7 @@ async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
         text = screen_text(app)
         assert "job 101 ended cleanly" in text
         assert "1 running" not in text
-        assert (dialog.can_drop, dialog.can_ask_again, dialog.can_clear) == (False, False, False)
+        assert (dialog.can_drop, dialog.can_retry, dialog.can_clear) == (False, False, False)
 
 
 async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(

@@ -33,23 +33,23 @@ from slice_driver.outcomes import (
     SUCCEEDED,
     Attempts,
     Outcome,
+    describe_slice,
+    error_outcome,
+    error_text,
+    exit_outcome,
     may_grow,
-    outcome_of_error,
-    outcome_of_exit,
     size_to_take,
-    slice_of,
     slice_problem,
     slice_variables,
     verdict,
-    words_of_error,
 )
 from slice_driver.status import (
     LabelledStream,
     SliceRunStatus,
+    format_not_started,
+    format_waiting,
     near,
-    not_begun_words,
     task_name,
-    waiting_words,
     with_record,
 )
 
@@ -98,7 +98,7 @@ class SliceHead:
         here = ray.get_runtime_context().get_node_id()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in nodes if node["NodeID"] == here)
-        found: dict[str, Any] = slice_of(nodes, _pod_of(own["Resources"]), here)
+        found: dict[str, Any] = describe_slice(nodes, _find_pod(own["Resources"]), here)
         return found
 
     def begin(self, worker: int) -> None:
@@ -117,7 +117,7 @@ class SliceHead:
         self._is_over.set()
 
 
-def _pod_of(resources: Mapping[str, float]) -> str:
+def _find_pod(resources: Mapping[str, float]) -> str:
     """A slice's own resource on its first worker: named after the slice, on no other node but its
     workers.
     """
@@ -273,7 +273,7 @@ class SliceRun:
         run that waits for them may hold what this one waits for.
         """
         found = list(kept)
-        pending = {} if kept else self._ask_for(max(self.sizes))
+        pending = {} if kept else self._request_slices(max(self.sizes))
         # Heads of slices that are not whole: while one is held, the next that comes is another.
         unusable: list[Any] = []
         problems: dict[str, None] = {}
@@ -289,11 +289,11 @@ class SliceRun:
                 try:
                     held = self._described(head, reference)
                 except ray.exceptions.RayError as error:
-                    held = f"a slice cannot be used: {_words(error)}"
+                    held = f"a slice cannot be used: {_error_text(error)}"
                 else:
                     if isinstance(held, str):
                         unusable.append(head)
-                        pending |= self._ask_for(1)
+                        pending |= self._request_slices(1)
                 if isinstance(held, str):
                     say(held)
                     problems[held] = None
@@ -321,7 +321,7 @@ class SliceRun:
                 found = []
             if not pending:
                 time.sleep(random.uniform(pause / 2, pause))
-                pending = self._ask_for(max(self.sizes) - len(found))
+                pending = self._request_slices(max(self.sizes) - len(found))
         size = size_to_take(self.sizes, len(found)) or 0
         for head in (*pending.values(), *unusable):
             ray.kill(head)
@@ -336,10 +336,10 @@ class SliceRun:
         kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
         kind, head = self.request["slice"], self.request["head_resource"]
         free = int(ray.available_resources().get(head, 0))
-        words = waiting_words(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
+        words = format_waiting(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
         return f"{words}, after {seconds / 60:.0f} min"
 
-    def _ask_for(self, count: int) -> dict[Any, Any]:
+    def _request_slices(self, count: int) -> dict[Any, Any]:
         """Heads of slices that are waited for, by what they will tell."""
         actor: Any = SliceHead
         resources = {self.request["head_resource"]: 1}
@@ -427,7 +427,7 @@ class SliceRun:
                     more = ", ".join(held.pod for held in self.more)
                     outcomes.append(Outcome(PREEMPTED, more, "it goes on with more slices"))
                 elif not is_begun and time.monotonic() - began >= _WAIT_SECONDS:
-                    is_begun = not self.say_what_has_not_begun(slices, list(waiting.values()))
+                    is_begun = not self.report_unstarted(slices, list(waiting.values()))
             if any(one.kind != SUCCEEDED for one in outcomes):
                 for reference in waiting:
                     ray.cancel(reference, force=True)
@@ -468,7 +468,7 @@ class SliceRun:
                     return held.pod
         return ""
 
-    def say_what_has_not_begun(self, slices: Sequence[Slice], waiting: Sequence[int]) -> bool:
+    def report_unstarted(self, slices: Sequence[Slice], waiting: Sequence[int]) -> bool:
         """Whether a worker among those that are `waiting` for their end has not even begun; the
         list shows which.
         """
@@ -476,7 +476,7 @@ class SliceRun:
             begun = ray.get([held.head.begun.remote() for held in slices], timeout=_CONNECT_SECONDS)
         except ray.exceptions.RayError:
             return True
-        words = not_begun_words(sorted(set(waiting).difference(*begun)))
+        words = format_not_started(sorted(set(waiting).difference(*begun)))
         if words != self.status.waiting:
             say(f"attempt {self.attempts.number}: {words or 'all workers have started'}")
             self.wait_for(words)
@@ -502,7 +502,7 @@ class SliceRun:
     def grow(self) -> bool:
         """Take what makes the next larger size whole, into `more`; whether that could be had."""
         wanted = max(self.sizes) - self.size
-        pending = self._ask_for(wanted)
+        pending = self._request_slices(wanted)
         found: list[Slice] = []
         until = time.monotonic() + _GROW_SECONDS
         while pending and (left := until - time.monotonic()) > 0:
@@ -561,16 +561,16 @@ def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple
     except ray.exceptions.GetTimeoutError:
         return Outcome(CANCELLED, worker, "it did not end in time"), ""
     except ray.exceptions.RayError as error:
-        return outcome_of_error(worker, _names(error), _words(error)), ""
-    return outcome_of_exit(worker, code, is_preempted=is_preempted), node
+        return error_outcome(worker, _names(error), _error_text(error)), ""
+    return exit_outcome(worker, code, is_preempted=is_preempted), node
 
 
 def _names(error: Exception) -> list[str]:
     return [kind.__name__ for kind in type(error).__mro__]
 
 
-def _words(error: Exception) -> str:
-    words: str = words_of_error(_names(error), str(error))
+def _error_text(error: Exception) -> str:
+    words: str = error_text(_names(error), str(error))
     return words
 
 
@@ -606,7 +606,7 @@ class Publisher:
             ValueError,
             RuntimeError,
         ) as error:
-            say(f"job lists cannot show the status of this run: {_words(error)}")
+            say(f"job lists cannot show the status of this run: {_error_text(error)}")
             self._key = b""
 
 

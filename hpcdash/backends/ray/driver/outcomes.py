@@ -51,7 +51,7 @@ class Outcome:
     code: int | None = None
 
 
-def outcome_of_error(worker: str, names: Sequence[str], words: str) -> Outcome:
+def error_outcome(worker: str, names: Sequence[str], words: str) -> Outcome:
     """Of what Ray raised for a worker: `names` are the exception's class and its bases.
 
     A worker that ran out of memory failed: on another slice it would again.
@@ -63,7 +63,7 @@ def outcome_of_error(worker: str, names: Sequence[str], words: str) -> Outcome:
     return Outcome(PREEMPTED if _LOST & set(names) else FAILED, worker, words)
 
 
-def words_of_error(names: Sequence[str], text: str) -> str:
+def error_text(names: Sequence[str], text: str) -> str:
     """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all
     that it says.
     """
@@ -77,7 +77,7 @@ def words_of_error(names: Sequence[str], text: str) -> str:
     return f"{names[0]}: {lines[-1 if 'RayTaskError' in names else 0]}"
 
 
-def outcome_of_exit(worker: str, code: int, *, is_preempted: bool) -> Outcome:
+def exit_outcome(worker: str, code: int, *, is_preempted: bool) -> Outcome:
     """Of a command that ended; `is_preempted`: the cloud says that its machine is being taken
     away.
     """
@@ -183,7 +183,7 @@ def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[s
     )
 
 
-def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> dict[str, Any]:
+def describe_slice(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> dict[str, Any]:
     """A slice by the resource that its workers share: `places` are their (address, port, node ID),
     the head's first.
 

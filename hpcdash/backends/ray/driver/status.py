@@ -117,7 +117,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def not_begun_words(workers: Sequence[int]) -> str:
+def format_not_started(workers: Sequence[int]) -> str:
     """Which tasks of an attempt have not started, and why that may be; '' of none."""
     if not workers:
         return ""
@@ -152,7 +152,7 @@ def with_record(job: bytes, record: str) -> bytes | None:
     return json.dumps(found).encode()
 
 
-def waiting_words(
+def format_waiting(
     wanted: int,
     kind: str,
     head_resource: str,

@@ -53,12 +53,13 @@ def container_command(
     `login_file()`. Raises UsageError for an image, a bind or a variable that cannot be given to the
     runtime.
     """
-    split, command_words = split_environment(environment), words(command)
-    if not command_words:
+    split, command_arguments = split_environment(environment), words(command)
+    if not command_arguments:
         raise UsageError("there is no command to run", "Give the request a command or a script.")
     if container is None or container.runtime is Runtime.NONE:
         return ContainerCommand(
-            command_words, environment={name: value for name, value in environment.items() if value}
+            command_arguments,
+            environment={name: value for name, value in environment.items() if value},
         )
     image = container.image
     if not image or image.startswith("-") or "\0" in image:
@@ -87,7 +88,7 @@ def container_command(
     if container.runtime in (None, Runtime.APPTAINER):
         return apptainer_command(
             container,
-            command_words,
+            command_arguments,
             slot_type=slot_type,
             environment=split,
             image_root=image_root,
@@ -96,7 +97,7 @@ def container_command(
     run = podman_command if container.runtime is Runtime.PODMAN else enroot_command
     return run(
         container,
-        command_words,
+        command_arguments,
         slot_type=slot_type,
         environment=split,
         inherited=inherited,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from hpcdash.backends.script.containers.login import (
     PASSWORD,
     USERNAME,
-    registry_of,
     source_login,
+    split_registry,
     without_trace,
 )
 from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
@@ -32,7 +32,7 @@ def container_name(image: str) -> str:
 def import_uri(image: str) -> str:
     """`nvcr.io/nvidia/cuda:12` → `docker://nvcr.io#nvidia/cuda:12`: the registry ends with `#`."""
     name = image.removeprefix("docker://")
-    host, rest = registry_of(name)
+    host, rest = split_registry(name)
     return f"docker://{host}#{rest}" if host and "#" not in name else f"docker://{name}"
 
 
@@ -59,7 +59,7 @@ def enroot_command(
             )
     name = container_name(image)
     values = {**environment.exported, **environment.explicit}
-    of_lines = {key: value for key, value in values.items() if "\n" in value}
+    multiline_values = {key: value for key, value in values.items() if "\n" in value}
     options: list[str | Word] = [
         "enroot",
         "start",
@@ -71,13 +71,17 @@ def enroot_command(
         options += ["--mount", _fstab(bind)]
     for key in (
         *environment.inherited,
-        *(key for key in environment.exported if key not in of_lines),
+        *(key for key in environment.exported if key not in multiline_values),
     ):
         options += ["--env", key]
     for key, value in environment.explicit.items():
-        if key not in of_lines:
+        if key not in multiline_values:
             options += ["--env", f"{key}={value}"]
-    inside = ["env", *(f"{key}={value}" for key, value in of_lines.items())] if of_lines else []
+    inside = (
+        ["env", *(f"{key}={value}" for key, value in multiline_values.items())]
+        if multiline_values
+        else []
+    )
     visible = (
         ("export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES:-all}",)
         if slot_type is SlotType.CUDA
@@ -182,7 +186,7 @@ def login_lines(image: str) -> tuple[str, ...]:
     """Enroot reads logins from a netrc file in its configuration's folder: one of mode 0700 for the
     import alone.
     """
-    host = registry_of(image.replace("#", "/", 1))[0]
+    host = split_registry(image.replace("#", "/", 1))[0]
     machines = " ".join(
         shlex.quote(machine) for machine in ((host,) if host else _DOCKER_HUB_MACHINES)
     )

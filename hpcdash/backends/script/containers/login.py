@@ -47,7 +47,7 @@ def source_login(path: str) -> tuple[str, ...]:
     )
 
 
-def registry_of(image: str) -> tuple[str, str]:
+def split_registry(image: str) -> tuple[str, str]:
     """The registry's host and what comes after it: `nvcr.io/nvidia/cuda:12` → (`nvcr.io`,
     `nvidia/cuda:12`).
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hpcdash.backends.script.containers.login import (
     PASSWORD,
     USERNAME,
-    registry_of,
     source_login,
+    split_registry,
     without_trace,
 )
 from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
@@ -111,7 +111,7 @@ def registry_login(image: str) -> tuple[str, ...]:
     """Podman takes no login from variables: a file of its own form, mode 0600 by mktemp, for this
     run alone.
     """
-    registry = shlex.quote(registry_of(image)[0] or "docker.io")
+    registry = shlex.quote(split_registry(image)[0] or "docker.io")
     return without_trace(
         "hpcdash_auth=$(mktemp) || exit",
         'export REGISTRY_AUTH_FILE="$hpcdash_auth"',

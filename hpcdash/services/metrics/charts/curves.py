@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.charts.state import FEW_POINTS, ChartState, Mark, Span, main_metric
-from hpcdash.services.metrics.downsample import Smoothing, smoothed, view_of, whole_range
+from hpcdash.services.metrics.downsample import Smoothing, downsample_view, smoothed, whole_range
 from hpcdash.services.metrics.joined import JoinedRun, Series
 
 _WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999)
@@ -20,27 +20,27 @@ _NO_HEIGHT = 1e-9
 _AXES_BY_USE = ("step", "tokens", "samples", "epoch", "time", "point")
 
 
-class SeriesKept:
+class SeriesCache:
     """Series of runs, made once for each state of a run.
 
     Safe in several threads: the worst is one made twice.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, str, str], tuple[JoinedRun, Series]] = {}
+        self._series: dict[tuple[int, str, str], tuple[JoinedRun, Series]] = {}
 
     def series(self, run: JoinedRun, name: str, axis: str) -> Series:
         key = (id(run), name, axis)
-        kept = self._kept.get(key)
+        kept = self._series.get(key)
         if kept is None or kept[0] is not run:
-            kept = self._kept[key] = (run, run.series(name, axis))
+            kept = self._series[key] = (run, run.series(name, axis))
         return kept[1]
 
     def keep_only(self, runs: Sequence[JoinedRun]) -> None:
         """Forget what is of other runs, or of older states of these."""
         ids = {id(run) for run in runs}
-        for key in [key for key in list(self._kept) if key[0] not in ids]:
-            self._kept.pop(key, None)
+        for key in [key for key in list(self._series) if key[0] not in ids]:
+            self._series.pop(key, None)
 
 
 class ChartRun(Struct, frozen=True):
@@ -63,7 +63,7 @@ class ChartRequest(Struct, frozen=True):
     state: ChartState
     width: int
     height: int
-    kept: SeriesKept
+    kept: SeriesCache
     zone: tzinfo | None = None
     is_ascii: bool = False
 
@@ -152,7 +152,7 @@ class Curve(Struct, frozen=True):
     places: int
 
 
-def smoothing_of(words: str, points: float) -> Smoothing | None:
+def parse_smoothing(words: str, points: float) -> Smoothing | None:
     """One of SMOOTHINGS where so many points are seen; None for none."""
     if words == "auto":
         if points < FEW_POINTS:
@@ -182,20 +182,22 @@ def format_smoothing(words: str, smoothing: Smoothing | None) -> str:
     )
 
 
-def curve_of(request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int) -> Curve:
+def build_curve(request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int) -> Curve:
     """What of a run's metric is in a span of the x axis."""
     series, shift, log_y = request.series(one, name), request.shift(one), request.state.log_y
     begin, end = span[0] + shift, span[1] + shift
-    view = view_of(series, begin, end, columns, log_y=log_y)
+    view = downsample_view(series, begin, end, columns, log_y=log_y)
     first, last = np.searchsorted(series.x, (begin, end))
-    smoothing = smoothing_of(request.state.smoothing, float(series.points[first:last].sum()))
+    smoothing = parse_smoothing(request.state.smoothing, float(series.points[first:last].sum()))
     smooth = None
     if smoothing is not None and len(series):
         smooth = _as_drawn(smoothed(series, begin, end, columns, smoothing), log_y)
     again = []
     if name in one.run.names and len(one.run.attempts) > 1:
         for repeated in one.run.overlap(name, request.axis)[-20:]:
-            again.append(_as_drawn(view_of(repeated, begin, end, columns, log_y=log_y).last, log_y))
+            again.append(
+                _as_drawn(downsample_view(repeated, begin, end, columns, log_y=log_y).last, log_y)
+            )
     broken = (view.nan | view.inf | view.hidden) & ~np.isfinite(view.last)
     return Curve(
         one,
@@ -212,7 +214,7 @@ def curve_of(request: ChartRequest, one: ChartRun, name: str, span: Span, column
     )
 
 
-def height_of(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
+def chart_height(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
     """The y range that shows these curves, or all but the outermost fiftieth of their columns; None
     of nothing.
     """
@@ -238,7 +240,7 @@ def height_of(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
 
 def has_outliers(curves: Sequence[Curve]) -> bool:
     """Whether a few columns take most of the height."""
-    whole, most = height_of(curves, leaves_out=False), height_of(curves, leaves_out=True)
+    whole, most = chart_height(curves, leaves_out=False), chart_height(curves, leaves_out=True)
     return whole is not None and most is not None and whole[1] - whole[0] > 6 * (most[1] - most[0])
 
 

@@ -20,10 +20,10 @@ from hpcdash.services.metrics.charts.curves import (
     ChartRequest,
     ChartRun,
     Curve,
-    curve_of,
+    build_curve,
+    chart_height,
     format_smoothing,
     has_outliers,
-    height_of,
     value_at,
 )
 from hpcdash.services.metrics.charts.scale import (
@@ -126,9 +126,9 @@ class _Panel:
         )
         state = request.state
         columns = self._canvas.columns
-        self._curves = [curve_of(request, one, name, span, columns) for one in request.runs]
+        self._curves = [build_curve(request, one, name, span, columns) for one in request.runs]
         own = state.heights.get(name)
-        found = height_of(self._curves, leaves_out=state.leaves_out)
+        found = chart_height(self._curves, leaves_out=state.leaves_out)
         self._has_values = found is not None
         y = own or found or (0.0, 1.0)
         self._is_cut = own is not None or state.leaves_out
@@ -205,7 +205,7 @@ class _Panel:
         ]
         cells = 1 + cell_len(name) + len(scale)
         for number, curve in enumerate(self._curves):
-            words = self._words_of(curve, several)
+            words = self._curve_text(curve, several)
             if not words or cells + len(words) + 2 > room:
                 continue
             pieces.append(("  " + words, f"run-{number}" if several else "axis"))
@@ -217,7 +217,7 @@ class _Panel:
         pieces.append((" " * max(0, room - cells - len(aside)), ""))
         return (*pieces, (aside, "axis")) if aside else tuple(pieces)
 
-    def _words_of(self, curve: Curve, several: bool) -> str:
+    def _curve_text(self, curve: Curve, several: bool) -> str:
         """The newest value, of a single run the lowest too; with a cursor what stands there."""
         series, request = curve.series, self._request
         if not len(series):
@@ -244,7 +244,7 @@ class _Panel:
         return words
 
     def _smooth_at(self, curve: Curve, x: float) -> str:
-        column = self.place.column_of(x)
+        column = self.place.column_at(x)
         if curve.smooth is None or column is None:
             return ""
         values = curve.smooth[2 * (column - self.place.left) : 2 * (column - self.place.left) + 2]
@@ -273,7 +273,7 @@ class _Panel:
             name = f"{name} {doubt}" if len(doubt) < len(words) // 3 else f"{name}?"
         last = len(words) - len(name) - 1 if name else len(words)
         for x, label in self._x_ticks():
-            column = place.column_of(x)
+            column = place.column_at(x)
             if column is None:
                 continue
             at = column - place.left
@@ -336,7 +336,7 @@ class _Panel:
 
     def _row(self, value: float) -> int:
         """The row of cells a value as drawn stands in."""
-        return row_of(value, self.place.y, self._canvas.rows) // DOTS_DOWN
+        return chart_row(value, self.place.y, self._canvas.rows) // DOTS_DOWN
 
     def _put_points(self, curve: Curve, style: str) -> None:
         """Points far from each other are shown as such."""
@@ -380,13 +380,13 @@ class _Panel:
             begins = (
                 one.run.samples_at(firsts) if axis == SAMPLES else firsts
             ) - self._request.shift(one)
-            shown = [self.place.column_of(x) for x in begins if not isnan(x)]
+            shown = [self.place.column_at(x) for x in begins if not isnan(x)]
             columns += [column - self.place.left for column in shown if column is not None]
         return columns
 
     def _put_cursor(self) -> None:
         cursor = self._request.state.cursor
-        column = None if cursor is None else self.place.column_of(cursor)
+        column = None if cursor is None else self.place.column_at(cursor)
         if column is not None:
             for row in range(self._canvas.height):
                 self._canvas.put(
@@ -414,7 +414,7 @@ class _Panel:
             return
         shift, log_y = self._request.shift(one), self._request.state.log_y
         for mark in one.marks.get(self._name, ()):
-            column = self.place.column_of(mark.x - shift)
+            column = self.place.column_at(mark.x - shift)
             if column is None:
                 continue
             row = self._canvas.height - 1
@@ -513,7 +513,7 @@ def curve_dots(
     Nothing is joined over a `broken` column. `y` is the range from the foot to the top; what is
     outside is cut off.
     """
-    at = [_rows_of(values, y, rows) for values in (curve, low, high)]
+    at = [_chart_rows(values, y, rows) for values in (curve, low, high)]
     known = np.flatnonzero(np.isfinite(at[0]))
     if not known.size:
         return np.zeros((rows, curve.size), dtype=bool)
@@ -564,14 +564,14 @@ def small_curve(
     return ["".join(text for text, _ in line) for line in canvas.lines()]
 
 
-def row_of(value: float, y: tuple[float, float], rows: int) -> int:
+def chart_row(value: float, y: tuple[float, float], rows: int) -> int:
     """The row a value stands in, counted from the top; rows outside of the range are outside of 0
     to `rows`.
     """
-    return int(np.rint(_rows_of(np.array([value]), y, rows)[0]))
+    return int(np.rint(_chart_rows(np.array([value]), y, rows)[0]))
 
 
-def _rows_of(values: Floats, y: tuple[float, float], rows: int) -> Floats:
+def _chart_rows(values: Floats, y: tuple[float, float], rows: int) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         part = (y[1] - values) / (y[1] - y[0])
     return np.clip(part * (rows - 1), -_FARTHEST, rows + _FARTHEST)

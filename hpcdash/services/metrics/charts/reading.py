@@ -11,9 +11,14 @@ from msgspec import Struct, field
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.cells import AXES
-from hpcdash.services.metrics.charts.curves import SeriesKept, value_at
+from hpcdash.services.metrics.charts.curves import SeriesCache, value_at
 from hpcdash.services.metrics.charts.state import FINDINGS, Mark, main_metric
-from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds
+from hpcdash.services.metrics.eta import (
+    estimate_eta,
+    format_lost_time,
+    gap_seconds,
+    repeated_seconds,
+)
 from hpcdash.services.metrics.findings import (
     MetricFinding,
     find_lost_numbers,
@@ -33,8 +38,8 @@ from hpcdash.services.metrics.spikes import (
 from hpcdash.services.metrics.throughput import (
     PaceGrowth,
     TrainingPace,
-    pace_of_age,
-    paces_of_run,
+    average_pace,
+    run_paces,
     seconds_per_step,
 )
 from hpcdash.services.metrics.vocabulary import is_loss
@@ -80,7 +85,7 @@ class RunReader:
         self._growth = PaceGrowth()
 
     def read(
-        self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept
+        self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesCache
     ) -> ChartReading:
         """What stands out in the metrics `names`, along `axis`, and how the run goes."""
         home = next(
@@ -168,8 +173,8 @@ class RunReader:
         growth = age = None
         if facts.is_running and steps.size:
             self._growth.note(facts.now, float(steps[-1]))
-            growth, age = self._growth.pace(), pace_of_age(run, facts.age_seconds)
-        said = words_of_course(run, paces_of_run(run, name, growth, age), steps, facts)
+            growth, age = self._growth.pace(), average_pace(run, facts.age_seconds)
+        said = describe_course(run, run_paces(run, name, growth, age), steps, facts)
         restarts = format_lost_time(run.lost_time())
         return (*said, restarts) if restarts else said
 
@@ -202,7 +207,7 @@ def find_broken(run: JoinedRun, shown: Collection[str]) -> list[tuple[str, Metri
     return found
 
 
-def words_of_course(
+def describe_course(
     run: JoinedRun, paces: tuple[TrainingPace, ...], steps: Floats, facts: JobFacts
 ) -> tuple[str, ...]:
     """End and pace of a run in words; `steps` (n) are those it was at, in the order they were
@@ -212,7 +217,7 @@ def words_of_course(
     said = []
     lost = run.lost_time()
     if facts.is_running and run.last_step is not None and step_seconds and steps.size:
-        eta = eta_of(
+        eta = estimate_eta(
             float(steps[-1]),
             float(run.last_step),
             step_seconds,
@@ -238,17 +243,17 @@ def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats
         return x
     axes, values = run.written(name)
     count = np.arange(values.size, dtype=float)
-    of_home = axes[AXES.index(home)] if home in AXES else count
-    of_axis = (
+    home_rank = axes[AXES.index(home)] if home in AXES else count
+    axis_metrics = (
         axes[AXES.index(axis)]
         if axis in AXES
         else run.samples_at(axes[0])
         if axis == SAMPLES
         else count
     )
-    known = np.flatnonzero(np.isfinite(of_home) & np.isfinite(of_axis))
+    known = np.flatnonzero(np.isfinite(home_rank) & np.isfinite(axis_metrics))
     if not known.size:
         return np.full(x.size, nan)
-    order = known[np.argsort(of_home[known], kind="stable")]
-    found: Floats = np.interp(x, of_home[order], of_axis[order])
+    order = known[np.argsort(home_rank[known], kind="stable")]
+    found: Floats = np.interp(x, home_rank[order], axis_metrics[order])
     return found

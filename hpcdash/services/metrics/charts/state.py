@@ -134,7 +134,7 @@ class PanelPlace(Struct, frozen=True):
         """The x in the middle of a column of the picture."""
         return self.x[0] + (column - self.left + 0.5) / self.width * (self.x[1] - self.x[0])
 
-    def column_of(self, x: float) -> int | None:
+    def column_at(self, x: float) -> int | None:
         """The column of the picture an x stands in, None where it is not shown."""
         if not self.x[0] <= x <= self.x[1]:
             return None
@@ -196,7 +196,7 @@ FRAME = FrameSigns()
 ASCII_FRAME = FrameSigns("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
 
 
-class SignWords(Struct, frozen=True):
+class SignLabels(Struct, frozen=True):
     """Signs that say one thing, the name of their style ('' none), and the words for it."""
 
     signs: str
@@ -204,26 +204,26 @@ class SignWords(Struct, frozen=True):
     words: str
 
 
-def explained(*, is_ascii: bool) -> tuple[SignWords, ...]:
+def explained(*, is_ascii: bool) -> tuple[SignLabels, ...]:
     """Every sign that may stand on a chart, once, the findings first."""
     frame = ASCII_FRAME if is_ascii else FRAME
     found: dict[tuple[str, str], list[str]] = {}
     for sign, plain, style, words in FINDINGS.values():
         found.setdefault((plain if is_ascii else sign, style), []).append(words)
     return (
-        *(SignWords(sign, style, " or ".join(words)) for (sign, style), words in found.items()),
-        SignWords(
+        *(SignLabels(sign, style, " or ".join(words)) for (sign, style), words in found.items()),
+        SignLabels(
             f"{frame.restart} {RESTART_LETTER}",
             "restart",
             "a newer attempt begins: requeued or started again",
         ),
-        SignWords(frame.point, "run-0", "a single value, where there are few"),
-        SignWords(
+        SignLabels(frame.point, "run-0", "a single value, where there are few"),
+        SignLabels(
             f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"
         ),
-        SignWords(frame.cursor, "cursor", "the cursor: its values are in the title"),
-        SignWords(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
-        SignWords("A B …", "letter-0", "which run a curve belongs to"),
-        SignWords("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
-        SignWords("dotted", "again-0", "steps repeated after a restart: the newest values count"),
+        SignLabels(frame.cursor, "cursor", "the cursor: its values are in the title"),
+        SignLabels(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
+        SignLabels("A B …", "letter-0", "which run a curve belongs to"),
+        SignLabels("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
+        SignLabels("dotted", "again-0", "steps repeated after a restart: the newest values count"),
     )

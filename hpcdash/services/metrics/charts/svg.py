@@ -19,9 +19,9 @@ from hpcdash.services.metrics.charts.curves import (
     ChartRequest,
     ChartRun,
     Curve,
-    curve_of,
+    build_curve,
+    chart_height,
     format_smoothing,
-    height_of,
 )
 from hpcdash.services.metrics.charts.draw import COUNTED
 from hpcdash.services.metrics.charts.scale import (
@@ -47,7 +47,7 @@ _MOST_LETTERS = 90
 _IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
-def svg_of(request: ChartRequest, title: str) -> str:
+def draw_svg(request: ChartRequest, title: str) -> str:
     """The metrics that a request shows, in the span and the heights it shows, as the text of an SVG
     file.
     """
@@ -86,11 +86,11 @@ class _Panel:
             top,
             clip_name,
         )
-        self.curves = [curve_of(request, one, name, span, _COLUMNS) for one in request.runs]
+        self.curves = [build_curve(request, one, name, span, _COLUMNS) for one in request.runs]
         state = request.state
         self._y = (
             state.heights.get(name)
-            or height_of(self.curves, leaves_out=state.leaves_out)
+            or chart_height(self.curves, leaves_out=state.leaves_out)
             or (0.0, 1.0)
         )
 

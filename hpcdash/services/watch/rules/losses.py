@@ -119,7 +119,7 @@ def _next_step(who: str, one: Noticed) -> str:
     if one.kind not in _GRAVE:
         return f"hpcdash metrics {who}; hpcdash save-switch {who} saves a checkpoint now"
     # Checkpoints are named by step: an epoch, or a count of samples, is none.
-    begin = f"step {one.begin:,.0f}".replace(",", " ") if one.is_of_steps else "then"
+    begin = f"step {one.begin:,.0f}".replace(",", " ") if one.counts_steps else "then"
     if one.is_moment:
         return f"hpcdash metrics {who}; keep a checkpoint from before {begin}"
     # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save

@@ -41,11 +41,11 @@ def stuck_tasks(
         finding
         for task in pool.tasks
         if task.is_unfinished and (not users or task.user in users) and name in ("", task.name)
-        for finding in _of_task(pool, task, watch, now)
+        for finding in _task_findings(pool, task, watch, now)
     ]
 
 
-def _of_task(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterator[Finding]:
+def _task_findings(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterator[Finding]:
     who, job = format_task(task), shown(task.id)
     ended = [run.ended_at for run in task.runs if run.ended_at is not None]
     waited = (now - max(ended, default=task.submitted_at)).total_seconds()

@@ -23,7 +23,7 @@ def living_rows(jobs: pa.Table, watch: RunningWatch) -> list[Row]:
     return rows_where(jobs, **wanted)
 
 
-def subject_of(watch: RunningWatch) -> str:
+def watch_subject(watch: RunningWatch) -> str:
     """What its findings are about."""
     return watch.name + (f" of {','.join(watch.users)}" if watch.users else "")
 
@@ -32,7 +32,7 @@ def is_running(jobs: pa.Table, watch: RunningWatch) -> list[Finding]:
     """`jobs` must hold all jobs of the watched users."""
     rows = living_rows(jobs, watch)
     whose = f" of {shown(', '.join(watch.users))}" if watch.users else ""
-    subject = subject_of(watch)
+    subject = watch_subject(watch)
     if not rows:
         words = f"no job {shown(watch.name)}{whose} is running or pending"
         return [

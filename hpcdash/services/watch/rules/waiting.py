@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import ReasonsPart
 from hpcdash.domain.alerts import Finding, Severity, format_job, shown
-from hpcdash.domain.columns import text_of
+from hpcdash.domain.columns import column_text
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip
 from hpcdash.services.watch.rules.rows import rows_where
@@ -37,7 +37,7 @@ def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
 def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     """One for each waiting job, or rest of an array, that will never start by itself."""
     # Queues are long and their reasons few.
-    told = pc.unique(text_of(jobs["reason"])).to_pylist()
+    told = pc.unique(column_text(jobs["reason"])).to_pylist()
     never = [reason for reason in told if reasons.never_starts(JobState.PENDING, reason)]
     found = []
     for row in rows_where(
