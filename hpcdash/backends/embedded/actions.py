@@ -82,13 +82,13 @@ class EmbeddedActions(ProgramPart, ActionsPart):
                 )
             for name, value in request.changes.items():
                 if name != COMMENT:
-                    _require(read_change_of_time if name == "time" else read_throttle, value)
+                    _require(parse_time_change if name == "time" else read_throttle, value)
             if "throttle" in request.changes and (
                 tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
             ):
                 # The queue would change it for the whole array.
                 raise UsageError(
-                    f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}"
+                    f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
                 )
             words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
         else:

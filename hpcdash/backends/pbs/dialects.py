@@ -73,7 +73,7 @@ class DialectPart:
         self.dialect = dialect
 
 
-def dialect_of(said: str) -> tuple[Dialect, str] | None:
+def detect_dialect(said: str) -> tuple[Dialect, str] | None:
     """The kind and its version in words (`OpenPBS 23.06.06`, `Torque 6.1.2`) from what `qstat
     --version` said.
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import HistoryPart, HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
-from hpcdash.backends.pbs.errors import no_history, require_success, says_no_history
+from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, count_commands, listing, read_whole
 from hpcdash.backends.pbs.records import Form, read_attributes

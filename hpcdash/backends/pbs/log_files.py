@@ -16,7 +16,7 @@ from msgspec import Struct
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED, WAITING, JobState
 
 # PBS_HOME/spool, where a site has not moved it (PBS Professional had its own until 14).
@@ -60,7 +60,7 @@ class _Place(Struct, frozen=True):
     note: str = ""
 
 
-def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
+def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
     if dialect is Dialect.SLURM_WRAPPERS:
         return LogFiles(
             None, None, "Slurm's commands by Torque's names do not report where a job writes"
@@ -323,4 +323,4 @@ class PbsLogs(DialectPart, LogsPart):
     """Logs of PBS, which reports their paths."""
 
     def files(self, detail: JobDetail, script: Script | None = None) -> LogFiles:
-        return _files_of(self.dialect, detail.native, detail.job.to_pylist()[0])
+        return _job_log_files(self.dialect, detail.native, detail.job.to_pylist()[0])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from hpcdash.backends.base import Backend, LocalConfiguration, Probe, ProbePart, ServerFiles
-from hpcdash.backends.pbs.dialects import Dialect, dialect_of, pbs
+from hpcdash.backends.pbs.dialects import Dialect, detect_dialect, pbs
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt

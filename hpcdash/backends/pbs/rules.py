@@ -13,7 +13,7 @@ from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.reasons import resource_amount
 from hpcdash.backends.pbs.records import Form, read_attributes
-from hpcdash.backends.pbs.values import duration_seconds, hosts_of
+from hpcdash.backends.pbs.values import duration_seconds, parse_hosts
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import holds_many, parse_array_id

@@ -364,8 +364,8 @@ class DriverLogs(LogsPart):
         if not path.startswith(LOGS) or not slash or not node or not name:
             return ""
         # An id may hold any character.
-        whole, of_part, part = name.rpartition(f"{_LOG_END}{PART}")
-        pattern = part_pattern(part) if of_part else ""
+        whole, part_name, part = name.rpartition(f"{_LOG_END}{PART}")
+        pattern = part_pattern(part) if part_name else ""
         if pattern:
             name = f"{whole}{_LOG_END}"
         file = f"node_id={quote(node, safe='')}&filename={quote(name, safe='')}"
@@ -380,9 +380,9 @@ class RayQueue(QueuePart):
 
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
         """All jobs are one list there; Ray knows no users."""
-        is_ended_wanted = scope.ended or bool(scope.job_ids)
+        includes_ended = scope.ended or bool(scope.job_ids)
         parse = partial(
-            parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted
+            parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=includes_ended
         )
         return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
 

@@ -135,7 +135,7 @@ def _ray_logs(
             yield _ray_log("gcs", title, node_id, "gcs_server")
 
 
-def _log_of_ray(name: str, title: str, node_id: str, process: str) -> OtherLog:
+def _ray_log(name: str, title: str, node_id: str, process: str) -> OtherLog:
     folder = f"{LOGS}{node_id}/{process}"
     return OtherLog(name, title, LogFiles(f"{folder}.out", f"{folder}.err"), (process,))
 
@@ -208,11 +208,9 @@ class RayLogs(DriverLogs):
                 return None
             return Query(
                 ("GET", _NODES_PATH),
-                lambda answer: tuple(
-                    _logs_of_ray(answer, require_success(answer), detail.native, ())
-                ),
+                lambda answer: tuple(_ray_logs(answer, require_success(answer), detail.native, ())),
             )
-        path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{of_job(ray_job)}"
+        path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{job_tasks_query(ray_job)}"
         return Query(
             ("GET", path, _NODES_PATH),
             lambda answer: parse_worker_logs(answer, ray_job, detail.native),

@@ -684,7 +684,7 @@ class SlurmActions(ClusterPart, ActionsPart):
         """Build the commands cluster by cluster; outcomes are for the ids as they were named."""
         by_cluster: dict[str, dict[str, str]] = {}
         for job_id in request.job_ids:
-            plain, cluster = self.clusters.of_job(job_id)
+            plain, cluster = self.clusters.split_cluster(job_id)
             by_cluster.setdefault(cluster, {})[plain] = job_id
         if not by_cluster:
             return action_commands(request)

@@ -89,7 +89,7 @@ class Clusters(Struct, frozen=True):
 
     def plain_row(self, row: Row) -> tuple[Row, str]:
         """Return a job's row with its id there, and its cluster or ''."""
-        plain, cluster = self.of_job(str(row["id"]))
+        plain, cluster = self.split_cluster(str(row["id"]))
         return {**row, "id": plain}, cluster
 
     def require_one(self, what: str) -> str:

@@ -19,15 +19,15 @@ from msgspec.structs import replace
 from hpcdash.backends.base import DetailPart, ScriptReader, ScriptsPart, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
-from hpcdash.backends.slurm.clusters import ClusterPart, asked_on, on_cluster, plain_detail
+from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
-from hpcdash.backends.slurm.log_files import last_value_of, shown_files, submitted_file
+from hpcdash.backends.slurm.log_files import find_last_value, shown_files, submitted_file
 from hpcdash.backends.slurm.policy import priority_query
 from hpcdash.backends.slurm.usage import usage_query
 from hpcdash.backends.slurm.values import readable_instant
-from hpcdash.domain.job_ids import task_of
+from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
 
@@ -273,12 +273,12 @@ class SlurmDetail(ClusterPart, DetailPart):
 
     def native(self, job_id: str) -> Query[Mapping[str, str]]:
         """With the nodes' details; of a heterogeneous job's component together with its leader."""
-        job_id, cluster = self.clusters.of_job(job_id)
+        job_id, cluster = self.clusters.split_cluster(job_id)
         component = _COMPONENT.fullmatch(job_id)
         number = component[1] if component else scontrol_id(job_id)
         parse = partial(parse_component, offset=component[2]) if component else parse_native
         argv = slurm("scontrol", "-d", "show", "job", number)
-        return asked_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
+        return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
 
     def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
         """The row with the files scontrol reports; a pending array's keep %a for the task that is
@@ -344,7 +344,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         if cluster and row["state"] not in ENDED:
             return None
         query = build(plain)
-        return None if query is None else asked_on(query, cluster)
+        return None if query is None else query_on(query, cluster)
 
     def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
         from hpcdash.backends.slurm.shell import shell_command
@@ -354,8 +354,8 @@ class SlurmDetail(ClusterPart, DetailPart):
         return replace(command, argv=on_cluster(command.argv, cluster))
 
     def priority(self, job_id: str) -> Query[Mapping[str, str]]:
-        plain, cluster = self.clusters.of_job(job_id)
-        return asked_on(priority_query(plain), cluster)
+        plain, cluster = self.clusters.split_cluster(job_id)
+        return query_on(priority_query(plain), cluster)
 
     def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
         return job_variables(self.clusters.plain_row(row)[0])
@@ -366,16 +366,16 @@ class SlurmScripts(ClusterPart, ScriptsPart):
 
     def query(self, job_id: str) -> Query[Script]:
         """scontrol write batch_script, to stdout; of a task it is its array's."""
-        plain, cluster = self.clusters.of_job(job_id)
+        plain, cluster = self.clusters.split_cluster(job_id)
         argv = slurm("scontrol", "write", "batch_script", scontrol_id(plain), "-")
-        return asked_on(Query(argv, parse_script), cluster)
+        return query_on(Query(argv, parse_script), cluster)
 
     def history_query(self, job_id: str) -> Query[Script]:
         """sacct's copy, by the array's number: sacct finds none by a task's."""
-        plain, cluster = self.clusters.of_job(job_id)
+        plain, cluster = self.clusters.split_cluster(job_id)
         argv = slurm("sacct", "-B", "-j", sacct_id(plain).partition("_")[0])
         query = Query(argv, parse_history_script, limit_seconds=_HISTORY_LIMIT_SECONDS)
-        return asked_on(query, cluster)
+        return query_on(query, cluster)
 
     def submitted_file(self, detail: JobDetail) -> str | None:
         return submitted_file(detail)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpcdash.backends.base import HistoryPart, HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
-from hpcdash.backends.slurm.clusters import ClusterPart, asked_on, named_rows
+from hpcdash.backends.slurm.clusters import ClusterPart, named_rows, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import (
@@ -318,7 +318,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
     ) -> Query[ParsedTable]:
         token = fresh_token()
-        named = [self.clusters.of_job(job_id) for job_id in job_ids]
+        named = [self.clusters.split_cluster(job_id) for job_id in job_ids]
         wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [
             self.clusters.several or self.clusters.default
         ]
@@ -347,17 +347,17 @@ class SlurmHistory(ClusterPart, HistoryPart):
             own=own,
         )
         query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
-        return asked_on(query, cluster) if is_each else named_rows(query, cluster)
+        return query_on(query, cluster) if is_each else named_rows(query, cluster)
 
     def native(self, job_id: str) -> Query[Mapping[str, str]]:
         """Every field sacct has of one job, in its order."""
-        job_id, cluster = self.clusters.of_job(job_id)
+        job_id, cluster = self.clusters.split_cluster(job_id)
         token = fresh_token()
         argv = slurm(
             "sacct", "-X", "-P", f"--delimiter={token}", "-j", sacct_id(job_id), "-o", "ALL"
         )
         parse = partial(parse_history_native, token=token)
-        return asked_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
+        return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
 
     def scope(self, user: str) -> Query[HistoryScope]:
         """By PrivateData of the database's own configuration, and who the user is there."""
@@ -379,5 +379,5 @@ class SlurmHistory(ClusterPart, HistoryPart):
 
     def _on_clusters(self, query: Query[ParsedTable]) -> Query[ParsedTable]:
         if several := self.clusters.several:
-            return asked_on(query, several)
+            return query_on(query, several)
         return named_rows(query, self.clusters.default)

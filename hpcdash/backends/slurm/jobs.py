@@ -17,7 +17,6 @@ from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.clusters import (
     ClusterPart,
-    asked_on,
     known_in_part,
     named_rows,
     query_on,
@@ -403,7 +402,7 @@ class SlurmQueue(ClusterPart, QueuePart):
 
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
         """As jobs_on_cluster, on the selected cluster, or each of several."""
-        named = [self.clusters.of_job(job_id) for job_id in scope.job_ids]
+        named = [self.clusters.split_cluster(job_id) for job_id in scope.job_ids]
         wanted = dict.fromkeys(cluster for _, cluster in named)
         scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
         if len(wanted) <= 1 and not (self.clusters.several and not named):
@@ -426,7 +425,7 @@ class SlurmQueue(ClusterPart, QueuePart):
             own="" if self.clusters.named else self.clusters.own,
             wanted=ids,
         )
-        return replace(asked_on(query, asked), parse=parse)
+        return replace(query_on(query, asked), parse=parse)
 
     def nodes(self) -> Query[ParsedTable]:
         return nodes_query(self.clusters)

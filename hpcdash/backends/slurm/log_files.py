@@ -241,12 +241,12 @@ class SlurmLogs(ClusterPart, LogsPart):
         facts = path_facts(row, native)
         if "JobId" in native:
             return _files_shown(row, native, facts, script)
-        if told := last_value_of(native, "StdOut"):
-            error = last_value_of(native, "StdErr")
+        if told := find_last_value(native, "StdOut"):
+            error = find_last_value(native, "StdErr")
             stdout = output_path(told, facts, with_modulo=True)
             stderr = output_path(error, facts, with_modulo=True) if error else None
             return LogFiles(stdout, None if stderr == stdout else stderr)
-        return _files_of_the_past(row, native, facts, script)
+        return _past_log_files(row, native, facts, script)
 
     def needs_script(self, detail: JobDetail) -> bool:
         """True where scontrol's path may stand for several patterns, and for jobs that only the
@@ -260,7 +260,7 @@ class SlurmLogs(ClusterPart, LogsPart):
         if "JobId" in native:
             facts = path_facts(row, native)
             return any(path and shown_is_doubtful(path, facts) for path in _shown_paths(native))
-        if last_value_of(native, "StdOut"):
+        if find_last_value(native, "StdOut"):
             return False
         given, _ = _submit_options(row, native, None)
         return last_value(given, "output") is None or last_value(given, "error") is None

@@ -9,7 +9,7 @@ from typing import TypeVar
 from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.slurm.accounts import associations_query, qos_offers_query
-from hpcdash.backends.slurm.clusters import ClusterPart, asked_on
+from hpcdash.backends.slurm.clusters import ClusterPart, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.jobs import queue_id
@@ -254,4 +254,4 @@ class SlurmPolicy(ClusterPart, PolicyPart):
 
     def _on_one(self, query: Query[T]) -> Query[T]:
         """Raises UsageError where several clusters are selected."""
-        return asked_on(query, self.clusters.require_one("this"))
+        return query_on(query, self.clusters.require_one("this"))

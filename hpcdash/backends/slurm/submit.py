@@ -19,7 +19,7 @@ from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, asked_on, plain_detail
+from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import find_last_value
@@ -717,7 +717,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
     ) -> SubmitCommand:
         """On the job's own cluster."""
         named = detail.job.to_pylist()[0]
-        plain, cluster = self.clusters.of_job(named["id"])
+        plain, cluster = self.clusters.split_cluster(named["id"])
         made = _resubmission(plain_detail(self.clusters, detail), past, script, tasks, mark, limits)
         job_ids = tuple(
             named["id"] if one == plain else with_cluster(one, cluster)
@@ -763,7 +763,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         if tasks is None or max(tasks.count, _highest(tasks)) <= _TASKS_TAKEN:
             return None
         query = Query(slurm("scontrol", "show", "config"), partial(_read_limits, tasks=tasks))
-        return asked_on(query, self.clusters.require_one("this"))
+        return query_on(query, self.clusters.require_one("this"))
 
     def start_estimate(self, wanted: Submission) -> Query[StartEstimate]:
         """The command that would submit it, with --test-only; the script goes through stdin as for

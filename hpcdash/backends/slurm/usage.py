@@ -116,7 +116,8 @@ def parse_running(answer: Answer, *, asked: Usage) -> Usage:
         dict(zip(RUNNING_FIELDS, line, strict=True)) for line in _lines(answer, RUNNING_FIELDS)
     ]
     steps = [
-        _step(one, _count_nodes(one["nodelist"]), _cpu_of(one["tresusageintot"])) for one in values
+        _step(one, _count_nodes(one["nodelist"]), _parse_cpu_seconds(one["tresusageintot"]))
+        for one in values
     ]
     if not steps and any(phrase in words for phrase in _REFUSED):
         raise SchedulerRefused(

@@ -444,7 +444,7 @@ class _ArchiveQuery:
                 await self._in_slices()
             else:
                 await self._at_once()
-            if self.span.until < self.asked_until - MINUTE and not self.stop.is_set():
+            if self.span.until < self.queried_until - MINUTE and not self.stop.is_set():
                 await self._after_the_span()
         except HpcdashError as error:
             # The frames below hold all that a command printed.
@@ -500,7 +500,7 @@ class _ArchiveQuery:
         query = self.store.backend.history.runs_at(self.user, self.span.until)
         if query is None:
             return
-        since_then = Span(self.span.until, self.asked_until - _OVERLAP_SECONDS)
+        since_then = Span(self.span.until, self.queried_until - _OVERLAP_SECONDS)
         if since_then.seconds > 0 and not self.files.missing(since_then):
             return
         if (parsed := await self._ask(query)) is not None:
@@ -508,7 +508,7 @@ class _ArchiveQuery:
             self.extra.append(parsed.table)
 
     def _query(self, since: int, until: int) -> Query[ParsedTable]:
-        return self.store.backend.history.runs(self.user, since, until, self.asked_until)
+        return self.store.backend.history.runs(self.user, since, until, self.queried_until)
 
     async def _ask(self, wanted: Query[ParsedTable]) -> ParsedTable | None:
         """The answer; None where it was stopped. Waits where our own ceiling has no room."""

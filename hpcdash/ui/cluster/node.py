@@ -55,7 +55,7 @@ class NodeView(JobsView):
     def on_mount(self) -> None:
         self._start_activity()
 
-    def _ask_activity(self) -> None:
+    def _start_activity(self) -> None:
         start_worker(self, self._fetch_activity, exclusive=True, group="activity")
 
     async def _fetch_activity(self) -> None:

@@ -625,7 +625,7 @@ def test_a_server_with_a_port_in_its_name_has_jobs_like_others() -> None:
         dialect=Dialect.OPENPBS,
         want=Want.NOW,
     )
-    assert [one["id"] for one in rows_of(read)] == ["12[6-10].srv:15101", "12[].srv:15101"]
+    assert [one["id"] for one in fetch_rows(read)] == ["12[6-10].srv:15101", "12[].srv:15101"]
     query = PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("12.srv:15101",)))
     assert query.argv[-1] == "12.srv:15101"
 

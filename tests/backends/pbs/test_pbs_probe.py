@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs.backend import BACKEND
-from hpcdash.backends.pbs.dialects import Dialect, dialect_of
+from hpcdash.backends.pbs.dialects import Dialect, detect_dialect
 from hpcdash.backends.pbs.probe import WRAPPERS_VERSION, PbsProbe, parse_probe
 from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import BACKEND as SLURM

@@ -12,7 +12,7 @@ from hpcdash.backends.pbs.reasons import (
     DEPENDENCY_NOT_MET,
     PbsReasons,
     exit_reason,
-    reason_of,
+    find_reason,
     resource_amount,
 )
 from hpcdash.domain.job_text import format_exit
@@ -163,13 +163,13 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
     ],
 )
 def test_what_is_lacking_is_told_with_its_figures(lacking: str, words: str) -> None:
-    reason = reason_of("pending", f"Not Running: Insufficient amount of {lacking}")
+    reason = find_reason("pending", f"Not Running: Insufficient amount of {lacking}")
     assert PbsReasons().hint("pending", reason) == words
 
 
 def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48)"
-    assert reason_of("pending", comment) == comment
+    assert find_reason("pending", comment) == comment
     assert PbsReasons().hint("pending", comment) == (
         "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
     )
@@ -240,13 +240,15 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
     ],
 )
 def test_how_a_job_ended(ending: str, state: str, reason: str, hint: str) -> None:
-    assert reason_of(state, f"{_RUN} and {ending}") == reason
+    assert find_reason(state, f"{_RUN} and {ending}") == reason
     assert PbsReasons().hint(state, reason) == hint
 
 
 def test_what_the_state_says_as_well_is_said_in_the_same_words() -> None:
     for state, comment in (("timeout", "walltime"), ("out_of_memory", "mem")):
-        hint = PbsReasons().hint(state, reason_of(state, f"{_RUN} and exceeded resource {comment}"))
+        hint = PbsReasons().hint(
+            state, find_reason(state, f"{_RUN} and exceeded resource {comment}")
+        )
         assert hint == format_exit(state, None, None)
 
 
@@ -254,12 +256,12 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
     comment = (
         "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48) and terminated"
     )
-    assert reason_of("cancelled", comment) == comment
+    assert find_reason("cancelled", comment) == comment
     assert PbsReasons().hint("cancelled", comment) == (
         "deleted before it started, and never could have: needs 500 CPUs, of 48 in all"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
-    assert PbsReasons().hint("cancelled", reason_of("cancelled", waited)) == (
+    assert PbsReasons().hint("cancelled", find_reason("cancelled", waited)) == (
         "deleted by alice, from login1 before it started: its queue accepts jobs but does not "
         "start them"
     )
@@ -267,11 +269,11 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
 
 def test_who_holds_a_job_is_its_reason_until_it_is_released() -> None:
     comment = "Job held by alice on Sat Nov 21 04:19:31 2026"
-    assert reason_of("held", comment, substate="20") == "held by alice"
+    assert find_reason("held", comment, substate="20") == "held by alice"
     assert "release it" in PbsReasons().hint("held", "held by alice")
     # PBS keeps the comment until the scheduler comes by.
-    assert reason_of("pending", comment, substate="10") is None
-    assert reason_of("cancelled", f"{comment} and terminated") == "held by alice and terminated"
+    assert find_reason("pending", comment, substate="10") is None
+    assert find_reason("cancelled", f"{comment} and terminated") == "held by alice and terminated"
     assert "release it" in PbsReasons().hint("held", None)
     assert PbsReasons().hint("held", "ask ops@site") != ""
 
@@ -281,10 +283,10 @@ def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
         reason = find_reason("held", None, substate="20", holds=holds)
         assert reason in ("held by an operator", "held by PBS or a manager")
         assert "only they can release it" in PbsReasons().hint("held", reason)
-    assert reason_of("held", None, substate="20", holds="u") == "held by its owner"
+    assert find_reason("held", None, substate="20", holds="u") == "held by its owner"
     assert "release it" in PbsReasons().hint("held", "held by its owner")
-    assert reason_of("held", None, substate="22", holds="s") == "waits for a dependency"
-    assert reason_of("pending", None, substate="10", holds="n") is None
+    assert find_reason("held", None, substate="22", holds="s") == "waits for a dependency"
+    assert find_reason("pending", None, substate="10", holds="n") is None
 
 
 def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
@@ -309,7 +311,7 @@ def test_where_there_is_no_comment_the_substate_tells(
     reason = find_reason(state, None, substate=substate)
     assert reason
     assert words in PbsReasons().hint(state, reason)
-    assert reason_of("completed", None, substate=substate) is None
+    assert find_reason("completed", None, substate=substate) is None
 
 
 def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
@@ -325,7 +327,9 @@ def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
 
 def test_what_a_site_writes_stays_as_it_is() -> None:
     for state in ("pending", "running", "held", "failed"):
-        assert reason_of(state, "ask ops@site about\n ticket 12") == "ask ops@site about ticket 12"
+        assert (
+            find_reason(state, "ask ops@site about\n ticket 12") == "ask ops@site about ticket 12"
+        )
     assert PbsReasons().hint("pending", "ask ops@site about ticket 12") == ""
 
 
@@ -394,7 +398,7 @@ def test_every_comment_that_was_recorded_is_understood() -> None:
     assert len(comments) > 10
     for comment in comments:
         for state in ("pending", "held", "running", "suspended", "cancelled"):
-            reason = reason_of(state, comment)
+            reason = find_reason(state, comment)
             understood = reason is None or reason != comment or PbsReasons().hint(state, reason)
             assert understood, (state, comment)
 

@@ -45,7 +45,7 @@ from hpcdash.backends.ray.driver.status import (
 )
 from hpcdash.backends.ray.jobs import DriverLogs, job_row
 from hpcdash.backends.ray.requests import RaySubmit, logged_result
-from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, worker_rows
+from hpcdash.backends.ray.slices import log_parts, part_pattern, slice_run, slice_type, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.demand import format_finding
