@@ -694,7 +694,7 @@ class SubmitPart:
     new_limits: frozenset[str] = frozenset()
     """The fields of NewLimits that a resubmission can have."""
 
-    def submission(self, wanted: Submission) -> SubmitCommand:
+    def submission(self, submission: Submission) -> SubmitCommand:
         """Build the command that submits a script, from the folder the command runs in.
 
         Its one outcome is for the submission's `name`; its text names the new job: `job 93`, and
@@ -720,7 +720,7 @@ class SubmitPart:
         """
         raise UsageError(_UNSUPPORTED)
 
-    def log_folders(self, wanted: Submission) -> tuple[str, ...]:
+    def log_folders(self, submission: Submission) -> tuple[str, ...]:
         """Return the folders of a submission's logs, relative ones from where it is submitted,
         without which the job fails and which the scheduler does not make. Patterns that it fills in
         are left as they are.
@@ -753,13 +753,13 @@ class SubmitPart:
         """
         return ()
 
-    def array_refusal(self, wanted: Submission) -> Query[str] | None:
+    def array_refusal(self, submission: Submission) -> Query[str] | None:
         """Query why the cluster would take no array as large as a submission's, '' where it would.
         None where nothing has to be queried.
         """
         return None
 
-    def start_estimate(self, wanted: Submission) -> Query[StartEstimate] | None:
+    def start_estimate(self, submission: Submission) -> Query[StartEstimate] | None:
         """Query when a script would start: nothing is submitted. Its `file`, or the command's
         stdin, gives the script; None where the scheduler has no such thing.
 
@@ -812,8 +812,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     def require(self, capability: Capability) -> None:
         """Raise UsageError where the scheduler lacks a capability."""
         if capability not in self.capabilities:
-            deed, step = _REFUSALS[capability]
-            raise UsageError(f"{self.title} has no way to {deed}", step)
+            action, step = _REFUSALS[capability]
+            raise UsageError(f"{self.title} has no way to {action}", step)
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""

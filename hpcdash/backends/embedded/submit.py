@@ -41,50 +41,52 @@ class EmbeddedSubmit(ProgramPart, SubmitPart):
 
     new_limits = frozenset({"time_seconds"})
 
-    def submission(self, wanted: Submission) -> SubmitCommand:
+    def submission(self, submission: Submission) -> SubmitCommand:
         """The queue's `submit`; the script comes on stdin where it is in no file there.
 
         Raises UsageError for a word that is no option, and for another account.
         """
-        if wanted.run_as:
+        if submission.run_as:
             raise UsageError(
                 "run_as: the embedded queue runs jobs as its owner",
                 "Remove run_as from the configuration.",
             )
-        line = read_command_line(wanted.options)
+        line = read_command_line(submission.options)
         if line.script:
             raise UsageError(
                 f"{line.script[0]!r} is not an option of sbatch",
                 "The script's own arguments follow another --.",
             )
-        words = list(wanted.options)
-        if wanted.array:
-            words.append(f"--array={wanted.array}")
-        if wanted.after:
-            words.append(f"--dependency={format_after(wanted.after)}")
-        if wanted.held:
+        words = list(submission.options)
+        if submission.array:
+            words.append(f"--array={submission.array}")
+        if submission.after:
+            words.append(f"--dependency={format_after(submission.after)}")
+        if submission.held:
             words.append("--hold")
-        token = ("--token", wanted.mark) if wanted.mark else ()
+        token = ("--token", submission.mark) if submission.mark else ()
         argv = (
             *self.argv,
             "submit",
             *token,
             "--named",
-            wanted.name,
+            submission.name,
             *words,
-            wanted.file or "-",
-            *wanted.arguments,
+            submission.file or "-",
+            *submission.arguments,
         )
-        stdin = None if wanted.file else wanted.script
-        read = partial(_read, job_id=wanted.name)
-        command = ActionCommand(argv, (wanted.name,), read, stdin, shown=typed_submit(wanted))
+        stdin = None if submission.file else submission.script
+        read = partial(_read, job_id=submission.name)
+        command = ActionCommand(
+            argv, (submission.name,), read, stdin, shown=typed_submit(submission)
+        )
         given = (
-            *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
             *line.options,
         )
         # A job that has a comment of its own keeps it.
-        mark = wanted.mark if last_value(given, "comment") is None else ""
-        return SubmitCommand(command, (), mark, last_value(given, "job-name") or wanted.name)
+        mark = submission.mark if last_value(given, "comment") is None else ""
+        return SubmitCommand(command, (), mark, last_value(given, "job-name") or submission.name)
 
     def resubmission(
         self,

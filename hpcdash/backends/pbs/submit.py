@@ -117,11 +117,11 @@ def _qsub(dialect: Dialect) -> tuple[str, ...]:
     return ("qsub", "-f") if dialect is Dialect.OPENPBS else ("qsub",)
 
 
-def _as_account(wanted: Submission, command: tuple[str, ...]) -> tuple[str, ...]:
+def _as_account(submission: Submission, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command itself, or through sudo by its own path."""
-    if not wanted.run_as:
+    if not submission.run_as:
         return command
-    return ("sudo", "-n", "-u", wanted.run_as, wanted.program or command[0], *command[1:])
+    return ("sudo", "-n", "-u", submission.run_as, submission.program or command[0], *command[1:])
 
 
 def _refuse_long(options: Sequence[str]) -> None:
@@ -227,8 +227,8 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
         array = "array" if dialect is Dialect.TORQUE and job.has_brackets else ""
         conditions.setdefault(f"{kind}{array}", []).append(text)
     before = earlier.split(",") if earlier else []
-    wanted = (":".join((kind, *ids)) for kind, ids in sorted(conditions.items()))
-    return ",".join((*before, *(one for one in wanted if one not in before)))
+    added = (":".join((kind, *ids)) for kind, ids in sorted(conditions.items()))
+    return ",".join((*before, *(one for one in added if one not in before)))
 
 
 def _job_name(dialect: Dialect, file_name: str) -> str:
@@ -264,32 +264,32 @@ def _advice(dialect: Dialect, told: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def _wrapped(wanted: Submission) -> SubmitCommand:
+def _wrapped(submission: Submission) -> SubmitCommand:
     """Slurm's qsub, a Perl program that hands its words to a shell unquoted.
 
     A comment, our mark, it has not.
     """
-    words = shell_safe(wanted.options)
-    if wanted.array:
-        words += ["-t", str(_tasks(wanted.array))]
-    if wanted.after:
-        words += ["-W", f"depend={_slurm_depend(wanted.after)}"]
-    if wanted.held:
+    words = shell_safe(submission.options)
+    if submission.array:
+        words += ["-t", str(_tasks(submission.array))]
+    if submission.after:
+        words += ["-W", f"depend={_slurm_depend(submission.after)}"]
+    if submission.held:
         words.append("-h")
     name = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "-N"), None)
     if name is None and not any(word.startswith("-N") for word in words):
-        text = wanted.script.decode("utf-8", "surrogateescape")
+        text = submission.script.decode("utf-8", "surrogateescape")
         own = last_value(sbatch.read_directives(text).options, "job-name")
         own = own or settings(read_directives(text).options, in_script=True).get("N")
-        name = _job_name(Dialect.SLURM_WRAPPERS, own or wanted.name)
+        name = _job_name(Dialect.SLURM_WRAPPERS, own or submission.name)
         words += ["-N", name]
-    arguments = [shlex.quote(word) for word in wanted.arguments]
-    if wanted.file:
-        argv: tuple[str, ...] = ("qsub", *words, shlex.quote(wanted.file), *arguments)
+    arguments = [shlex.quote(word) for word in submission.arguments]
+    if submission.file:
+        argv: tuple[str, ...] = ("qsub", *words, shlex.quote(submission.file), *arguments)
     else:
         argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *words, _STDIN_FILE, *arguments)
-    read = partial(read_answer, job_id=wanted.name, has_bare_ids=True)
-    command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+    read = partial(read_answer, job_id=submission.name, has_bare_ids=True)
+    command = ActionCommand(argv, (submission.name,), read, submission.script, _LIMIT_SECONDS)
     return SubmitCommand(command, (), "", name or "")
 
 
@@ -313,35 +313,35 @@ class PbsSubmit(DialectPart, SubmitPart):
         super().__init__(dialect)
         self.program = "" if dialect is Dialect.SLURM_WRAPPERS else "qsub"
 
-    def submission(self, wanted: Submission) -> SubmitCommand:
+    def submission(self, submission: Submission) -> SubmitCommand:
         """qsub for a script on stdin or in a file there; options given beat the script's #PBS
         lines, one by one.
 
         Raises UsageError for what qsub does not know, what would have it wait or talk, script
         arguments (Torque takes them), and an array or a dependency that PBS has no such thing as.
         """
-        if wanted.run_as and (not wanted.file or self.dialect is Dialect.SLURM_WRAPPERS):
+        if submission.run_as and (not submission.file or self.dialect is Dialect.SLURM_WRAPPERS):
             raise UsageError(
                 "a script on stdin is not submitted as another account"
-                if not wanted.file
+                if not submission.file
                 else "Slurm's wrappers are not driven through sudo",
                 "Have it staged first."
-                if not wanted.file
+                if not submission.file
                 else "Ask this cluster by Slurm's own commands.",
             )
         if self.dialect is Dialect.SLURM_WRAPPERS:
-            return _wrapped(wanted)
-        _refuse_long(wanted.options)
-        line = read_command_line(wanted.options)
+            return _wrapped(submission)
+        _refuse_long(submission.options)
+        line = read_command_line(submission.options)
         own = settings(line.options, in_script=False)
-        text = wanted.script.decode("utf-8", "surrogateescape")
+        text = submission.script.decode("utf-8", "surrogateescape")
         directives = read_directives(text, own.get("C", MAGIC))
         in_script = settings(directives.options, in_script=True)
         _refuse(line, own, in_script)
         told = {**in_script, **own}
         if (
             self.dialect is not Dialect.TORQUE
-            and (wanted.array or "J" in told)
+            and (submission.array or "J" in told)
             and told.get("r") == "n"
         ):
             where = "" if "r" in own else " in the script"
@@ -349,30 +349,30 @@ class PbsSubmit(DialectPart, SubmitPart):
                 f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
                 "Leave -r n out: a task may then start again after a node failure.",
             )
-        words = _given_arguments(line, without_depend=bool(wanted.after))
+        words = _given_arguments(line, without_depend=bool(submission.after))
         notes: list[str] = []
-        if wanted.arguments:
-            words += _arguments(self.dialect, wanted.arguments)
-        if wanted.array:
-            words += _array_arguments(self.dialect, _tasks(wanted.array))
-        if wanted.after:
+        if submission.arguments:
+            words += _arguments(self.dialect, submission.arguments)
+        if submission.array:
+            words += _array_arguments(self.dialect, _tasks(submission.array))
+        if submission.after:
             words += [
                 "-W",
-                f"depend={_depend(self.dialect, wanted.after, told.get('W.depend', ''))}",
+                f"depend={_depend(self.dialect, submission.after, told.get('W.depend', ''))}",
             ]
             notes.append(
                 "a job that depends on one PBS no longer knows ends at once, without running"
             )
-        if wanted.held and "h" not in told:
+        if submission.held and "h" not in told:
             words.append("-h")
-        name = told.get("N") or _job_name(self.dialect, wanted.name)
+        name = told.get("N") or _job_name(self.dialect, submission.name)
         if "N" not in told:
             words += ["-N", name]
-            if name != wanted.name:
+            if name != submission.name:
                 notes.append(
                     f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
                 )
-        variables, mark = _variables(self.dialect, own, in_script), wanted.mark
+        variables, mark = _variables(self.dialect, own, in_script), submission.mark
         if not is_closed(variables):
             notes.append(
                 "its -v holds a quote that is not closed: it gets no mark of ours, and qsub may "
@@ -388,12 +388,14 @@ class PbsSubmit(DialectPart, SubmitPart):
             ]
         notes += _advice(self.dialect, told)
         argv = (
-            *_as_account(wanted, _qsub(self.dialect)),
+            *_as_account(submission, _qsub(self.dialect)),
             *words,
-            *([wanted.file] if wanted.file else []),
+            *([submission.file] if submission.file else []),
         )
-        read = partial(read_answer, job_id=wanted.name, has_bare_ids=self.dialect is Dialect.TORQUE)
-        command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+        read = partial(
+            read_answer, job_id=submission.name, has_bare_ids=self.dialect is Dialect.TORQUE
+        )
+        command = ActionCommand(argv, (submission.name,), read, submission.script, _LIMIT_SECONDS)
         return SubmitCommand(command, tuple(notes), mark, name)
 
     def resubmission(
@@ -435,8 +437,8 @@ class PbsSubmit(DialectPart, SubmitPart):
         if row["array_id"]:
             if tasks is None and not record.array:
                 raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
-            wanted = _tasks(record.array) if tasks is None else tasks
-            again = ArrayTasks(wanted.ranges, record.throttle or wanted.throttle)
+            again = _tasks(record.array) if tasks is None else tasks
+            again = ArrayTasks(again.ranges, record.throttle or again.throttle)
             words, throttle = [*words, *_array_arguments(self.dialect, again)], again.throttle
         words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
         argv = (*_qsub(self.dialect), *words)

@@ -126,7 +126,7 @@ class RayActions(ActionsPart):
 class ScriptSubmit(SubmitPart):
     """Submission of scripts by Ray's Jobs API."""
 
-    def submission(self, wanted: Submission) -> SubmitCommand:
+    def submission(self, submission: Submission) -> SubmitCommand:
         """A job whose entrypoint is a script, which goes with the request.
 
         A second request with its id is refused by Ray.
@@ -134,11 +134,11 @@ class ScriptSubmit(SubmitPart):
         Raises UsageError for what Ray's jobs do not have.
         """
         unavailable = {
-            "array": wanted.array,
-            "after": wanted.after,
-            "hold": wanted.held,
-            "run_as": wanted.run_as,
-            "options": wanted.options,
+            "array": submission.array,
+            "after": submission.after,
+            "hold": submission.held,
+            "run_as": submission.run_as,
+            "options": submission.options,
         }
         if given := [name for name, value in unavailable.items() if value]:
             raise UsageError(
@@ -146,13 +146,13 @@ class ScriptSubmit(SubmitPart):
                 "Leave it out, or submit to another cluster.",
             )
         # Ray runs entrypoints with sh -c.
-        command = f"bash {shlex.quote(wanted.file)}"
-        if not wanted.file:
-            script = wanted.script.decode("utf-8", "surrogateescape")
-            command = f"bash -c {shlex.quote(script)} {shlex.quote(wanted.name)}"
-        entrypoint = f"{command} {shlex.join(wanted.arguments)}".rstrip()
-        body = {"entrypoint": entrypoint, "metadata": {"job_name": wanted.name}}
-        return submit_command(body, wanted.name, wanted.mark, wanted.name)
+        command = f"bash {shlex.quote(submission.file)}"
+        if not submission.file:
+            script = submission.script.decode("utf-8", "surrogateescape")
+            command = f"bash -c {shlex.quote(script)} {shlex.quote(submission.name)}"
+        entrypoint = f"{command} {shlex.join(submission.arguments)}".rstrip()
+        body = {"entrypoint": entrypoint, "metadata": {"job_name": submission.name}}
+        return submit_command(body, submission.name, submission.mark, submission.name)
 
     def resubmission(
         self,

@@ -181,84 +181,6 @@ _TASKS_TAKEN = 1000
 _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
 
 
-def _resubmission(
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits = AS_IT_WAS,
-) -> SubmitCommand:
-    """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array
-    of unknown tasks.
-    """
-    row = detail.job.to_pylist()[0]
-    native = {**past, **detail.native}
-    if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
-        raise UsageError(
-            f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
-        )
-    line = _submit_line(row, detail.native, past, script)
-    in_script = read_directives(script.text).options
-    notes: list[str] = []
-    if line is None:
-        options = _recorded_options(row, native, in_script)
-        # scontrol's Command is the script with its arguments, where there was such a file.
-        command_line = detail.native.get("Command") if "JobId" in detail.native else None
-        arguments = () if command_line is None else tuple(command_line.split(" ")[1:])
-        rest = (
-            "; so are the script's arguments"
-            if arguments
-            else "; arguments of the script are not known"
-        )
-        notes.append(f"its command line is unknown: options are rebuilt from Slurm's record{rest}")
-    else:
-        options, dropped = _split_options(line.options, row)
-        if dropped:
-            notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
-        arguments = line.script[1:]
-        notes += _blank_notes(line, arguments)
-    given = {option.name for option in (*(line.options if line else ()), *in_script)}
-    known = given if line else {option.partition("=")[0][2:] for option in options}
-    words = [*options]
-    words += [
-        f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]
-    ]
-    if "time" not in known and row["limit_seconds"]:
-        words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
-    if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
-        # It may be from the script's file, or a variable: stdin has none.
-        words.append(f"--job-name={row['name']}")
-    words = _with_limits(words, limits, row, in_script)
-    words += _overriding(in_script, notes)
-    words += _array(row, native, tasks, line.options if line else (), in_script)
-    if row["work_dir"]:
-        words.append(f"--chdir={row['work_dir']}")
-    comment = row["comment"] or ""
-    own_comment = "" if comment.startswith(MARK_START) else comment
-    words.append(
-        f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
-    )
-    if own_comment:
-        notes.append(
-            "it keeps its own comment; if the answer is lost, the job is looked for by its name "
-            "and time"
-        )
-    exported = last_value((*(line.options if line else ()), *in_script), "export") or ""
-    if exported.upper() not in ("NONE", "NIL"):
-        notes.append("it gets a new session's environment, not the original one")
-    if any("\ufffd" in word for word in words):
-        notes.append("bytes that are not UTF-8 were lost: some options may differ")
-    argv = _argv(words, arguments)
-    asked = row["array_id"] or row["id"]
-    job_id = asked if tasks is None else with_tasks(asked, tasks)
-    stdin = script.text.encode("utf-8", "surrogateescape")
-    command = ActionCommand(
-        argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS, explain=_explain
-    )
-    return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
-
-
 def _on_target(after: str, target: str, clusters: Clusters) -> str:
     """What a job waits for, as its own cluster knows it; raises UsageError for a job of another
     one.
@@ -599,15 +521,15 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
     )
 
 
-def _not_counted(given: tuple[Option, ...], wanted: Submission) -> tuple[str, ...]:
+def _not_counted(given: tuple[Option, ...], submission: Submission) -> tuple[str, ...]:
     asked = {option.name for option in given}
     waits = [why for name, why in _NOT_COUNTED if name in asked]
-    waits += ["it is held"] if wanted.held and "hold" not in asked else []
-    waits += ["it depends on other jobs"] if wanted.after and "dependency" not in asked else []
+    waits += ["it is held"] if submission.held and "hold" not in asked else []
+    waits += ["it depends on other jobs"] if submission.after and "dependency" not in asked else []
     notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
     return (
         (*notes, "of an array, its first task")
-        if wanted.array or last_value(given, "array")
+        if submission.array or last_value(given, "array")
         else tuple(notes)
     )
 
@@ -634,26 +556,26 @@ class SlurmSubmit(ClusterPart, SubmitPart):
     program = "sbatch"
     new_limits = frozenset({"time_seconds", "memory_bytes"})
 
-    def submission(self, wanted: Submission) -> SubmitCommand:
+    def submission(self, submission: Submission) -> SubmitCommand:
         """sbatch for a script that is handed in for the first time; options given beat the script's
         own lines.
 
         Raises UsageError for an option that sbatch does not know, or a second array. Through sudo
         it has to be a file.
         """
-        if wanted.run_as and not wanted.file:
+        if submission.run_as and not submission.file:
             raise UsageError(
                 "a script on stdin is not submitted as another account", "Have it staged first."
             )
-        line = read_command_line(wanted.options)
+        line = read_command_line(submission.options)
         if line.script:
             raise UsageError(
                 f"{line.script[0]!r} is not an option of sbatch",
                 "The script's own arguments follow another --.",
             )
-        text = wanted.script.decode("utf-8", "surrogateescape")
+        text = submission.script.decode("utf-8", "surrogateescape")
         given = (*line.options, *read_directives(text).options)
-        words = list(wanted.options)
+        words = list(submission.options)
         chosen = last_value(line.options, "clusters") or ""
         if not chosen and self.clusters.several:
             several = f"SLURM_CLUSTERS names several clusters: {self.clusters.several}"
@@ -662,41 +584,43 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             # As sbatch takes the variable: over the script's own line.
             words.append(f"--clusters={self.clusters.default}")
         target = chosen or self.clusters.default or last_value(given, "clusters") or ""
-        if wanted.array:
-            words.append(f"--array={wanted.array}")
-        if wanted.after:
-            after = tuple(_on_target(one, target, self.clusters) for one in wanted.after)
+        if submission.array:
+            words.append(f"--array={submission.array}")
+        if submission.after:
+            after = tuple(_on_target(one, target, self.clusters) for one in submission.after)
             words.append(f"--dependency={format_after(after)}")
-        if wanted.held:
+        if submission.held:
             words.append("--hold")
         # Through stdin the file's name is not seen, and that of a staged file tells nothing.
         job_name = last_value(given, "job-name")
         if job_name is None:
-            words.append(f"--job-name={wanted.name}")
+            words.append(f"--job-name={submission.name}")
         # A job that has a comment of its own keeps it.
-        mark = wanted.mark if last_value(given, "comment") is None else ""
+        mark = submission.mark if last_value(given, "comment") is None else ""
         if mark:
             words.append(
                 f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}"
             )
-        if wanted.run_as:
+        if submission.run_as:
             argv = (
                 "sudo",
                 "-n",
                 "-u",
-                wanted.run_as,
-                wanted.program or "sbatch",
+                submission.run_as,
+                submission.program or "sbatch",
                 *words,
-                wanted.file,
-                *wanted.arguments,
+                submission.file,
+                *submission.arguments,
             )
-        elif wanted.file:
-            argv = (*_CLEAN, "sbatch", *words, wanted.file, *wanted.arguments)
+        elif submission.file:
+            argv = (*_CLEAN, "sbatch", *words, submission.file, *submission.arguments)
         else:
-            argv = _argv(words, wanted.arguments)
-        read = partial(_read, job_id=wanted.name, clusters=self.clusters)
-        stdin = None if wanted.file else wanted.script
-        command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
+            argv = _argv(words, submission.arguments)
+        read = partial(_read, job_id=submission.name, clusters=self.clusters)
+        stdin = None if submission.file else submission.script
+        command = ActionCommand(
+            argv, (submission.name,), read, stdin, _LIMIT_SECONDS, explain=_explain
+        )
         # A lost job of another cluster is in none of the lists that are searched: it must not count as
         # never sent.
         is_here = target in {
@@ -704,7 +628,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             self.clusters.default,
             *(() if self.clusters.named else (self.clusters.own,)),
         }
-        return SubmitCommand(command, (), mark, (job_name or wanted.name) if is_here else "")
+        return SubmitCommand(command, (), mark, (job_name or submission.name) if is_here else "")
 
     def resubmission(
         self,
@@ -715,28 +639,92 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         mark: str,
         limits: NewLimits = AS_IT_WAS,
     ) -> SubmitCommand:
-        """On the job's own cluster."""
-        named = detail.job.to_pylist()[0]
-        plain, cluster = self.clusters.split_cluster(named["id"])
-        made = _resubmission(plain_detail(self.clusters, detail), past, script, tasks, mark, limits)
-        job_ids = tuple(
-            named["id"] if one == plain else with_cluster(one, cluster)
-            for one in made.command.job_ids
+        """sbatch as the job was submitted, on the job's own cluster; raises UsageError for a
+        heterogeneous job, and for an array of unknown tasks.
+        """
+        named_id = detail.job["id"][0].as_py()
+        _, cluster = self.clusters.split_cluster(named_id)
+        detail = plain_detail(self.clusters, detail)
+        row = detail.job.to_pylist()[0]
+        native = {**past, **detail.native}
+        if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
+            raise UsageError(
+                f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
+            )
+        line = _submit_line(row, detail.native, past, script)
+        in_script = read_directives(script.text).options
+        notes: list[str] = []
+        if line is None:
+            options = _recorded_options(row, native, in_script)
+            # scontrol's Command is the script with its arguments, where there was such a file.
+            command_line = detail.native.get("Command") if "JobId" in detail.native else None
+            arguments = () if command_line is None else tuple(command_line.split(" ")[1:])
+            rest = (
+                "; so are the script's arguments"
+                if arguments
+                else "; arguments of the script are not known"
+            )
+            notes.append(
+                f"its command line is unknown: options are rebuilt from Slurm's record{rest}"
+            )
+        else:
+            options, dropped = _split_options(line.options, row)
+            if dropped:
+                notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
+            arguments = line.script[1:]
+            notes += _blank_notes(line, arguments)
+        given = {option.name for option in (*(line.options if line else ()), *in_script)}
+        known = given if line else {option.partition("=")[0][2:] for option in options}
+        words = [*options]
+        words += [
+            f"--{name}={row[column]}"
+            for name, column in _PINNED
+            if name not in known and row[column]
+        ]
+        if "time" not in known and row["limit_seconds"]:
+            words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+        if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
+            # It may be from the script's file, or a variable: stdin has none.
+            words.append(f"--job-name={row['name']}")
+        words = _with_limits(words, limits, row, in_script)
+        words += _overriding(in_script, notes)
+        words += _array(row, native, tasks, line.options if line else (), in_script)
+        if row["work_dir"]:
+            words.append(f"--chdir={row['work_dir']}")
+        comment = row["comment"] or ""
+        own_comment = "" if comment.startswith(MARK_START) else comment
+        words.append(
+            f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
         )
-        read = partial(_read, job_id=job_ids[0], clusters=self.clusters)
-        argv = made.command.argv
+        if own_comment:
+            notes.append(
+                "it keeps its own comment; if the answer is lost, the job is looked for by its name "
+                "and time"
+            )
+        exported = last_value((*(line.options if line else ()), *in_script), "export") or ""
+        if exported.upper() not in ("NONE", "NIL"):
+            notes.append("it gets a new session's environment, not the original one")
+        if any("\ufffd" in word for word in words):
+            notes.append("bytes that are not UTF-8 were lost: some options may differ")
+        argv = _argv(words, arguments)
         if cluster:
             at = argv.index("sbatch") + 1
             argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
-        return replace(made, command=replace(made.command, argv=argv, job_ids=job_ids, read=read))
+        own_id = row["array_id"] or row["id"]
+        job_id = own_id if tasks is None else with_tasks(own_id, tasks)
+        job_id = named_id if job_id == row["id"] else with_cluster(job_id, cluster)
+        read = partial(_read, job_id=job_id, clusters=self.clusters)
+        stdin = script.text.encode("utf-8", "surrogateescape")
+        command = ActionCommand(argv, (job_id,), read, stdin, _LIMIT_SECONDS, explain=_explain)
+        return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
 
-    def log_folders(self, wanted: Submission) -> tuple[str, ...]:
+    def log_folders(self, submission: Submission) -> tuple[str, ...]:
         """The folders of --output and --error; sbatch makes none, and a job without one fails at
         once.
         """
-        line = read_command_line(wanted.options)
+        line = read_command_line(submission.options)
         given = (
-            *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
             *line.options,
         )
         start = last_value(given, "chdir") or ""
@@ -748,14 +736,14 @@ class SlurmSubmit(ClusterPart, SubmitPart):
                 found.append((folder or "/") if is_whole else f"{start}/{folder}")
         return tuple(dict.fromkeys(found))
 
-    def array_refusal(self, wanted: Submission) -> Query[str] | None:
+    def array_refusal(self, submission: Submission) -> Query[str] | None:
         """Queries the limits only for an array over Slurm's own defaults."""
-        line = read_command_line(wanted.options)
+        line = read_command_line(submission.options)
         given = (
-            *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
             *line.options,
         )
-        written = wanted.array or last_value(given, "array")
+        written = submission.array or last_value(given, "array")
         try:
             tasks = parse_tasks(written) if written else None
         except ValueError:
@@ -765,15 +753,15 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         query = Query(slurm("scontrol", "show", "config"), partial(_read_limits, tasks=tasks))
         return query_on(query, self.clusters.require_one("this"))
 
-    def start_estimate(self, wanted: Submission) -> Query[StartEstimate]:
+    def start_estimate(self, submission: Submission) -> Query[StartEstimate]:
         """The command that would submit it, with --test-only; the script goes through stdin as for
         that.
         """
-        argv = self.submission(replace(wanted, mark="")).command.argv
+        argv = self.submission(replace(submission, mark="")).command.argv
         at = argv.index("sbatch") + 1
-        given = read_command_line(wanted.options).options
-        in_script = read_directives(wanted.script.decode("utf-8", "surrogateescape")).options
-        notes = _not_counted((*in_script, *given), wanted)
+        given = read_command_line(submission.options).options
+        in_script = read_directives(submission.script.decode("utf-8", "surrogateescape")).options
+        notes = _not_counted((*in_script, *given), submission)
         tested = ("env", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *argv[:at], "--test-only", *argv[at:])
         return Query(
             tested,
