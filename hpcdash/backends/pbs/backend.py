@@ -9,6 +9,7 @@ from hpcdash.backends.base import (
     Backend,
     Capability,
     InsidePart,
+    Probe,
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
@@ -79,7 +80,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         title=_TITLES.get(one, "PBS"),
         capabilities=_CAPABILITIES[one],
         has_whole_ids=not one.has_array_brackets,
-        probe=probe.PbsProbe(needs_answer=dialect is None),
+        probe=probe.PbsProbe() if dialect else _Probe(),
         queue=jobs.PbsQueue(one),
         reasons=reasons.WrapperReasons() if is_slurm else reasons.PbsReasons(),
         history=history.PbsHistory(one),
@@ -91,6 +92,15 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         actions=actions.PbsActions(one),
         submit=submit.PbsSubmit(one),
     )
+
+
+class _Probe(probe.PbsProbe):
+    """Detects PBS of any dialect."""
+
+    needs_answer = True
+
+    def backend(self, found: Probe) -> Backend:
+        return pbs_backend(Dialect(found.dialect))
 
 
 # What few commands need is imported by those.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hpcdash.backends.base import Backend, LocalConfiguration, Probe, ProbePart, ServerFiles
+from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles
 from hpcdash.backends.pbs.dialects import Dialect, detect_dialect, pbs
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.domain.columns import epoch_seconds
@@ -189,9 +189,6 @@ class PbsProbe(ProbePart):
     usual_folder = "/opt/pbs/bin"
     delegated_commands = ("qsub", "qstat", "qdel", "pbsnodes")
 
-    def __init__(self, *, needs_answer: bool = True) -> None:
-        self.needs_answer = needs_answer
-
     def query(self) -> Query[Probe]:
         """One shell on the other side; asks the server once about itself.
 
@@ -203,8 +200,3 @@ class PbsProbe(ProbePart):
             limit_seconds=_PROBE_LIMIT_SECONDS,
             cap_bytes=PROBE_BYTES,
         )
-
-    def backend(self, found: Probe) -> Backend | None:
-        from hpcdash.backends.pbs.backend import pbs_backend
-
-        return pbs_backend(Dialect(found.dialect)) if self.needs_answer else None

@@ -13,6 +13,7 @@ from hpcdash.backends.base import (
     InsidePart,
     Probe,
 )
+from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.backends.slurm import (
     actions,
     detail,
@@ -28,11 +29,42 @@ from hpcdash.backends.slurm.clusters import (
     NO_OTHERS,
     ClusterPart,
     Clusters,
+    named_rows,
     on_cluster,
+    query_on,
 )
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
+
+
+class _Probe(probe.SlurmProbe):
+    """Detects Slurm of any site."""
+
+    needs_answer = True
+
+    def backend(self, found: Probe) -> Backend:
+        return slurm_backend(found)
+
+
+class _History(history.SlurmHistory):
+    """Ended jobs, and all runs of each."""
+
+    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+        from hpcdash.backends.slurm.runs import runs_query
+
+        counts_gpus = self.clusters.counts_gpus
+        return self._on_clusters(runs_query(user, since, until, counts_gpus=counts_gpus))
+
+    def runs_at(self, user: str | None, at: int) -> Query[ParsedTable]:
+        from hpcdash.backends.slurm.runs import runs_at_query
+
+        return self._on_clusters(runs_at_query(user, at, counts_gpus=self.clusters.counts_gpus))
+
+    def _on_clusters(self, query: Query[ParsedTable]) -> Query[ParsedTable]:
+        if several := self.clusters.several:
+            return query_on(query, several)
+        return named_rows(query, self.clusters.default)
 
 
 class _Inside(ClusterPart, InsidePart):
@@ -62,10 +94,10 @@ def slurm_backend(found: Probe | None = None) -> Backend:
         name="slurm",
         title="Slurm",
         capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
-        probe=probe.SlurmProbe(needs_answer=found is None),
+        probe=probe.SlurmProbe() if found else _Probe(),
         queue=jobs.SlurmQueue(clusters),
         reasons=reasons.SlurmReasons(),
-        history=history.SlurmHistory(clusters),
+        history=_History(clusters),
         detail=detail.SlurmDetail(clusters),
         inside=_Inside(clusters),
         logs=log_files.SlurmLogs(clusters),

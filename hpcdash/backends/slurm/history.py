@@ -365,19 +365,3 @@ class SlurmHistory(ClusterPart, HistoryPart):
         return Query(
             argv, partial(parse_scope, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES
         )
-
-    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
-        from hpcdash.backends.slurm.runs import runs_query
-
-        counts_gpus = self.clusters.counts_gpus
-        return self._on_clusters(runs_query(user, since, until, counts_gpus=counts_gpus))
-
-    def runs_at(self, user: str | None, at: int) -> Query[ParsedTable]:
-        from hpcdash.backends.slurm.runs import runs_at_query
-
-        return self._on_clusters(runs_at_query(user, at, counts_gpus=self.clusters.counts_gpus))
-
-    def _on_clusters(self, query: Query[ParsedTable]) -> Query[ParsedTable]:
-        if several := self.clusters.several:
-            return query_on(query, several)
-        return named_rows(query, self.clusters.default)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import Backend, LocalConfiguration, Probe, ProbePart, ServerFiles
+from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.slurm.commands import with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
@@ -195,9 +195,6 @@ class SlurmProbe(ProbePart):
         "srun",
     )
 
-    def __init__(self, *, needs_answer: bool = True) -> None:
-        self.needs_answer = needs_answer
-
     def query(self) -> Query[Probe]:
         """One shell on the other side; asks the controller for its configuration once."""
         return Query(
@@ -206,8 +203,3 @@ class SlurmProbe(ProbePart):
             limit_seconds=_PROBE_LIMIT_SECONDS,
             cap_bytes=PROBE_BYTES,
         )
-
-    def backend(self, found: Probe) -> Backend | None:
-        from hpcdash.backends.slurm.backend import slurm_backend
-
-        return slurm_backend(found) if self.needs_answer else None
