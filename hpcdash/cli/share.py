@@ -184,7 +184,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
-        if store.backend.detail.task_refusal is None:
+        if not store.backend.detail.holds_requeued:
             raise UsageError(
                 f"{store.backend.title} shares no pool: it does not put a job back and hold it"
             )

@@ -205,7 +205,7 @@ class RequestSubmitting(Struct):
         before, self.planned = self.planned, None
         request, text = self.request, self.text
         try:
-            if session.store.backend.submit.request is not None and self.waiting is None:
+            if session.store.backend.submit.takes_requests and self.waiting is None:
                 wanted = replace(request, after=after or request.after)
                 most_bytes = require_launches(session).settings.files_limit
                 self.planned = await plan_request(

@@ -241,7 +241,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         """Whether a result comes back in the job's log, as its jobs have no folders to fetch it
         from.
         """
-        return self.session.store.backend.logs.result is not None
+        return self.session.store.backend.logs.has_results
 
     @property
     def site(self) -> Site:
@@ -452,7 +452,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         session = self.session
         await session.store.open(force=True)
         plan: SubmissionPlan
-        if session.store.backend.submit.request is not None:
+        if session.store.backend.submit.takes_requests:
             most_bytes = self._launches.settings.files_limit
             plan, launch = (
                 await plan_request(session.store, request, folder, most_bytes=most_bytes),

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hpcdash.backends.actions import COMMENT, ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ALTERABLE, COMMENT, ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.base import ActionsPart
 from hpcdash.backends.embedded.answers import decoded
-from hpcdash.backends.embedded.typed import typed
+from hpcdash.backends.embedded.typed import ProgramPart, typed
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.job_ids import is_task, parse_array_id
 from hpcdash.embedded.script import parse_time_change, read_throttle, signal_number
@@ -19,49 +20,6 @@ _PLAIN = frozenset({Verb.CANCEL, Verb.HOLD, Verb.RELEASE, Verb.REQUEUE, Verb.SUS
 _HAS = ("time", "throttle")
 # A login node takes 120 000 bytes, Linux 131 072 in one argument; ids are short.
 _IDS_A_COMMAND = 2000
-
-
-def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """One command for all jobs; raises UsageError for a change this queue has no word for."""
-    words: tuple[str, ...]
-    if request.force:
-        raise UsageError("force: not needed on this queue")
-    if request.verb in _PLAIN:
-        words = (str(request.verb), *(("--hold",) if request.hold else ()))
-    elif request.verb is Verb.SIGNAL:
-        if request.recipient not in ("", "batch", "full"):
-            raise UsageError(
-                f"{request.recipient!r}: this queue's jobs have no numbered steps",
-                "Write batch or full.",
-            )
-        _require(signal_number, request.signal)
-        words = ("signal", request.signal, request.recipient or "steps")
-    elif request.verb is Verb.ALTER:
-        if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
-            raise UsageError(
-                f"{unknown[0]}: jobs of this queue have none", f"It supports: {', '.join(_HAS)}."
-            )
-        for name, value in request.changes.items():
-            if name != COMMENT:
-                _require(parse_time_change if name == "time" else read_throttle, value)
-        if "throttle" in request.changes and (
-            tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
-        ):
-            # The queue would change it for the whole array.
-            raise UsageError(
-                f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
-            )
-        words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
-    else:
-        raise UsageError(f"{request.verb} is not an action on a job of this queue")
-    commands = []
-    for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
-        ids = request.job_ids[start : start + _IDS_A_COMMAND]
-        read = partial(read_outcomes, job_ids=ids)
-        commands.append(
-            ActionCommand((*program, *words, *ids), ids, read, shown=typed(*_typed(request, ids)))
-        )
-    return tuple(commands)
 
 
 def _typed(request: ActionRequest, ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,3 +52,54 @@ def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome,
             told[job_id] = Outcome(job_id, bool(found["done"]), str(found["words"]))
     words = excerpt(answer.stderr) or f"the command exited with status {answer.status}"
     return tuple(told.get(job_id, Outcome(job_id, False, words)) for job_id in job_ids)
+
+
+class EmbeddedActions(ProgramPart, ActionsPart):
+    """Actions by the queue's program."""
+
+    alterable = ALTERABLE
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """One command for all jobs; raises UsageError for a change this queue has no word for."""
+        words: tuple[str, ...]
+        if request.force:
+            raise UsageError("force: not needed on this queue")
+        if request.verb in _PLAIN:
+            words = (str(request.verb), *(("--hold",) if request.hold else ()))
+        elif request.verb is Verb.SIGNAL:
+            if request.recipient not in ("", "batch", "full"):
+                raise UsageError(
+                    f"{request.recipient!r}: this queue's jobs have no numbered steps",
+                    "Write batch or full.",
+                )
+            _require(signal_number, request.signal)
+            words = ("signal", request.signal, request.recipient or "steps")
+        elif request.verb is Verb.ALTER:
+            if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
+                raise UsageError(
+                    f"{unknown[0]}: jobs of this queue have none",
+                    f"It supports: {', '.join(_HAS)}.",
+                )
+            for name, value in request.changes.items():
+                if name != COMMENT:
+                    _require(parse_time_change if name == "time" else read_throttle, value)
+            if "throttle" in request.changes and (
+                tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
+            ):
+                # The queue would change it for the whole array.
+                raise UsageError(
+                    f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
+                )
+            words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
+        else:
+            raise UsageError(f"{request.verb} is not an action on a job of this queue")
+        commands = []
+        for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
+            ids = request.job_ids[start : start + _IDS_A_COMMAND]
+            read = partial(read_outcomes, job_ids=ids)
+            commands.append(
+                ActionCommand(
+                    (*self.argv, *words, *ids), ids, read, shown=typed(*_typed(request, ids))
+                )
+            )
+        return tuple(commands)

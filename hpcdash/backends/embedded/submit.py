@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.embedded.answers import decoded
-from hpcdash.backends.embedded.typed import typed_submit
-from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.embedded.typed import ProgramPart, typed_submit
+from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import last_value
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.options import read_command_line, read_directives
@@ -17,78 +19,6 @@ from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.units import format_clock
 from hpcdash.errors import UsageError, excerpt
-
-
-def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
-    """The queue's `submit`; the script comes on stdin where it is in no file there.
-
-    Raises UsageError for a word that is no option, and for another account.
-    """
-    if wanted.run_as:
-        raise UsageError(
-            "run_as: the embedded queue runs jobs as its owner",
-            "Remove run_as from the configuration.",
-        )
-    line = read_command_line(wanted.options)
-    if line.script:
-        raise UsageError(
-            f"{line.script[0]!r} is not an option of sbatch",
-            "The script's own arguments follow another --.",
-        )
-    words = list(wanted.options)
-    if wanted.array:
-        words.append(f"--array={wanted.array}")
-    if wanted.after:
-        words.append(f"--dependency={format_after(wanted.after)}")
-    if wanted.held:
-        words.append("--hold")
-    token = ("--token", wanted.mark) if wanted.mark else ()
-    argv = (
-        *program,
-        "submit",
-        *token,
-        "--named",
-        wanted.name,
-        *words,
-        wanted.file or "-",
-        *wanted.arguments,
-    )
-    stdin = None if wanted.file else wanted.script
-    read = partial(_read, job_id=wanted.name)
-    command = ActionCommand(argv, (wanted.name,), read, stdin, shown=typed_submit(wanted))
-    given = (
-        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
-        *line.options,
-    )
-    # A job that has a comment of its own keeps it.
-    mark = wanted.mark if last_value(given, "comment") is None else ""
-    return SubmitCommand(command, (), mark, last_value(given, "job-name") or wanted.name)
-
-
-def resubmission(
-    program: tuple[str, ...],
-    detail: JobDetail,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits = AS_IT_WAS,
-) -> SubmitCommand:
-    """The queue's `again`: it has kept the script, the options, the environment and the folder."""
-    row = detail.job.to_pylist()[0]
-    asked = row["array_id"] or row["id"]
-    job_id = asked if tasks is None else with_tasks(asked, tasks)
-    seconds = limits.time_seconds
-    time = () if seconds is None else ("--time", format_clock(seconds))
-    argv = (*program, "again", "--token", mark, *time, job_id)
-    read = partial(_read, job_id=job_id)
-    how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
-    command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
-    if row["comment"] and not row["comment"].startswith(MARK_START):
-        note = (
-            "it keeps its own comment; if the answer is lost, the job is looked for by its "
-            "name and time"
-        )
-        return SubmitCommand(command, (note,), job_name=row["name"] or "")
-    return SubmitCommand(command, (), mark, row["name"] or "")
 
 
 def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
@@ -104,3 +34,83 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
         return (Outcome(job_id, None if may_be_done else False, words),)
     said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
     return (Outcome(job_id, True, f"job {number}{said}"),)
+
+
+class EmbeddedSubmit(ProgramPart, SubmitPart):
+    """Submission by the queue's program."""
+
+    new_limits = frozenset({"time_seconds"})
+
+    def submission(self, submission: Submission) -> SubmitCommand:
+        """The queue's `submit`; the script comes on stdin where it is in no file there.
+
+        Raises UsageError for a word that is no option, and for another account.
+        """
+        if submission.run_as:
+            raise UsageError(
+                "run_as: the embedded queue runs jobs as its owner",
+                "Remove run_as from the configuration.",
+            )
+        line = read_command_line(submission.options)
+        if line.script:
+            raise UsageError(
+                f"{line.script[0]!r} is not an option of sbatch",
+                "The script's own arguments follow another --.",
+            )
+        words = list(submission.options)
+        if submission.array:
+            words.append(f"--array={submission.array}")
+        if submission.after:
+            words.append(f"--dependency={format_after(submission.after)}")
+        if submission.held:
+            words.append("--hold")
+        token = ("--token", submission.mark) if submission.mark else ()
+        argv = (
+            *self.argv,
+            "submit",
+            *token,
+            "--named",
+            submission.name,
+            *words,
+            submission.file or "-",
+            *submission.arguments,
+        )
+        stdin = None if submission.file else submission.script
+        read = partial(_read, job_id=submission.name)
+        command = ActionCommand(
+            argv, (submission.name,), read, stdin, shown=typed_submit(submission)
+        )
+        given = (
+            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
+            *line.options,
+        )
+        # A job that has a comment of its own keeps it.
+        mark = submission.mark if last_value(given, "comment") is None else ""
+        return SubmitCommand(command, (), mark, last_value(given, "job-name") or submission.name)
+
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        """The queue's `again`: it has the script, the options, the environment and the folder."""
+        row = detail.job.to_pylist()[0]
+        asked = row["array_id"] or row["id"]
+        job_id = asked if tasks is None else with_tasks(asked, tasks)
+        seconds = limits.time_seconds
+        time = () if seconds is None else ("--time", format_clock(seconds))
+        argv = (*self.argv, "again", "--token", mark, *time, job_id)
+        read = partial(_read, job_id=job_id)
+        how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
+        command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
+        if row["comment"] and not row["comment"].startswith(MARK_START):
+            note = (
+                "it keeps its own comment; if the answer is lost, the job is looked for by its "
+                "name and time"
+            )
+            return SubmitCommand(command, (note,), job_name=row["name"] or "")
+        return SubmitCommand(command, (), mark, row["name"] or "")

@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
-from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.base import ActionsPart
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -461,61 +462,6 @@ _AS_SLURM = 'Set backend = "slurm" for this cluster: its own commands can.'
 Job = tuple[str, JobId]
 
 
-def whole_array_verbs(dialect: Dialect) -> frozenset[Verb]:
-    """As ActionsPart.whole_array_verbs."""
-    return (
-        frozenset()
-        if dialect is Dialect.TORQUE
-        else frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
-    )
-
-
-def alterable(dialect: Dialect) -> tuple[str, ...]:
-    """As ActionsPart.alterable."""
-    return ALTERABLE_OF[dialect]
-
-
-def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """As ActionsPart.commands.
-
-    What is named is what is asked for: PBS itself refuses tasks it takes no verb for.
-    """
-    jobs = [(job_id, _read_id(dialect, job_id)) for job_id in dict.fromkeys(request.job_ids)]
-    if not jobs:
-        raise UsageError("no job is named")
-    verb = request.verb
-    match verb:
-        case Verb.CANCEL:
-            hints = (
-                (_SILENT_QDEL,)
-                if dialect is Dialect.SLURM_WRAPPERS
-                else ()
-                if request.force
-                else (_LOST_NODE,)
-            )
-            words = _cancel_command(dialect, force=request.force)
-            return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qdel", jobs), hints)]))
-        case Verb.SIGNAL:
-            words = ("qsig", "-s", _signal_word(dialect, request.signal, request.recipient))
-            return tuple(
-                _commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs), (_NO_NODE,))])
-            )
-        case Verb.ALTER:
-            return tuple(_commands(dialect, _alter(dialect, jobs, request)))
-        case Verb.SUSPEND | Verb.RESUME if dialect is Dialect.SLURM_WRAPPERS:
-            raise UsageError(f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
-        case Verb.HOLD | Verb.RELEASE:
-            targets = _targets(dialect, _WORDS[verb][0], jobs)
-            return tuple(
-                _commands(dialect, [_Step(_hold_command(dialect, verb), targets, _HINTS[verb])])
-            )
-        case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
-            targets = _targets(dialect, _WORDS[verb][0], jobs)
-            return tuple(_commands(dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
-        case _:
-            raise UsageError(f"{verb} is not an action on jobs")
-
-
 class _Step(Struct, frozen=True):
     """The words of a command up to the ids, what it is for, and what is added to its answer."""
 
@@ -533,12 +479,6 @@ def _cancel_command(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
     if dialect is Dialect.SLURM_WRAPPERS:
         raise UsageError("force: Slurm's qdel does not support it", _AS_SLURM)
     return ("qdel", "-p") if dialect is Dialect.TORQUE else ("qdel", "-W", "force")
-
-
-def _hold_command(dialect: Dialect, verb: Verb) -> tuple[str, ...]:
-    # Without -h Slurm's qhold complains of its own program first.
-    is_wrapped = dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD
-    return ("qhold", "-h", "u") if is_wrapped else _WORDS[verb]
 
 
 def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
@@ -592,11 +532,6 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
     return JobId(job.number)
 
 
-def _array_target(job_id: str, job: JobId) -> Target:
-    whole = dataclasses.replace(job, tasks=None, has_brackets=True)
-    return Target(job_id, str(whole), whole)
-
-
 def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target]:
     """What stands for each job: itself, or an argument a range of its tasks."""
     whole = {job.number for _, job in jobs if job.has_brackets and job.tasks is None}
@@ -606,7 +541,8 @@ def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target
             targets.append(Target(job_id, str(job), job))
         elif job.number in whole:
             # Asked for twice, a task would be refused the second time.
-            targets.append(_array_target(job_id, job))
+            array = dataclasses.replace(job, tasks=None, has_brackets=True)
+            targets.append(Target(job_id, str(array), array))
         elif dialect is Dialect.TORQUE and program in _TAKES_TASKS_OPTION and job.tasks.count > 1:
             targets.append(Target(job_id, str(dataclasses.replace(job, tasks=None)), job))
         else:
@@ -756,3 +692,69 @@ def _command(
 
 def _arguments(targets: Iterable[Target]) -> list[str]:
     return list(dict.fromkeys(target.argument for target in targets))
+
+
+class PbsActions(DialectPart, ActionsPart):
+    """Actions by PBS's commands."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.alterable = ALTERABLE_OF[dialect]
+        if dialect is not Dialect.TORQUE:
+            self.whole_array_verbs = frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """Build the commands for the jobs as they are named: PBS itself refuses tasks for which it
+        has no verb.
+        """
+        jobs = [
+            (job_id, _read_id(self.dialect, job_id)) for job_id in dict.fromkeys(request.job_ids)
+        ]
+        if not jobs:
+            raise UsageError("no job is named")
+        verb = request.verb
+        match verb:
+            case Verb.CANCEL:
+                hints = (
+                    (_SILENT_QDEL,)
+                    if self.dialect is Dialect.SLURM_WRAPPERS
+                    else ()
+                    if request.force
+                    else (_LOST_NODE,)
+                )
+                words = _cancel_command(self.dialect, force=request.force)
+                return tuple(
+                    _commands(
+                        self.dialect, [_Step(words, _targets(self.dialect, "qdel", jobs), hints)]
+                    )
+                )
+            case Verb.SIGNAL:
+                words = (
+                    "qsig",
+                    "-s",
+                    _signal_word(self.dialect, request.signal, request.recipient),
+                )
+                return tuple(
+                    _commands(
+                        self.dialect,
+                        [_Step(words, _targets(self.dialect, "qsig", jobs), (_NO_NODE,))],
+                    )
+                )
+            case Verb.ALTER:
+                return tuple(_commands(self.dialect, _alter(self.dialect, jobs, request)))
+            case Verb.SUSPEND | Verb.RESUME if self.dialect is Dialect.SLURM_WRAPPERS:
+                raise UsageError(
+                    f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM
+                )
+            case Verb.HOLD | Verb.RELEASE:
+                words = _WORDS[verb]
+                targets = _targets(self.dialect, words[0], jobs)
+                if self.dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD:
+                    # Without -h Slurm's qhold complains of its own program first.
+                    words = ("qhold", "-h", "u")
+                return tuple(_commands(self.dialect, [_Step(words, targets, _HINTS[verb])]))
+            case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
+                targets = _targets(self.dialect, _WORDS[verb][0], jobs)
+                return tuple(_commands(self.dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
+            case _:
+                raise UsageError(f"{verb} is not an action on jobs")

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdash.backends.base import (
-    ActionsPart,
     Backend,
     Capability,
-    DetailPart,
-    HistoryPart,
     InsidePart,
-    LogsPart,
-    PolicyPart,
-    ProbePart,
-    QueuePart,
-    ReasonsPart,
+    Probe,
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
-    SubmitPart,
 )
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.pbs import (
     actions,
     detail,
@@ -30,28 +22,19 @@ from hpcdash.backends.pbs import (
     history,
     jobs,
     log_files,
-    nodes,
     probe,
-    queues,
     reasons,
     rules,
     submit,
 )
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
-from hpcdash.backends.queries import ParsedTable, Query
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
-    from hpcdash.backends.shell import ShellCommand, ShellRequest
 
 _TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
-_NO_HISTORY = {
-    Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only "
-    "(keep_completed of the site)",
-    Dialect.SLURM_WRAPPERS: "not kept here",
-}
 # Only its managers may ask for fair shares.
 _ALL = frozenset(Capability) - {
     Capability.KEEPS_SCRIPTS,
@@ -97,149 +80,80 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         title=_TITLES.get(one, "PBS"),
         capabilities=_CAPABILITIES[one],
         has_whole_ids=not one.has_array_brackets,
-        probe=ProbePart(
-            query=probe.probe_query,
-            backend_for=None if dialect else lambda found: pbs_backend(Dialect(found.dialect)),
-            usual_folder="/opt/pbs/bin",
-            delegated_commands=("qsub", "qstat", "qdel", "pbsnodes"),
-        ),
-        queue=QueuePart(
-            jobs=partial(jobs.jobs_query, one),
-            nodes=partial(nodes.nodes_query, one),
-            queues=partial(queues.queues_query, one),
-            down_hosts=partial(nodes.down_hosts_query, one),
-            pause=partial(queues.pause_query, one),
-            newly_ended=partial(history.newly_ended_query, one),
-        ),
-        reasons=ReasonsPart(
-            hint=reasons.reason_hint,
-            never_starts=_never_starts_in_slurm if is_slurm else reasons.never_starts,
-            policy=reasons.policy_reason,
-        ),
-        history=HistoryPart(
-            jobs=partial(history.history_query, one),
-            runs=partial(history.runs_query, one),
-            native=partial(history.history_native_query, one),
-            scope=partial(history.scope_query, one),
-            keeps_ended=one in (Dialect.OPENPBS, Dialect.PBS_TEXT),
-            forgotten="PBS no longer knows it, as after qdel -x"
-            if one is not Dialect.SLURM_WRAPPERS
-            else "",
-            no_history=_NO_HISTORY.get(
-                one,
-                "not kept here (job_history_enable is off): a job is gone once it ended; how, is "
-                "known only where it"
-                " was seen",
-            ),
-        ),
-        detail=DetailPart(
-            native=partial(detail.native_query, one),
-            join=partial(detail.job_detail, one),
-            usage=partial(detail.usage_query, one),
-            shell=_shell_in_slurm if is_slurm else _shell,
-            priority=partial(rules.priority_query, one),
-            requeue_refusal=detail.requeue_refusal,
-            submit_line=detail.submit_line,
-            variables=_variables_in_slurm if is_slurm else detail.job_variables,
-        ),
-        inside=InsidePart(step=partial(_inside_step, one)),
-        logs=LogsPart(files=partial(log_files.log_files, one)),
-        scripts=ScriptsPart(
-            writer=partial(_writer, one),
-            request_fields=REQUEST_FIELDS,
-            reader=partial(_reader, one),
-            explain=explain.explain,
-            submitted_file=log_files.submitted_file,
-            cron_parts=_cron_parts,
-        ),
-        policy=PolicyPart(
-            queue_rules=partial(rules.queue_rules_query, one),
-            queue_limits=partial(rules.queue_limits_query, one),
-            limits=partial(_limits, one),
-            reservations=_reservations,
-        ),
-        actions=ActionsPart(
-            commands=partial(actions.action_commands, one),
-            alterable=actions.alterable(one),
-            whole_array_verbs=actions.whole_array_verbs(one),
-        ),
-        submit=SubmitPart(
-            program="" if one is Dialect.SLURM_WRAPPERS else "qsub",
-            submission=partial(submit.submission, one),
-            resubmission=partial(submit.resubmission, one),
-            array_parts=partial(submit.array_parts, one),
-            new_limits=frozenset({"time_seconds", "memory_bytes"}),
-        ),
+        probe=probe.PbsProbe() if dialect else _Probe(),
+        queue=jobs.PbsQueue(one),
+        reasons=reasons.WrapperReasons() if is_slurm else reasons.PbsReasons(),
+        history=history.PbsHistory(one),
+        detail=(detail.WrapperDetail if is_slurm else detail.PbsDetail)(one),
+        inside=_Inside(one),
+        logs=log_files.PbsLogs(one),
+        scripts=_SCRIPTS.get(one, _Scripts)(),
+        policy=rules.PbsPolicy(one),
+        actions=actions.PbsActions(one),
+        submit=submit.PbsSubmit(one),
     )
 
 
+class _Probe(probe.PbsProbe):
+    """Detects PBS of any dialect."""
+
+    needs_answer = True
+
+    def backend(self, found: Probe) -> Backend:
+        return pbs_backend(Dialect(found.dialect))
+
+
 # What few commands need is imported by those.
-def _writer(dialect: Dialect) -> ScriptWriter | None:
-    if dialect is Dialect.SLURM_WRAPPERS:
-        from hpcdash.backends.slurm import script as slurm_script
+class _Scripts(ScriptsPart):
+    request_fields = REQUEST_FIELDS
 
-        return slurm_script
-    # Torque has no select.
-    if dialect is Dialect.TORQUE:
-        return None
-    from hpcdash.backends.pbs import script
+    def writer(self) -> ScriptWriter | None:
+        from hpcdash.backends.pbs import script
 
-    return script
+        return script
 
+    def reader(self) -> ScriptReader:
+        from hpcdash.backends.pbs import lint
 
-def _reader(dialect: Dialect) -> ScriptReader:
-    from hpcdash.backends.pbs import lint
-    from hpcdash.backends.slurm import lint as slurm_lint
+        return lint
 
-    return slurm_lint if dialect is Dialect.SLURM_WRAPPERS else lint
+    def explain(self, line: str) -> str:
+        return explain.explain(line)
 
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        return log_files.submitted_file(detail)
 
-def _limits(dialect: Dialect, user: str, cluster: str) -> Query[ParsedTable]:
-    from hpcdash.backends.pbs.limits import limits_query
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.pbs.cron import cron_parts
 
-    return limits_query(dialect, user)
-
-
-def _reservations(user: str) -> Query[ParsedTable]:
-    from hpcdash.backends.pbs.reservations import reservations_query
-
-    return reservations_query(user)
+        return cron_parts(job)
 
 
-def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
-    from hpcdash.backends.pbs.shell import shell_command
-
-    return shell_command(row, request)
-
-
-def _shell_in_slurm(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-    from hpcdash.backends.slurm.shell import shell_command
-
-    return shell_command(row, request)
+class _TorqueScripts(_Scripts):
+    def writer(self) -> None:
+        """None: Torque has no select."""
 
 
-def _inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
-    from hpcdash.backends.pbs.inside import inside_step
+class _WrapperScripts(_Scripts):
+    def writer(self) -> ScriptWriter:
+        from hpcdash.backends.slurm import script
 
-    return inside_step(dialect, row, command)
+        return script
 
+    def reader(self) -> ScriptReader:
+        from hpcdash.backends.slurm import lint
 
-def _cron_parts(job: CronJob) -> CronParts:
-    from hpcdash.backends.pbs.cron import cron_parts
-
-    return cron_parts(job)
-
-
-def _never_starts_in_slurm(state: str, reason: str | None) -> str:
-    from hpcdash.backends.slurm.reasons import never_starts
-
-    return never_starts(state, reason) or reasons.never_starts(state, reason)
+        return lint
 
 
-def _variables_in_slurm(row: Mapping[str, Any]) -> Mapping[str, str | None]:
-    from hpcdash.backends.slurm.detail import job_variables
+_SCRIPTS = {Dialect.TORQUE: _TorqueScripts, Dialect.SLURM_WRAPPERS: _WrapperScripts}
 
-    return {**job_variables(row), **detail.job_variables(row)}
+
+class _Inside(DialectPart, InsidePart):
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        from hpcdash.backends.pbs.inside import inside_step
+
+        return inside_step(self.dialect, row, command)
 
 
 BACKEND = pbs_backend()

@@ -109,12 +109,13 @@ def parse_queues(
         raise unreadable(answer, "queues", _COMMAND)
     said = read.table.to_pylist()
     default = next((row["default_queue"] for row in said if row[_SERVER] is not None), None)
+    default_name = None if default is None else default.partition("@")[0]
     has_server = any(row[_SERVER] is not None for row in said)
     person = _person(b"" if head is None else head[0])
     is_off = any(row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in said)
     rows = [
         {
-            **_queue(row, _default(row["id"], default) if has_server else None, is_slurm=is_slurm),
+            **_queue(row, row["id"] == default_name if has_server else None, is_slurm=is_slurm),
             **({} if is_slurm else _standing(row, person, is_off=is_off)),
         }
         for row in said
@@ -126,9 +127,7 @@ def parse_queues(
 
 
 def pause_query(dialect: Dialect) -> Query[str] | None:
-    """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last
-    one.
-    """
+    """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
@@ -165,10 +164,6 @@ def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
                 {"limit_seconds": duration_seconds(words[2]), "jobs_running": digits(words[4])}
             )
     return raw[: head.start()], added
-
-
-def _default(name: str, default: str | None) -> bool:
-    return default is not None and name == default.partition("@")[0]
 
 
 def _queue(

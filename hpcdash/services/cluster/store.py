@@ -333,7 +333,9 @@ class ClusterStore:
         Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a
         person has named and that works without its probe: what is wrong its commands tell.
         """
-        if self.probe is not None or (len(self._backends) == 1 and not self.backend.needs_probe):
+        if self.probe is not None or (
+            len(self._backends) == 1 and not self.backend.probe.needs_answer
+        ):
             return
         try:
             await self.open()

@@ -340,7 +340,7 @@ class LaunchService:
     ) -> tuple[SubmissionPlan, LaunchRecord, Sequence[str]]:
         """The plan that submits a request, the record to keep, and notes for the user."""
         text = request_text(request, site=self._launches.settings.site)
-        if self._store.backend.submit.request is None:
+        if not self._store.backend.submit.takes_requests:
             planned = await self._launches.plan(request, text, files)
             notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
             return (

@@ -635,7 +635,7 @@ class Launches:
                 "Write one yourself and run: hpcdash submit SCRIPT",
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
-        if request.is_task and backend.detail.task_refusal is not None and not backend.is_embedded:
+        if request.is_task and backend.detail.holds_requeued and not backend.is_embedded:
             from hpcdash.services.share.submission import require_node_count
 
             require_node_count(request, request_slot_type(request, queue_has_gpus=has_gpus))

@@ -312,7 +312,7 @@ def _planner(
         if request is None:
             raise UsageError("there is nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
-        if session.store.backend.submit.request is not None:
+        if session.store.backend.submit.takes_requests:
             from hpcdash.services.submit.plan import plan_request
 
             await session.store.open(force=True)

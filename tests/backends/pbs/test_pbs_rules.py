@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.rules import priority_query, queue_limits_query, queue_rules_query
+from hpcdash.backends.pbs.rules import PbsPolicy, priority_query
 from hpcdash.backends.queries import Query
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
@@ -48,7 +48,9 @@ def answered(
 
 
 def rules(attributes: Mapping[str, str]) -> Mapping[str, str]:
-    return answered(asked(queue_rules_query(Dialect.OPENPBS, "debug")), "Queue: debug", attributes)
+    return answered(
+        asked(PbsPolicy(Dialect.OPENPBS).queue_rules("debug")), "Queue: debug", attributes
+    )
 
 
 def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
@@ -59,7 +61,7 @@ def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 @pytest.mark.parametrize("dialect", [Dialect.OPENPBS, Dialect.PBS_TEXT])
 def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dialect) -> None:
-    query = queue_limits_query(dialect)
+    query = PbsPolicy(dialect).queue_limits()
     assert query is not None
     records = {
         "Queue: gpu": {
@@ -103,7 +105,7 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
 
 @pytest.mark.parametrize("dialect", [Dialect.TORQUE, Dialect.SLURM_WRAPPERS])
 def test_where_there_are_no_chunks_no_queue_is_asked_for_them(dialect: Dialect) -> None:
-    assert queue_limits_query(dialect) is None
+    assert PbsPolicy(dialect).queue_limits() is None
 
 
 def test_a_queues_limits_are_told() -> None:
@@ -150,7 +152,7 @@ def test_a_queue_that_is_closed_or_for_some_says_so() -> None:
 
 
 def test_torques_limits_are_its_own_and_in_text() -> None:
-    query = asked(queue_rules_query(Dialect.TORQUE, "batch"))
+    query = asked(PbsPolicy(Dialect.TORQUE).queue_rules("batch"))
     assert query.argv[-4:] == ("qstat", "-Q", "-f", "batch")
     text = (
         b"Queue: batch\n    queue_type = Execution\n    max_user_run = 8\n    max_user_queuable = "
@@ -203,7 +205,7 @@ def test_each_question_has_a_token_of_its_own() -> None:
 
 def test_slurms_wrappers_tell_neither() -> None:
     assert priority_query(Dialect.SLURM_WRAPPERS, "12") is None
-    assert queue_rules_query(Dialect.SLURM_WRAPPERS, "batch") is None
+    assert PbsPolicy(Dialect.SLURM_WRAPPERS).queue_rules("batch") is None
 
 
 def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
@@ -213,7 +215,7 @@ def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
         query.parse(CommandResult(query.argv, 153, b"", b"qstat: Unknown Job Id 12.pbs01\n", 0.0))
     with pytest.raises(UnreadableOutput, match="not a list of jobs"):
         query.parse(CommandResult(query.argv, 0, b"Welcome!\n", b"", 0.0))
-    rules = asked(queue_rules_query(Dialect.OPENPBS, "nosuch"))
+    rules = asked(PbsPolicy(Dialect.OPENPBS).queue_rules("nosuch"))
     with pytest.raises(SchedulerRefused) as raised:
         rules.parse(
             CommandResult(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0)
@@ -227,7 +229,7 @@ def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
 def test_what_was_cut_or_garbled_is_read_or_an_error(
     dialect: Dialect, noise: bytes, cut: int, status: int
 ) -> None:
-    query = queue_rules_query(dialect, "debug")
+    query = PbsPolicy(dialect).queue_rules("debug")
     if query is None:
         return
     token = find_token(query).encode() if dialect is Dialect.OPENPBS else b"\n    "
