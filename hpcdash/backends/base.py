@@ -27,6 +27,7 @@ from hpcdash.backends.submissions import (
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -814,6 +815,37 @@ class Backend(Struct, frozen=True, kw_only=True):
         if capability not in self.capabilities:
             action, step = _REFUSALS[capability]
             raise UsageError(f"{self.title} has no way to {action}", step)
+
+    def table(
+        self, kind: Kind, user: str, cluster: str, history_seconds: int
+    ) -> Query[ParsedTable]:
+        """Return the query that fills a table, of a `user` or of everyone as `kind` has it; raise
+        UsageError where the scheduler lacks it.
+
+        `cluster` is as in `policy.associations`; history ended within `history_seconds`.
+        """
+        match kind:
+            case Kind.MINE:
+                return self.queue.jobs(JobScope(user=user, ended=self.queue.lists_ended))
+            case Kind.EVERYONE:
+                return self.queue.jobs(JobScope())
+            case Kind.NODES:
+                return self.queue.nodes()
+            case Kind.QUEUES:
+                return self.queue.queues()
+            case Kind.HISTORY:
+                return self.history.jobs(user, history_seconds)
+            case Kind.HISTORY_EVERYONE:
+                return self.history.jobs(None, history_seconds)
+            case Kind.SHARES:
+                self.require(Capability.SHARES)
+                return self.policy.shares(user)
+            case Kind.LIMITS:
+                self.require(Capability.LIMITS)
+                return self.policy.limits(user, cluster)
+            case Kind.RESERVATIONS:
+                self.require(Capability.RESERVATIONS)
+                return self.policy.reservations(user)
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""

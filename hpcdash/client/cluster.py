@@ -37,13 +37,13 @@ from hpcdash.domain.demand import format_finding
 from hpcdash.domain.job_ids import parse_array_id, parse_task_part
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
 from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request

@@ -18,10 +18,10 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.schema import JOBS
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, UsageError
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.transport.local import LocalTransport

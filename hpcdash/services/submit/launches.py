@@ -27,10 +27,10 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request, request_slot_type, request_slots
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError
 from hpcdash.private_files import TERSE_WEAK_SPOT
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable

@@ -16,10 +16,10 @@ from textual.widgets import Static
 from hpcdash.domain import schema
 from hpcdash.domain.nodelist import contains
 from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.page import activity_entries
 from hpcdash.services.session import ClusterSession

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     CommandMissing,
     CommandTimedOut,
@@ -26,7 +27,6 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.job_counts import with_job_counts
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import Cluster

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, ControllerDown
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import (
     EXIT_UNKNOWN,
     KEEP_SECONDS,

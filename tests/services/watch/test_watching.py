@@ -23,11 +23,11 @@ from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.alerts import Finding, Severity
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ConnectionFailed, HpcdashError
 from hpcdash.job.checkpoint import Checkpoints
 from hpcdash.services.cluster.clock import FrozenClock, SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.records import LaunchRecord
