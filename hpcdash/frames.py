@@ -84,9 +84,15 @@ async def fetch_history(
     filter: str = "",
 ) -> pa.Table:
     """The runs that `history` shows, with the columns of domain.schema.RUNS."""
-    wanted = query.parse(filter, RUNS, LOCAL_ZONE)
+    requested = query.parse(filter, RUNS, LOCAL_ZONE)
     selection = RunSelection(
-        everyone, tuple(users), tuple(accounts), tuple(queues), tuple(states), tuple(names), wanted
+        everyone,
+        tuple(users),
+        tuple(accounts),
+        tuple(queues),
+        tuple(states),
+        tuple(names),
+        requested,
     )
     await session.store.open()
     span = parse_span(since, until, now_epoch=session.store.clock.now(), zone=LOCAL_ZONE)
@@ -167,10 +173,10 @@ def _listed(cluster: str, kind: Kind, expression: str) -> pd.DataFrame:
 
 async def fetch_listed(session: ClusterSession, kind: Kind, expression: str) -> pa.Table:
     """The rows of a kind that a filter leaves."""
-    wanted = query.parse(expression, SCHEMAS[kind], LOCAL_ZONE)
+    requested = query.parse(expression, SCHEMAS[kind], LOCAL_ZONE)
     await session.store.resolve_backend()
     snapshot = await session.store.fetch(kind)
-    return query.apply(snapshot.table, wanted, snapshot.taken_at)
+    return query.apply(snapshot.table, requested, snapshot.taken_at)
 
 
 def listed_frame(kind: Kind, rows: pa.Table) -> pd.DataFrame:

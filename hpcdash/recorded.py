@@ -151,12 +151,12 @@ def _answer(file: Path, key: str, command: Any) -> RecordedAnswer:
     unknown = sorted(command.keys() - _COMMAND_KEYS)
     if unknown:
         raise ConfigError("not known here", file=str(file), key=f"{key}: {unknown[0]}")
-    words = command.get("argv")
-    if not isinstance(words, list) or not words:
+    text = command.get("argv")
+    if not isinstance(text, list) or not text:
         raise ConfigError("is not a list of words", file=str(file), key=f"{key}: argv")
     try:
         return RecordedAnswer(
-            argv=normalised_argv(tuple(_word(file, key, word) for word in words)),
+            argv=normalised_argv(tuple(_word(file, key, word) for word in text)),
             status=int(command.get("exit", 0)),
             stdout_file=_named_file(file, key, command.get("stdout")),
             stderr_file=_named_file(file, key, command.get("stderr")),

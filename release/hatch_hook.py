@@ -48,7 +48,7 @@ def _commit(root: Path) -> str:
     """
     git = ("git", "-C", str(root))
     try:
-        said = subprocess.run(
+        message = subprocess.run(
             [*git, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=True
         ).stdout
         changed = subprocess.run(
@@ -56,4 +56,4 @@ def _commit(root: Path) -> str:
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return said.replace(" ", "+ " if changed else " ")
+    return message.replace(" ", "+ " if changed else " ")

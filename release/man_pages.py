@@ -84,10 +84,10 @@ def _main_sections(context: click.Context) -> Iterator[str]:
     yield ".SH EXIT STATUS"
     yield _verbatim(EXIT_STATUS)
     yield ".SH FILES"
-    yield from (_item(f"\\fI{_text(file)}\\fR", words) for file, words in _FILES)
+    yield from (_item(f"\\fI{_text(file)}\\fR", text) for file, text in _FILES)
     yield f".PP\n{_wrapped(_PLACES)}"
     yield ".SH ENVIRONMENT"
-    yield from (_item(f"\\fB{_text(name)}\\fR", words) for name, words in _VARIABLES)
+    yield from (_item(f"\\fB{_text(name)}\\fR", text) for name, text in _VARIABLES)
 
 
 def _command_sections(command: click.Command, parent: click.Context) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _command_sections(command: click.Command, parent: click.Context) -> Iterator
             inner = click.Context(below, info_name=name, parent=context)
             yield f".SS {_text(name)}\n{_synopsis(below, inner)}\n.PP\n{_paragraphs(below.help or '')}"
             yield from (
-                _item(f"\\fB{_text(spec)}\\fR", words) for spec, words in _records(below, inner)
+                _item(f"\\fB{_text(spec)}\\fR", text) for spec, text in _records(below, inner)
             )
     if examples := EXAMPLES.get(command.name or ""):
         yield ".SH EXAMPLES"
@@ -124,9 +124,7 @@ def _synopsis(command: click.Command, context: click.Context) -> str:
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     yield ".SH OPTIONS"
-    yield from (
-        _item(f"\\fB{_text(spec)}\\fR", words) for spec, words in _records(command, context)
-    )
+    yield from (_item(f"\\fB{_text(spec)}\\fR", text) for spec, text in _records(command, context))
 
 
 def _records(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
@@ -140,8 +138,8 @@ def _summary(command: click.Command) -> str:
     return command.get_short_help_str(limit=1000)
 
 
-def _item(term: str, words: str) -> str:
-    return f".TP\n{term}\n{_wrapped(words)}"
+def _item(term: str, text: str) -> str:
+    return f".TP\n{term}\n{_wrapped(text)}"
 
 
 def _paragraphs(text: str) -> str:

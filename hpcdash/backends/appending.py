@@ -33,12 +33,14 @@ def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | No
         return None
     if argv[at : at + 1] == _FIRST:
         at += 1
-    said = {kind: words for kind, words in _spoken(phrased.command.argv) if kind}
+    reported = {kind: parts for kind, parts in _spoken(phrased.command.argv) if kind}
     # What follows the script are its own arguments.
     end = argv.index(_SCRIPT, at) if _SCRIPT in argv[at:] else len(argv)
-    kept = [word for kind, words in _spoken(argv[at:end]) if kind not in said for word in words]
-    spoken = [word for words in said.values() for word in words]
-    command = replace(again.command, argv=(*argv[:at], *spoken, *kept, *argv[end:]))
+    remaining = [
+        word for kind, parts in _spoken(argv[at:end]) if kind not in reported for word in parts
+    ]
+    spoken = [word for parts in reported.values() for word in parts]
+    command = replace(again.command, argv=(*argv[:at], *spoken, *remaining, *argv[end:]))
     return replace(again, command=command)
 
 

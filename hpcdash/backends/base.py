@@ -212,7 +212,7 @@ class ScriptReader(Protocol):
 
     def refusal_hint(
         self,
-        words: str,
+        text: str,
         version: str,
         script: str,
         options: Sequence[str] = (),

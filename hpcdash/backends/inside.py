@@ -298,13 +298,13 @@ class Frames:
         return [ended for line in lines if (ended := self._take(line)) is not None]
 
     def _take(self, line: bytes) -> NodeOutput | None:
-        words = line.split(b" ", 3)
-        if len(words) != 4 or words[0] != self._token or not words[3]:
+        parts = line.split(b" ", 3)
+        if len(parts) != 4 or parts[0] != self._token or not parts[3]:
             return None
-        node, gpu = (word.decode("utf-8", "replace") for word in words[1:3])
+        node, gpu = (word.decode("utf-8", "replace") for word in parts[1:3])
         key = (node, "" if gpu == "-" else gpu)
         known = self.outputs.get(key, NodeOutput(*key))
-        kind, content = words[3][:1], words[3][1:]
+        kind, content = parts[3][:1], parts[3][1:]
         match kind:
             case b".":
                 try:

@@ -106,10 +106,10 @@ def quoted_word(field: str, value: str, quoted: str, split: Callable[[str], list
     """
     text = value if _PLAIN.fullmatch(value) else quoted
     try:
-        is_kept = value.isprintable() and split(text) == [value]
+        is_stored = value.isprintable() and split(text) == [value]
     except ValueError:
-        is_kept = False
-    if not is_kept:
+        is_stored = False
+    if not is_stored:
         raise UsageError(
             f"{field}: {value!r} cannot stand in a batch script",
             "Leave out quotes, # and backslashes.",
@@ -125,7 +125,7 @@ def raise_for(reasons: Iterable[tuple[str, str]]) -> None:
     if found:
         steps = dict.fromkeys(step for _, step in found if step)
         raise UsageError(
-            "; ".join(words for words, _ in found),
+            "; ".join(text for text, _ in found),
             " ".join(step.rstrip(".") + "." for step in steps),
         )
 

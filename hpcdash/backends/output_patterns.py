@@ -92,11 +92,11 @@ def finish_shown(shown: str, facts: PathFacts) -> str:
         shown = shown.replace(NO_TASK, facts.task or "%a")
     values = _values(facts)
     # A name, or a folder, with a % in it is no pattern.
-    kept = [text for text in (facts.work_dir + "/", facts.name or "") if "%" in text]
-    if not kept:
+    remaining = [text for text in (facts.work_dir + "/", facts.name or "") if "%" in text]
+    if not remaining:
         return _filled(shown, values)
-    pieces = re.split("(" + "|".join(re.escape(text) for text in kept) + ")", shown)
-    return "".join(piece if piece in kept else _filled(piece, values) for piece in pieces)
+    pieces = re.split("(" + "|".join(re.escape(text) for text in remaining) + ")", shown)
+    return "".join(piece if piece in remaining else _filled(piece, values) for piece in pieces)
 
 
 def shown_is_doubtful(shown: str, facts: PathFacts) -> bool:

@@ -70,8 +70,8 @@ LOGIN_SHELL_STEP = "`hpcdash doctor` shows what the login shell prints."
 
 def refused(answer: Answer, message: str, next_step: str = "") -> SchedulerRefused:
     """The error of a script that did not do what it was sent for, with its own words."""
-    words = excerpt(answer.stderr)
-    return SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=words)
+    text = excerpt(answer.stderr)
+    return SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=text)
 
 
 def require_whole(answer: Answer) -> None:

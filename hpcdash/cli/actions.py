@@ -125,8 +125,8 @@ def run_action(
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
-        whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{verb} is refused: hpcdash is read-only ({whence})")
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(f"{verb} is refused: hpcdash is read-only ({source})")
     job_ids = named_jobs(jobs)
     is_for_ended = verb == Verb.DELETE
     kinds = (Kind.HISTORY, Kind.HISTORY_EVERYONE) if is_for_ended else (Kind.MINE, Kind.EVERYONE)
@@ -146,24 +146,24 @@ def run_action(
             )
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
-        wanted = job_ids
+        requested = job_ids
         if expression:
             snapshot = await session.store.fetch(kind)
             matching = query.apply(snapshot.table, matching_rows, snapshot.taken_at)
             warn_unknown_gpus(snapshot.table, matching_rows, snapshot.taken_at)
             states = ENDED if is_for_ended else ACTIVE | WAITING
-            wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
-            if not wanted:
+            requested = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
+            if not requested:
                 raise _NoMatch
         if chain:
             from hpcdash.cli.chains import chain_ids
 
-            wanted = await chain_ids(session, verb, wanted)
-        rows = await session.actions.fetch_rows(wanted)
+            requested = await chain_ids(session, verb, requested)
+        rows = await session.actions.fetch_rows(requested)
         has_ended = bool(rows) and all(row["state"] in ENDED for row in rows)
-        if request.verb is Verb.CANCEL and has_ended and not _unknown(wanted, rows):
+        if request.verb is Verb.CANCEL and has_ended and not _unknown(requested, rows):
             raise _AllEnded(rows)
-        plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
+        plan = session.actions.plan(replace(request, job_ids=ids_in_full(requested, rows)), rows)
         checkpoints: Mapping[str, str] = {}
         warnings: Sequence[str] = ()
         if request.verb is Verb.REQUEUE:
@@ -262,10 +262,10 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     if others := format_others(rows, session.store.user or ""):
         print(f"  ! {others}", file=sys.stderr)
     has_recipients = session.actions.can_signal_parts
-    for words in format_impact(
+    for text in format_impact(
         replace(plan, rows=rows), has_recipients=has_recipients, checkpoints=checkpoints
     ):
-        print(f"  {words}", file=sys.stderr)
+        print(f"  {text}", file=sys.stderr)
     if plan.request.force:
         print("  forced: processes on nodes that do not respond keep running", file=sys.stderr)
     for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
@@ -318,12 +318,12 @@ def _write_table(report: Report) -> None:
     past = _PAST[report.plan.request.verb]
     rows = []
     for outcome in report.outcomes:
-        words = visible(outcome.words)
+        text = visible(outcome.words)
         if outcome.done:
-            said = f"{past}: {words}" if words else past
+            message = f"{past}: {text}" if text else past
         else:
-            said = f"{'unknown' if outcome.done is None else 'refused'}: {words}"
-        rows.append((outcome.job_id, said))
+            message = f"{'unknown' if outcome.done is None else 'refused'}: {text}"
+        rows.append((outcome.job_id, message))
     print_text("".join(f"{line}\n" for line in align_cells(rows)))
 
 

@@ -92,9 +92,9 @@ def run_alloc(
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
         raise UsageError("alloc is refused: hpcdash is read-only", "--dry-run shows the script.")
-    asked = _request(gpus, nodes, cpus, queue=queue, account=account, name=name)
+    requested = _request(gpus, nodes, cpus, queue=queue, account=account, name=name)
     request = replace(
-        asked,
+        requested,
         limit_seconds=_seconds("--time", limit),
         memory_bytes=_bytes("--memory", memory),
         hold=hold,
@@ -121,23 +121,23 @@ def run_alloc(
             return 0
         (outcome,) = await SubmissionRun(submitting, session, prints=False).outcomes(1)
 
-        def tell() -> None:
+        def notify() -> None:
             if form == "json":
-                words = {
+                texts = {
                     "job_id": outcome.new_job or None,
                     "done": outcome.done,
                     "words": outcome.words,
                 }
-                print_json({"schema": 1, "cluster": session.name, **words, **submitting.shown()})
+                print_json({"schema": 1, "cluster": session.name, **texts, **submitting.shown()})
             elif outcome.new_job:
                 print(visible(outcome.new_job), flush=True)
             if outcome.done:
                 say(f"run something in it: hpcdash submit REQUEST.toml --in {outcome.new_job}")
 
         if outcome.done and foreground is not None:
-            await foreground.stay(session, outcome.new_job, tell)
+            await foreground.stay(session, outcome.new_job, notify)
             return 0
-        tell()
+        notify()
         if not outcome.done:
             return (
                 EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
@@ -227,14 +227,14 @@ class _Foreground:
             )
         return True
 
-    async def stay(self, session: ClusterSession, job_id: str, tell: Callable[[], None]) -> None:
+    async def stay(self, session: ClusterSession, job_id: str, notify: Callable[[], None]) -> None:
         """`tell`, then wait until the job ends; a signal cancels it, ctrl+c after a question.
 
         Raises EndedBySignal, and what `tell` raises, once the job is cancelled.
         """
         self._job_id = job_id
         try:
-            tell()
+            notify()
             if not self._reported.is_set():
                 say(f"ctrl+c ends allocation {job_id}")
                 if await self._is_over(session):
@@ -278,12 +278,12 @@ class _Foreground:
             end="",
             file=sys.stderr,
         )
-        asking = asyncio.ensure_future(is_agreed())
+        query = asyncio.ensure_future(is_agreed())
         telling = asyncio.ensure_future(self._reported.wait())
-        await asyncio.wait({asking, telling}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (asking, telling):
+        await asyncio.wait({query, telling}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (query, telling):
             task.cancel()
-        if self._reported.is_set() or asking.result():
+        if self._reported.is_set() or query.result():
             self._reported.set()
             return True
         # The end of its input may be that of the terminal.
@@ -300,7 +300,7 @@ class _Foreground:
 
 async def _watch(session: ClusterSession, job_id: str) -> None:
     """Say when it starts and how it ended."""
-    state, pause, is_told = "", _FIRST_LOOK_SECONDS, False
+    state, pause, is_known = "", _FIRST_LOOK_SECONDS, False
     while True:
         try:
             row = (await session.store.fetch_detail(job_id)).job.to_pylist()[0]
@@ -316,8 +316,8 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
             if state in ENDED:
                 return
         left = None if row is None else _left_seconds(session, row)
-        if left is not None and left <= SOON_SECONDS and not is_told:
-            is_told = True
+        if left is not None and left <= SOON_SECONDS and not is_known:
+            is_known = True
             say(f"allocation {job_id} ends in {format_duration(left)}")
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
@@ -335,20 +335,20 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
         if outcome.done:
             say(f"the allocation {outcome.job_id} was cancelled")
         else:
-            words = "may go on" if outcome.done is None else "was not cancelled"
+            text = "may go on" if outcome.done is None else "was not cancelled"
             say(
-                f"the allocation {outcome.job_id} {words}: {outcome.words}",
+                f"the allocation {outcome.job_id} {text}: {outcome.words}",
                 f"hpcdash cancel {outcome.job_id} ends it",
             )
 
 
 def _format_state(session: ClusterSession, row: Mapping[str, Any]) -> str:
-    words = f"the allocation {row['id']} is {str(row['state']).replace('_', ' ')}"
+    text = f"the allocation {row['id']} is {str(row['state']).replace('_', ' ')}"
     if row["state"] in ACTIVE and row["node_list"]:
-        words += f" on {row['node_list']}"
+        text += f" on {row['node_list']}"
         if left := _left_seconds(session, row):
-            words += f", {format_duration(left)} left"
-    return words
+            text += f", {format_duration(left)} left"
+    return text
 
 
 def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | None:
@@ -476,7 +476,7 @@ def run_inside(
         if dry_run:
             print_text(staged.contents["batch.sh"].decode("utf-8", "surrogateescape"))
             return None
-        report = await session.actions.run(plan, heard=say)
+        report = await session.actions.run(plan, on_message=say)
         outcome = report.outcomes[0]
         say(report.journal_problem)
         runs: Sequence[Run] = ()

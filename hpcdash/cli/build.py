@@ -169,23 +169,23 @@ def queue_folder() -> Path:
     return path_variable(FOLDER_VARIABLE) or state_root() / "queue" / node_name()
 
 
-def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
+def set_slots(folder: Path, requested: EmbeddedSettings) -> None:
     """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it
     is.
 
     Raises ConfigError where it cannot be written, NotPrivate where the folder is somebody else's.
     """
-    slots = {name: value for name, value in asdict(wanted).items() if value is not None}
+    slots = {name: value for name, value in asdict(requested).items() if value is not None}
     if not slots:
         return
-    file, words = folder / "slots.json", json.dumps(slots).encode()
+    file, text = folder / "slots.json", json.dumps(slots).encode()
     open_folder(folder, takes_jobs=False)
     close_to_others(file)
     try:
         with contextlib.suppress(FileNotFoundError):
-            if file.read_bytes() == words:
+            if file.read_bytes() == text:
                 return
-        atomic_write(file, words)
+        atomic_write(file, text)
         # Jobs that wait may fit now.
         wake(folder)
     except OSError as error:
@@ -291,7 +291,7 @@ def is_first_start(common: CommonOptions, settings: Settings) -> bool:
     """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such
     thing.
     """
-    is_said = (
+    is_set = (
         common.ssh
         or common.local
         or common.cluster
@@ -299,7 +299,7 @@ def is_first_start(common: CommonOptions, settings: Settings) -> bool:
         or common.url
         or settings.clusters
     )
-    return not (is_said or os.environ.get("TEXTUAL_DRIVER") or found_here())
+    return not (is_set or os.environ.get("TEXTUAL_DRIVER") or found_here())
 
 
 def why_this(common: CommonOptions, settings: Settings) -> str:
@@ -423,9 +423,10 @@ def cluster_queue_pace(cluster: ClusterSettings) -> Pace:
     another.
     """
     usual, pace = PollSettings(), cluster_pace(cluster)
-    asked, default = pace.seconds, cluster_pace(replace(cluster, poll=usual)).seconds
+    requested, default = pace.seconds, cluster_pace(replace(cluster, poll=usual)).seconds
     seconds = {
-        kind: _QUEUE_SECONDS if asked[kind] == default[kind] else asked[kind] for kind in Kind
+        kind: _QUEUE_SECONDS if requested[kind] == default[kind] else requested[kind]
+        for kind in Kind
     }
     # A command takes a core for as long as it runs: a twentieth of its time.
     return replace(pace, seconds=seconds, controller_share=min(pace.controller_share, 0.05))
@@ -598,13 +599,13 @@ def chosen_site(common: CommonOptions) -> ChosenSite:
     return ChosenSite(cluster, cluster.launch, common.read_only or settings.read_only)
 
 
-def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
+def scheduler_for(message: str | None, cluster: ClusterSettings) -> Backend:
     """The one that is said, else the cluster's configured one; raises UsageError where neither
     tells.
     """
     from hpcdash.backends.embedded.backend import SCRIPTS_OF
 
-    name = said or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)
+    name = message or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)
     if name:
         return load_backend(name)
     raise UsageError(

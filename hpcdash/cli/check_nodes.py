@@ -123,7 +123,7 @@ def _limit(text: str) -> int:
 async def _submit(
     session: ClusterSession, launches: Launches, records: NodeCheckRecords, one: CheckJob
 ) -> None:
-    report = await session.actions.run(one.plan.plan, heard=_print)
+    report = await session.actions.run(one.plan.plan, on_message=_print)
     _print(report.journal_problem)
     (outcome,) = await reconcile(session.store, one.plan, report, _print)
     if outcome.done:
@@ -228,6 +228,6 @@ def _write_json(
 
 
 def _print(*sentences: str) -> None:
-    for words in sentences:
-        if words:
-            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    for text in sentences:
+        if text:
+            print(f"hpcdash: {visible(text)}", file=sys.stderr)

@@ -27,10 +27,10 @@ def run_checkpoints(
         raise UsageError(f"the estimate needs {missing}", EXAMPLE)
     plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
     if not plan.saves:
-        words = (
+        text = (
             f"--days {days:g} ends before the first save (--every {every}): nothing would be saved"
         )
-        print(f"hpcdash: {words}; save more often, or at the end", file=sys.stderr)
+        print(f"hpcdash: {text}; save more often, or at the end", file=sys.stderr)
     if form == "json":
         answer = {
             "schema": 1,

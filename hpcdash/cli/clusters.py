@@ -107,12 +107,12 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     # Whether the file takes it is known before anybody is asked for a password.
     cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
     try:
-        backend, words = run_async(_try_cluster(cluster))
-        print(visible(words))
+        backend, text = run_async(_try_cluster(cluster))
+        print(visible(text))
     except HpcdashError as error:
         if not force:
-            kept = f"Nothing was written to {path}; --force adds it anyway."
-            error.next_step = f"{error.next_step}\n{kept}" if error.next_step else kept
+            stored = f"Nothing was written to {path}; --force adds it anyway."
+            error.next_step = f"{error.next_step}\n{stored}" if error.next_step else stored
             raise
         print(f"hpcdash: {visible(error.message.rstrip('.'))}; added anyway", file=sys.stderr)
     else:
@@ -156,8 +156,8 @@ def run_config_check(common: CommonOptions) -> None:
 
     clusters = counted(len(settings.clusters), "cluster")
     notifiers, warnings = build_notifiers(settings.watch.notices, str(settings.file))
-    for words in warnings:
-        print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    for text in warnings:
+        print(f"hpcdash: {visible(text)}", file=sys.stderr)
     mute = unready(notifiers)
     if not mute:
         print(f"{settings.file}: good, {clusters}")

@@ -65,9 +65,9 @@ def _table_command(spec: TableSpec) -> click.Command:
 def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Options that select ended jobs; `since` says what is so without --since."""
     names = "NAME[,NAME]"
-    words = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
+    text = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
     options = [
-        click.option("--since", default="", metavar="TIME", help=words),
+        click.option("--since", default="", metavar="TIME", help=text),
         click.option(
             "--until",
             default="",
@@ -292,7 +292,11 @@ def connect(common: CommonOptions, **given: Any) -> None:
     show_default=True,
 )
 @click.option(
-    "--metric", "wanted", metavar="NAME", multiple=True, help="Only this metric; may be repeated."
+    "--metric",
+    "requested",
+    metavar="NAME",
+    multiple=True,
+    help="Only this metric; may be repeated.",
 )
 @click.option("--log", is_flag=True, help="Draw the chart with a logarithmic scale.")
 @click.option(
@@ -440,9 +444,9 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
 
 def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
     """--chain, which was called --train."""
-    words = "The whole chain: also the jobs before and after it."
+    text = "The whole chain: also the jobs before and after it."
     old = click.option("--train", "chain", flag_value=True, default=False, type=bool, hidden=True)
-    return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=words)(
+    return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=text)(
         old(command)
     )
 
@@ -452,13 +456,13 @@ def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
     all_option = click.option(
         "--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours."
     )
-    words = "The jobs this filter matches, instead of JOB... (lists them and asks)."
-    expression = click.option("--filter", "expression", default="", metavar="EXPR", help=words)
+    text = "The jobs this filter matches, instead of JOB... (lists them and asks)."
+    expression = click.option("--filter", "expression", default="", metavar="EXPR", help=text)
     return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(all_option(command)))
 
 
-def _acting_command(verb: str, words: str) -> click.Command:
-    @click.command(verb, help=words)
+def _acting_command(verb: str, text: str) -> click.Command:
+    @click.command(verb, help=text)
     @_named_or_filtered
     @click.option(
         "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -487,8 +491,8 @@ def cancel(common: CommonOptions, **given: Any) -> None:
     run_action(common, "cancel", **given)
 
 
-def _chain_command(verb: str, words: str) -> click.Command:
-    @click.command(verb, help=words)
+def _chain_command(verb: str, text: str) -> click.Command:
+    @click.command(verb, help=text)
     @_named_or_filtered
     @_whole_chain
     @click.option(
@@ -524,8 +528,8 @@ def signal_jobs(common: CommonOptions, **given: Any) -> None:
     run_action(common, "signal", **given)
 
 
-def _switch_command(kind: str, words: str) -> click.Command:
-    @click.command(f"{kind}-switch", help=words)
+def _switch_command(kind: str, text: str) -> click.Command:
+    @click.command(f"{kind}-switch", help=text)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
     @click.option(
         "--path",
@@ -882,13 +886,16 @@ def watch(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.option(
-    "--install", "deed", flag_value="install", help="Write it to the cluster and submit it."
+    "--install", "action", flag_value="install", help="Write it to the cluster and submit it."
 )
 @click.option(
-    "--remove", "deed", flag_value="remove", help="Move it away and cancel the pending job (asks)."
+    "--remove",
+    "action",
+    flag_value="remove",
+    help="Move it away and cancel the pending job (asks).",
 )
 @click.option(
-    "--status", "deed", flag_value="status", help="Show what is installed and when it runs next."
+    "--status", "action", flag_value="status", help="Show what is installed and when it runs next."
 )
 @click.option("--every", metavar="TIME", help="Time between runs: 1h (the default), 1d, 15m.")
 @click.option("--folder", metavar="DIR", help="Folder on the cluster; ~/hpcdash/cron by default.")
@@ -961,8 +968,8 @@ def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> 
     run_show(common, pool, expression=expression, form=form)
 
 
-def _wish_command(wish: str, words: str) -> None:
-    @share.command(wish, help=words)
+def _wish_command(wish: str, text: str) -> None:
+    @share.command(wish, help=text)
     @click.argument("job")
     @click.option(
         "--pool", "name", default="", metavar="POOL", help="The pool, where there are several."

@@ -50,8 +50,8 @@ def run_connect(
                 for note in plan.notes:
                     _print(note)
                 status = await plan.transport.interact(plan.argv, Terminal(descriptor))
-            if words := await explain_end(session.store, plan, status):
-                _print(words)
+            if text := await explain_end(session.store, plan, status):
+                _print(text)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -72,7 +72,9 @@ async def _run_to_pipes(plan: ShellPlan) -> int | None:
         sys.stderr.buffer.write(piece)
         sys.stderr.flush()
 
-    result = await plan.transport.run(plan.argv, limit_seconds=_SCRIPT_SECONDS, said=write_stderr)
+    result = await plan.transport.run(
+        plan.argv, limit_seconds=_SCRIPT_SECONDS, on_output=write_stderr
+    )
     sys.stdout.buffer.write(result.stdout)
     sys.stdout.flush()
     if result.truncated:
@@ -80,8 +82,8 @@ async def _run_to_pipes(plan: ShellPlan) -> int | None:
     return result.status
 
 
-def _print(words: str) -> None:
-    print(f"hpcdash: {visible(words)}", file=sys.stderr, flush=True)
+def _print(text: str) -> None:
+    print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def _open_terminal() -> int:

@@ -61,17 +61,17 @@ def run_outside(program: str, file: Path) -> str:
     """Run 'pager' or 'editor' on a file and wait for its end; the complaint where that fails, else
     ''.
     """
-    words = _command_arguments(program)
-    if not words:
+    parts = _command_arguments(program)
+    if not parts:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
         return f"no {program} was found; set {names}"
     # less shows colours only when told to, and its own -F would close a short file at once.
     environment = {**os.environ, "LESS": os.environ.get("LESS", "-R").replace("F", "")}
     try:
-        status = subprocess.call([*words, str(file)], env=environment)
+        status = subprocess.call([*parts, str(file)], env=environment)
     except OSError as error:
-        return f"{words[0]}: {error.strerror}"
-    return f"{words[0]} ended with status {status}" if status else ""
+        return f"{parts[0]}: {error.strerror}"
+    return f"{parts[0]} ended with status {status}" if status else ""
 
 
 def _command_arguments(program: str) -> list[str]:
@@ -327,7 +327,7 @@ async def _run(first: ClusterSession, make: Callable[[type[HpcdashApp]], Hpcdash
     app = make((await asyncio.to_thread(import_module, "hpcdash.ui.app")).HpcdashApp)
     asyncio.get_running_loop().call_later(_START_SECONDS, _collect_garbage)
     # stderr is the screen now.
-    database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))
+    database.listen(lambda text: app.notify(text, severity="warning", markup=False, timeout=15))
     with ends_with_signals(app):
         await app.run_async()
     return app

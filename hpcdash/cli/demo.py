@@ -87,9 +87,9 @@ def demonstration() -> Iterator[Path]:
         # What takes longest to load is loaded while the queue is filled.
         import hpcdash.ui.app  # noqa: F401
 
-        said = undertaker.stdout.readline().decode("utf-8", "replace").strip()
-        if said != READY:
-            raise HpcdashError(said or "the demonstration's queue does not start")
+        message = undertaker.stdout.readline().decode("utf-8", "replace").strip()
+        if message != READY:
+            raise HpcdashError(message or "the demonstration's queue does not start")
         yield folder
     finally:
         undertaker.stdin.close()

@@ -90,14 +90,14 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         *secret_checks(cluster),
     ]
 
-    async def look() -> bool:
+    async def inspect() -> bool:
         session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
             return await check_cluster(session.store, checks.append)
         finally:
             await session.store.close()
 
-    reached = run_async(look())
+    reached = run_async(inspect())
     if form == "json":
         checks = [check if not check.ok else replace(check, next_step="") for check in checks]
         answer = {
@@ -190,12 +190,12 @@ def secret_checks(cluster: ClusterSettings) -> list[Check]:
 
 
 def _failed(name: str, error: HpcdashError) -> Check:
-    words = getattr(error, "words", "")
-    detail = f"{error.message}; it said: {' '.join(words.split())}" if words else error.message
+    text = getattr(error, "words", "")
+    detail = f"{error.message}; it said: {' '.join(text.split())}" if text else error.message
     return Check(name, False, detail, error.next_step)
 
 
-async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> bool:
+async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) -> bool:
     """Look at a cluster and tell each finding; False where it cannot be reached or has no
     scheduler.
     """
@@ -204,37 +204,37 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
     try:
         await transport.connect()
     except HpcdashError as error:
-        tell(_failed("connection", error))
+        notify(_failed("connection", error))
         return False
     hops = " → ".join(transport.health.hops) or transport.name
-    tell(Check("connection", True, f"{hops}, {1000 * (time.monotonic() - began):.0f} ms"))
+    notify(Check("connection", True, f"{hops}, {1000 * (time.monotonic() - began):.0f} ms"))
     try:
         queried_at = time.time()
         probe = await store.open()
     except HpcdashError as error:
-        tell(_failed("scheduler", error))
+        notify(_failed("scheduler", error))
         return False
     if store.backend.name == EMBEDDED:
-        tell(
+        notify(
             Check(
                 "scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"
             )
         )
         for check in await asyncio.to_thread(queue_checks, queue_folder()):
-            tell(check)
-        tell(await _home_check(transport, is_one_machine=True))
+            notify(check)
+        notify(await _home_check(transport, is_one_machine=True))
         for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
-            tell(await _table_check(store, kind))
+            notify(await _table_check(store, kind))
         return True
     dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
     cluster = probe.cluster or "unnamed"
     whose = f", you are {probe.user}" if probe.user else ""
-    tell(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{whose}"))
+    notify(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{whose}"))
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
     if probe.commands:
         detail = f"missing: {', '.join(missing)}" if missing else found
-        tell(Check("commands", not missing, detail, "Ask the site for them."))
+        notify(Check("commands", not missing, detail, "Ask the site for them."))
     if probe.controller_answers is not None:
         step = "Running jobs continue. Wait, or tell the site's administrators."
         detail = "answers" if probe.controller_answers else "does not respond"
@@ -243,7 +243,7 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
                 "responds, but scheduling is off: no jobs start",
                 "The site turned it off; you can still submit jobs.",
             )
-        tell(
+        notify(
             Check(
                 "controller",
                 probe.controller_answers and probe.is_scheduling is not False,
@@ -254,22 +254,22 @@ async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> b
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (queried_at + time.time()) / 2
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
-        kept = (
+        remaining = (
             (await _is_synchronized(LocalTransport()), await _is_synchronized(transport))
             if is_off
             else (None, None)
         )
-        tell(clock_check(probe.clock_epoch_seconds, skew, *kept))
+        notify(clock_check(probe.clock_epoch_seconds, skew, *remaining))
     if probe.commands:
-        tell(await _home_check(transport))
+        notify(await _home_check(transport))
     # At once: a server that hangs keeps each of them waiting for a minute.
     for check in await asyncio.gather(
         *(_table_check(store, kind) for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY))
     ):
-        tell(check)
-    tell(_accounting_check(store))
+        notify(check)
+    notify(_accounting_check(store))
     if (accounts := await _accounts_check(store)) is not None:
-        tell(accounts)
+        notify(accounts)
     return True
 
 
@@ -285,12 +285,12 @@ def clock_check(
     told.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
-    told = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
+    reported = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
     if abs(ahead_seconds) <= _TOLERATED_SKEW_SECONDS:
-        return Check("clock", True, told)
+        return Check("clock", True, reported)
     side = "ahead of" if ahead_seconds > 0 else "behind"
     far = format_span(60 * round(abs(ahead_seconds) / 60))
-    told = f"the cluster's clock is {far} {side} this machine's; it {told}"
+    reported = f"the cluster's clock is {far} {side} this machine's; it {reported}"
     if is_synced_here is False and is_synced_there is not False:
         step = "This machine's clock is not synchronized. Enable NTP: timedatectl set-ntp true"
     elif is_synced_there is False and is_synced_here is not False:
@@ -303,7 +303,7 @@ def clock_check(
     return Check(
         "clock",
         False,
-        told,
+        reported,
         f"{step}\nTimes shown follow the cluster's clock; remaining times are correct.",
     )
 

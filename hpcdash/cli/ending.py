@@ -36,7 +36,7 @@ class Dashboard(Protocol):
 
 
 def run_async(
-    work: Coroutine[Any, Any, T], heard: Callable[[int], bool] = lambda number: False
+    work: Coroutine[Any, Any, T], on_progress: Callable[[int], bool] = lambda number: False
 ) -> T:
     """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or
     EndedBySignal follows.
@@ -55,7 +55,7 @@ def run_async(
                 os._exit(128 + number)
             if number == signal.SIGHUP:
                 leave_terminal()
-            if heard(number):
+            if on_progress(number):
                 return
             ended_by.append(number)
             if number == signal.SIGINT and sys.stderr.isatty():

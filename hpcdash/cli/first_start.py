@@ -87,14 +87,14 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         unkept = replace(common, local=True)
     try:
         write_cluster(config_path(common.config)[0], name, fields)
-        kept = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
+        stored = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     except HpcdashError as error:
         return await open_dashboard(
             unkept, settings, pool, prompter, notice=f"This cluster was not saved: {error}"
         )
     return await open_dashboard(
         common,
-        kept,
+        stored,
         pool,
         prompter,
         notice=f"added {name} to {file}; hpcdash now opens it by default",

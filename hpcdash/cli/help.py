@@ -205,9 +205,9 @@ def _filters() -> str:
     return f"{FILTERS}\nKeys of jobs:\n{columns}\n"
 
 
-def _wrapped(words: list[str]) -> Iterator[str]:
+def _wrapped(parts: list[str]) -> Iterator[str]:
     line = " "
-    for word in words:
+    for word in parts:
         if len(line) + len(word) > 78:
             yield line
             line = " "

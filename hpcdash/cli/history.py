@@ -118,7 +118,7 @@ def run_history(
 
     Where the cluster stopped answering, what is known is printed, and then the error raised.
     """
-    wanted = parse_filter(expression, Kind.HISTORY)
+    requested = parse_filter(expression, Kind.HISTORY)
     options.selection(everyone=not mine)
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, str, str]:
@@ -127,8 +127,8 @@ def run_history(
 
     fetched, cluster, backend = with_session(common, work)
     jobs = merge_runs(fetched.table)
-    table = query.apply(jobs, wanted, fetched.taken_at)
-    warn_unknown_gpus(jobs, wanted, fetched.taken_at)
+    table = query.apply(jobs, requested, fetched.taken_at)
+    warn_unknown_gpus(jobs, requested, fetched.taken_at)
     warn_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
     print_table(HISTORY, snapshot, form, cluster=cluster, backend=backend)
@@ -157,13 +157,13 @@ class _ProgressLine:
     def show(self, progress: ArchiveProgress) -> None:
         if not self._is_shown or progress.fraction >= 1:
             return
-        words = (
+        text = (
             f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c stops "
             f"and keeps the rows so far"
         )
         if progress.wait_seconds:
-            words = f"{words} (next command in {progress.wait_seconds:.0f} s)"
-        print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+            text = f"{text} (next command in {progress.wait_seconds:.0f} s)"
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
         self._has_written = True
 
     def clear(self) -> None:

@@ -63,36 +63,36 @@ class ImageRequest(Struct, frozen=True):
     create: bool = True
 
 
-def run_pull(common: CommonOptions, wanted: ImageRequest, image: str) -> None:
+def run_pull(common: CommonOptions, requested: ImageRequest, image: str) -> None:
     """Fetch an image; ends the process with 1 where the runtime does."""
     _run(
         common,
-        wanted,
-        lambda store: pull_steps(store, image, force=wanted.force, create=wanted.create),
+        requested,
+        lambda store: pull_steps(store, image, force=requested.force, create=requested.create),
     )
 
 
-def run_import(common: CommonOptions, wanted: ImageRequest, file: str, reference: str) -> None:
+def run_import(common: CommonOptions, requested: ImageRequest, file: str, reference: str) -> None:
     """Take a file of the cluster's into the store; ends the process with 1 where the runtime
     does.
     """
     _run(
         common,
-        wanted,
+        requested,
         lambda store: import_steps(
-            store, file, reference, force=wanted.force, create=wanted.create
+            store, file, reference, force=requested.force, create=requested.create
         ),
     )
 
 
-def run_list(common: CommonOptions, wanted: ImageRequest) -> None:
+def run_list(common: CommonOptions, requested: ImageRequest) -> None:
     """Print what the store has."""
-    _run(common, wanted, list_steps, changes=False)
+    _run(common, requested, list_steps, changes=False)
 
 
 def _run(
     common: CommonOptions,
-    wanted: ImageRequest,
+    requested: ImageRequest,
     build_steps: Callable[[Store], tuple[Step, ...]],
     *,
     changes: bool = True,
@@ -102,14 +102,14 @@ def _run(
         raise UsageError(
             "images is refused: hpcdash is read-only", "`hpcdash images list` still works."
         )
-    if not wanted.create and wanted.runtime is not Runtime.ENROOT:
+    if not requested.create and requested.runtime is not Runtime.ENROOT:
         raise UsageError(
             "--nocreate works only with enroot",
             "Leave it out: other runtimes create no containers.",
         )
-    if wanted.folder and not wanted.folder.startswith("/"):
+    if requested.folder and not requested.folder.startswith("/"):
         raise UsageError(
-            f"--store {wanted.folder!r} is not an absolute path",
+            f"--store {requested.folder!r} is not an absolute path",
             "Write a path on the cluster: /work/images",
         )
 
@@ -117,14 +117,14 @@ def _run(
         transport = session.store.transport
         await transport.connect(force=True)
         store, home = await _read_store(
-            transport, wanted, site.launch.site.image_root, changes=changes
+            transport, requested, site.launch.site.image_root, changes=changes
         )
-        if store.folder != wanted.folder and changes:
+        if store.folder != requested.folder and changes:
             print(
                 f"hpcdash: storing in {visible(store.folder)} (--store changes it)", file=sys.stderr
             )
         elif (
-            wanted.runtime is Runtime.APPTAINER
+            requested.runtime is Runtime.APPTAINER
             and changes
             and store.folder != site.launch.site.image_root
         ):
@@ -136,16 +136,16 @@ def _run(
         login = f"{site.launch.site.storage_root or f'{home}/{LAUNCHES_BELOW_HOME}'}/login"
         if (await transport.run(("test", "-f", login))).status != 0:
             login = ""
-        told = ""
+        reported = ""
         for step in build_steps(store):
             if already := await _already_there(transport, store, step):
-                if already != told:
+                if already != reported:
                     print(
                         f"hpcdash: {visible(already)} already exists (--force replaces it)",
                         file=sys.stderr,
                     )
-                told = already
-            elif status := await _run_step(session, step, wanted.runtime, login):
+                reported = already
+            elif status := await _run_step(session, step, requested.runtime, login):
                 return status
         return 0
 
@@ -155,12 +155,12 @@ def _run(
 
 
 async def _read_store(
-    transport: Transport, wanted: ImageRequest, image_root: str, *, changes: bool
+    transport: Transport, requested: ImageRequest, image_root: str, *, changes: bool
 ) -> tuple[Store, str]:
     """The store and the home there; raises UsageError where the runtime is not there or no folder
     is known.
     """
-    programs = PROGRAMS[wanted.runtime]
+    programs = PROGRAMS[requested.runtime]
     program, home, cache = await _seen(transport, programs)
     if not program and await transport.adopt_login_environment():
         program, home, cache = await _seen(transport, programs)
@@ -170,16 +170,16 @@ async def _read_store(
             'Name another with --runtime, or say where it is with path = "/…/bin" in the '
             "cluster's table.",
         )
-    folder = wanted.folder
-    if wanted.runtime is Runtime.APPTAINER:
+    folder = requested.folder
+    if requested.runtime is Runtime.APPTAINER:
         folder = folder or image_root
         if changes and not folder:
             raise UsageError(
                 "no image folder is set", "Write --store DIR, or image_root in [launch]."
             )
-    elif wanted.runtime is Runtime.ENROOT:
+    elif requested.runtime is Runtime.ENROOT:
         folder = folder or f"{cache}/{_IMAGES_IN_CACHE}"
-    return Store(wanted.runtime, program, folder), home
+    return Store(requested.runtime, program, folder), home
 
 
 async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, str, str]:
@@ -219,10 +219,12 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
         async for chunk in stream:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                said, is_last, status = line.partition(end.encode())
-                if said or not is_last:
+                reported, is_last, status = line.partition(end.encode())
+                if reported or not is_last:
                     print(
-                        visible(said.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]),
+                        visible(
+                            reported.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+                        ),
                         flush=True,
                     )
                 if is_last:

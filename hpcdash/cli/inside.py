@@ -42,9 +42,9 @@ def run_exec(
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
-        whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(
-            f"exec is refused: hpcdash is read-only ({whence})",
+            f"exec is refused: hpcdash is read-only ({source})",
             "`hpcdash stacks` and `hpcdash top` still work.",
         )
     if leftovers:
@@ -149,10 +149,10 @@ def _print_groups(answer: InsideAnswer) -> None:
         for line in lines:
             print(line)
     for output in answer.outputs:
-        if words := format_ending(output, answer.command.seconds):
+        if text := format_ending(output, answer.command.seconds):
             where = f"{visible(output.node)}{f' GPU {visible(output.gpu)}' if output.gpu else ''}"
             sys.stdout.flush()
-            print(f"hpcdash: {where}: {words}", file=sys.stderr)
+            print(f"hpcdash: {where}: {text}", file=sys.stderr)
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:

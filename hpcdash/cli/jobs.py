@@ -45,7 +45,7 @@ _TIDY_EVERY_SECONDS = 60.0
 def with_session(
     common: CommonOptions,
     work: Callable[[ClusterSession], Awaitable[T]],
-    heard: Callable[[int], bool] = lambda number: False,
+    on_progress: Callable[[int], bool] = lambda number: False,
 ) -> T:
     """Run some work on the chosen cluster, and close its connection; `heard` is told of signals as
     in run_async.
@@ -67,7 +67,7 @@ def with_session(
         finally:
             await session.store.close()
 
-    return run_async(run(), heard)
+    return run_async(run(), on_progress)
 
 
 def _warn_cut_off(session: ClusterSession) -> None:
@@ -88,8 +88,8 @@ async def _tidy(session: ClusterSession) -> None:
         not snapshot.cached for snapshot in store.snapshots.values()
     )
     if session.launches is not None and was_queried:
-        for words in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
-            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+        for text in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
+            print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
@@ -155,7 +155,7 @@ def run_table(
     """Rows of a table as text, JSON or CSV on stdout."""
     spec = TABLES[name]
     kind = spec.kind(everyone=not mine)
-    wanted = parse_filter(expression, kind)
+    requested = parse_filter(expression, kind)
 
     async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
         store = session.store
@@ -169,13 +169,13 @@ def run_table(
             and await _lacks_account(store)
         ):
             everyone = "; --all shows all accounts" if name == "shares" else ""
-            words = f"{store.user} has no account on {session.name}{everyone}"
-            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+            text = f"{store.user} has no account on {session.name}{everyone}"
+            print(f"hpcdash: {visible(text)}", file=sys.stderr)
         return snapshot, session.name, store.backend.name
 
     snapshot, cluster, backend = with_session(common, work)
-    table = query.apply(snapshot.table, wanted, snapshot.taken_at)
-    warn_unknown_gpus(snapshot.table, wanted, snapshot.taken_at)
+    table = query.apply(snapshot.table, requested, snapshot.taken_at)
+    warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
     print_table(spec, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
@@ -183,10 +183,10 @@ def run_table(
         print(_format_nothing(spec, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
 
 
-def warn_unknown_gpus(table: pa.Table, wanted: query.Filter, taken_at: float) -> None:
+def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
     """Print on stderr how many rows a filter on GPUs could not judge."""
-    if words := query.format_unknown_gpus(query.count_unknown_gpus(table, wanted, taken_at)):
-        print(f"hpcdash: {words}", file=sys.stderr)
+    if text := query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)):
+        print(f"hpcdash: {text}", file=sys.stderr)
 
 
 def print_table(
@@ -335,8 +335,8 @@ def _activity(activity: Activity) -> dict[str, object]:
                 "kind": one.kind,
                 "name": one.name,
                 "states": [
-                    {"words": words, "state": state, "count": count}
-                    for words, state, count in one.states
+                    {"words": text, "state": state, "count": count}
+                    for text, state, count in one.states
                 ],
                 "restarts": one.restarts,
             }
@@ -383,9 +383,9 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
     """
 
     async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
-        wanted = [job] if diff is None else [diff, job]
+        requested = [job] if diff is None else [diff, job]
         return list(
-            await asyncio.gather(*(fetch_script(session.store, one) for one in wanted))
+            await asyncio.gather(*(fetch_script(session.store, one) for one in requested))
         ), session
 
     scripts, session = with_session(common, work)

@@ -143,7 +143,7 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
         ended = "" if one.ended_at is None else f"{format_age(max(0.0, now - one.ended_at))} ago"
         files = "" if one.files is None else str(one.files)
         record = one.record
-        words = (
+        parts = (
             record.job_id or "?",
             record.name,
             one.state,
@@ -153,7 +153,7 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
             record.keep,
             record.folder,
         )
-        rows.append((*words, clip(visible(one.reason_kept), _MOST_WHY_LETTERS)))
+        rows.append((*parts, clip(visible(one.reason_kept), _MOST_WHY_LETTERS)))
     lines = align_cells(rows)
     return "\n".join((*lines, f"{counted(len(found), 'folder')}: {_format_total(found)}", ""))
 

@@ -70,8 +70,10 @@ def _packages(name: str) -> Iterator[Distribution]:
             given.add(name)
             yield found
         for requirement in found.requires or ():
-            asked = _REQUIREMENT.match(requirement)
+            requested = _REQUIREMENT.match(requirement)
             extra_marker = _OF_EXTRA.search(requirement)
-            if asked is not None and (extra_marker[1] if extra_marker else "") == extra:
-                required = re.sub(r"[-_.]+", "-", asked[1]).lower()
-                waiting += [(required, one.strip()) for one in ("", *(asked[2] or "").split(","))]
+            if requested is not None and (extra_marker[1] if extra_marker else "") == extra:
+                required = re.sub(r"[-_.]+", "-", requested[1]).lower()
+                waiting += [
+                    (required, one.strip()) for one in ("", *(requested[2] or "").split(","))
+                ]

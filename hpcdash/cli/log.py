@@ -188,9 +188,9 @@ class TerminalOutput:
         self._stream.flush()
 
 
-def say(words: str) -> None:
+def say(text: str) -> None:
     """Tell the person something, on stderr."""
-    print(f"hpcdash: {visible(words)}", file=sys.stderr, flush=True)
+    print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
 
 class LogFollower:
@@ -207,10 +207,10 @@ class LogFollower:
         self.has_moved = False
         self._goes_on = False
 
-    def aside(self, words: str) -> None:
+    def aside(self, text: str) -> None:
         """Tell the person something between two lines of the log."""
         self.output.end_line()
-        say(words)
+        say(text)
 
     def move_to(self, file: LogFile, *, goes_on: bool) -> None:
         """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its
@@ -231,9 +231,9 @@ class LogFollower:
                 await self._copy(start, end.end)
         return end.end
 
-    def begin(self, look: FileStat) -> None:
+    def begin(self, check: FileStat) -> None:
         """Take a file that has just appeared, of which nothing was written yet."""
-        self.known, self.identity, self.has_moved = look, look.identity, False
+        self.known, self.identity, self.has_moved = check, check.identity, False
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
         """Where the last `lines` lines begin, of a file that ends with `content` at `offset`;
@@ -314,36 +314,36 @@ class LogFollower:
                 return
             await asyncio.sleep(max(self.file.pause_seconds, next_check_seconds(quiet_seconds)))
 
-    def _after(self, look: FileStat, end: int) -> int | None:
+    def _after(self, check: FileStat, end: int) -> int | None:
         """Say what became of the file; where to read on from where it is no longer what was read,
         else None.
         """
-        before, self.known = self.known, look
-        happened = change(before, look)
+        before, self.known = self.known, check
+        happened = change(before, check)
         # A node lets go of its file when the job ends, and the last place may show it a little
         # later.
-        is_on_its_way = look.is_missing and (bool(self.file.host) or self.has_moved)
+        is_on_its_way = check.is_missing and (bool(self.file.host) or self.has_moved)
         if happened is FileChange.GONE and not is_on_its_way:
-            self.aside(f"{self.file.place} is gone: {look.problem}")
-        elif look.problem and look.problem != before.problem and not is_on_its_way:
-            self.aside(f"{self.file.place}: {look.problem}")
-        if not look.is_there:
+            self.aside(f"{self.file.place} is gone: {check.problem}")
+        elif check.problem and check.problem != before.problem and not is_on_its_way:
+            self.aside(f"{self.file.place}: {check.problem}")
+        if not check.is_there:
             return None
         if self.has_moved:
-            self.begin(look)
-            if end == 0 or (self._goes_on and look.size >= end):
+            self.begin(check)
+            if end == 0 or (self._goes_on and check.size >= end):
                 return None
             self.aside(f"{self.file.place}, from its start:")
             return 0
         was_deleted = happened is FileChange.APPEARED and before.is_missing
-        is_other = was_deleted or look.identity != self.identity
-        self.identity = look.identity
+        is_other = was_deleted or check.identity != self.identity
+        self.identity = check.identity
         if is_other:
             self.aside(f"{self.file.place} was replaced by another file; from its start:")
             return 0
-        if look.size < end:
+        if check.size < end:
             self.aside(
-                f"{self.file.place} was truncated from {end} to {look.size} bytes; from its start:"
+                f"{self.file.place} was truncated from {end} to {check.size} bytes; from its start:"
             )
             return 0
         if happened is FileChange.APPEARED:
@@ -459,11 +459,11 @@ class _RunLog:
 
     async def _starts(self) -> bool:
         """Wait until it does; False where the allocation ends before."""
-        said = ""
+        message = ""
         while self._run.started_at is None and self._is_open:
-            if self._place != said:
-                said = self._place
-                say(f"run {self._number} {said}")
+            if self._place != message:
+                message = self._place
+                say(f"run {self._number} {message}")
             await asyncio.sleep(_FIRST_STATE_SECONDS)
             await self._poll_slowly()
         self._pause_seconds = _FIRST_STATE_SECONDS
@@ -586,12 +586,14 @@ class _JobLog:
         while True:
             # Before the look: the file may come, and the job end, in between.
             has_ended = self._state in ENDED
-            look = await self._file.look()
-            if look.is_there:
-                self._tail.begin(look)
+            check = await self._file.look()
+            if check.is_there:
+                self._tail.begin(check)
                 return
-            if (has_ended and not self._is_arriving) or not (look.is_missing or look.is_unreached):
-                raise self._unreadable(look)
+            if (has_ended and not self._is_arriving) or not (
+                check.is_missing or check.is_unreached
+            ):
+                raise self._unreadable(check)
             await self._query_state()
             self._tail.output.pause()
             await asyncio.sleep(
@@ -603,17 +605,19 @@ class _JobLog:
         """Whether its file came to another place a moment ago, and was not seen there yet."""
         return self._tail.has_moved and time.monotonic() - self._moved_at < _ARRIVES_SECONDS
 
-    def _unreadable(self, look: FileStat) -> HpcdashError:
+    def _unreadable(self, check: FileStat) -> HpcdashError:
         step = ""
-        if self._state in WAITING and look.is_missing:
+        if self._state in WAITING and check.is_missing:
             step = (
                 f"Job {self._place.job_id} is {self._state}: the log appears once it runs. -f "
                 f"waits for it."
             )
         where = (
-            f"{self._stream} of job {self._place.job_id}" if look.is_unreached else self._file.place
+            f"{self._stream} of job {self._place.job_id}"
+            if check.is_unreached
+            else self._file.place
         )
-        return HpcdashError(f"{visible(where)}: {visible(look.problem)}.", step)
+        return HpcdashError(f"{visible(where)}: {visible(check.problem)}.", step)
 
     async def _is_over(self) -> bool:
         """Whether the job was known to have ended before the last look, which is then said."""
@@ -624,10 +628,10 @@ class _JobLog:
         if self._is_arriving:
             return False
         row = self._place.row
-        words = format_exit(self._state, row["exit_code"], row["exit_signal"])
+        text = format_exit(self._state, row["exit_code"], row["exit_signal"])
         self._tail.aside(
             f"job {self._place.job_id} {self._state.replace('_', ' ')}"
-            + (f": {words}" if words else "")
+            + (f": {text}" if text else "")
         )
         return True
 

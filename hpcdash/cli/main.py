@@ -182,8 +182,8 @@ def _has_current_folder() -> bool:
     return True
 
 
-def _complain(words: str) -> None:
-    for number, line in enumerate(words.splitlines()):
+def _complain(text: str) -> None:
+    for number, line in enumerate(text.splitlines()):
         print(("hpcdash: " if number == 0 else "  ") + visible(line), file=sys.stderr)
 
 

@@ -173,27 +173,27 @@ class ComingRows:
         if not self.has_begun:
             self._attempts = max(1, len(run.attempts))
             return []
-        said = []
+        messages = []
         if late := [
             name for name in names if name not in self._names and name not in self._announced
         ]:
             self._announced.update(late)
             came = ", ".join(visible(name) for name in late)
-            said.append(
+            messages.append(
                 f"{came} appeared later and has no column; run again without -f to include it"
             )
         if len(run.attempts) > self._attempts:
             self._attempts = len(run.attempts)
-            said.append(
+            messages.append(
                 f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped"
             )
         if run_axis(run) != self._axis and self._axis not in self._announced:
             self._announced.add(self._axis)
-            said.append(
+            messages.append(
                 f"the log no longer counts in {self._axis}: nothing more is written; start again "
                 f"with -f"
             )
-        return said
+        return messages
 
 
 class Paper(Struct, frozen=True):
@@ -245,24 +245,26 @@ def _chart(
     paper: Paper,
     log_y: bool,
 ) -> Iterator[str]:
-    kept = SeriesCache()
-    reading = RunReader(is_ascii=not paper.has_unicode).read(run, names, axis, JobFacts(0.0), kept)
+    stored = SeriesCache()
+    reading = RunReader(is_ascii=not paper.has_unicode).read(
+        run, names, axis, JobFacts(0.0), stored
+    )
     # Without colours a smooth curve would be one with what it smooths.
     smoothing = "auto" if paper.colours is not None else "none"
     # No panel is the one that keys act on.
     state = ChartState(tuple(names), axis, log_y, smoothing, panel=-1)
     chart = ChartRun("A", "", run, reading.marks, reading.axis)
-    request = ChartRequest((chart,), state, width, height, kept, is_ascii=not paper.has_unicode)
+    request = ChartRequest((chart,), state, width, height, stored, is_ascii=not paper.has_unicode)
     return (_painted(line, paper) for line in draw(request).lines)
 
 
 def _painted(line: Line, paper: Paper) -> str:
     if paper.colours is None:
-        text = "".join(words for words, _ in line).rstrip()
+        text = "".join(message for message, _ in line).rstrip()
     else:
         text = "".join(
-            _STYLES.get(name, Style()).render(words, color_system=paper.colours)
-            for words, name in line
+            _STYLES.get(name, Style()).render(message, color_system=paper.colours)
+            for message, name in line
         )
     return text if paper.has_unicode else text.translate(_PLAIN_LETTERS)
 
@@ -290,7 +292,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
         if not len(series):
             continue
         values = series.values
-        said = [
+        messages = [
             f"{visible(name)} {format_number(float(values[-1]))} at {axis} "
             f"{format_step(float(series.x[-1]))}"
         ]
@@ -298,14 +300,14 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
             finite = np.isfinite(values)
             spikes = find_spikes(series.x[finite], values[finite]).findings
             if finite.sum() < FEWEST_POINTS:
-                said.append("too few points to detect anomalies")
+                messages.append("too few points to detect anomalies")
             if spikes:
                 more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
-                said.append(spikes[-1].words + more)
+                messages.append(spikes[-1].words + more)
             plateau = find_plateau(series.x, values)
-            said += [plateau.words] if plateau is not None else []
-        said += [finding.words for finding in find_not_finite(series.x, values)]
-        lines.append("; ".join(part for part in said if part))
+            messages += [plateau.words] if plateau is not None else []
+        messages += [finding.words for finding in find_not_finite(series.x, values)]
+        lines.append("; ".join(part for part in messages if part))
     lines += [f"{visible(name)}: {finding.words}" for name, finding in find_broken(run, names)]
     lines += _pace(run, names[0], job, growth) if names else []
     return lines
@@ -319,5 +321,5 @@ def _pace(run: JoinedRun, name: str, job: JobFacts, growth: PaceGrowth) -> list[
     if job.is_running and steps.size:
         growth.note(job.now, float(steps[-1]))
         grown, age = growth.pace(), average_pace(run, job.age_seconds)
-    said = describe_course(run, run_paces(run, name, grown, age), steps, job)
-    return [line for line in ("; ".join(said), format_lost_time(run.lost_time())) if line]
+    messages = describe_course(run, run_paces(run, name, grown, age), steps, job)
+    return [line for line in ("; ".join(messages), format_lost_time(run.lost_time())) if line]

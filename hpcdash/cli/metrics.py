@@ -52,7 +52,7 @@ def run_metrics(
     *,
     job: str,
     form: str,
-    wanted: tuple[str, ...],
+    requested: tuple[str, ...],
     file: str,
     follow: bool,
     out: Path | None,
@@ -77,7 +77,7 @@ def run_metrics(
         is_chart = form == "chart"
         points = EXACT_POINTS if is_chart else EXPORTED_POINTS
         run = WatchedRun(session.store, job, patterns=patterns, file=file, exact_points=points)
-        output = _Output(session, run, form, wanted, out, log)
+        output = _Output(session, run, form, requested, out, log)
         if follow and form == "csv" and out is None:
             from hpcdash.cli.metric_output import ComingRows
 
@@ -103,13 +103,13 @@ def run_metrics(
         except (HpcdashError, OSError, click.Abort):
             raise
         except Exception as error:  # a log may hold anything
-            words = f"hpcdash could not read this: {type(error).__name__}: {error}"
+            text = f"hpcdash could not read this: {type(error).__name__}: {error}"
             where = (
                 "The traceback is in its log file."
                 if common.debug
                 else "--debug writes the traceback to its log file."
             )
-            raise HpcdashError(words, where) from error
+            raise HpcdashError(text, where) from error
 
     with ends_silently() if follow else contextlib.nullcontext():
         with_session(common, guarded)
@@ -123,14 +123,14 @@ class _Output:
         session: ClusterSession,
         run: WatchedRun,
         form: str,
-        wanted: tuple[str, ...],
+        requested: tuple[str, ...],
         out: Path | None,
         is_log: bool,
     ) -> None:
         self._session = session
         self._run = run
         self._form = form
-        self._requested = wanted
+        self._requested = requested
         self._out = out
         self._is_log = is_log
         # How it was seen to grow; made where a chart is drawn.
@@ -179,8 +179,8 @@ class _Output:
             return
         with contextlib.suppress(HpcdashError):
             names = self._names()
-            for words in self.rows.left_out(run, names):
-                say(words)
+            for text in self.rows.left_out(run, names):
+                say(text)
             out = stdout()
             out.write(self.rows.new_rows(run, names, is_end=is_end))
             out.flush()
@@ -215,15 +215,15 @@ class _Output:
         self._growth = self._growth or PaceGrowth()
         now = self._session.store.clock.now()
         job = job_facts(run.row or {}, now, is_array=run.is_array, is_whole=run.progress.is_whole)
-        words = meaning(run.run, names, job, self._growth)
+        parts = meaning(run.run, names, job, self._growth)
         paper = Paper(
             shutil.get_terminal_size().columns,
-            None if rows is None else rows - len(words) - 2,
+            None if rows is None else rows - len(parts) - 2,
             color_system(os.environ) if self.is_screen else None,
             encoding.lower().replace("-", "").startswith("utf"),
         )
         text = chart_text(run.run, names, paper, log_y=self._is_log)
-        content = "\n".join((visible(run.title), text, *words, ""))
+        content = "\n".join((visible(run.title), text, *parts, ""))
         return content.replace("→", "->" if not paper.has_unicode else "→").encode(
             encoding, "replace"
         )
@@ -251,9 +251,9 @@ def _require_job(job: str, file: str) -> None:
     except BadJobId:
         is_path_like = not file and any(sign in job for sign in "./~")
         if is_path_like:
-            words = shlex.join(("hpcdash", "metrics", "--file", job))
+            text = shlex.join(("hpcdash", "metrics", "--file", job))
             raise UsageError(
-                f"{job!r} is not a job", f"For the metrics in a file: {words}"
+                f"{job!r} is not a job", f"For the metrics in a file: {text}"
             ) from None
 
 
@@ -274,7 +274,7 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
     """Follow until the job has ended; on a screen the chart is drawn as it grows."""
     woken = asyncio.Event()
     following = asyncio.create_task(run.follow(woken.set))
-    told = ""
+    reported = ""
     try:
         if output.is_screen:
             await asyncio.to_thread(output.redraw)
@@ -285,10 +285,10 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
                     await woken.wait()
             if following.done():
                 following.result()
-            if run.problem != told:
-                told = run.problem
-                if told:
-                    say(told)
+            if run.problem != reported:
+                reported = run.problem
+                if reported:
+                    say(reported)
             is_new = woken.is_set()
             woken.clear()
             if is_new and output.is_screen:

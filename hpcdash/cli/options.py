@@ -43,8 +43,8 @@ class CommonOptions(Struct, frozen=True):
 
     def over(self, earlier: CommonOptions) -> CommonOptions:
         """These options, and those given earlier on the line where these say nothing."""
-        said = {name: value for name, value in asdict(self).items() if value}
-        return replace(earlier, **said)
+        reported = {name: value for name, value in asdict(self).items() if value}
+        return replace(earlier, **reported)
 
     def check(self) -> None:
         """Raises UsageError where two options contradict each other."""
@@ -191,9 +191,9 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
         )
 
 
-def named_jobs(words: Sequence[str]) -> tuple[str, ...]:
+def named_jobs(parts: Sequence[str]) -> tuple[str, ...]:
     """The ids that arguments name, each once; raises UsageError."""
     try:
-        return tuple(dict.fromkeys(job_id for word in words for job_id in named_ids(word)))
+        return tuple(dict.fromkeys(job_id for word in parts for job_id in named_ids(word)))
     except BadJobId as error:
         raise UsageError(str(error)) from None

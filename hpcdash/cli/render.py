@@ -46,32 +46,32 @@ def run_render(
     if (writer := backend.scripts.writer()) is None:
         raise UsageError(f"hpcdash writes no scripts for {backend.title}")
     source = read_source(request, site=site.launch.site, user=site.cluster.user)
-    wanted = with_queue_defaults(source.request, site.launch.queues, ())
-    root = storage_root if storage_root is not None else wanted.site.storage_root
+    requested = with_queue_defaults(source.request, site.launch.queues, ())
+    root = storage_root if storage_root is not None else requested.site.storage_root
     uid = hashlib.sha256(source.text.encode()).hexdigest()[:_UID_LETTERS]
-    asides = _unknown(wanted)
+    asides = _unknown(requested)
     place = Place(uid)
     if root:
         try:
-            place = Place(uid, f"{root.rstrip('/')}/{folder_name(wanted, uid)}")
+            place = Place(uid, f"{root.rstrip('/')}/{folder_name(requested, uid)}")
         except UsageError as error:
             raise source.placed(error) from None
         asides.append(
             f"its files and logs go to {place.folder}: create that folder on the cluster before "
             f"you submit"
         )
-        if secrets := ", ".join(secret_variables(wanted)):
+        if secrets := ", ".join(secret_variables(requested)):
             asides.append(
                 f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit "
                 f"creates"
             )
-        if has_library(wanted, place):
+        if has_library(requested, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
             asides.append(
                 f"it imports hpcdash.job from {path}: create that file with python -m "
                 f"hpcdash.job.zip"
             )
-        if wanted.call is not None and (names := call_names(wanted.call)):
+        if requested.call is not None and (names := call_names(requested.call)):
             asides.append(
                 f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash "
                 f"submit creates"
@@ -79,19 +79,19 @@ def run_render(
     else:
         asides.append("its logs go to the folder you submit it from (--storage-root changes that)")
     if source.script is not None:
-        name = staged_name(source.script.name, wanted.site.run_as)
+        name = staged_name(source.script.name, requested.site.run_as)
         staged = f"{place.folder}/{name}" if root else str(source.script)
         place = replace(place, script=staged)
         asides.append(f"it runs {staged}, which must exist on the cluster")
     try:
-        if wanted.files:
-            code = find_code_files(wanted.files, source.folder, site.launch.files_limit)
+        if requested.files:
+            code = find_code_files(requested.files, source.folder, site.launch.files_limit)
             asides += [*code.notes, f"hpcdash submit copies them to {place.folder}/{CODE_FOLDER}"]
-        script = writer.batch_script(wanted, place)
+        script = writer.batch_script(requested, place)
     except UsageError as error:
         raise source.placed(error) from None
-    for words in (*script.warnings, *asides):
-        print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    for text in (*script.warnings, *asides):
+        print(f"hpcdash: {visible(text)}", file=sys.stderr)
     print_text(script.text)
 
 

@@ -200,10 +200,10 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(pool_folder(name))
-        published_at, changes, said, failing = 0.0, -1, "", ""
+        published_at, changes, message, failing = 0.0, -1, "", ""
 
         def print_pool() -> None:
-            nonlocal published_at, changes, said
+            nonlocal published_at, changes, message
             now = store.clock.now()
             if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
                 return
@@ -211,12 +211,12 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
             try:
                 publish(state, Path(pool.state_file))
             except HpcdashError as error:
-                if error.message != said:
+                if error.message != message:
                     print(
                         f"hpcdash: {visible(error.message)}. {visible(error.next_step)}",
                         file=sys.stderr,
                     )
-                said = error.message
+                message = error.message
             published_at, changes = now, database.changes
 
         try:
@@ -225,7 +225,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 pool,
                 database,
                 session.actions,
-                lambda words: print(visible(words), flush=True),
+                lambda text: print(visible(text), flush=True),
                 launch=site.launch,
             )
             until = monotonic() + (inf if seconds is None else seconds)
@@ -279,8 +279,8 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
             f"no pool is shared on {visible(session.name)}",
             "[share.NAME] in the configuration makes one: docs/share.md.",
         )
-    words = f"there is no pool {visible(name)}" if name else "there are several pools"
-    raise UsageError(words, f"Name one: {', '.join(pools)}.")
+    text = f"there is no pool {visible(name)}" if name else "there are several pools"
+    raise UsageError(text, f"Name one: {', '.join(pools)}.")
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
@@ -298,7 +298,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     from hpcdash.services.share.table import POOL_TASKS, task_table
     from hpcdash.services.share.text import format_silence
 
-    wanted = (
+    requested = (
         query.parse(expression, arrow_schema(POOL_TASKS), datetime.now().astimezone().tzinfo or UTC)
         if expression
         else None
@@ -308,8 +308,8 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
         store = session.store
         await store.open()
         pool = await PoolReader(store, _pool_here(session, name)).read()
-        if wanted is not None:
-            left = query.apply(task_table(pool.tasks), wanted, store.clock.now())
+        if requested is not None:
+            left = query.apply(task_table(pool.tasks), requested, store.clock.now())
             ids = set(left["id"].to_pylist())
             pool = replace(pool, tasks=tuple(task for task in pool.tasks if task.id in ids))
         now = datetime.fromtimestamp(store.clock.now(), UTC)
@@ -326,8 +326,8 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
             write_csv(POOL_TASKS.public_names, task_table(pool.tasks), stdout())
         else:
             print_text("\n".join(_pool_lines(pool, store.user, now)) + "\n")
-        if words := format_silence(pool, now):
-            print(f"hpcdash: {words}", file=sys.stderr)
+        if text := format_silence(pool, now):
+            print(f"hpcdash: {text}", file=sys.stderr)
 
     with_session(common, work)
 
@@ -346,7 +346,7 @@ def run_wish(
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         raise UsageError(f"share {wish}: nothing is changed here (read-only)")
-    wanted = None if priority is None else _priority(priority)
+    requested = None if priority is None else _priority(priority)
     must_ask = not common.yes
     if must_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
@@ -357,20 +357,20 @@ def run_wish(
     async def work(session: ClusterSession) -> Report | None:
         await session.store.open(force=True)
         pool = await PoolReader(session.store, _pool_here(session, name)).read()
-        planned = await plan_wish(session, pool, job_id, Wish(wish), wanted)
-        if words := format_silence(pool, datetime.fromtimestamp(session.store.clock.now(), UTC)):
-            print(f"hpcdash: {words}", file=sys.stderr)
+        planned = await plan_wish(session, pool, job_id, Wish(wish), requested)
+        if text := format_silence(pool, datetime.fromtimestamp(session.store.clock.now(), UTC)):
+            print(f"hpcdash: {text}", file=sys.stderr)
         task = pool.task(job_id)
         subject = format_task(task) if task is not None else visible(job_id)
         print(f"{wish} on {visible(session.name)}: {subject}", file=sys.stderr)
         is_stop = wish == Wish.STOP
-        for words in (
+        for text in (
             planned.question,
             *planned.outcome,
             *(() if is_stop else format_interrupted(planned.interrupted)),
         ):
-            if words:
-                print(f"  {visible(words)}", file=sys.stderr)
+            if text:
+                print(f"  {visible(text)}", file=sys.stderr)
         for command in planned.plan.commands:
             print(f"  {visible(command.words)}", file=sys.stderr)
         if must_ask and not await is_agreed():
@@ -384,10 +384,10 @@ def run_wish(
     if report.journal_problem:
         print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
     for outcome in report.outcomes:
-        said = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
+        message = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
         print(
             f"{visible(outcome.job_id)}  {wish} "
-            f"{said}{': ' if outcome.words else ''}{visible(outcome.words)}"
+            f"{message}{': ' if outcome.words else ''}{visible(outcome.words)}"
         )
     if status := exit_status(report.outcomes):
         sys.exit(status)
@@ -406,8 +406,8 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
 
     age = format_age(max(0.0, (now - pool.taken_at).total_seconds()))
     yield f"pool {pool.pool}: {text.format_use(pool)}; {visible(pool.coordinator)}, {age} ago"
-    if words := text.format_outsiders(pool):
-        yield words
+    if message := text.format_outsiders(pool):
+        yield message
     users = text.quota_users(pool, user)
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
     rows += [

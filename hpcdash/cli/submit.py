@@ -117,9 +117,9 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
     script = Path(os.path.abspath(folder / request.script))
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "does not exist"
-        words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
+        message = f"{shown_path(script)} {what}; the path is relative to this file's folder"
         raise RequestProblems(
-            named, [Problem(find_line(key_lines(text), ("script",)), "script", words)]
+            named, [Problem(find_line(key_lines(text), ("script",)), "script", message)]
         )
     return RequestSource(request, text, script, named, folder)
 
@@ -205,10 +205,10 @@ class RequestSubmitting(Struct):
         request, text = self.request, self.text
         try:
             if session.store.backend.submit.takes_requests and self.waiting is None:
-                wanted = replace(request, after=after or request.after)
+                requested = replace(request, after=after or request.after)
                 most_bytes = require_launches(session).settings.files_limit
                 self.planned = await plan_request(
-                    session.store, wanted, self.folder, most_bytes=most_bytes
+                    session.store, requested, self.folder, most_bytes=most_bytes
                 )
                 return replace(self.planned, notes=(*self.notes, *self.planned.notes))
             if after:
@@ -254,10 +254,10 @@ def require_launches(session: ClusterSession) -> Launches:
     return session.launches
 
 
-def _one_each(words: Sequence[str]) -> list[str]:
+def _one_each(parts: Sequence[str]) -> list[str]:
     """Options with the values that follow them: `--nice 3` is one."""
     options: list[list[str]] = []
-    for word in words:
+    for word in parts:
         if word.startswith("-") or not options:
             options.append([word])
         else:
@@ -312,7 +312,7 @@ def run_submit(
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the command.")
     options, own = _parted(arguments)
-    asked: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
+    requested: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
     submitting: Submitting
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
@@ -320,7 +320,7 @@ def run_submit(
             raise UsageError(
                 "a request's script takes no arguments", "Put them in the request's command."
             )
-        submitting = RequestSubmitting.read(common, script, options=options, **asked)
+        submitting = RequestSubmitting.read(common, script, options=options, **requested)
         if chain > 1 and submitting.request.is_task:
             raise UsageError(
                 "--chain: a task of a shared pool goes on by itself until it ends",
@@ -330,7 +330,7 @@ def run_submit(
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())
         content = read_script(script, is_program=False)
-        submitting = _ScriptSubmitting(Submission(content, name, options, own, **asked), path)
+        submitting = _ScriptSubmitting(Submission(content, name, options, own, **requested), path)
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
@@ -386,16 +386,16 @@ def _format_unsettled(session: ClusterSession) -> str:
 class _ScriptSubmitting:
     """A script of this machine; `path` '' for one from stdin."""
 
-    def __init__(self, wanted: Submission, path: str) -> None:
-        self._requested = wanted
+    def __init__(self, requested: Submission, path: str) -> None:
+        self._requested = requested
         self._path = path
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        wanted = replace(self._requested, after=after) if after else self._requested
-        await refuse_large_array(session.store, wanted)
-        if not wanted.script.startswith(b"#!"):
+        requested = replace(self._requested, after=after) if after else self._requested
+        await refuse_large_array(session.store, requested)
+        if not requested.script.startswith(b"#!"):
             self._require_shell_script(session)
-        full = replace(wanted, after=await after_in_full(session.store, wanted.after))
+        full = replace(requested, after=await after_in_full(session.store, requested.after))
         planned = plan_submission(session.store, full, await _known_offers(session))
         missing = await missing_log_folders(session.store, full)
         return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
@@ -461,7 +461,7 @@ class SubmissionRun:
     async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
         if count == 1:
             planned = await self._plan(())
-            report = await self._session.actions.run(planned.plan, heard=say)
+            report = await self._session.actions.run(planned.plan, on_message=say)
             say(report.journal_problem)
             found = await reconcile(self._session.store, planned, report, say)
             self._report_outcome(0, found[-1])
@@ -495,10 +495,10 @@ class SubmissionRun:
 
     def _report_outcome(self, _link: int, outcome: Outcome) -> None:
         self._last = outcome
-        number, said = _parts(outcome)
+        number, message = _parts(outcome)
         if number and self._prints:
             print(visible(number), flush=True)
-        say(said)
+        say(message)
 
     async def _conclude(self) -> None:
         if self._last is not None:
@@ -535,9 +535,9 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
 
 def say(*sentences: str) -> None:
     """Each on a line of stderr; '' is none."""
-    for words in sentences:
-        if words:
-            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    for text in sentences:
+        if text:
+            print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 
 def _answer(outcomes: Sequence[Outcome], shown: dict[str, Any], chain: int) -> dict[str, Any]:
@@ -588,8 +588,8 @@ def _print_dry(
         _print_json(session, answer)
     elif is_request:
         print_text(shown["script"] + "\n")
-        for command, words in zip(planned.plan.commands, commands, strict=True):
-            shown_command = shlex.join(words) if in_full else command.words
+        for command, parts in zip(planned.plan.commands, commands, strict=True):
+            shown_command = shlex.join(parts) if in_full else command.words
             print(f"# {visible(shown_command)}")
     else:
         print(visible(shlex.join(commands[0]) if in_full else planned.plan.commands[0].words))
@@ -600,11 +600,11 @@ def _parted(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
     """(the scheduler's options, the script's own arguments): options first, the rest after another
     `--`.
     """
-    words = list(arguments)
-    if "--" in words:
-        at = words.index("--")
-        return tuple(words[:at]), tuple(words[at + 1 :])
-    return tuple(words), ()
+    parts = list(arguments)
+    if "--" in parts:
+        at = parts.index("--")
+        return tuple(parts[:at]), tuple(parts[at + 1 :])
+    return tuple(parts), ()
 
 
 def _array(text: str | None) -> str:

@@ -102,9 +102,9 @@ class SwitchStatus(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        said = None if self.said is None else visible(self.said)
+        reported = None if self.said is None else visible(self.said)
         return format_progress(
-            self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, said
+            self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, reported
         )
 
 
@@ -112,34 +112,36 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
     """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the
     command itself too.
     """
-    switch, look = one.switch, one.look
+    switch, check = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
     whose = (
         format_jobs(one.same_name_jobs.rows)
         if one.same_name_jobs.rows
         else "no running or pending job"
     )
-    deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
+    action = (
+        "" if check.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
+    )
     running = count_jobs(row for row in one.same_name_jobs.rows if row["state"] in ACTIVE)
-    told = [
+    reported = [
         switch.format_other_path,
         *one.warnings,
         "" if is_clearing else format_shared(switch.kind, running),
     ]
     if is_clearing:
-        told += [one.doubt, one.unseen]
+        reported += [one.doubt, one.unseen]
     if plan.request.verb is Verb.KILL_SWITCH:
-        told.append("it stays until you clear it (--clear): jobs that start later exit at once")
+        reported.append("it stays until you clear it (--clear): jobs that start later exit at once")
     command = plan.commands[0]
     script = shlex.join(command.argv).split("\n") if in_full else []
     asides = [one.group, one.same_name_jobs.note, f"log of {switch.job_id}: {one.log}"]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
         f"({visible(switch.naming.whence)})",
-        f"  folder: {format_folder(look)}",
-        f"  {deed}{whose}",
-        *(f"  {visible(words)}" for words in asides if words),
-        *(f"  ! {visible(words)}" for words in told if words),
+        f"  folder: {format_folder(check)}",
+        f"  {action}{whose}",
+        *(f"  {visible(text)}" for text in asides if text),
+        *(f"  ! {visible(text)}" for text in reported if text),
         f"  {clip(visible(command.words), _COMMAND_LETTERS)}",
         *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in script),
     ]
@@ -156,7 +158,7 @@ def format_state(one: SwitchStatus) -> str:
         log,
         visible(one.same_name_jobs.note),
     ]
-    return "; ".join([one.words, *(words for words in known if words)])
+    return "; ".join([one.words, *(text for text in known if text)])
 
 
 def write_json(
@@ -179,23 +181,23 @@ def write_json(
 
 
 def _as_json(one: SwitchStatus) -> dict[str, Any]:
-    look, progress = one.look, one.progress
-    there = bool(look.there)
-    was_dropped = look.is_dropped or one.dropped_here_seconds_ago is not None
+    check, progress = one.look, one.progress
+    there = bool(check.there)
+    was_dropped = check.is_dropped or one.dropped_here_seconds_ago is not None
     return {
         "job_ids": list(one.job_ids),
         "path": visible(one.switch.path),
         "whence": visible(one.switch.naming.whence),
         "also_named": visible(one.switch.naming.also) or None,
-        "present": str(look.thing),
-        "dropped_by": visible(look.file.owner) if look.is_dropped else None,
-        "dropped_seconds_ago": _whole(look.age_seconds) if look.is_dropped else None,
-        "folder": visible(look.there) if there else None,
-        "folder_owner": visible(look.folder.owner) if there else None,
-        "folder_group": visible(look.folder.group) if there else None,
-        "group_may_write": look.folder.group_may_write if there else None,
-        "may_write": look.may_write if there else None,
-        "problem": look.problem or None,
+        "present": str(check.thing),
+        "dropped_by": visible(check.file.owner) if check.is_dropped else None,
+        "dropped_seconds_ago": _whole(check.age_seconds) if check.is_dropped else None,
+        "folder": visible(check.there) if there else None,
+        "folder_owner": visible(check.folder.owner) if there else None,
+        "folder_group": visible(check.folder.group) if there else None,
+        "group_may_write": check.folder.group_may_write if there else None,
+        "may_write": check.may_write if there else None,
+        "problem": check.problem or None,
         "warnings": list(one.warnings),
         "jobs_naming_it": [visible(job_id) for job_id in one.same_name_jobs.job_ids],
         "living": count_jobs(one.same_name_jobs.rows),
@@ -228,14 +230,14 @@ def run_switch(
     Ends the process with 1 where one was refused, with 3 where an outcome is not known.
     """
     settings = load_settings(common.config)
-    deed = _choose_verb(path=path, clear=clear, status=status, forget=forget)
-    changes = deed in ("drop", "clear")
+    action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
+    changes = action in ("drop", "clear")
     if changes and (common.read_only or settings.read_only):
-        whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(
-            f"{kind}-switch is refused: hpcdash is read-only ({whence})", "--status still works."
+            f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
         )
-    must_ask = kind is SwitchKind.KILL and deed == "drop" and not common.yes
+    must_ask = kind is SwitchKind.KILL and action == "drop" and not common.yes
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
     if must_ask and not can_prompt:
@@ -250,53 +252,53 @@ def run_switch(
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
-        if deed == "forget":
+        if action == "forget":
             return [], await _forgotten(switches, kind, job_ids), session
         await _lists(session)
         pairs, unknown = await _switches(switches, kind, job_ids, path)
         looked = [await _looked_at(switches, *one) for one in pairs]
         found = [one for one, _ in looked]
-        if deed == "status":
+        if action == "status":
             return found, unknown, session
         plans: list[tuple[SwitchStatus, SwitchLog, Plan]] = []
         outcomes = unknown
-        asks = must_ask
+        prompts = must_ask
         for one, log in looked:
             try:
-                plan = _planned(switches, one, deed, must_agree=not (common.yes or can_prompt))
+                plan = _planned(switches, one, action, must_agree=not (common.yes or can_prompt))
             except SwitchRefused as error:
                 if len(job_ids) == 1 or (len(looked) == 1 and not unknown):
                     raise
                 outcomes += [Outcome(job_id, False, error.message) for job_id in one.job_ids]
                 continue
             plans.append((one, log, plan))
-            asks = asks or (deed == "clear" and bool(one.doubt) and not common.yes)
+            prompts = prompts or (action == "clear" and bool(one.doubt) and not common.yes)
             announce(one, plan, session, in_full=common.debug)
-        if asks and plans and not await is_agreed():
+        if prompts and plans and not await is_agreed():
             raise Declined
         for one, log, plan in plans:
-            outcomes += await _done(switches, one, log, plan, deed)
+            outcomes += await _done(switches, one, log, plan, action)
         return found, outcomes, session
 
     found, outcomes, session = with_session(common, work)
     if form == "json":
         write_json(kind, found, outcomes, session)
     else:
-        if deed == "status":
+        if action == "status":
             for one in found:
                 print(
                     f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  "
                     f"{format_state(one)}"
                 )
         for outcome in outcomes:
-            said = (
+            message = (
                 ""
-                if outcome.done or deed == "status"
+                if outcome.done or action == "status"
                 else "unknown: "
                 if outcome.done is None
                 else "refused: "
             )
-            print(f"{visible(outcome.job_id)}  {said}{visible(outcome.words)}")
+            print(f"{visible(outcome.job_id)}  {message}{visible(outcome.words)}")
     sys.stdout.flush()
     ways = {outcome.done for outcome in outcomes}
     if ways - {True}:
@@ -344,13 +346,13 @@ async def _switches(
             switch = await switches.find(job_id, kind, path)
             if problem := switch.naming.problem:
                 is_own = switch.owner in ("", switches.store.user)
-                ask = (
+                query = (
                     "Give it"
                     if is_own
                     else f"Ask {visible(switch.owner)} which file it watches, and give it"
                 )
                 raise UsageError(
-                    problem, f"{ask} with --path FILE; it is remembered for jobs of this name."
+                    problem, f"{query} with --path FILE; it is remembered for jobs of this name."
                 )
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:
@@ -366,24 +368,24 @@ async def _looked_at(
     switches: JobSwitches, switch: Switch, job_ids: tuple[str, ...]
 ) -> tuple[SwitchStatus, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
-    look = in_time(await switches.look(switch), here)
+    check = in_time(await switches.look(switch), here)
     same_name_jobs = await switches.same_name_jobs(switch)
-    progress = await switches.progress(look, (*job_ids, *same_name_jobs.job_ids), here)
+    progress = await switches.progress(check, (*job_ids, *same_name_jobs.job_ids), here)
     log = await asyncio.to_thread(switches.switch_log, switch)
-    is_gone = here is not None and not look.is_dropped
-    said, grows = (
+    is_gone = here is not None and not check.is_dropped
+    message, grows = (
         await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
     )
-    return SwitchStatus(switch, job_ids, look, same_name_jobs, progress, grows, said, here), log
+    return SwitchStatus(switch, job_ids, check, same_name_jobs, progress, grows, message, here), log
 
 
 def _planned(
-    switches: JobSwitches, one: SwitchStatus, deed: SwitchVerb, *, must_agree: bool
+    switches: JobSwitches, one: SwitchStatus, action: SwitchVerb, *, must_agree: bool
 ) -> Plan:
     """What drops or clears it; raises SwitchRefused where something is in the way, or it would have
     to be asked.
     """
-    if deed == "clear":
+    if action == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)
         if one.doubt and must_agree:
             raise SwitchRefused(f"{one.switch.path}: {one.doubt}", "Use --yes to remove it anyway.")
@@ -394,16 +396,16 @@ def _planned(
 
 
 async def _done(
-    switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, deed: SwitchVerb
+    switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, action: SwitchVerb
 ) -> tuple[Outcome, ...]:
     """Run it; what is to be kept of a drop is kept where it was done."""
     report = await switches.carry_out(one.switch, plan)
     problems = [report.journal_problem]
-    if deed == "drop" and any(outcome.done for outcome in report.outcomes):
+    if action == "drop" and any(outcome.done for outcome in report.outcomes):
         problems += [switches.remember(one.switch), switches.mark(one.switch, log)]
     for problem in filter(None, problems):
         print(f"hpcdash: {visible(problem)}", file=sys.stderr)
-    if deed == "drop" or not one.unseen:
+    if action == "drop" or not one.unseen:
         return report.outcomes
     return tuple(
         replace(outcome, words=f"{outcome.words}; {one.unseen}") if outcome.done else outcome

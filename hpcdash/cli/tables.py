@@ -116,8 +116,8 @@ def _column(spec: TableSpec, table: pa.Table, name: str, now_epoch: float) -> _C
 def _cells(values: list[Any], show: Callable[[Any], str]) -> list[str]:
     # Most columns hold few distinct values: each is put into words once.
     keys = [tuple(value) if isinstance(value, list) else value for value in values]
-    words = {key: UNKNOWN if key is None else show(key) or UNKNOWN for key in set(keys)}
-    return [words[key] for key in keys]
+    texts = {key: UNKNOWN if key is None else show(key) or UNKNOWN for key in set(keys)}
+    return [texts[key] for key in keys]
 
 
 def _shower(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[Any], str], bool]:
@@ -157,19 +157,21 @@ def _bounded(columns: list[_Column], spec: TableSpec) -> list[_Column]:
 
 def _fitted(columns: list[_Column], width: int, spec: TableSpec) -> list[_Column]:
     """The columns that find room, with the widths they get."""
-    kept = list(columns)
+    remaining = list(columns)
     while True:
-        room = width - len(_GAP) * (len(kept) - 1)
-        narrowest = sum(_narrowest(column, spec.whole) for column in kept)
-        spare = [column for column in kept if column.name not in spec.whole]
+        room = width - len(_GAP) * (len(remaining) - 1)
+        narrowest = sum(_narrowest(column, spec.whole) for column in remaining)
+        spare = [column for column in remaining if column.name not in spec.whole]
         if narrowest <= room or not spare:
             break
         unwanted = {column.name: column for column in spare}
-        kept.remove(next((unwanted[name] for name in spec.dropped if name in unwanted), spare[-1]))
-    elastic = [column for column in kept if column.width > _narrowest(column, spec.whole)]
-    room -= sum(column.width for column in kept if column not in elastic)
+        remaining.remove(
+            next((unwanted[name] for name in spec.dropped if name in unwanted), spare[-1])
+        )
+    elastic = [column for column in remaining if column.width > _narrowest(column, spec.whole)]
+    room -= sum(column.width for column in remaining if column not in elastic)
     _share(elastic, max(room, len(elastic) * _NARROWEST_TEXT))
-    return kept
+    return remaining
 
 
 def _narrowest(column: _Column, always_whole: Sequence[str]) -> int:

@@ -98,8 +98,8 @@ class TerminalPrompter:
         with _terminal() as terminal:
             return terminal is not None
 
-    def show(self, hop: str, words: str) -> None:
-        for line in filter(str.strip, words.splitlines()):
+    def show(self, hop: str, text: str) -> None:
+        for line in filter(str.strip, text.splitlines()):
             print(f"{visible(hop)}: {visible(line)}", file=sys.stderr, flush=True)
 
     def waiting(self, hop: str) -> None:

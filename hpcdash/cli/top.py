@@ -32,17 +32,17 @@ def run_top(common: CommonOptions, *, job: str, once: bool, form: str) -> None:
             await fetch_once(live, nodes)
             _print(session, live, job, form)
             return
-        heard: set[str] = set()
+        received: set[str] = set()
         try:
             async with aclosing(live.follow()) as uses:
                 async for use in uses:
                     # Shown together once all have told, or the first tells again.
-                    is_round = use.sample.node in heard
-                    heard = {*(() if is_round else heard), use.sample.node}
-                    if is_round or len(heard) >= nodes:
+                    is_round = use.sample.node in received
+                    received = {*(() if is_round else received), use.sample.node}
+                    if is_round or len(received) >= nodes:
                         _print(session, live, job, form)
-                    if len(heard) >= nodes:
-                        heard = set()
+                    if len(received) >= nodes:
+                        received = set()
         finally:
             live.remember()
 

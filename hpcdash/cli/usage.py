@@ -160,7 +160,7 @@ def run_efficiency(
     With `sooner` the scheduler is asked whether the jobs of the first advice would start earlier
     with what is enough.
     """
-    wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
+    requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
 
     async def work(session: ClusterSession) -> _Efficiency:
@@ -170,8 +170,8 @@ def run_efficiency(
             fetched = await fetch_runs(session, options, everyone=not mine)
         runs = (
             fetched.table
-            if wanted is None
-            else query.apply(fetched.table, wanted, fetched.taken_at)
+            if requested is None
+            else query.apply(fetched.table, requested, fetched.taken_at)
         )
         advice = advise(with_use(runs))
         starts = await _fetch_starts(session.store, advice) if sooner else {}
@@ -179,8 +179,8 @@ def run_efficiency(
 
     found = with_session(common, work)
     fetched, advice = found.fetched, found.advice
-    if wanted is not None:
-        warn_unknown_gpus(fetched.table, wanted, fetched.taken_at)
+    if requested is not None:
+        warn_unknown_gpus(fetched.table, requested, fetched.taken_at)
     warn_gaps(fetched)
     table = compute_efficiency(found.runs, by=by)
     if form == "json":
@@ -247,11 +247,11 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
         )
     for row in rows:
         if row["state"] not in ENDED:
-            words = (
+            text = (
                 f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has "
                 f"its usage so far"
             )
-            print(f"hpcdash: {words}", file=sys.stderr)
+            print(f"hpcdash: {text}", file=sys.stderr)
     ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
     if not ended:
         raise UsageError("none of these jobs has ended", "Their efficiency is known once they end.")
@@ -267,11 +267,16 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
         [parse_array_id(job) for job in ids if "_" not in job and "[" not in job], TEXT
     )
     runs = fetched.table
-    is_meant = pc.or_(
+    is_selected = pc.or_(
         pc.is_in(runs["id"], named), pc.fill_null(pc.is_in(runs["array_id"], arrays), False)
     )
     return FetchedRuns(
-        runs.filter(is_meant), fetched.span, fetched.taken_at, (), fetched.problem, fetched.rejected
+        runs.filter(is_selected),
+        fetched.span,
+        fetched.taken_at,
+        (),
+        fetched.problem,
+        fetched.rejected,
     )
 
 
@@ -335,13 +340,15 @@ def _print_efficiency(
         out += [[], [("Advice", "title")]]
         for number, one in enumerate(advice):
             out.append([(visible(f"{one.name} ({one.user})"), "value")])
-            out += [[(f"  {words}", "")] for words in one.words]
-            if number in starts and (words := starts[number].format(now_epoch)):
-                out.append([(f"  {visible(words)}", "")])
+            out += [[(f"  {text}", "")] for text in one.words]
+            if number in starts and (text := starts[number].format(now_epoch)):
+                out.append([(f"  {visible(text)}", "")])
     if starts:
         out += [[], [("Commands (nothing was submitted)", "title")]]
-        asked = [option for start in starts.values() for option in (start.as_it_was, start.changed)]
-        out += [[(f"  {visible(option.command)}", "")] for option in asked]
+        requested = [
+            option for start in starts.values() for option in (start.as_it_was, start.changed)
+        ]
+        out += [[(f"  {visible(option.command)}", "")] for option in requested]
     Screen().write(out)
 
 
@@ -410,11 +417,11 @@ def run_report(
             "--out is for --format csv and parquet",
             "Use --html FILE for a page, > FILE for any other format.",
         )
-    wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
+    requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
 
     options = replace(options, since=options.since or REPORT_SINCE)
 
-    columns = RUN_COLUMNS if wanted is None else RUNS.names
+    columns = RUN_COLUMNS if requested is None else RUNS.names
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
         return await fetch_runs(
@@ -428,9 +435,9 @@ def run_report(
         fetched,
         everyone=not mine or bool(options.user),
         user=session.store.user,
-        wanted=None
-        if wanted is None
-        else partial(query.apply, wanted=wanted, now_epoch=fetched.taken_at),
+        select=None
+        if requested is None
+        else partial(query.apply, requested=requested, now_epoch=fetched.taken_at),
     )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:

@@ -85,16 +85,16 @@ def run_watch(
     if every is not None:
         watch = replace(watch, every_seconds=_every(every))
     if not watch.is_configured and not trial:
-        words = (
+        text = (
             "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
         )
         print(
-            f"hpcdash: {words}. `hpcdash config example` shows what can be watched.",
+            f"hpcdash: {text}. `hpcdash config example` shows what can be watched.",
             file=sys.stderr,
         )
     notifiers, warnings = build_notifiers(watch.notices, str(settings.file or ""))
-    for words in warnings:
-        _complain(words)
+    for text in warnings:
+        _complain(text)
     for one in unready(notifiers):
         _complain(
             f"{one.error.message}. {one.error.next_step} Until then {one.name} gets no alerts; the "
@@ -103,9 +103,9 @@ def run_watch(
     if (
         watch.is_configured
         and not trial
-        and (words := no_recipients(watch, rings=not once and sys.stdout.isatty()))
+        and (text := no_recipients(watch, rings=not once and sys.stdout.isatty()))
     ):
-        _complain(words)
+        _complain(text)
     if watch.terminal is not None and sys.stdout.isatty() and not once:
         notifiers.append(TerminalNotifier(watch.terminal))
     if trial:
@@ -253,32 +253,32 @@ class _Watch:
         _complain(f"{title}: this round failed: {what}; {where}")
 
     def _report(self, session: ClusterSession, report: RoundReport) -> None:
-        title, look = session.store.title, report.look
-        told = report.told
-        for words in (*report.problems, *look.problems, *told.lost):
-            _complain(f"{title}: {words}")
-        for words in look.pulses:
-            self._pulse(words)
-        looked = f"{counted(look.job_count, 'job')}, {counted(report.commands, 'command')}"
-        asked = looked if look.is_reached else "not reached"
-        again = f", {len(told.again)} to resend" if told.again else ""
+        title, check = session.store.title, report.look
+        reported = report.told
+        for text in (*report.problems, *check.problems, *reported.lost):
+            _complain(f"{title}: {text}")
+        for text in check.pulses:
+            self._pulse(text)
+        looked = f"{counted(check.job_count, 'job')}, {counted(report.commands, 'command')}"
+        requested = looked if check.is_reached else "not reached"
+        again = f", {len(reported.again)} to resend" if reported.again else ""
         _print(
-            f"{title}: {asked}, {counted(told.wrong, 'alert')}, {len(told.events)} to send{again}"
+            f"{title}: {requested}, {counted(reported.wrong, 'alert')}, {len(reported.events)} to send{again}"
         )
-        for event in told.events:
+        for event in reported.events:
             _print(f"{title}: {_format_event(event)}")
-        for channel, event in told.again:
+        for channel, event in reported.again:
             _print(f"{title}: again for {channel}: {_format_event(event)}")
-        for delivery in told.deliveries:
+        for delivery in reported.deliveries:
             if delivery.problem:
                 _complain(f"{title}: {delivery.words}")
             else:
                 _print(f"{title}: {delivery.words}")
 
-    def _pulse(self, words: str) -> None:
-        line = pulse_line(datetime.now().astimezone(), words) + "\n"
+    def _pulse(self, text: str) -> None:
+        line = pulse_line(datetime.now().astimezone(), text) + "\n"
         if self._watch.pulse_file and self._dry_run:
-            _print(f"would be written to {self._watch.pulse_file}: PULSE: {words}")
+            _print(f"would be written to {self._watch.pulse_file}: PULSE: {text}")
             return
         if not self._watch.pulse_file:
             sys.stdout.write(line)
@@ -308,12 +308,12 @@ def _format_event(event: AlertEvent) -> str:
     return f"{event.kind} {event.finding.severity.word}: {event.words}"
 
 
-def _print(words: str) -> None:
-    print(f"[{datetime.now():%Y-%m-%d %H:%M:%S}] {visible(words)}", flush=True)
+def _print(text: str) -> None:
+    print(f"[{datetime.now():%Y-%m-%d %H:%M:%S}] {visible(text)}", flush=True)
 
 
-def _complain(words: str) -> None:
-    print(f"hpcdash: {visible(' '.join(words.split()))}", file=sys.stderr, flush=True)
+def _complain(text: str) -> None:
+    print(f"hpcdash: {visible(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 class _CronRequest(NamedTuple):
@@ -328,7 +328,7 @@ class _CronRequest(NamedTuple):
 def run_cron(
     common: CommonOptions,
     *,
-    deed: str | None,
+    action: str | None,
     every: str | None,
     folder: str | None,
     watches: bool,
@@ -340,22 +340,26 @@ def run_cron(
     """
     every_seconds = _every_seconds(every or _USUAL)
     # What was installed when it could be shorter can be taken out.
-    if deed in (None, "install") and every_seconds < MINUTE:
+    if action in (None, "install") and every_seconds < MINUTE:
         raise UsageError(
             f"--every: {every!r} is too often: each run is a scheduler job",
             "The minimum is 1m; prefer 15m or 1h.",
         )
-    asked = _CronRequest(deed, every_seconds, every is not None, _folder(folder), watches, options)
+    requested = _CronRequest(
+        action, every_seconds, every is not None, _folder(folder), watches, options
+    )
     settings = load_settings(common.config)
-    if deed in ("install", "remove") and (common.read_only or settings.read_only):
-        raise UsageError(f"cron --{deed} is refused: hpcdash is read-only", "--status still works.")
-    if deed == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if action in ("install", "remove") and (common.read_only or settings.read_only):
+        raise UsageError(
+            f"cron --{action} is refused: hpcdash is read-only", "--status still works."
+        )
+    if action == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "cron --remove needs confirmation, but there is no terminal",
             "Use --yes to skip the question.",
         )
-    lines = with_session(common, lambda session: _work(common, session, asked))
-    print_text("".join(f"{visible(line) if deed else line}\n" for line in lines))
+    lines = with_session(common, lambda session: _work(common, session, requested))
+    print_text("".join(f"{visible(line) if action else line}\n" for line in lines))
 
 
 def _every_seconds(text: str) -> int:
@@ -379,21 +383,21 @@ def _folder(text: str | None) -> str:
 
 
 async def _work(
-    common: CommonOptions, session: ClusterSession, asked: _CronRequest
+    common: CommonOptions, session: ClusterSession, requested: _CronRequest
 ) -> tuple[str, ...]:
     store = session.store
     await store.open(force=True)
-    folder = await folder_there(store, asked.folder)
+    folder = await folder_there(store, requested.folder)
     program = queue_program(queue_folder()) if store.backend.is_embedded else ()
-    job = CronJob(asked.every_seconds, folder, asked.options, program)
-    if asked.deed is None:
+    job = CronJob(requested.every_seconds, folder, requested.options, program)
+    if requested.deed is None:
         return (cron_script(job, store.backend.scripts.cron_parts(job)).rstrip("\n"),)
-    _, found = await stands(store, asked.folder)
+    _, found = await stands(store, requested.folder)
     stand = next((one for one in found if one.label == job.label), None)
-    if asked.deed == "status":
+    if requested.deed == "status":
         return _status_lines(folder, found, store.clock.now())
-    if asked.deed == "remove":
-        if not asked.is_every_given and found:
+    if requested.deed == "remove":
+        if not requested.is_every_given and found:
             stand = _only(found, job.label)
             job = replace(job, every_seconds=_every_seconds(parse_interval(stand.label)))
         if stand is not None and not common.yes:
@@ -401,11 +405,11 @@ async def _work(
             if not await is_agreed():
                 raise Declined
         return await remove(store, session.actions, job, stand)
-    said: tuple[str, ...] = ()
-    text = await _watch_text(common, session) if asked.watches else ""
+    messages: tuple[str, ...] = ()
+    text = await _watch_text(common, session) if requested.watches else ""
     if text and session.store.transport.name == "local":
-        for words in _unnotified(load_settings(common.config).watch):
-            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+        for message in _unnotified(load_settings(common.config).watch):
+            print(f"hpcdash: {visible(message)}", file=sys.stderr)
     if stand is None or not stand.rows:
         print(
             f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}",
@@ -414,8 +418,8 @@ async def _work(
     if text:
         path = f"{job.scripts_folder}/{WATCH_SCRIPT}"
         await write_script(store, path, text)
-        said = (f"{path} runs the watchdogs",)
-    return (*said, *await install(store, session.actions, job, stand))
+        messages = (f"{path} runs the watchdogs",)
+    return (*messages, *await install(store, session.actions, job, stand))
 
 
 def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
@@ -461,14 +465,14 @@ async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
 
 
 def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
-    words: tuple[str, ...] = (sys.executable, "-P", "-m", "hpcdash")
+    parts: tuple[str, ...] = (sys.executable, "-P", "-m", "hpcdash")
     file, is_named = config_path(common.config)
     if is_named:
-        words += ("--config", str(file.resolve()))
+        parts += ("--config", str(file.resolve()))
     if common.cluster:
-        words += ("--cluster", common.cluster)
+        parts += ("--cluster", common.cluster)
     if common.backend:
-        words += ("--backend", common.backend)
+        parts += ("--backend", common.backend)
     # Its home and its variables are those of whoever submits; these say where the state is.
     variables = {"HPCDASH_STATE": str(state_root().resolve())}
     if is_queue:
@@ -476,13 +480,13 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
     for name in ("PYTHONPATH", "SLURM_CONF"):
         if os.environ.get(name):
             variables[name] = os.environ[name]
-    return watch_script((*words, "watch", "--once"), variables)
+    return watch_script((*parts, "watch", "--once"), variables)
 
 
 def _unnotified(watch: WatchSettings) -> list[str]:
     """Whom the watchdogs of the job may not be able to tell, in words."""
-    if words := no_recipients(watch, rings=False):
-        return [words]
+    if text := no_recipients(watch, rings=False):
+        return [text]
     return [
         f"{key}: {variable} must be set where the job starts, which may not read your login "
         f"shell's settings; "

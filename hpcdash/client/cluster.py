@@ -464,7 +464,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             self._warn(map(format_finding, await self._launches.findings(launch)))
         report = await session.actions.run(plan.plan)
         outcome = (await reconcile(session.store, plan, report))[-1]
-        said = await self._launches.conclude(launch, outcome) if launch is not None else ""
+        message = await self._launches.conclude(launch, outcome) if launch is not None else ""
         if outcome.done is not True:
             what = (
                 "was not submitted"
@@ -474,7 +474,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             step = "" if outcome.done is False else "hpcdash journal --settle looks for it."
             raise HpcdashError(
                 f"{request.name or 'the job'} {what}: "
-                f"{'; '.join(filter(None, (outcome.words, said)))}",
+                f"{'; '.join(filter(None, (outcome.words, message)))}",
                 step,
             )
         self.states.submitted()
@@ -483,10 +483,10 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     def _warn(self, warnings: Iterable[str]) -> None:
         """Log each once: on stderr unless the program has set up logging otherwise."""
-        for words in warnings:
-            if words not in self._warned:
-                self._warned.add(words)
-                logging.getLogger("hpcdash").warning("hpcdash: %s", visible(words))
+        for text in warnings:
+            if text not in self._warned:
+                self._warned.add(text)
+                logging.getLogger("hpcdash").warning("hpcdash: %s", visible(text))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
         """(id, folder) of the newest launch of the same call that did not fail, None for none.
@@ -520,7 +520,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         found = []
         for entry in (await asyncio.to_thread(journal.read))[0]:
             folder = next(
-                (word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)),
+                (word for parts in entry.commands for word in parts if word.endswith(SCRIPT_NAME)),
                 "",
             )
             # Where the scheduler was handed the script itself, what staged the rest tells.
@@ -584,11 +584,11 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         else:
             await self.states.read()
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def patiently(self, fetch: Callable[[], Awaitable[T]]) -> T:
         """A query's result; waits and retries while our own limit on commands is reached."""
         while True:
             try:
-                return await ask()
+                return await fetch()
             except RateLimited:
                 await asyncio.sleep(self.session.store.budget.wait_seconds(times=2) + 0.1)
 
@@ -625,7 +625,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     def _call_back(self, unit: SubmittedJob, callbacks: tuple[Callback, ...]) -> None:
         """Have callbacks called as the scheduler tells of the job, until it has ended."""
         module, _, function = unit.launched.function.partition(":")
-        told = {
+        reported = {
             index: ClientCallbacks(
                 callbacks, Launch(module, function, unit.launched.folder, array_index=index)
             )
@@ -633,7 +633,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         }
         done: set[int | None] = set()
 
-        def tell() -> None:
+        def notify() -> None:
             now = self.session.store.clock.now()
             for index, row in list(unit.tracked.rows.items()):
                 if index in done:
@@ -653,7 +653,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                     row["exit_code"],
                     row["reason"],
                 )
-                told[index].see(status, unit.result_path(index) if is_success else None)
+                reported[index].see(status, unit.result_path(index) if is_success else None)
                 if is_ended:
                     done.add(index)
 
@@ -662,7 +662,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 while len(done) < len(unit.tracked.indices):
                     news = self.states.news
                     # What they do may take long, and may ask for the job.
-                    await asyncio.to_thread(tell)
+                    await asyncio.to_thread(notify)
                     if len(done) < len(unit.tracked.indices):
                         await news.wait()
 

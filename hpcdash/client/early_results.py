@@ -201,13 +201,13 @@ def _fitting(folders: Iterable[str]) -> Iterator[list[str]]:
 def listing_query(folders: list[str]) -> Query[dict[str, frozenset[str]]]:
     """The names of results in each folder; none of one that is not there or is closed."""
     token = secrets.token_hex(8)
-    words: list[str] = []
+    arguments: list[str] = []
     base = ""
     for folder in folders:
         above, _, name = folder.rpartition("/")
         if above != base:
-            words.append(base := above)
-        words.append(name)
+            arguments.append(base := above)
+        arguments.append(name)
 
     def parse(answer: Answer) -> dict[str, frozenset[str]]:
         _, *parts = answer.stdout.decode("utf-8", "replace").split(f"{token}\n")
@@ -216,4 +216,4 @@ def listing_query(folders: list[str]) -> Query[dict[str, frozenset[str]]]:
             for folder, part in zip(folders, parts, strict=False)
         }
 
-    return Query(("sh", "-c", _LOOK, "sh", token, *words), parse, _LOOK_LIMIT_SECONDS, ("ls",))
+    return Query(("sh", "-c", _LOOK, "sh", token, *arguments), parse, _LOOK_LIMIT_SECONDS, ("ls",))

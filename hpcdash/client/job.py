@@ -103,7 +103,7 @@ class JobCluster(Protocol):
     @property
     def early_results(self) -> EarlyResults: ...
     async def refresh(self) -> None: ...
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T: ...
+    async def patiently(self, fetch: Callable[[], Awaitable[T]]) -> T: ...
     async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None: ...
     async def set_kill_switch(self, job_id: str) -> None: ...
 
@@ -144,9 +144,9 @@ class SubmittedJob:
 
         Raises TimeoutError, and JobFailed for what will never start.
         """
-        wanted = frozenset(indices)
+        requested = frozenset(indices)
         async with asyncio.timeout(seconds):
-            await self._wait(wanted, lambda: wanted <= self.tracked.ended)
+            await self._wait(requested, lambda: requested <= self.tracked.ended)
 
     async def wait_for_results(self, indices: Iterable[int | None], seconds: float | None) -> None:
         """Return once each has left a result or a failure, or has ended without.
@@ -158,35 +158,35 @@ class SubmittedJob:
                 f"job {self.tracked.job_id} has no result: it calls no function that was submitted "
                 f"from here"
             )
-        wanted, tracked = frozenset(indices), self.tracked
+        requested, tracked = frozenset(indices), self.tracked
         async with asyncio.timeout(seconds):
-            await self._wait_early(wanted, lambda: wanted <= tracked.ended | tracked.written)
+            await self._wait_early(requested, lambda: requested <= tracked.ended | tracked.written)
 
     async def wait_for_any_result(self, indices: Iterable[int]) -> list[int]:
         """Return those that have left a result or a failure, or have ended without, once there is
         one.
         """
-        wanted, tracked = frozenset(indices), self.tracked
+        requested, tracked = frozenset(indices), self.tracked
         await self._wait_early(
-            wanted, lambda: not wanted.isdisjoint(tracked.ended | tracked.written)
+            requested, lambda: not requested.isdisjoint(tracked.ended | tracked.written)
         )
         return sorted(
-            index for index in wanted if index in tracked.ended or index in tracked.written
+            index for index in requested if index in tracked.ended or index in tracked.written
         )
 
-    async def _wait_early(self, wanted: frozenset[Any], is_done: Callable[[], bool]) -> None:
+    async def _wait_early(self, requested: frozenset[Any], is_done: Callable[[], bool]) -> None:
         if not is_done():
-            async with self.cluster.early_results.looking(self._awaited, wanted):
-                await self._wait(wanted, is_done)
+            async with self.cluster.early_results.looking(self._awaited, requested):
+                await self._wait(requested, is_done)
 
-    async def _wait(self, wanted: frozenset[Any], is_done: Callable[[], bool]) -> None:
+    async def _wait(self, requested: frozenset[Any], is_done: Callable[[], bool]) -> None:
         if is_done():
             return
         tracked = self.tracked
-        await self.cluster.states.wait(lambda: is_done() or self.never_starts(wanted) != "")
+        await self.cluster.states.wait(lambda: is_done() or self.never_starts(requested) != "")
         if is_done():
             return
-        if why := self.never_starts(wanted):
+        if why := self.never_starts(requested):
             raise JobFailed(
                 f"job {tracked.job_id} will not start: {why}",
                 f"hpcdash cancel {tracked.job_id} removes it.",
@@ -194,9 +194,9 @@ class SubmittedJob:
                 state=str(JobState.PENDING),
             )
 
-    def never_starts(self, wanted: frozenset[int | None]) -> str:
+    def never_starts(self, requested: frozenset[int | None]) -> str:
         never_starts = self.cluster.session.store.backend.reasons.never_starts
-        for index in wanted - self.tracked.ended:
+        for index in requested - self.tracked.ended:
             if (row := self.tracked.rows.get(index)) is not None and str(row["reason"] or "") != "":
                 hint = never_starts(str(row["state"]), row["reason"])
                 if hint and "dependency" in str(row["reason"]).lower():

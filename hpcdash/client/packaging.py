@@ -194,7 +194,7 @@ def _build_wheel(root: Path) -> dict[str, bytes]:
             'Write packaging = "source".',
         )
     with tempfile.TemporaryDirectory(prefix="hpcdash-wheel-") as folder:
-        words = (
+        parts = (
             "pip",
             "wheel",
             "--quiet",
@@ -205,7 +205,7 @@ def _build_wheel(root: Path) -> dict[str, bytes]:
             "--",
         )
         built = subprocess.run(
-            (sys.executable, "-m", *words, str(project)),
+            (sys.executable, "-m", *parts, str(project)),
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_BUILD_SECONDS,

@@ -154,7 +154,7 @@ async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) ->
 
 def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chunk, ...]]:
     query = files_query(list(ranges))
-    shell, option, script, name, *words = query.argv
+    shell, option, script, name, *parts = query.argv
 
     def parse(answer: Answer) -> tuple[Chunk, ...]:
         if answer.status == _NOT_PRIVATE and not answer.stdout:
@@ -173,7 +173,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
         return query.parse(answer)
 
     return Query(
-        (shell, option, _ENTER + script, name, folder, *words), parse, query.limit_seconds, ("cat",)
+        (shell, option, _ENTER + script, name, folder, *parts), parse, query.limit_seconds, ("cat",)
     )
 
 

@@ -38,20 +38,20 @@ def parse_document(text: str, named: str) -> dict[str, object]:
         raise ConfigProblems(named, [_syntax_problem(text, str(error))]) from None
 
 
-def _syntax_problem(text: str, words: str) -> Problem:
-    match = _POSITION.search(words)
+def _syntax_problem(text: str, message: str) -> Problem:
+    match = _POSITION.search(message)
     if match is None:
         # The one such case: an integer with more digits than Python converts.
-        return Problem(None, "", f"not TOML: {printable(words)}")
-    said = words[: match.start()]
-    if _REPEATED.fullmatch(said):
-        said = "this key or table was given before"
+        return Problem(None, "", f"not TOML: {printable(message)}")
+    reported = message[: match.start()]
+    if _REPEATED.fullmatch(reported):
+        reported = "this key or table was given before"
     if match[1] is None:
         last_line = text.count("\n") + (0 if text.endswith("\n") else 1)
         return Problem(
-            max(1, last_line), "", f"not TOML: {printable(said)}, at the end of the file"
+            max(1, last_line), "", f"not TOML: {printable(reported)}, at the end of the file"
         )
-    return Problem(int(match[1]), "", f"not TOML: {printable(said)} (column {match[2]})")
+    return Problem(int(match[1]), "", f"not TOML: {printable(reported)} (column {match[2]})")
 
 
 def read_bytes(file: Path) -> bytes | None:

@@ -20,10 +20,10 @@ def _command(value: object) -> tuple[str, ...]:
         raise ValidationError(
             f"expected the program and its arguments in brackets, not {shown(value)}"
         )
-    words = tuple(map(command_word, value))
-    if not words[0].strip() or words[0].startswith("-"):
-        raise ValidationError(f"{shown(words[0])} is not a program")
-    return words
+    parts = tuple(map(command_word, value))
+    if not parts[0].strip() or parts[0].startswith("-"):
+        raise ValidationError(f"{shown(parts[0])} is not a program")
+    return parts
 
 
 def _limit(value: object) -> float:

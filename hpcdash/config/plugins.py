@@ -60,8 +60,8 @@ def split_command(value: object) -> tuple[str, ...]:
             f"brackets, "
             f"not {shown(value)}; no shell splits it"
         )
-    words = tuple(map(command_word, value))
-    program = words[0]
+    parts = tuple(map(command_word, value))
+    program = parts[0]
     if FIELD.search(program):
         raise ValidationError("a field does not name the program")
     if not program.strip() or program.startswith("-") or "=" in program:
@@ -70,32 +70,32 @@ def split_command(value: object) -> tuple[str, ...]:
         raise ValidationError(
             f"{shown(program)}: a program is a name on the PATH, or a path from the root or from ~/"
         )
-    for at in range(1, len(words)):
-        if fields_in(words[at : at + 1]) and _is_program_text(words, at):
+    for at in range(1, len(parts)):
+        if fields_in(parts[at : at + 1]) and _is_program_text(parts, at):
             raise ValidationError(
                 f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a "
                 f"job. "
                 'Take its variable, as in "$HPCDASH_JOB_NAME"'
             )
-    return words
+    return parts
 
 
-def _is_program_text(words: tuple[str, ...], at: int) -> bool:
+def _is_program_text(parts: tuple[str, ...], at: int) -> bool:
     """Whether an interpreter reads a word as a program: after its -c or -e, or in the same word."""
-    if at == 1 and PurePath(words[0]).name in _TEXT_FIRST:
+    if at == 1 and PurePath(parts[0]).name in _TEXT_FIRST:
         return True
-    if _ANY_TEXT_OPTION.fullmatch(words[at - 1]) or _ANY_TEXT_OPTION.fullmatch(words[at]):
+    if _ANY_TEXT_OPTION.fullmatch(parts[at - 1]) or _ANY_TEXT_OPTION.fullmatch(parts[at]):
         return True
-    names = [PurePath(word).name for word in words[:at]]
+    names = [PurePath(word).name for word in parts[:at]]
     start = next(
         (n for n, name in enumerate(names) if name in _SHELLS or _INTERPRETER.fullmatch(name)), None
     )
     if start is None:
         return False
-    if words[at].startswith(_TEXT_OPTIONS):
+    if parts[at].startswith(_TEXT_OPTIONS):
         return True
-    options = [n for n in range(start + 1, at) if _TEXT_OPTION.fullmatch(words[n])]
-    return bool(options) and all(word.startswith("-") for word in words[options[0] + 1 : at])
+    options = [n for n in range(start + 1, at) if _TEXT_OPTION.fullmatch(parts[n])]
+    return bool(options) and all(word.startswith("-") for word in parts[options[0] + 1 : at])
 
 
 def joins_arguments(command: tuple[str, ...]) -> str:
@@ -110,9 +110,9 @@ def keeps_arguments(command: tuple[str, ...]) -> bool:
     return len(command) > 2 and PurePath(command[0]).name in _PLAIN_SHELLS and command[1] == "-c"
 
 
-def fields_in(words: Collection[str]) -> list[str]:
+def fields_in(parts: Collection[str]) -> list[str]:
     """The fields that words name, each once."""
-    found = (match["field"] for word in words for match in FIELD.finditer(word))
+    found = (match["field"] for word in parts for match in FIELD.finditer(word))
     return list(dict.fromkeys(name for name in found if name))
 
 
@@ -165,8 +165,8 @@ def read_plugins(reader: TableReader, document: Mapping[str, object]) -> tuple[P
             continue
         _check_fields(reader, plugin, path)
         if plugin.where == "cluster" and plugin.output == "terminal":
-            words = 'the login node has no terminal here: where = "here", with "ssh" in the command'
-            reader.problem((*path, "output"), words)
+            text = 'the login node has no terminal here: where = "here", with "ssh" in the command'
+            reader.problem((*path, "output"), text)
         plugins.append(plugin)
     return tuple(plugins)
 
@@ -177,11 +177,11 @@ def _check_fields(reader: TableReader, plugin: Plugin, path: KeyPath) -> None:
             for view in plugin.views:
                 known = placeholder_names(view)
                 if name not in known:
-                    words = (
+                    text = (
                         f"rows of {quoted(view)} have no field "
                         f"{quoted(name)}{did_you_mean(name, known)}"
                     )
-                    reader.problem((*path, "command", at), words)
+                    reader.problem((*path, "command", at), text)
                     break
 
 

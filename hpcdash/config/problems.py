@@ -70,13 +70,13 @@ def key_text(key: str) -> str:
 
 def dotted(path: KeyPath) -> str:
     """A path as a person writes it: `clusters.juno.port`, `ui.columns.jobs[2]`."""
-    words = ""
+    text = ""
     for part in path:
         if isinstance(part, int):
-            words += f"[{part}]"
+            text += f"[{part}]"
         else:
-            words += ("." if words else "") + key_text(part[:_SHOWN_CHARACTERS])
-    return words
+            text += ("." if text else "") + key_text(part[:_SHOWN_CHARACTERS])
+    return text
 
 
 def shown(value: object) -> str:

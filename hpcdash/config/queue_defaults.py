@@ -89,12 +89,12 @@ def with_queue_defaults(
     in_request = {key: value for key, value in own.items() if key not in _SITE_FIELDS}
     filled: dict[str, Any] = {}
     for key, value in in_request.items():
-        asked = getattr(request, key)
+        requested = getattr(request, key)
         if isinstance(value, Mapping):
-            filled[key] = {**value, **asked}
+            filled[key] = {**value, **requested}
         elif isinstance(value, tuple | list):
-            filled[key] = (*value, *(item for item in asked if item not in value))
-        elif key not in request.said and asked == getattr(_DEFAULTS, key):
+            filled[key] = (*value, *(item for item in requested if item not in value))
+        elif key not in request.said and requested == getattr(_DEFAULTS, key):
             filled[key] = value
     site: dict[str, Any] = in_site
     filled = {**filled, "site": replace(request.site, **site)}

@@ -353,10 +353,10 @@ def _share(value: object) -> str:
 
 
 def _slot_type(value: object) -> SlotType:
-    if isinstance(value, str) and (meant := _GPU_WORDS.get(value.casefold())):
+    if isinstance(value, str) and (selected := _GPU_WORDS.get(value.casefold())):
         raise ValidationError(
             f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean "
-            f"{quoted(meant)}?"
+            f"{quoted(selected)}?"
         )
     return SlotType(one_of(*SlotType)(value))
 
@@ -400,9 +400,9 @@ def _function(value: object) -> tuple[str, str]:
         )
     if not colon:
         module, _, function = text.rpartition(".")
-        meant = f"{module}:{function}" if module and function != "py" else "train:main"
+        selected = f"{module}:{function}" if module and function != "py" else "train:main"
         raise ValidationError(
-            f"{shown(text)} is not MODULE:FUNCTION: write it as in {quoted(meant)}"
+            f"{shown(text)} is not MODULE:FUNCTION: write it as in {quoted(selected)}"
         )
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
@@ -578,8 +578,8 @@ def read_keys(
     found = reader.fields(table, path, readers, apart)
     first, *others = [key for key in table if key in _IMAGE_ROOTS and key in readers] or [""]
     if others:
-        words = f"{first} is set too, and both mean the folder of images: leave one of the two out"
-        reader.problem((*path, others[0]), words)
+        text = f"{first} is set too, and both mean the folder of images: leave one of the two out"
+        reader.problem((*path, others[0]), text)
     return {
         "image_root" if key in _IMAGE_ROOTS else FIELD_OF_KEY.get(key, key): value
         for key, value in found.items()
@@ -627,7 +627,8 @@ def read_request(
     if reader.problems:
         lines = key_lines(text)
         placed = [
-            Problem(find_line(lines, path), dotted(path), words) for path, words in reader.problems
+            Problem(find_line(lines, path), dotted(path), message)
+            for path, message in reader.problems
         ]
         # What is missing comes last: a misspelt key is often why.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
@@ -644,7 +645,7 @@ def build_request(
     reader, request = _read(document, site, user)
     if reader.problems:
         error = RequestProblems(
-            named, [Problem(None, dotted(path), words) for path, words in reader.problems]
+            named, [Problem(None, dotted(path), text) for path, text in reader.problems]
         )
         error.next_step = "Fix the request."
         raise error
@@ -675,7 +676,7 @@ class _RequestReader(TableReader):
             site_values |= read_keys(
                 self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=()
             )
-        said = frozenset((*given, *(SITE_SAID + key for key in site_values)))
+        messages = frozenset((*given, *(SITE_SAID + key for key in site_values)))
         runs = [key for key in ("command", "script", "call") if key in document]
         if len(runs) > 1:
             one, other = (
@@ -701,7 +702,7 @@ class _RequestReader(TableReader):
             container=self._container(),
             call=call,
             site=replace(site, **site_values),
-            said=said,
+            said=messages,
             **given,
         )
 
@@ -830,9 +831,9 @@ def _written_container(container: Container) -> Iterator[tuple[str, Any]]:
 def _written_site(request: Request, usual: Site) -> Iterator[tuple[str, Any]]:
     for name in Site.__struct_fields__:
         value = getattr(request.site, name)
-        is_said = f"{SITE_SAID}{name}" in request.said
+        is_set = f"{SITE_SAID}{name}" in request.said
         # '' and None cannot be written: they are what is not said.
-        if (value != getattr(usual, name) or is_said) and value not in ("", None):
+        if (value != getattr(usual, name) or is_set) and value not in ("", None):
             yield name, _written(name, value)
 
 

@@ -282,14 +282,14 @@ def texts(value: object) -> tuple[str, ...]:
     return tuple(map(parse_line_text, value))
 
 
-def choice_list(*words: str) -> Reader:
+def choice_list(*choices: str) -> Reader:
     """An array of some of the words, one at least."""
-    one = one_of(*words)
+    one = one_of(*choices)
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
             raise ValidationError(
-                f"expected an array of {', '.join(words)}, not "
+                f"expected an array of {', '.join(choices)}, not "
                 f"{'an empty one' if value == [] else shown(value)}"
             )
         return tuple(dict.fromkeys(map(one, value)))

@@ -512,8 +512,8 @@ class _WatchReader:
 
     def _mail(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         if "password" in table:
-            words = "a password does not stand here: password_file or password_env says where it is"
-            self._reader.problem((*path, "password"), words)
+            text = "a password does not stand here: password_file or password_env says where it is"
+            self._reader.problem((*path, "password"), text)
             table = {key: value for key, value in table.items() if key != "password"}
         fit, secret = self._with_secret(MailSettings, table, path, "password", ("_file", "_env"))
         if not self._reader.has(table, path, fit, ("recipients", "sender")):

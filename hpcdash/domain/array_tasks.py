@@ -67,13 +67,13 @@ def parse_tasks(text: str) -> ArrayTasks:
     A list that ends in `...` or lost its bracket is incomplete; the last number before a lost
     bracket may have lost digits and is left out. Raises ValueError naming the text.
     """
-    wanted = text.strip()
-    is_cut = wanted.startswith("[") and not wanted.endswith("]")
-    wanted = wanted.removeprefix("[").removesuffix("]")
-    throttle = _THROTTLE.search(wanted)
+    requested = text.strip()
+    is_cut = requested.startswith("[") and not requested.endswith("]")
+    requested = requested.removeprefix("[").removesuffix("]")
+    throttle = _THROTTLE.search(requested)
     if throttle:
-        wanted = wanted[: throttle.start()]
-    items = [item.strip() for item in wanted.split(",")]
+        requested = requested[: throttle.start()]
+    items = [item.strip() for item in requested.split(",")]
     is_incomplete = is_cut or items[-1].endswith(_CUT)
     if is_incomplete and not _CUT_ITEM.fullmatch(items.pop()):
         raise ValueError(f"{_excerpt(text)} is not a list of array tasks")
@@ -111,12 +111,12 @@ def _fewest_ranges(tasks: tuple[int, ...]) -> tuple[range, ...]:
     if len(tasks) < 3:
         return (range(tasks[0], tasks[-1] + 1, max(1, tasks[-1] - tasks[0])),) if tasks else ()
     # The first task begins a range, of whatever step and length.
-    wanted, first = frozenset(tasks), tasks[0]
+    requested, first = frozenset(tasks), tasks[0]
     choices = [range(first, first + 1)]
     for second in tasks[1:]:
         step = second - first
         last = second
-        while last in wanted:
+        while last in requested:
             choices.append(range(first, last + 1, step))
             last += step
     best: tuple[range, ...] = ()

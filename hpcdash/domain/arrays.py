@@ -207,7 +207,7 @@ def _summaries(
         "_rank": ranks,
         "_active": is_active.cast(pa.int8()),
     }
-    wanted: list[tuple[Any, ...]] = [
+    requested: list[tuple[Any, ...]] = [
         ("_place", "min"),
         ("_rank", "min"),
         ("_active", "max"),
@@ -221,17 +221,20 @@ def _summaries(
             continue
         if name in _RESOURCES:
             columns[name] = pc.if_else(is_active, column, pa.scalar(None, column.type))
-            wanted.append((name, "sum", at_least_one))
+            requested.append((name, "sum", at_least_one))
         elif name in _SMALLEST or name in _LARGEST:
             columns[name] = column
-            wanted.append((name, "min" if name in _SMALLEST else "max"))
+            requested.append((name, "min" if name in _SMALLEST else "max"))
         elif column.null_count < len(column):
             if not pa.types.is_dictionary(column.type):
                 column = column.dictionary_encode()
             columns[name] = column.indices
-            wanted += [(name, "min"), (name, "max")]
+            requested += [(name, "min"), (name, "max")]
     grouped = (
-        pa.table(columns).group_by("_group", use_threads=False).aggregate(wanted).combine_chunks()
+        pa.table(columns)
+        .group_by("_group", use_threads=False)
+        .aggregate(requested)
+        .combine_chunks()
     )
     result = {name: as_array(grouped[name]) for name in grouped.column_names}
     result |= _last_to_end(rows.filter(is_active), groups.filter(is_active), result)
@@ -291,10 +294,12 @@ def _own_reasons(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:
     reasons = as_array(rows["reason"])
     if pa.types.is_dictionary(reasons.type):
         codes = pc.if_else(counts, reasons.indices, pa.scalar(None, reasons.indices.type))
-        kept = pa.DictionaryArray.from_arrays(codes, reasons.dictionary)
+        stored = pa.DictionaryArray.from_arrays(codes, reasons.dictionary)
     else:
-        kept = pc.if_else(counts, reasons, pa.scalar(None, reasons.type))
-    return rows.set_column(rows.schema.get_field_index("reason"), rows.schema.field("reason"), kept)
+        stored = pc.if_else(counts, reasons, pa.scalar(None, reasons.type))
+    return rows.set_column(
+        rows.schema.get_field_index("reason"), rows.schema.field("reason"), stored
+    )
 
 
 def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array]) -> pa.Table:
@@ -311,12 +316,12 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
                 in_brackets, array_ids, pc.binary_join_element_wise(array_ids, "_[]", "")
             )
         elif name == "state":
-            words = as_array(rows[name]).dictionary
+            text = as_array(rows[name]).dictionary
             rank_codes = pc.index_in(
-                pa.array(range(len(STATE_ORDER) + 1), pa.int32()), value_set=state_ranks(words)
+                pa.array(range(len(STATE_ORDER) + 1), pa.int32()), value_set=state_ranks(text)
             )
             columns[name] = pa.DictionaryArray.from_arrays(
-                rank_codes.take(result["_rank_min"]), words
+                rank_codes.take(result["_rank_min"]), text
             )
         elif name == "_tasks":
             columns[name] = result["_tasks_sum"]
@@ -334,12 +339,12 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
                 pc.equal(codes, result[f"{name}_max"]), codes, pa.scalar(None, codes.type)
             )
             column = as_array(rows[name])
-            words = (
+            text = (
                 column.dictionary
                 if pa.types.is_dictionary(kind)
                 else column.dictionary_encode().dictionary
             )
-            shared = pa.DictionaryArray.from_arrays(codes, words)
+            shared = pa.DictionaryArray.from_arrays(codes, text)
             columns[name] = shared if pa.types.is_dictionary(kind) else shared.dictionary_decode()
         else:
             columns[name] = first
@@ -361,10 +366,10 @@ def _format_states(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -
         [("tasks", "sum")]
     )
     sums = sums.sort_by([("group", "ascending"), ("rank", "ascending")])
-    words = pc.replace_substring(state.dictionary, "_", " ").take(as_array(sums["code"]))
+    text = pc.replace_substring(state.dictionary, "_", " ").take(as_array(sums["code"]))
     phrases = pc.binary_join_element_wise(
         as_array(sums["tasks_sum"]).cast(TEXT),
-        pc.fill_null(words, "unknown"),
+        pc.fill_null(text, "unknown"),
         " ",
         null_handling="skip",
     )

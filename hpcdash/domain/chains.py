@@ -160,21 +160,23 @@ class JobChain(Struct, frozen=True):
         return tuple(found)
 
 
-def find_chain(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None = None) -> JobChain:
+def find_chain(
+    job_id: str, rows: Iterable[Row], reported: Mapping[str, str] | None = None
+) -> JobChain:
     """The chain of a job, of a task's array, or of an array; `rows` are those of its owner, the
     freshest first.
 
     `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose
     row has none (any more). Empty where no row is of the job.
     """
-    units = _units(rows, told or {})
+    units = _units(rows, reported or {})
     number = parse_job_number(job_id)
     if number not in units:
         return JobChain((), {})
     links = _links(units)
     named: set[str] = set()
     members = _connected(number, links, units)
-    while (found := _joined_by_name(members, links, units, told or {})) is not None:
+    while (found := _joined_by_name(members, links, units, reported or {})) is not None:
         follower, leader = found
         links[follower] = (leader,)
         named.add(follower)
@@ -184,7 +186,7 @@ def find_chain(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None 
     before = {one: tuple(leader for leader in links[one] if leader in members) for one in ordered}
     lost = {leader: None for one in ordered for leader in links[one] if leader not in units}
     placed = tuple(replace(units[one], place=places[one], by_name=one in named) for one in ordered)
-    return JobChain(placed, before, tuple(lost), _unsure(placed, units, told or {}))
+    return JobChain(placed, before, tuple(lost), _unsure(placed, units, reported or {}))
 
 
 def living_targets(
@@ -201,13 +203,13 @@ def living_targets(
 
 
 def _unsure(
-    chain: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]
+    chain: Sequence[Unit], units: Mapping[str, Unit], reported: Mapping[str, str]
 ) -> tuple[str, ...]:
     """IDs of the chain's units whose predecessor is unknown, newest first; then IDs of units with
     the same name that may follow one of them: they never began, or not before its end.
     """
     # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
-    own = [unit for unit in reversed(chain) if is_unknown(unit, told)]
+    own = [unit for unit in reversed(chain) if is_unknown(unit, reported)]
     names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
     members = {unit.number for unit in chain}
     ends = [ended_at for unit in chain if (ended_at := unit.ended_at) is not None]
@@ -215,7 +217,7 @@ def _unsure(
     others = [
         units[number]
         for number in sorted(units, key=int)
-        if number not in members and int(number) > first and is_unknown(units[number], told)
+        if number not in members and int(number) > first and is_unknown(units[number], reported)
     ]
     likely = [
         unit
@@ -228,9 +230,9 @@ def _unsure(
     return tuple(unit.job_id for unit in (*own, *likely))
 
 
-def is_unknown(unit: Unit, told: Mapping[str, str]) -> bool:
+def is_unknown(unit: Unit, reported: Mapping[str, str]) -> bool:
     """Whether nothing tells what a unit followed, if anything."""
-    return not unit.after.conditions and unit.number not in told
+    return not unit.after.conditions and unit.number not in reported
 
 
 def given_dependency(text: str) -> str:
@@ -246,7 +248,7 @@ def given_dependency(text: str) -> str:
     return f"afterany:{value.replace(',', ':')}" if _BARE_IDS.fullmatch(value) else value
 
 
-def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
+def _units(rows: Iterable[Row], reported: Mapping[str, str]) -> dict[str, Unit]:
     """By number; of rows with the same job or task the first counts."""
     members: dict[str, list[Row]] = {}
     known_tasks: dict[str, set[int]] = {}
@@ -270,7 +272,7 @@ def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
             seen.update(tasks)
         known_ids.add(str(row["id"]))
         members.setdefault(number, []).append(row)
-    return {number: _unit(number, found, told) for number, found in members.items()}
+    return {number: _unit(number, found, reported) for number, found in members.items()}
 
 
 def _as_it_waits(row: Row) -> Row:
@@ -289,9 +291,11 @@ def _as_it_waits(row: Row) -> Row:
     return {**row, "state": str(JobState.PENDING), TOLD_STATE: row["state"]}
 
 
-def _unit(number: str, rows: list[Row], told: Mapping[str, str]) -> Unit:
+def _unit(number: str, rows: list[Row], reported: Mapping[str, str]) -> Unit:
     rows.sort(key=lambda row: row["_task"] if row["_task"] is not None else -1)
-    text = next((row["dependency"] for row in rows if row["dependency"]), None) or told.get(number)
+    text = next((row["dependency"] for row in rows if row["dependency"]), None) or reported.get(
+        number
+    )
     throttles = (tasks.throttle for row in rows if (tasks := _row_tasks(row)) is not None)
     # sacct has what is left of a cancelled array as a job of its number.
     job_id = str(next((row["array_id"] for row in rows if row["array_id"]), rows[0]["id"]))
@@ -372,7 +376,7 @@ def _joined_by_name(
     members: set[str],
     links: Mapping[str, Sequence[str]],
     units: Mapping[str, Unit],
-    told: Mapping[str, str],
+    reported: Mapping[str, str],
 ) -> tuple[str, str] | None:
     """(one of the chain, the one before it), or (one after, one of the chain): of the same name,
     one at a time.
@@ -380,7 +384,7 @@ def _joined_by_name(
     The later is the next of that name, waited while the earlier ran and began after its end, and
     nothing tells what it waited for.
     """
-    if not any(is_unknown(unit, told) for unit in units.values()):
+    if not any(is_unknown(unit, reported) for unit in units.values()):
         return None
     names = {(units[one].rows[0]["user"], units[one].rows[0]["name"]) for one in members}
     same: dict[tuple[Any, Any], list[str]] = {}
@@ -394,7 +398,7 @@ def _joined_by_name(
             if (
                 (number in members) == (earlier in members)
                 or links[number]
-                or not is_unknown(units[number], told)
+                or not is_unknown(units[number], reported)
             ):
                 continue
             if _waited_for(units[number], units[earlier]):
@@ -487,7 +491,7 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
     of one cell.
     """
     counts = class_counts(rows)
-    words = ", ".join(f"{count} {name}" for name, count in counts.items())
+    text = ", ".join(f"{count} {name}" for name, count in counts.items())
     runs = [
         (name, sum(row["_tasks"] or 1 for row in members))
         for name, members in groupby(rows, key=job_class)
@@ -500,11 +504,11 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
     )
     strips.append(" ".join(f"{sign[name]}{count}" for name, count in runs))
     for strip in strips:
-        if len(strip) + 2 + len(words) <= width:
-            return f"{strip}  {words}".strip()
+        if len(strip) + 2 + len(text) <= width:
+            return f"{strip}  {text}".strip()
     return (
-        words
-        if len(words) <= width
+        text
+        if len(text) <= width
         else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
     )
 
@@ -525,9 +529,9 @@ def format_wait(unit: Unit, chain: JobChain) -> str:
                 if condition.kind not in _WAITED
                 else condition.kind
             )
-            words = _WAITED[kind].format(condition.job_id)
+            text = _WAITED[kind].format(condition.job_id)
             parts.append(
-                f"{words} + {condition.delay_minutes} min" if condition.delay_minutes else words
+                f"{text} + {condition.delay_minutes} min" if condition.delay_minutes else text
             )
     return (" or " if unit.after.is_any else "; ").join(parts)
 
@@ -601,8 +605,8 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
         if unit.is_array and not one_at_a_time(unit):
             at_once = f"{unit.throttle} at once" if unit.throttle else "side by side"
             notes.append(f"the tasks of {unit.job_id} run {at_once}")
-        if words := format_lost(unit, chain):
-            notes.append(f"{unit.job_id} {words}")
+        if text := format_lost(unit, chain):
+            notes.append(f"{unit.job_id} {text}")
     return tuple(notes)
 
 

@@ -129,8 +129,8 @@ def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
     if pa.types.is_string(column.type):
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
-        words = column.dictionary
-        column = (state_ranks(words) if key == "state" else _text_ranks(words)).take(column.indices)
+        text = column.dictionary
+        column = (state_ranks(text) if key == "state" else _text_ranks(text)).take(column.indices)
     return pc.array_sort_indices(column, order=order, null_placement="at_end")
 
 
@@ -140,8 +140,8 @@ def state_ranks(states: pa.Array) -> pa.Array:
     return pc.fill_null(ranks, len(STATE_ORDER))
 
 
-def _text_ranks(words: pa.Array) -> pa.Array:
-    keys = pc.utf8_lower(column_text(words))
+def _text_ranks(text: pa.Array) -> pa.Array:
+    keys = pc.utf8_lower(column_text(text))
     if len(keys) <= MAX_NATURAL_NAMES:
         keys = pc.replace_substring_regex(keys, "([0-9]+)", "0" * _PAD_DIGITS + r"\1")
         keys = pc.replace_substring_regex(keys, f"[0-9]*([0-9]{{{_PAD_DIGITS}}})", r"\1")
@@ -209,8 +209,8 @@ def utc_instants(epochs: Column) -> Column:
     """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the
     year 9999.
     """
-    told = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
-    epochs = pc.if_else(told, epochs, pa.scalar(None, pa.int64()))
+    reported = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
+    epochs = pc.if_else(reported, epochs, pa.scalar(None, pa.int64()))
     return epochs.cast(pa.timestamp("s", tz="UTC"))
 
 
@@ -265,9 +265,9 @@ def shortened(ids: Column) -> pa.Array:
 _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def as_text(words: str) -> str:
+def as_text(text: str) -> str:
     """The words with a `'` before what a spreadsheet would compute."""
-    return f"'{words}" if words.startswith(_BEGINS_FORMULA) else words
+    return f"'{text}" if text.startswith(_BEGINS_FORMULA) else text
 
 
 def encode_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
@@ -301,5 +301,5 @@ def without_formulas(table: pa.Table) -> pa.Table:
 def _column(column: pa.ChunkedArray) -> pa.Array:
     # A column of a run's name or a metric's has the same text over and over.
     encoded = column.combine_chunks().dictionary_encode()
-    words = [None if word is None else as_text(word) for word in encoded.dictionary.to_pylist()]
-    return pa.array(words, pa.string()).take(encoded.indices)
+    parts = [None if word is None else as_text(word) for word in encoded.dictionary.to_pylist()]
+    return pa.array(parts, pa.string()).take(encoded.indices)

@@ -30,8 +30,8 @@ class LintFinding(Struct, frozen=True):
 
 def format_finding(finding: LintFinding) -> str:
     """`slots: 64 CPUs are more than a node has. At most 32`."""
-    words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
-    return f"{finding.field}: {words}" if finding.field else words
+    text = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+    return f"{finding.field}: {text}" if finding.field else text
 
 
 class Demand(Struct, frozen=True):
@@ -96,23 +96,25 @@ def _lint_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
             f"there is no queue {name!r}",
             nearest(name, (one.name for one in offers.listed)),
         )
-    wanted = [queue for name in demand.queues or ("",) if (queue := offers.queue(name)) is not None]
-    if not wanted:
+    requested = [
+        queue for name in demand.queues or ("",) if (queue := offers.queue(name)) is not None
+    ]
+    if not requested:
         if not unknown:
             names = (queue.name for queue in offers.listed if queue.is_available)
-            words = "no queue is asked for, and none is known to be the default"
-            yield LintFinding("warning", place, words, nearest("", names))
+            text = "no queue is asked for, and none is known to be the default"
+            yield LintFinding("warning", place, text, nearest("", names))
         return
-    open_ones = [queue for queue in wanted if queue.is_available]
+    open_ones = [queue for queue in requested if queue.is_available]
     if not open_ones:
         # One that takes the job is better than one that refuses it.
-        first = min(wanted, key=lambda queue: queue.refuses)
+        first = min(requested, key=lambda queue: queue.refuses)
         step = "" if first.note else "It waits there until the queue is opened."
         yield LintFinding("error" if first.refuses else "warning", place, first.closed_reason, step)
     elif all(queue.closed_reason for queue in open_ones):
         yield LintFinding("warning", place, open_ones[0].closed_reason)
     # Where several queues would do, one that can take it is enough.
-    found = min((_against(demand, queue, offers) for queue in open_ones or wanted), key=len)
+    found = min((_against(demand, queue, offers) for queue in open_ones or requested), key=len)
     yield from _with_another(found, demand, offers)
 
 
@@ -144,21 +146,21 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | No
         or demand.limit_seconds <= queue.limit_seconds
     ):
         return None
-    asked, most = format_clock(demand.limit_seconds), format_clock(queue.limit_seconds)
-    place, words = (
+    requested, most = format_clock(demand.limit_seconds), format_clock(queue.limit_seconds)
+    place, text = (
         demand.place("limit_seconds"),
-        f"{asked} is over the limit of queue {queue.name}, {most}",
+        f"{requested} is over the limit of queue {queue.name}, {most}",
     )
     if demand.qos:
         # Slurm's PartitionTimeLimit flag of a QoS.
         return LintFinding(
             "warning",
             place,
-            f"{words}, which QoS {demand.qos} may allow",
+            f"{text}, which QoS {demand.qos} may allow",
             f"At most {most} otherwise.",
         )
     return LintFinding(
-        "error", place, f"{words}: it would wait for ever, or be refused", f"At most {most}."
+        "error", place, f"{text}: it would wait for ever, or be refused", f"At most {most}."
     )
 
 
@@ -167,9 +169,9 @@ def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | N
     most, counted = (queue.gpu_nodes, "nodes with GPUs") if has_own else (queue.nodes, "nodes")
     if demand.nodes is None or not most or demand.nodes <= most:
         return None
-    words = f"{demand.nodes} {counted} are more than queue {queue.name} has: {most}"
+    text = f"{demand.nodes} {counted} are more than queue {queue.name} has: {most}"
     hint = "More fits on each node with slots_per_node." if "slots" in demand.where.values() else ""
-    return LintFinding("error", demand.place("nodes"), words, hint or f"At most {most}.")
+    return LintFinding("error", demand.place("nodes"), text, hint or f"At most {most}.")
 
 
 def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
@@ -188,22 +190,22 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFind
 
 
 def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
-    wanted, types = demand.gpu_type.casefold(), {one.casefold() for one in queue.gpu_types}
+    requested, types = demand.gpu_type.casefold(), {one.casefold() for one in queue.gpu_types}
     # PBS's nodes may tell a device by its whole name: Tesla V100-SXM2-32GB.
     if (
-        not wanted
+        not requested
         or not types
-        or any(wanted == one or (" " in one and wanted in one) for one in types)
+        or any(requested == one or (" " in one and requested in one) for one in types)
     ):
         return None
-    having = [one.name for one in offers.listed if wanted in map(str.casefold, one.gpu_types)]
-    words = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
+    having = [one.name for one in offers.listed if requested in map(str.casefold, one.gpu_types)]
+    text = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
     next_step = (
         f"There are some in {', '.join(having[:5])}."
         if having
         else nearest(demand.gpu_type, queue.gpu_types)
     )
-    return LintFinding("error", demand.place("gpu_type", "gpus", "gpus_per_node"), words, next_step)
+    return LintFinding("error", demand.place("gpu_type", "gpus", "gpus_per_node"), text, next_step)
 
 
 def _amount(name: str, unit: str) -> _Check:
@@ -212,24 +214,26 @@ def _amount(name: str, unit: str) -> _Check:
     )
 
     def over(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
-        asked, most = getattr(demand, name), getattr(queue, name)
-        if asked is None or not most or asked <= most:
+        requested, most = getattr(demand, name), getattr(queue, name)
+        if requested is None or not most or requested <= most:
             return None
-        words = f"{asked} {unit}{each} are more than queue {queue.name} can give: {has} {most}"
-        return LintFinding("error", demand.place(name), words, f"At most {most}.")
+        text = f"{requested} {unit}{each} are more than queue {queue.name} can give: {has} {most}"
+        return LintFinding("error", demand.place(name), text, f"At most {most}.")
 
     return over
 
 
 def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
-    asked, most = demand.memory_per_node_bytes, queue.memory_per_node_bytes
-    if asked is None or not most or asked <= most:
+    requested, most = demand.memory_per_node_bytes, queue.memory_per_node_bytes
+    if requested is None or not most or requested <= most:
         return None
-    words = f"{format_memory(asked)} of memory on a node is more than queue {queue.name} can give"
+    text = (
+        f"{format_memory(requested)} of memory on a node is more than queue {queue.name} can give"
+    )
     return LintFinding(
         "error",
         demand.place("memory_per_node_bytes"),
-        words,
+        text,
         f"Its largest node has {format_memory(most)}.",
     )
 
@@ -250,8 +254,8 @@ _CHECKS: tuple[_Check, ...] = (
 def _lint_account(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     names = [account.name for account in offers.accounts]
     if demand.account and names and demand.account.casefold() not in map(str.casefold, names):
-        words = f"you may not charge account {demand.account!r}"
-        yield LintFinding("error", demand.place("account"), words, nearest(demand.account, names))
+        text = f"you may not charge account {demand.account!r}"
+        yield LintFinding("error", demand.place("account"), text, nearest(demand.account, names))
 
 
 def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
@@ -259,9 +263,9 @@ def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
         return
     place, qos = demand.place("qos"), _named(offers.qos, demand.qos)
     if offers.qos and qos is None:
-        words = f"there is no QoS {demand.qos!r}"
+        text = f"there is no QoS {demand.qos!r}"
         yield LintFinding(
-            "error", place, words, nearest(demand.qos, (one.name for one in offers.qos))
+            "error", place, text, nearest(demand.qos, (one.name for one in offers.qos))
         )
         return
     accounts = [
@@ -271,24 +275,24 @@ def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     ]
     allowed = {name for account in accounts for name in account.qos}
     if allowed and demand.qos not in allowed:
-        words = f"account {accounts[0].name} may not use QoS {demand.qos!r}"
-        yield LintFinding("error", place, words, nearest(demand.qos, allowed))
+        text = f"account {accounts[0].name} may not use QoS {demand.qos!r}"
+        yield LintFinding("error", place, text, nearest(demand.qos, allowed))
     if qos is None:
         return
     if demand.limit_seconds and qos.limit_seconds and demand.limit_seconds > qos.limit_seconds:
         most = format_clock(qos.limit_seconds)
-        words = f"{format_clock(demand.limit_seconds)} is over the limit of QoS {qos.name}, {most}"
+        text = f"{format_clock(demand.limit_seconds)} is over the limit of QoS {qos.name}, {most}"
         yield LintFinding(
-            "error", demand.place("limit_seconds"), words, f"At most {most}, or another QoS."
+            "error", demand.place("limit_seconds"), text, f"At most {most}, or another QoS."
         )
-    for name, asked, limit, unit in (
+    for name, requested, limit, unit in (
         ("cpus", demand.cpus, qos.most_cpus, "CPUs"),
         ("gpus", demand.gpus, qos.most_gpus, "GPUs"),
     ):
-        if asked is not None and limit is not None and asked > limit:
-            words = f"{asked} {unit} are more than QoS {qos.name} allows at once: {limit}"
+        if requested is not None and limit is not None and requested > limit:
+            text = f"{requested} {unit} are more than QoS {qos.name} allows at once: {limit}"
             yield LintFinding(
-                "error", demand.place(name), words, f"At most {limit}, or another QoS."
+                "error", demand.place(name), text, f"At most {limit}, or another QoS."
             )
 
 

@@ -156,13 +156,13 @@ def parse_dependency(text: str | None) -> Dependency:
         found = _CONDITION.fullmatch(part.strip())
         if found is None:
             continue
-        kind, jobs, said = found[1].lower(), found[2], (found[3] or "").lower()
+        kind, jobs, reported = found[1].lower(), found[2], (found[3] or "").lower()
         if kind == "on":
             # PBS: so many jobs that will name this one; it names none itself.
             continue
         if not jobs:
             if kind == SINGLETON:
-                conditions.append(Condition(kind, said=said))
+                conditions.append(Condition(kind, said=reported))
             continue
         for job in jobs.split(":"):
             named = _JOB.fullmatch(job.strip())
@@ -171,7 +171,7 @@ def parse_dependency(text: str | None) -> Dependency:
                 job_id = f"{number}_{task}" if task and task != "*" else number
                 is_array = task == "*" or "[]" in number
                 conditions.append(
-                    Condition(kind, job_id, is_array, int(delay) if delay else None, said)
+                    Condition(kind, job_id, is_array, int(delay) if delay else None, reported)
                 )
     return Dependency(tuple(conditions), is_any="?" in text)
 

@@ -127,20 +127,20 @@ class _HeldTasks(Struct):
     singles: dict[int, str] = field(default_factory=dict)
     records: list[tuple[ArrayTasks | None, str]] = field(default_factory=list)
 
-    def task_state(self, wanted: ArrayTasks | None) -> str | None:
+    def task_state(self, requested: ArrayTasks | None) -> str | None:
         """The state of a row that holds one of the tasks; any row when either list cannot be
         read.
         """
         for tasks, state in self.records:
-            if wanted is None or tasks is None or tasks.overlaps(wanted):
+            if requested is None or tasks is None or tasks.overlaps(requested):
                 return state
-        if wanted is None:
+        if requested is None:
             return next(iter(self.singles.values()), None)
-        if wanted.count > len(self.singles):
+        if requested.count > len(self.singles):
             return next(
-                (state for task, state in self.singles.items() if wanted.contains(task)), None
+                (state for task, state in self.singles.items() if requested.contains(task)), None
             )
-        return next((self.singles[task] for task in wanted if task in self.singles), None)
+        return next((self.singles[task] for task in requested if task in self.singles), None)
 
 
 def _parse_tasks(text: str | None) -> ArrayTasks | None:
@@ -171,16 +171,16 @@ def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
 
 
 def _origin_states(
-    before: pa.Table, after: pa.Table, is_wanted: pa.Array, known: pa.Array
+    before: pa.Table, after: pa.Table, is_requested: pa.Array, known: pa.Array
 ) -> pa.Array:
     """`known` with, for the wanted rows, the state of the row that held their tasks before."""
-    rows = after.filter(is_wanted)
+    rows = after.filter(is_requested)
     held = _held_tasks(before, pc.unique(as_array(rows["array_id"])))
     origins = [
         held[array_id].task_state(_parse_tasks(task)) if array_id in held else None
         for array_id, task, _ in _rows(rows)
     ]
-    return pc.replace_with_mask(known, is_wanted, pa.array(origins, pa.string()))
+    return pc.replace_with_mask(known, is_requested, pa.array(origins, pa.string()))
 
 
 def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
@@ -217,11 +217,11 @@ def reason_changes(before: pa.Table, after: pa.Table) -> list[Mapping[str, Any]]
     )
     if not pc.any(differs).as_py():
         return []
-    told = new.select(_OF_EACH).append_column(OLD_REASON, old_reasons)
-    told = told.append_column(OLD_STATE, as_array(old["state"]).cast(pa.string()).take(at)).filter(
-        differs
-    )
-    rows = told.slice(0, 5 * MOST_TOLD).to_pylist()
+    reported = new.select(_OF_EACH).append_column(OLD_REASON, old_reasons)
+    reported = reported.append_column(
+        OLD_STATE, as_array(old["state"]).cast(pa.string()).take(at)
+    ).filter(differs)
+    rows = reported.slice(0, 5 * MOST_TOLD).to_pylist()
     return [row for row in rows if normalised(row["reason"]) != normalised(row[OLD_REASON] or "")][
         :MOST_TOLD
     ]

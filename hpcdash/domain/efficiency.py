@@ -112,8 +112,8 @@ def _memory(used: Used, nodes: int | None) -> Meter:
     if fraction is None:
         return Meter("memory", f"{peak}{where}")
     assert used.memory_asked_bytes is not None
-    asked = format_memory(used.memory_asked_bytes)
-    return Meter("memory", f"{peak} of {asked}{where} ({_percent(fraction)})", fraction)
+    requested = format_memory(used.memory_asked_bytes)
+    return Meter("memory", f"{peak} of {requested}{where} ({_percent(fraction)})", fraction)
 
 
 def _gpu(used: Used) -> Meter:
@@ -147,11 +147,11 @@ def advice(used: Used, state: str) -> str:
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
         return f"its {_some(used.gpus, 'GPU')} did next to nothing: does the program find them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
-        peak, asked = used.memory_peak_bytes or 0, used.memory_asked_bytes or 0
+        peak, requested = used.memory_peak_bytes or 0, used.memory_asked_bytes or 0
         enough = enough_memory(peak)
-        if asked - enough >= _WORTH_BYTES:
+        if requested - enough >= _WORTH_BYTES:
             return (
-                f"asks {format_memory(asked)}, used {format_memory(peak)} at most: "
+                f"asks {format_memory(requested)}, used {format_memory(peak)} at most: "
                 f"asking for {format_memory(enough)} starts sooner"
             )
     busy = cpu_fraction(used)
@@ -166,11 +166,11 @@ def enough_memory(peak_bytes: int) -> int:
     """What to ask for where this was the peak: a fifth more, rounded up to whole GiB of two digits
     or so.
     """
-    wanted = -(-int(peak_bytes * _HEADROOM) // _GIB)
+    requested = -(-int(peak_bytes * _HEADROOM) // _GIB)
     step = 1
-    while wanted > 32 * step:
+    while requested > 32 * step:
         step *= 4
-    return max(1, -(-wanted // step) * step) * _GIB
+    return max(1, -(-requested // step) * step) * _GIB
 
 
 def _busy(cores: float) -> str:

@@ -62,12 +62,15 @@ def choose(
         states = {row["state"] for row in living}
         if state in states and states.isdisjoint(_FOR_STATES[verb]):
             verb = opposite
-    wanted = _FOR_STATES[verb]
+    requested = _FOR_STATES[verb]
     if verb == "hold" and living and all(row["state"] in ACTIVE for row in living):
-        wanted = ACTIVE
-    kept = tuple(row for row in rows if row["state"] in wanted)
+        requested = ACTIVE
+    remaining = tuple(row for row in rows if row["state"] in requested)
     return ActionChoice(
-        verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing)
+        verb,
+        _ids(verb, job_ids, rows, remaining),
+        remaining,
+        _left_out(verb, rows, requested, missing),
     )
 
 
@@ -96,18 +99,18 @@ def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str
         if {str(row["id"]) for row in theirs} == set(waiting)
         else f"{scheduler} can {choice.verb} whole arrays"
     )
-    told = (f"{others} only: all that waits of {', '.join(arrays)}",) if others else ()
-    return ActionChoice(choice.verb, tuple(ids), tuple(rows), (*told, *choice.left_out))
+    reported = (f"{others} only: all that waits of {', '.join(arrays)}",) if others else ()
+    return ActionChoice(choice.verb, tuple(ids), tuple(rows), (*reported, *choice.left_out))
 
 
 def _ids(
-    verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[Row]
+    verb: str, job_ids: Sequence[str], rows: Sequence[Row], remaining: Sequence[Row]
 ) -> tuple[str, ...]:
     """The ids that mean the kept rows and no other: an array's number where all of it is meant,
     else its rows'.
     """
     known = {str(row["id"]): str(row["array_id"] or "") for row in rows}
-    remaining_ids = {str(row["id"]) for row in kept}
+    remaining_ids = {str(row["id"]) for row in remaining}
     rows_by_array: dict[str, list[Row]] = {}
     for row in rows:
         if row["array_id"]:
@@ -133,10 +136,10 @@ def _ids(
 
 
 def _left_out(
-    verb: str, rows: Sequence[Row], wanted: frozenset[JobState], missing: Sequence[str]
+    verb: str, rows: Sequence[Row], requested: frozenset[JobState], missing: Sequence[str]
 ) -> tuple[str, ...]:
-    others = [row for row in rows if row["state"] not in wanted]
-    words = {
+    others = [row for row in rows if row["state"] not in requested]
+    texts = {
         JobState.HELD: "held already",
         JobState.SUSPENDED: "suspended already",
         JobState.GONE: "gone",
@@ -155,7 +158,7 @@ def _left_out(
         elif verb == "hold" and state in ACTIVE:
             reason = "running, which a hold does not stop"
         else:
-            reason = words.get(state, str(state).replace("_", " "))
+            reason = texts.get(state, str(state).replace("_", " "))
         reasons[reason] = reasons.get(reason, 0) + _tasks(row)
     if missing:
         reasons["in no list any more"] = len(missing)
@@ -233,17 +236,17 @@ def describe_impact(
 
     `checkpoints` are the folders that jobs go on from at each start, by a row's id.
     """
-    tell = _TELLERS.get(verb)
+    notify = _TELLERS.get(verb)
     if verb == "requeue" and checkpoints:
         going_on = [row for row in rows if str(row["id"]) in checkpoints]
         others = [row for row in rows if str(row["id"]) not in checkpoints]
         return (*_going_on(going_on, checkpoints), *describe_impact(verb, others))
-    if tell is None:
+    if notify is None:
         return ()
     active = [row for row in rows if row["state"] in ACTIVE]
     waiting = [row for row in rows if row["state"] in WAITING]
     ended = [row for row in rows if row["state"] in ENDED]
-    return tuple(tell(active, waiting, ended))
+    return tuple(notify(active, waiting, ended))
 
 
 def _cancelled(
@@ -274,15 +277,15 @@ def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row
 def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[str]:
     for folder in dict.fromkeys(checkpoints[str(row["id"])] for row in rows):
         there = [row for row in rows if checkpoints[str(row["id"])] == folder]
-        whence = f"from the newest complete checkpoint in {folder}"
+        source = f"from the newest complete checkpoint in {folder}"
         if count := count_jobs(row for row in there if row["state"] in ENDED):
             ids = _one(count, "ID", "IDs")
             yield (
                 f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same "
-                f"{ids}, {whence}"
+                f"{ids}, {source}"
             )
         if count := count_jobs(row for row in there if row["state"] not in ENDED):
-            yield f"{count} {_one(count, 'resumes', 'resume')} {whence}; work since then is lost"
+            yield f"{count} {_one(count, 'resumes', 'resume')} {source}; work since then is lost"
 
 
 def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:

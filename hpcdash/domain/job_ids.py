@@ -228,19 +228,19 @@ def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
     return ArrayTasks(tuple(ranges)) if ranges else None
 
 
-def covers(wanted: JobId, other: JobId) -> bool:
+def covers(requested: JobId, other: JobId) -> bool:
     """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5]
     covers 12_[5-9].
     """
-    if wanted.number != other.number or not _same_server(wanted.server, other.server):
+    if requested.number != other.number or not _same_server(requested.server, other.server):
         return False
-    if wanted.cluster and other.cluster and wanted.cluster != other.cluster:
+    if requested.cluster and other.cluster and requested.cluster != other.cluster:
         return False
-    if wanted.component is not None:
-        return wanted.component == other.component
-    if wanted.tasks is None:
+    if requested.component is not None:
+        return requested.component == other.component
+    if requested.tasks is None:
         return True
-    return other.tasks is not None and wanted.tasks.overlaps(other.tasks)
+    return other.tasks is not None and requested.tasks.overlaps(other.tasks)
 
 
 def _same_server(one: str, other: str) -> bool:
@@ -309,14 +309,14 @@ def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
     if job_id in (row_id, array_id):
         return job_id
     try:
-        wanted, held = parse_job_id(job_id), parse_job_id(row_id)
+        requested, held = parse_job_id(job_id), parse_job_id(row_id)
     except BadJobId:
         return job_id
-    if not covers(wanted, held):
+    if not covers(requested, held):
         return job_id
     if array_id is None:
         return row_id
-    return array_id if wanted.tasks is None else with_tasks(array_id, wanted.tasks)
+    return array_id if requested.tasks is None else with_tasks(array_id, requested.tasks)
 
 
 def parse_server(job_id: str) -> str:

@@ -115,7 +115,7 @@ def grouped(
     estimate = when(row["_expected_start_at"])
     native = known(row["native_state"])
     end = format_exit(state, row["exit_code"], row["exit_signal"])
-    said = "" if native.lower() in ("", state) else f"  ({native})"
+    message = "" if native.lower() in ("", state) else f"  ({native})"
     elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
     run = (
         format_duration(elapsed)
@@ -136,7 +136,7 @@ def grouped(
                     if row["array_id"]
                     else "",
                 ),
-                ("state", f"{sign} {state_word(state)}{said}".strip()),
+                ("state", f"{sign} {state_word(state)}{message}".strip()),
                 ("reason", known(row["reason"])),
                 ("explanation", hint),
                 ("ended with", "" if end in (hint, state_word(state)) else end),
@@ -246,8 +246,8 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
     number = exit_code - _SHELL_SIGNAL
     if number > 0 and signal_name(number):
         return f"exit {exit_code}: a command of it was ended by {_format_signal(number)}"
-    words = _CODES.get(exit_code)
-    return f"exit {exit_code}: {words}" if words else f"exit {exit_code}"
+    text = _CODES.get(exit_code)
+    return f"exit {exit_code}: {text}" if text else f"exit {exit_code}"
 
 
 def _format_signal(number: int) -> str:

@@ -59,9 +59,9 @@ def format_resource(resource: str) -> str:
     if "_submitted" in resource:
         # With what waits.
         return f"{format_resource(resource.replace('_submitted', ''))} of jobs in the queue"
-    for ending, words in (("_run_minutes", " hours of running jobs"), ("_minutes", " hours")):
+    for ending, text in (("_run_minutes", " hours of running jobs"), ("_minutes", " hours")):
         if resource.endswith(ending):
-            return resource.removesuffix(ending) + words
+            return resource.removesuffix(ending) + text
     return resource
 
 

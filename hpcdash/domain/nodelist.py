@@ -59,14 +59,14 @@ def contains(expression: str, name: str) -> bool:
 
     An expression that cannot be read contains nothing but itself.
     """
-    wanted = name.lower()
+    requested = name.lower()
     if "[" not in expression:
-        return wanted in expression.lower().split(",")
+        return requested in expression.lower().split(",")
     try:
         parts = [_parse(part) for part in _split(expression.lower())]
     except ValueError:
-        return wanted == expression.lower()
-    return any(_is_one_of(literals, bodies, wanted) for literals, bodies in parts)
+        return requested == expression.lower()
+    return any(_is_one_of(literals, bodies, requested) for literals, bodies in parts)
 
 
 def compress(names: Iterable[str]) -> str:

@@ -407,17 +407,17 @@ def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
     return Filter(expression, _Reader(without_surrogates(expression), schema, zone).read())
 
 
-def apply(table: pa.Table, wanted: Filter, now_epoch: float) -> pa.Table:
+def apply(table: pa.Table, requested: Filter, now_epoch: float) -> pa.Table:
     """The rows that a filter matches, in their order."""
-    return table if wanted.matches_all else table.filter(wanted.mask(table, now_epoch))
+    return table if requested.matches_all else table.filter(requested.mask(table, now_epoch))
 
 
-def count_unknown_gpus(table: pa.Table, wanted: Filter, now_epoch: float) -> int:
+def count_unknown_gpus(table: pa.Table, requested: Filter, now_epoch: float) -> int:
     """Rows whose GPUs are not known and that a filter on GPUs could match if they were; 0 for any
     other filter.
     """
-    loose = _any_gpus(wanted.condition)
-    if loose == wanted.condition or not table["gpus"].null_count:
+    loose = _any_gpus(requested.condition)
+    if loose == requested.condition or not table["gpus"].null_count:
         return 0
     could_match = pc.and_(loose.mask(table, now_epoch), pc.is_null(as_array(table["gpus"])))
     return int(pc.sum(could_match).as_py() or 0)
@@ -561,8 +561,8 @@ def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -
 def _known_values(name: str, schema: pa.Schema, table: pa.Table | None) -> list[str]:
     column_type = schema.field(name).type
     if table is not None and name in table.column_names and pa.types.is_dictionary(column_type):
-        words = pc.unique(table[name]).to_pylist()
-        return sorted(_quoted(word) for word in words if word is not None)
+        text = pc.unique(table[name]).to_pylist()
+        return sorted(_quoted(word) for word in text if word is not None)
     if name == "state":
         return [state.value for state in (JobState if "id" in schema.names else NodeState)]
     return ["yes", "no"] if pa.types.is_boolean(column_type) else []

@@ -182,12 +182,12 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
     hits, is_bridge = _hits(written)
     near = _near_the_end(written, hits, is_bridge)
     # Of torchrun's table the rank that failed first is known.
-    first_rank, told = _first_failure(written)
-    if told is not None and told.strength is Strength.PROGRAM:
-        return told
+    first_rank, reported = _first_failure(written)
+    if reported is not None and reported.strength is Strength.PROGRAM:
+        return reported
     candidates = [hit for hit in near if hit.strength is not Strength.REMARK]
-    if told is not None:
-        candidates.append(told)
+    if reported is not None:
+        candidates.append(reported)
     best = max((hit.strength for hit in candidates), default=None)
     if best is not None:
         strongest = [hit for hit in candidates if hit.strength is best]

@@ -120,16 +120,16 @@ def parse_entry(numbers: str, without_group: str, without_owner: str, changed: s
 
     Names of groups may hold blanks: they stand between the number of links and the size.
     """
-    words = numbers.split()
-    if len(words) < 5 or not words[2].isdigit() or not words[3].isdigit():
+    parts = numbers.split()
+    if len(parts) < 5 or not parts[2].isdigit() or not parts[3].isdigit():
         return PathEntry()
-    size = int(words[4]) if words[4].isdigit() else None
+    size = int(parts[4]) if parts[4].isdigit() else None
     return PathEntry(
-        words[0],
-        int(words[2]),
-        int(words[3]),
-        _name(without_group, words[4]) or words[2],
-        _name(without_owner, words[4]) or words[3],
+        parts[0],
+        int(parts[2]),
+        int(parts[3]),
+        _name(without_group, parts[4]) or parts[2],
+        _name(without_owner, parts[4]) or parts[3],
         size,
         float(changed) if changed.lstrip("-").isdigit() else None,
     )
@@ -137,155 +137,157 @@ def parse_entry(numbers: str, without_group: str, without_owner: str, changed: s
 
 def _name(line: str, size: str) -> str:
     """What stands between the number of links and the size."""
-    words = line.split()[2:]
-    return " ".join(words[: words.index(size)]) if size in words else ""
+    parts = line.split()[2:]
+    return " ".join(parts[: parts.index(size)]) if size in parts else ""
 
 
-def look_of(path: str, told: Mapping[str, str]) -> SwitchSnapshot:
+def look_of(path: str, reported: Mapping[str, str]) -> SwitchSnapshot:
     """From the answers of a look, by their names."""
-    me = told.get("me", "").split()
-    now = told.get("now", "")
-    owner_uid = told.get("owner-uid", "")
+    me = reported.get("me", "").split()
+    now = reported.get("now", "")
+    owner_uid = reported.get("owner-uid", "")
     return SwitchSnapshot(
         path=path,
-        there=told.get("there", ""),
-        problem=told.get("problem", ""),
-        folder=_entry(told, "folder"),
-        thing=Thing(told["thing"]) if told.get("thing") in set(Thing) else Thing.NOTHING,
-        file=_entry(told, "file"),
-        link_to=told.get("file-n", "").partition(" -> ")[2],
-        may_write=told.get("writable") == "yes",
+        there=reported.get("there", ""),
+        problem=reported.get("problem", ""),
+        folder=_entry(reported, "folder"),
+        thing=Thing(reported["thing"]) if reported.get("thing") in set(Thing) else Thing.NOTHING,
+        file=_entry(reported, "file"),
+        link_to=reported.get("file-n", "").partition(" -> ")[2],
+        may_write=reported.get("writable") == "yes",
         user=me[1] if len(me) > 1 else "",
         uid=int(me[0]) if me and me[0].isdigit() else None,
-        gids=frozenset(int(word) for word in told.get("groups", "").split() if word.isdigit()),
+        gids=frozenset(int(word) for word in reported.get("groups", "").split() if word.isdigit()),
         owner_uid=int(owner_uid) if owner_uid.isdigit() else None,
         now=float(now) if now.isdigit() else None,
     )
 
 
-def _entry(told: Mapping[str, str], name: str) -> PathEntry:
-    return parse_entry(*(told.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
+def _entry(reported: Mapping[str, str], name: str) -> PathEntry:
+    return parse_entry(*(reported.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
 
 
-def dropped_at(look: SwitchSnapshot, here_seconds_ago: float | None) -> float | None:
+def dropped_at(check: SwitchSnapshot, here_seconds_ago: float | None) -> float | None:
     """When it was dropped by the login node's clock, in epoch seconds, None where that is not
     known.
 
     `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever
     its server's clock.
     """
-    here = None if look.now is None or here_seconds_ago is None else look.now - here_seconds_ago
-    made = look.file.changed_at
-    if not look.is_dropped or made is None:
+    here = None if check.now is None or here_seconds_ago is None else check.now - here_seconds_ago
+    made = check.file.changed_at
+    if not check.is_dropped or made is None:
         return here
-    if look.now is not None:
-        made = min(made, look.now)
-    is_own = look.uid is not None and look.file.uid == look.uid
+    if check.now is not None:
+        made = min(made, check.now)
+    is_own = check.uid is not None and check.file.uid == check.uid
     return min(made, here) if here is not None and is_own else made
 
 
-def in_time(look: SwitchSnapshot, here_seconds_ago: float | None) -> SwitchSnapshot:
+def in_time(check: SwitchSnapshot, here_seconds_ago: float | None) -> SwitchSnapshot:
     """A look at one's own file whose server's clock is ahead, with the time of the drop from here
     instead.
     """
-    if not look.is_ahead or here_seconds_ago is None or look.file.uid != look.uid:
-        return look
-    return replace(look, file=replace(look.file, changed_at=dropped_at(look, here_seconds_ago)))
+    if not check.is_ahead or here_seconds_ago is None or check.file.uid != check.uid:
+        return check
+    return replace(check, file=replace(check.file, changed_at=dropped_at(check, here_seconds_ago)))
 
 
-def format_dropped(look: SwitchSnapshot) -> str:
+def format_dropped(check: SwitchSnapshot) -> str:
     """`dropped 3 min ago by alice`; of a link or a FIFO what it is."""
-    if look.thing is not Thing.FILE:
-        return format_thing(look)
-    age = look.age_seconds
+    if check.thing is not Thing.FILE:
+        return format_thing(check)
+    age = check.age_seconds
     when = "" if age is None else f" {format_span(age)} ago"
-    ahead = ": its file server's clock is ahead, so when is not known" if look.is_ahead else ""
-    return f"set{when} by {visible(look.file.owner or '?')}{ahead}"
+    ahead = ": its file server's clock is ahead, so when is not known" if check.is_ahead else ""
+    return f"set{when} by {visible(check.file.owner or '?')}{ahead}"
 
 
-def format_thing(look: SwitchSnapshot) -> str:
+def format_thing(check: SwitchSnapshot) -> str:
     """What is at the path now, in words."""
-    match look.thing:
+    match check.thing:
         case Thing.FILE:
-            return format_dropped(look)
+            return format_dropped(check)
         case Thing.LINK | Thing.SPECIAL:
-            return f"{_format_odd(look)} has its name: trainings take it for the switch"
+            return f"{_format_odd(check)} has its name: trainings take it for the switch"
         case Thing.FOLDER:
             return "a folder has its name: trainings do not take it for a switch"
-    return look.problem or "not set"
+    return check.problem or "not set"
 
 
-def _format_odd(look: SwitchSnapshot) -> str:
+def _format_odd(check: SwitchSnapshot) -> str:
     """`a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
-    whose = f"of {visible(look.file.owner or '?')}'s"
-    if look.thing is Thing.LINK:
-        return f"a link {whose}{f' to {visible(look.link_to)}' if look.link_to else ''}"
-    return f"{_SPECIAL.get(look.file.mode[:1], 'something that is not a plain file')} {whose}"
+    whose = f"of {visible(check.file.owner or '?')}'s"
+    if check.thing is Thing.LINK:
+        return f"a link {whose}{f' to {visible(check.link_to)}' if check.link_to else ''}"
+    return f"{_SPECIAL.get(check.file.mode[:1], 'something that is not a plain file')} {whose}"
 
 
-def format_folder(look: SwitchSnapshot) -> str:
+def format_folder(check: SwitchSnapshot) -> str:
     """`/project/run of alice, group physics, which may write there`."""
-    if not look.there:
-        return look.problem
-    folder = look.folder
+    if not check.there:
+        return check.problem
+    folder = check.folder
     whose = f"of {visible(folder.owner)}, group {visible(folder.group)}"
     return (
-        f"{visible(look.there)} "
+        f"{visible(check.there)} "
         f"{whose}{', which may write there' if folder.group_may_write else ''}"
     )
 
 
-def refusal(look: SwitchSnapshot) -> str:
+def refusal(check: SwitchSnapshot) -> str:
     """Why the switch cannot be dropped here, in words; '' where nothing is in the way."""
-    if look.problem:
-        return look.problem
-    if look.thing is Thing.FILE:
-        return f"already {format_dropped(look)}"
-    if look.thing is not Thing.NOTHING:
-        return format_thing(look)
-    if not look.is_trusted:
+    if check.problem:
+        return check.problem
+    if check.thing is Thing.FILE:
+        return f"already {format_dropped(check)}"
+    if check.thing is not Thing.NOTHING:
+        return format_thing(check)
+    if not check.is_trusted:
         return (
-            f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, "
+            f"{visible(check.there)} is {visible(check.folder.owner)}'s: neither yours, nor root's, "
             f"nor the job owner's, "
             "nor a folder that your group writes"
         )
     return ""
 
 
-def warnings(look: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, ...]:
+def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     """What a person should know of the folder before it counts on the switch, a sentence each."""
-    if not look.there:
+    if not check.there:
         return ()
-    said = []
-    folder = look.folder
-    if look.there != (look.path.rpartition("/")[0] or "/"):
-        said.append(f"a link on the way leads to {visible(look.there)}: the file would be there")
-    if not look.may_write and not look.is_dropped:
-        said.append(
-            f"{visible(look.user or 'you')} may not write there: no permission, or the disk is "
+    messages = []
+    folder = check.folder
+    if check.there != (check.path.rpartition("/")[0] or "/"):
+        messages.append(
+            f"a link on the way leads to {visible(check.there)}: the file would be there"
+        )
+    if not check.may_write and not check.is_dropped:
+        messages.append(
+            f"{visible(check.user or 'you')} may not write there: no permission, or the disk is "
             f"read-only"
         )
     if folder.all_may_write and not folder.is_sticky:
-        said.append("anyone may write there, and create or remove it")
+        messages.append("anyone may write there, and create or remove it")
     if (
         kind is SwitchKind.SAVE
         and folder.is_sticky
         and owner
-        and owner not in (look.user, folder.owner)
+        and owner not in (check.user, folder.owner)
     ):
-        said.append(
+        messages.append(
             f"only who makes a file may remove it there: {visible(owner)}'s job could not, and "
             f"saves once"
         )
-    return tuple(said)
+    return tuple(messages)
 
 
-def format_group(look: SwitchSnapshot) -> str:
+def format_group(check: SwitchSnapshot) -> str:
     """Of a folder that its group may not write, that its members cannot drop the switch; '' where
     they can.
     """
-    folder = look.folder
-    if not look.there or folder.group_may_write:
+    folder = check.folder
+    if not check.there or folder.group_may_write:
         return ""
     more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
     return (
@@ -293,39 +295,39 @@ def format_group(look: SwitchSnapshot) -> str:
     )
 
 
-def clear_refusal(look: SwitchSnapshot) -> str:
+def clear_refusal(check: SwitchSnapshot) -> str:
     """Why what is there is not removed, in words; '' where it may be."""
-    if look.problem:
-        return look.problem
-    if look.thing is Thing.NOTHING:
+    if check.problem:
+        return check.problem
+    if check.thing is Thing.NOTHING:
         return "nothing is there: it was never set, or is already cleared"
-    if look.thing is Thing.FOLDER:
-        return format_thing(look)
-    if look.file.mode[:1] in ("b", "c"):
-        return f"{_format_odd(look)} has its name, and stays: look at it yourself"
+    if check.thing is Thing.FOLDER:
+        return format_thing(check)
+    if check.file.mode[:1] in ("b", "c"):
+        return f"{_format_odd(check)} has its name, and stays: look at it yourself"
     if (
-        look.thing is Thing.FILE
-        and look.file.size is not None
-        and look.file.size > MOST_SWITCH_BYTES
+        check.thing is Thing.FILE
+        and check.file.size is not None
+        and check.file.size > MOST_SWITCH_BYTES
     ):
-        return f"it holds {look.file.size} bytes, which no switch does: look at it yourself"
+        return f"it holds {check.file.size} bytes, which no switch does: look at it yourself"
     return ""
 
 
-def clear_doubt(look: SwitchSnapshot, *, is_dropped_here: bool) -> str:
+def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
     """Why a person is asked before what is there is removed, in words; '' where it is an empty file
     or from here.
     """
-    if look.thing is Thing.LINK:
-        return f"{_format_odd(look)}: the link itself is removed, and nothing that it leads to"
-    if look.thing is Thing.SPECIAL:
-        return f"{_format_odd(look)}, and no plain file"
-    if look.thing is not Thing.FILE or look.file.size == 0 or is_dropped_here:
+    if check.thing is Thing.LINK:
+        return f"{_format_odd(check)}: the link itself is removed, and nothing that it leads to"
+    if check.thing is Thing.SPECIAL:
+        return f"{_format_odd(check)}, and no plain file"
+    if check.thing is not Thing.FILE or check.file.size == 0 or is_dropped_here:
         return ""
     holds = (
         "what it holds is not known"
-        if look.file.size is None
-        else f"it holds {look.file.size} bytes"
+        if check.file.size is None
+        else f"it holds {check.file.size} bytes"
     )
     return f"{holds}, and it was not created from here: it may not be a switch"
 
@@ -363,10 +365,10 @@ class SwitchProgress(Struct, frozen=True):
 
 def format_progress(
     kind: SwitchKind,
-    look: SwitchSnapshot,
+    check: SwitchSnapshot,
     progress: SwitchProgress,
     dropped_here_seconds_ago: float | None = None,
-    said: str | None = None,
+    message: str | None = None,
 ) -> str:
     """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
 
@@ -374,23 +376,23 @@ def format_progress(
     line of its log that tells since then of a save or an end, '' where none does, None where that
     is not known.
     """
-    if look.is_dropped:
+    if check.is_dropped:
         came = (
             "not seen yet"
             if kind is SwitchKind.SAVE and not progress.ended
             else format_outcome(kind, progress)
         )
-        return f"{format_dropped(look)}; {came}"
-    if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
-        return format_thing(look)
+        return f"{format_dropped(check)}; {came}"
+    if check.thing is not Thing.NOTHING or check.problem or dropped_here_seconds_ago is None:
+        return format_thing(check)
     dropped = f"set from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
     if kind is SwitchKind.KILL:
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
-    if said:
-        return f"{dropped}, and gone since; its log says: {said}"
+    if message:
+        return f"{dropped}, and gone since; its log says: {message}"
     return (
         f"{dropped}, and gone since; "
-        f"{'the log names no save' if said == '' else 'its log may tell of a save'}"
+        f"{'the log names no save' if message == '' else 'its log may tell of a save'}"
     )
 
 
@@ -460,52 +462,54 @@ class SwitchActions(Struct, frozen=True):
 
 
 def story_lines(
-    kind: SwitchKind, look: SwitchSnapshot, deeds: SwitchActions, progress: SwitchProgress
+    kind: SwitchKind, check: SwitchSnapshot, actions: SwitchActions, progress: SwitchProgress
 ) -> Iterator[tuple[str, str]]:
     """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or
     was dropped.
     """
-    if look.is_dropped and look.thing is not Thing.FILE:
-        yield "there", format_thing(look)
-    elif look.is_dropped:
-        age = "" if look.age_seconds is None else f"{format_span(look.age_seconds)} ago"
+    if check.is_dropped and check.thing is not Thing.FILE:
+        yield "there", format_thing(check)
+    elif check.is_dropped:
+        age = "" if check.age_seconds is None else f"{format_span(check.age_seconds)} ago"
         yield (
             "set",
-            ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}"))),
+            ", ".join(
+                filter(None, (actions.dropped, age, f"by {visible(check.file.owner or '?')}"))
+            ),
         )
-    elif deeds.dropped:
-        yield "set", f"{deeds.dropped}, from here"
-    if deeds.cleared:
-        unseen = f"; {deeds.unseen}" if deeds.unseen else ""
-        yield "cleared", f"{deeds.cleared}, from here: the file is not there any more{unseen}"
-    elif deeds.gone and kind is SwitchKind.SAVE and deeds.said:
-        yield "seen", f"{deeds.gone}, and removed"
-    elif deeds.gone and kind is SwitchKind.SAVE:
-        yield "gone", f"{deeds.gone}, by the program or by somebody"
-    elif deeds.gone:
+    elif actions.dropped:
+        yield "set", f"{actions.dropped}, from here"
+    if actions.cleared:
+        unseen = f"; {actions.unseen}" if actions.unseen else ""
+        yield "cleared", f"{actions.cleared}, from here: the file is not there any more{unseen}"
+    elif actions.gone and kind is SwitchKind.SAVE and actions.said:
+        yield "seen", f"{actions.gone}, and removed"
+    elif actions.gone and kind is SwitchKind.SAVE:
+        yield "gone", f"{actions.gone}, by the program or by somebody"
+    elif actions.gone:
         # Few programs take their kill switch away: as long as none ended, it may have been a
         # person.
         yield (
             "removed",
-            f"{deeds.gone}, by the "
+            f"{actions.gone}, by the "
             f"program{'' if progress.ended else ' or by somebody: none has ended'}",
         )
     if progress.ended:
-        yield "end", _format_ended(kind, look, progress)
-    elif look.is_dropped:
+        yield "end", _format_ended(kind, check, progress)
+    elif check.is_dropped:
         yield "seen", "not yet"
-    if deeds.said:
-        yield "log", deeds.said
-    elif deeds.gone and kind is SwitchKind.SAVE and deeds.is_log_read:
+    if actions.said:
+        yield "log", actions.said
+    elif actions.gone and kind is SwitchKind.SAVE and actions.is_log_read:
         # Of several any may have taken it, and one log is read.
         which = "" if progress.living == 1 else "; it is that of one of several"
         yield "log", f"names no save{which}"
 
 
-def _format_ended(kind: SwitchKind, look: SwitchSnapshot, progress: SwitchProgress) -> str:
+def _format_ended(kind: SwitchKind, check: SwitchSnapshot, progress: SwitchProgress) -> str:
     unseen = (
         ", without having seen it"
-        if kind is SwitchKind.SAVE and look.is_dropped and not progress.living
+        if kind is SwitchKind.SAVE and check.is_dropped and not progress.living
         else ""
     )
     return format_ends(progress) + unseen

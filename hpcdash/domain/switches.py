@@ -89,12 +89,12 @@ def absolute_path(path: str, work_dir: str | None) -> str:
 
 
 def switch_in_environment(
-    kind: SwitchKind, environment: Mapping[str, str], whence: str
+    kind: SwitchKind, environment: Mapping[str, str], source: str
 ) -> NamedSwitch | None:
     """The switch that variables name."""
     for name in variable_names(kind):
         if path := environment.get(name, "").strip():
-            return NamedSwitch(path, f"{name} in {whence}")
+            return NamedSwitch(path, f"{name} in {source}")
     return None
 
 
@@ -114,14 +114,14 @@ def comment_switch(kind: SwitchKind, comment: str) -> NamedSwitch | None:
     return NamedSwitch(path, "the job's comment") if path and kind is SwitchKind.KILL else None
 
 
-def variables_in_list(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
+def variables_in_list(text: str, requested: tuple[str, ...]) -> dict[str, str]:
     """Of `A=1,B=2` or `--export=ALL,A=1 job.sh` the wanted variables; a value ends at a comma that
     is not escaped.
     """
     found = {}
-    for name in wanted:
-        if told := re.search(rf"(?:^|[,\s=\"'])({name})=((?:\\.|[^,\\\s\"'])*)", text):
-            found[name] = re.sub(r"\\(.)", r"\1", told[2])
+    for name in requested:
+        if reported := re.search(rf"(?:^|[,\s=\"'])({name})=((?:\\.|[^,\\\s\"'])*)", text):
+            found[name] = re.sub(r"\\(.)", r"\1", reported[2])
     return found
 
 
@@ -173,10 +173,10 @@ def path_in_script(
 
 
 def _expanded_path(
-    value: str, values: Mapping[str, str], whence: str
+    value: str, values: Mapping[str, str], source: str
 ) -> tuple[str, str, tuple[str, ...]]:
     path, unknown = _expanded(value, values)
-    return path, whence, unknown
+    return path, source, unknown
 
 
 def _assignments(line: str) -> Iterator[tuple[str, str]]:

@@ -148,10 +148,10 @@ def _rank(group: TaskGroup) -> tuple[bool, bool, bool, int, int]:
 def _key(task: EndedTask) -> str:
     if not task.failed:
         return str(task.state)
-    told = task.state not in _EXIT_IS_THE_STATE
+    reported = task.state not in _EXIT_IS_THE_STATE
     # Slurm's accounting keeps seven bits of an exit code.
-    code = (task.exit_code or 0) % _SHELL_SIGNAL if told else 0
-    signal = (task.exit_signal or 0) if told else 0
+    code = (task.exit_code or 0) % _SHELL_SIGNAL if reported else 0
+    signal = (task.exit_signal or 0) if reported else 0
     line = "" if task.line is None else f"\n{normalised(task.line)}"
     return f"{task.state} {code} {signal}{line}"
 

@@ -48,27 +48,29 @@ def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
     A bare number counts in `bare_unit_seconds`. Days with one or two fields are Slurm's: `1-02` is
     a day and two hours. Raises ValueError naming the text.
     """
-    wanted = text.strip().lower()
-    if wanted in _UNLIMITED:
+    requested = text.strip().lower()
+    if requested in _UNLIMITED:
         return None
-    if _NUMBER.fullmatch(wanted):
+    if _NUMBER.fullmatch(requested):
         return _whole(
-            float(wanted) * bare_unit_seconds if "." in wanted else int(wanted) * bare_unit_seconds,
+            float(requested) * bare_unit_seconds
+            if "." in requested
+            else int(requested) * bare_unit_seconds,
             text,
         )
-    if clock := _CLOCK.fullmatch(wanted):
+    if clock := _CLOCK.fullmatch(requested):
         return _whole(_clock_seconds(*clock.groups()), text)
     seconds = 0.0
     position = 0
-    while position < len(wanted):
-        part = _DURATION_PARTS.match(wanted, position)
+    while position < len(requested):
+        part = _DURATION_PARTS.match(requested, position)
         unit = _UNIT_OF_WORD.get(part[2]) if part else None
         if part is None or unit is None:
             break
         amount = float(part[1]) if "." in part[1] else int(part[1])
         seconds += amount * _UNIT_SECONDS[unit]
         position = part.end()
-    if not wanted or position < len(wanted):
+    if not requested or position < len(requested):
         raise ValueError(f"{text!r} is not a duration: write 90m, 2h, 1d12h, 2:00:00 or 1-02:03:04")
     return _whole(seconds, text)
 
@@ -214,23 +216,23 @@ def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
 
     `zone` is where days and times of day without an offset are. Raises ValueError naming the text.
     """
-    wanted = text.strip().lower()
-    if wanted == "now":
+    requested = text.strip().lower()
+    if requested == "now":
         return Instant(int(now_epoch))
-    if epoch := _EPOCH.fullmatch(wanted):
+    if epoch := _EPOCH.fullmatch(requested):
         return Instant(int(epoch[1]))
     try:
-        if wanted in _DAY_WORDS:
+        if requested in _DAY_WORDS:
             day = datetime.fromtimestamp(now_epoch, zone).replace(
                 hour=0, minute=0, second=0, microsecond=0
             )
-            return Instant(int((day + timedelta(days=_DAY_WORDS[wanted])).timestamp()), DAY)
-        if date := _DATE.fullmatch(wanted):
+            return Instant(int((day + timedelta(days=_DAY_WORDS[requested])).timestamp()), DAY)
+        if date := _DATE.fullmatch(requested):
             day = datetime(int(date[1]), int(date[2]), int(date[3]), tzinfo=zone)
             return _time_on(day, date[4]) if date[4] else Instant(int(day.timestamp()), DAY)
-        if _TIME_OF_DAY.fullmatch(wanted):
-            return _time_on(datetime.fromtimestamp(now_epoch, zone), wanted)
-        shift = _shift_seconds(wanted)
+        if _TIME_OF_DAY.fullmatch(requested):
+            return _time_on(datetime.fromtimestamp(now_epoch, zone), requested)
+        shift = _shift_seconds(requested)
     except (ValueError, OverflowError, OSError) as error:
         raise ValueError(f"{text!r} is not a time: {error}") from None
     if shift is None:
@@ -270,14 +272,14 @@ def _time_on(day: datetime, text: str) -> Instant:
     return Instant(int(moment.timestamp()), 1 if second else MINUTE)
 
 
-def _shift_seconds(wanted: str) -> int | None:
+def _shift_seconds(requested: str) -> int | None:
     """Seconds from now of `2h ago`, `-2h`, `+2h`, `in 2h`; None when it is none of these."""
-    if wanted.endswith("ago"):
-        sign, amount = -1, wanted[:-3]
-    elif wanted[:1] in {"-", "+"}:
-        sign, amount = -1 if wanted[0] == "-" else 1, wanted[1:]
-    elif wanted.startswith("in "):
-        sign, amount = 1, wanted[3:]
+    if requested.endswith("ago"):
+        sign, amount = -1, requested[:-3]
+    elif requested[:1] in {"-", "+"}:
+        sign, amount = -1 if requested[0] == "-" else 1, requested[1:]
+    elif requested.startswith("in "):
+        sign, amount = 1, requested[3:]
     else:
         return None
     seconds = parse_duration(amount)

@@ -25,21 +25,21 @@ _NO_JOB = "no such job in this queue"
 
 
 def _report(job_id: str, complaints: list[str]) -> bool:
-    words = "; ".join(dict.fromkeys(complaints))
-    write({"job_id": readable(job_id), "done": not complaints, "words": readable(words)})
+    text = "; ".join(dict.fromkeys(complaints))
+    write({"job_id": readable(job_id), "done": not complaints, "words": readable(text)})
     return not complaints
 
 
 def _act(folder: Path, ids: list[str], verb: str, argument: str = "") -> int:
     store = QueueStore(folder)
-    asked = [(text, *_queue_call(store, text, verb, argument)) for text in ids]
+    requested = [(text, *_queue_call(store, text, verb, argument)) for text in ids]
     ensure_supervisor(folder)
-    answers = _answers(store, [call for _, calls, _ in asked for call in calls])
-    told = [
-        _report(text, complaints + [words for call in calls if (words := answers[call]) != ""])
-        for text, calls, complaints in asked
+    answers = _answers(store, [call for _, calls, _ in requested for call in calls])
+    reported = [
+        _report(text, complaints + [message for call in calls if (message := answers[call]) != ""])
+        for text, calls, complaints in requested
     ]
-    return 0 if all(told) else 1
+    return 0 if all(reported) else 1
 
 
 def _queue_call(
@@ -60,13 +60,13 @@ def _queue_call(
                 else:
                     calls.append(store.call(job.id, verb, argument))
                 continue
-            words = _act_on_resting(store, job, verb, argument)
-            if not words:
+            message = _act_on_resting(store, job, verb, argument)
+            if not message:
                 changed.add(job.number)
             elif job.state == "pending":
-                complaints.append(words)
+                complaints.append(message)
             else:
-                too_late.append(words)
+                too_late.append(message)
         if verb == "cancel":
             for number in changed:
                 store.judge_dependents(number)
@@ -106,53 +106,53 @@ def _answers(store: QueueStore, calls: list[int]) -> dict[int, str]:
     missing = set(calls)
     over = time.monotonic() + _ANSWER_SECONDS
     while missing and time.monotonic() < over:
-        for call, (done, words) in store.call_answers(min(missing), max(missing)).items():
+        for call, (done, text) in store.call_answers(min(missing), max(missing)).items():
             if call in missing:
-                answers[call] = "" if done else words
+                answers[call] = "" if done else text
                 missing.remove(call)
         if missing:
             time.sleep(_LOOK_SECONDS)
     return answers
 
 
-def _requeue(folder: Path, words: list[str]) -> int:
+def _requeue(folder: Path, parts: list[str]) -> int:
     """[--hold] ID…; held it waits for its release, and one that has ended is left alone."""
-    if words[:1] == ["--hold"]:
-        return _act(folder, words[1:], "requeue", HOLD)
-    return _act(folder, words, "requeue")
+    if parts[:1] == ["--hold"]:
+        return _act(folder, parts[1:], "requeue", HOLD)
+    return _act(folder, parts, "requeue")
 
 
 def _acting(verb: str) -> Callable[[Path, list[str]], int]:
     return partial(_act, verb=verb)
 
 
-def _signal(folder: Path, words: list[str]) -> int:
+def _signal(folder: Path, parts: list[str]) -> int:
     """NAME RECIPIENT ID…; the recipient is steps, batch or full."""
-    if len(words) < 3 or words[1] not in ("steps", "batch", "full"):
+    if len(parts) < 3 or parts[1] not in ("steps", "batch", "full"):
         raise UsageError("signal needs a name, a recipient (steps, batch or full) and a job")
     try:
-        number = signal_number(words[0])
+        number = signal_number(parts[0])
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return _act(folder, words[2:], "signal", f"{number} {words[1]}")
+    return _act(folder, parts[2:], "signal", f"{number} {parts[1]}")
 
 
-def _alter(folder: Path, words: list[str]) -> int:
+def _alter(folder: Path, parts: list[str]) -> int:
     """KEY=VALUE… -- ID…: time (a limit, or + or - some), throttle and comment."""
-    if "--" not in words:
+    if "--" not in parts:
         raise UsageError("alter needs changes (time=30:00), then -- and a job")
-    at = words.index("--")
-    changes = [word.partition("=")[::2] for word in words[:at]]
+    at = parts.index("--")
+    changes = [word.partition("=")[::2] for word in parts[:at]]
     store = QueueStore(folder)
-    told = []
-    for text in words[at + 1 :]:
+    reported = []
+    for text in parts[at + 1 :]:
         with store.writing():
             jobs, complaints = _found(store, text)
             for name, value in changes:
                 complaints += [one for one in _alter_all(store, jobs, name, value) if one]
-        told.append(_report(text, complaints))
+        reported.append(_report(text, complaints))
     ensure_supervisor(folder)
-    return 0 if all(told) else 1
+    return 0 if all(reported) else 1
 
 
 def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> list[str]:

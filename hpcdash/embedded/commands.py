@@ -33,18 +33,18 @@ _MODULES = {
 _TAKING_JOBS = frozenset({"submit", "again"})
 
 
-def main(words: Sequence[str]) -> int:
+def main(parts: Sequence[str]) -> int:
     """Run one command: `FOLDER COMMAND [ARGUMENT…]`; returns its exit status."""
-    if len(words) < 2 or not words[0] or words[1] not in _MODULES:
+    if len(parts) < 2 or not parts[0] or parts[1] not in _MODULES:
         print(f"usage: python -m hpcdash.embedded FOLDER {'|'.join(_MODULES)} …", file=sys.stderr)
         return 2
-    module = import_module(f"hpcdash.embedded.{_MODULES[words[1]]}")
-    run: Run = module.COMMANDS[words[1]]
-    folder = Path(os.path.abspath(os.path.expanduser(words[0])))
+    module = import_module(f"hpcdash.embedded.{_MODULES[parts[1]]}")
+    run: Run = module.COMMANDS[parts[1]]
+    folder = Path(os.path.abspath(os.path.expanduser(parts[0])))
     try:
         # Before anything in it is read: in somebody else's it may be a trap.
-        open_folder(folder, takes_jobs=words[1] in _TAKING_JOBS)
-        return run(folder, list(words[2:]))
+        open_folder(folder, takes_jobs=parts[1] in _TAKING_JOBS)
+        return run(folder, list(parts[2:]))
     except HpcdashError as error:
         print(readable(str(error)), file=sys.stderr)
         return error.exit_status

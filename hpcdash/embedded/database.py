@@ -189,13 +189,13 @@ class Database:
         return self._connection.execute(sql, values).lastrowid or 0
 
 
-def damaged(path: Path, words: str) -> StoreUnusable:
+def damaged(path: Path, text: str) -> StoreUnusable:
     """The error of a queue's file whose content is not what was written; `words` say what is wrong
     with it.
     """
     folder = str(path.parent)
     return StoreUnusable(
-        f"{path} is damaged: {words}",
+        f"{path} is damaged: {text}",
         f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} "
         f"{quote(folder)}.damaged."
         " hpcdash then begins with an empty queue; the output files of jobs stay where they are.",
@@ -203,22 +203,22 @@ def damaged(path: Path, words: str) -> StoreUnusable:
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
-    words = str(error)
-    if "full" in words:
+    text = str(error)
+    if "full" in text:
         return StoreUnusable(
             f"the queue cannot be written: no room left for {path}", "Make room, then try again."
         )
-    if ("locked" in words or "busy" in words) and not has_locks(path.parent):
+    if ("locked" in text or "busy" in text) and not has_locks(path.parent):
         step = f"Set {FOLDER_VARIABLE} to a folder on another one, such as a local disk."
         return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
-    if "locked" in words or "busy" in words:
+    if "locked" in text or "busy" in text:
         return StoreUnusable(
             f"{path} is held by another program", "Try again; `lsof` names the program."
         )
     if any(
-        sign in words for sign in ("malformed", "not a database", "no such table", "no such column")
+        sign in text for sign in ("malformed", "not a database", "no such table", "no such column")
     ):
-        return damaged(path, words)
+        return damaged(path, text)
     return StoreUnusable(
-        f"the queue's file {path} cannot be used: {words}", "Is the disk full, or read-only?"
+        f"the queue's file {path} cannot be used: {text}", "Is the disk full, or read-only?"
     )

@@ -45,14 +45,14 @@ def job_environment(
     `path_first` goes before its PATH; `folder` is the queue's.
     """
     request = submission.request
-    kept = {
+    stored = {
         name: value
         for name, value in inherited.items()
         if not name.startswith(_SCHEDULERS_OWN)
         and name != APART
         and (request.exported is None or name in request.exported or name in _KEPT_ALWAYS)
     }
-    variables = {**kept, **request.variables, **_slurm(job, submission, machine, user, uid, gid)}
+    variables = {**stored, **request.variables, **_slurm(job, submission, machine, user, uid, gid)}
     if request.is_pbs:
         variables |= _pbs(job, submission, machine)
     path = variables.get("PATH", "/usr/bin:/bin")

@@ -95,8 +95,8 @@ def marked(variable: str) -> list[int]:
     A child has it from its parent: it tells who belongs together even after both left their session
     and their parent.
     """
-    wanted = variable.encode("utf-8", "surrogateescape")
-    found = [pid for pid in _pids() if wanted in _variables(pid)]
+    requested = variable.encode("utf-8", "surrogateescape")
+    found = [pid for pid in _pids() if requested in _variables(pid)]
     return list(dict.fromkeys([*found, *(below for pid in found for below in descendants(pid))]))
 
 

@@ -296,7 +296,7 @@ def write(answer: object) -> None:
     sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
 
 
-def _probe(folder: Path, words: list[str]) -> int:
+def _probe(folder: Path, parts: list[str]) -> int:
     _opened(folder)
     write(
         {
@@ -339,11 +339,11 @@ def _named(store: QueueStore, ids: list[str]) -> list[Job]:
     return list(found.values())
 
 
-def _jobs(folder: Path, words: list[str]) -> int:
+def _jobs(folder: Path, parts: list[str]) -> int:
     """[--ended[=SECONDS]] [ID…]: what waits and runs; with --ended or by id also what ended."""
     store = _opened(folder)
-    ended = [word for word in words if word == "--ended" or word.startswith("--ended=")]
-    if ids := [word for word in words if word not in ended]:
+    ended = [word for word in parts if word == "--ended" or word.startswith("--ended=")]
+    if ids := [word for word in parts if word not in ended]:
         _write_jobs(store, _named(store, ids))
         return 0
     jobs = store.jobs(f"state = 'pending' OR {IS_ACTIVE}", ACTIVE)
@@ -357,40 +357,40 @@ def _jobs(folder: Path, words: list[str]) -> int:
     return 0
 
 
-def _history(folder: Path, words: list[str]) -> int:
+def _history(folder: Path, parts: list[str]) -> int:
     """--since SECONDS, or ID…"""
     store = _opened(folder)
-    if words[:1] != ["--since"]:
-        _write_jobs(store, _named(store, words))
+    if parts[:1] != ["--since"]:
+        _write_jobs(store, _named(store, parts))
         return 0
     try:
-        since = time.time() - float(words[1])
+        since = time.time() - float(parts[1])
     except (IndexError, ValueError):
         raise UsageError("--since needs a number of seconds") from None
     _write_jobs(store, store.jobs("ended_at >= ?", (since,), order="ended_at DESC, id DESC"))
     return 0
 
 
-def _nodes(folder: Path, words: list[str]) -> int:
+def _nodes(folder: Path, parts: list[str]) -> int:
     write({"now": time.time(), "columns": node_columns(_opened(folder), this_machine(folder))})
     return 0
 
 
-def _queues(folder: Path, words: list[str]) -> int:
+def _queues(folder: Path, parts: list[str]) -> int:
     write({"now": time.time(), "columns": queue_columns(_opened(folder), this_machine(folder))})
     return 0
 
 
-def _show(folder: Path, words: list[str]) -> int:
+def _show(folder: Path, parts: list[str]) -> int:
     store = _opened(folder)
-    job = _named(store, words)[0]
+    job = _named(store, parts)[0]
     write(native(job, store.submission(job.number), this_machine(folder), user_name()))
     return 0
 
 
-def _usage(folder: Path, words: list[str]) -> int:
+def _usage(folder: Path, parts: list[str]) -> int:
     """What one job uses or used."""
-    job = _named(_opened(folder), words)[0]
+    job = _named(_opened(folder), parts)[0]
     cpu_seconds, peak_bytes = job.cpu_seconds, job.peak_bytes
     if job.state in ACTIVE:
         begun, _ = Record(folder, job.id, job.attempt).read()
@@ -400,17 +400,17 @@ def _usage(folder: Path, words: list[str]) -> int:
     return 0
 
 
-def _script(folder: Path, words: list[str]) -> int:
+def _script(folder: Path, parts: list[str]) -> int:
     store = _opened(folder)
-    sys.stdout.buffer.write(store.script(_named(store, words)[0].number))
+    sys.stdout.buffer.write(store.script(_named(store, parts)[0].number))
     return 0
 
 
-def _find(folder: Path, words: list[str]) -> int:
+def _find(folder: Path, parts: list[str]) -> int:
     """TOKEN: the number of the submission that carries it."""
-    if len(words) != 1:
+    if len(parts) != 1:
         raise UsageError("find needs one token")
-    number = _opened(folder).token_number(words[0])
+    number = _opened(folder).token_number(parts[0])
     write({"id": None if number is None else str(number)})
     return 0
 

@@ -31,14 +31,14 @@ class SignalRequest:
     recipient: str = "steps"
 
 
-def read(words: Sequence[str]) -> SignalRequest | None:
+def read(parts: Sequence[str]) -> SignalRequest | None:
     """`[--signal=NAME] [--batch|--full] JOB[.STEP]…`; None for anything else.
 
     Steps of a job are signalled together.
     """
     name, recipient = "", "steps"
     jobs: list[str] = []
-    left = list(words)
+    left = list(parts)
     while left:
         word = left.pop(0)
         if word in ("-s", "--signal") and left:
@@ -60,8 +60,8 @@ def main() -> NoReturn:
     """Ends with 1 where a job is not there, or cannot be reached; anything but what `read` takes is
     refused.
     """
-    asked = read(sys.argv[1:])
-    if asked is None:
+    requested = read(sys.argv[1:])
+    if requested is None:
         sys.exit(
             "scancel: this machine's embedded queue knows only: [--signal=NAME] [--batch|--full] "
             "JOB[.STEP]…"
@@ -71,10 +71,10 @@ def main() -> NoReturn:
         sys.exit("scancel: this is not a job of the embedded queue")
     from hpcdash.embedded.commands import main as run
 
-    words = ["signal", asked.signal, asked.recipient] if asked.signal else ["cancel"]
-    _outlive(asked.signal)
+    parts = ["signal", requested.signal, requested.recipient] if requested.signal else ["cancel"]
+    _outlive(requested.signal)
     with redirect_stdout(StringIO()) as answers:
-        status = run([folder, *words, *map(_own_task, asked.jobs)])
+        status = run([folder, *parts, *map(_own_task, requested.jobs)])
     if status:
         print("scancel: error:", answers.getvalue().strip(), file=sys.stderr)
     sys.exit(status)

@@ -16,15 +16,15 @@ from hpcdash.embedded.processes import MARK
 
 def main() -> NoReturn:
     """`scontrol show hostnames [LIST]` and `scontrol requeue JOB…`; anything else is refused."""
-    words = sys.argv[1:]
-    if words[:1] == ["show"] and words[1:2] in (["hostnames"], ["hostname"]):
+    parts = sys.argv[1:]
+    if parts[:1] == ["show"] and parts[1:2] in (["hostnames"], ["hostname"]):
         for name in expand(
-            words[2] if len(words) > 2 else os.environ.get("SLURM_JOB_NODELIST", "")
+            parts[2] if len(parts) > 2 else os.environ.get("SLURM_JOB_NODELIST", "")
         ):
             print(name)
         sys.exit(0)
-    if words[:1] == ["requeue"] and len(words) > 1:
-        sys.exit(_requeue(words[1:]))
+    if parts[:1] == ["requeue"] and len(parts) > 1:
+        sys.exit(_requeue(parts[1:]))
     sys.exit(
         "scontrol: this machine's embedded queue knows only: show hostnames [LIST], requeue JOB"
     )

@@ -53,11 +53,13 @@ def read_pbs_directives(script: str) -> ParsedCommandLine:
             variables += split_list(one.value or "")
         else:
             try:
-                meant = _as_sbatch_options(one.name, one.value or "")
+                selected = _as_sbatch_options(one.name, one.value or "")
             except ValueError as error:
                 given.append(Option("", None, " ".join(one.words), one.words, one.line, str(error)))
                 continue
-            given += [Option(name, text, one.written, one.words, one.line) for name, text in meant]
+            given += [
+                Option(name, text, one.written, one.words, one.line) for name, text in selected
+            ]
     if variables:
         given.append(
             Option("export", ",".join(["ALL", *variables]), "-v", ("-v", ",".join(variables)))
@@ -199,8 +201,8 @@ def refuse_problems(given: ParsedCommandLine) -> None:
         )
 
 
-def _placed(words: str, line: int) -> str:
-    return f"line {line} of the script: {words}" if line else words
+def _placed(text: str, line: int) -> str:
+    return f"line {line} of the script: {text}" if line else text
 
 
 class _Reader:
@@ -387,11 +389,11 @@ def _positive(text: str) -> int:
 
 def signal_number(name: str) -> int:
     """USR1, SIGUSR1, usr1 or 10; raises ValueError naming it."""
-    wanted = name.strip().upper().removeprefix("SIG")
-    if wanted.isdigit() and int(wanted) in set(signal.Signals):
-        return int(wanted)
+    requested = name.strip().upper().removeprefix("SIG")
+    if requested.isdigit() and int(requested) in set(signal.Signals):
+        return int(requested)
     try:
-        return signal.Signals[f"SIG{wanted}"].value
+        return signal.Signals[f"SIG{requested}"].value
     except KeyError:
         raise ValueError(f"{name!r} is not a signal: write USR1, TERM, 10 …") from None
 

@@ -23,15 +23,15 @@ from hpcdash.errors import UsageError
 _LOOK_SECONDS = 0.5
 
 
-def _shell(folder: Path, words: list[str]) -> int:
+def _shell(folder: Path, parts: list[str]) -> int:
     """ID COMMAND…: on this terminal; the status is the command's."""
-    if len(words) < 2:
+    if len(parts) < 2:
         raise UsageError("shell needs a job and a command")
     store = QueueStore(folder)
-    jobs = find_jobs(store, words[0])
+    jobs = find_jobs(store, parts[0])
     record = Record(folder, jobs[0].id, jobs[0].attempt) if len(jobs) == 1 else None
     if record is None or not record.is_kept():
-        raise UsageError(f"{words[0]} is no job that runs")
+        raise UsageError(f"{parts[0]} is no job that runs")
     job, submission = jobs[0], store.submission(jobs[0].number)
     environment = job_environment(
         job,
@@ -54,7 +54,7 @@ def _shell(folder: Path, words: list[str]) -> int:
     # The terminal's keys are for the command.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
-    child = subprocess.Popen(words[1:], env=environment, preexec_fn=default_signals)
+    child = subprocess.Popen(parts[1:], env=environment, preexec_fn=default_signals)
     threading.Thread(target=_end_with, args=(record, child), daemon=True).start()
     status = child.wait()
     return status if status >= 0 else 128 - status

@@ -43,14 +43,14 @@ _FLAGS = frozenset(
 )
 
 
-def read(words: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
+def read(parts: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
     """(tasks, CPUs a task, command) of srun's words; other options have no meaning on one
     machine.
     """
     tasks = cpus = None
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(parts):
+        word = parts[at]
         name, has_value, _ = word.lstrip("-").partition("=")
         if word == "--":
             at += 1
@@ -63,8 +63,8 @@ def read(words: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
         if word.startswith("--") and name in _WITH_VALUE:
             at += 1 if has_value else 2
             continue
-        option = next(iter(sbatch.read_command_line(words[at:]).options), None)
-        if option is None or option.words != tuple(words[at : at + len(option.words)]):
+        option = next(iter(sbatch.read_command_line(parts[at:]).options), None)
+        if option is None or option.words != tuple(parts[at : at + len(option.words)]):
             at += 1
             continue
         value = option.value or ""
@@ -73,7 +73,7 @@ def read(words: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
         elif option.name == "cpus-per-task" and value.isdigit():
             cpus = int(value)
         at += len(option.words)
-    return tasks, cpus, list(words[at:])
+    return tasks, cpus, list(parts[at:])
 
 
 def main() -> NoReturn:

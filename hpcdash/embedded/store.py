@@ -244,8 +244,8 @@ class QueueStore(Database):
         found = self.jobs("number = ?", (number,)) or self.jobs("id = ?", (number,))
         if tasks is None:
             return found
-        wanted = set(tasks)
-        return [job for job in found if job.task in wanted]
+        requested = set(tasks)
+        return [job for job in found if job.task in requested]
 
     def submission(self, number: int) -> StoredSubmission:
         """A submission that is known to exist."""
@@ -253,10 +253,10 @@ class QueueStore(Database):
 
     def submissions(self, numbers: Iterable[int]) -> dict[int, StoredSubmission]:
         """Some submissions, by number."""
-        wanted = sorted(set(numbers))
+        requested = sorted(set(numbers))
         found: dict[int, StoredSubmission] = {}
-        for start in range(0, len(wanted), 500):
-            some = wanted[start : start + 500]
+        for start in range(0, len(requested), 500):
+            some = requested[start : start + 500]
             marks = ",".join("?" * len(some))
             for row in self.rows(
                 f"SELECT {_SUBMISSION_COLUMNS} FROM submissions WHERE number IN ({marks})", some
@@ -411,13 +411,13 @@ class QueueStore(Database):
             ),
         )
 
-    def set_state(self, job_id: int, state: str, wanted: str | None = None) -> None:
+    def set_state(self, job_id: int, state: str, requested: str | None = None) -> None:
         """Note that a running job is suspended, goes on, or is completing because somebody wants it
         so.
         """
         self.change(
             "UPDATE jobs SET state = ?, wanted = coalesce(?, wanted) WHERE id = ?",
-            (state, wanted, job_id),
+            (state, requested, job_id),
         )
 
     def set_held(self, job_id: int, held: bool) -> None:
@@ -476,11 +476,9 @@ class QueueStore(Database):
         )
         return [(int(str(a)), int(str(b)), str(c), str(d)) for a, b, c, d in rows]
 
-    def answer_call(self, call_id: int, done: bool, words: str = "") -> None:
+    def answer_call(self, call_id: int, done: bool, text: str = "") -> None:
         """Answer a call; answers are kept for a while, for who asked."""
-        self.change(
-            "UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), words, call_id)
-        )
+        self.change("UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), text, call_id))
         self.change(
             "DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _ANSWERS_KEPT,)
         )
@@ -491,7 +489,7 @@ class QueueStore(Database):
             "SELECT id, done, words FROM calls WHERE done IS NOT NULL AND id BETWEEN ? AND ?",
             (first, last),
         )
-        return {int(str(call)): (bool(done), str(words)) for call, done, words in rows}
+        return {int(str(call)): (bool(done), str(text)) for call, done, text in rows}
 
     # -- forgetting
 

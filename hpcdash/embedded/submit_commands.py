@@ -25,15 +25,15 @@ _MAX_SCRIPT_BYTES = 4 << 20
 _STDIN = ("-", "/dev/stdin")
 
 
-def _submit(folder: Path, words: list[str]) -> int:
+def _submit(folder: Path, parts: list[str]) -> int:
     """[--token TOKEN] [--named NAME] sbatch's options, then a script's path and its arguments;
     without one, or with -, the script is stdin, and the job is called NAME unless it says
     otherwise.
     """
     umask = os.umask(0o077)
-    token, words = _taken(words, "--token")
-    named, words = _taken(words, "--named")
-    line = sbatch.read_command_line(words)
+    token, parts = _taken(parts, "--token")
+    named, parts = _taken(parts, "--named")
+    line = sbatch.read_command_line(parts)
     refuse_problems(line)
     wrapped = last_value(line.options, "wrap")
     file = line.script[0] if line.script and line.script[0] not in _STDIN else None
@@ -78,7 +78,7 @@ def _submit(folder: Path, words: list[str]) -> int:
 def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int:
     """Print the number of what is kept by now, and see that it starts."""
     store.close()
-    write({"id": str(number), "ignored": [readable(words) for words in ignored]})
+    write({"id": str(number), "ignored": [readable(text) for text in ignored]})
     sys.stdout.flush()
     try:
         ensure_supervisor(store.folder)
@@ -87,23 +87,23 @@ def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int
     return 0
 
 
-def _taken(words: list[str], name: str) -> tuple[str | None, list[str]]:
+def _taken(parts: list[str], name: str) -> tuple[str | None, list[str]]:
     """An option of ours at the front, and the words after it."""
-    if words[:1] != [name]:
-        return None, words
-    if len(words) < 2:
+    if parts[:1] != [name]:
+        return None, parts
+    if len(parts) < 2:
         raise UsageError(f"{name} needs a value")
-    return words[1], words[2:]
+    return parts[1], parts[2:]
 
 
-def _again(folder: Path, words: list[str]) -> int:
+def _again(folder: Path, parts: list[str]) -> int:
     """[--token TOKEN] [--time TIME] ID: a job once more, or some tasks of an array, with all it was
     handed in with, or another time limit; what it waited for then does not count.
     """
-    token, words = _taken(words, "--token")
-    limit, words = _taken(words, "--time")
+    token, parts = _taken(parts, "--token")
+    limit, parts = _taken(parts, "--time")
     store = QueueStore(folder)
-    jobs = [job for text in words for job in find_jobs(store, text)]
+    jobs = [job for text in parts for job in find_jobs(store, text)]
     if not jobs:
         raise HpcdashError("no such job in this queue")
     submission = store.submission(jobs[0].number)

@@ -169,17 +169,17 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
     for call_id, job_id, verb, argument in store.open_calls():
         attempt = attempts.get(job_id)
         if attempt is None:
-            words = _finish_resting(store, job_id, verb, argument)
+            text = _finish_resting(store, job_id, verb, argument)
         else:
             begun, _ = attempt.record.read()
             if begun is None:
                 again = True
                 continue
-            words = _answer(store, job_id, begun, verb, argument)
+            text = _answer(store, job_id, begun, verb, argument)
         with store.writing():
-            if attempt is not None and not words and verb in _STATES:
+            if attempt is not None and not text and verb in _STATES:
                 store.set_state(job_id, _STATES[verb])
-            store.answer_call(call_id, not words, words)
+            store.answer_call(call_id, not text, text)
     return again
 
 
@@ -356,12 +356,12 @@ class Supervisor:
             drain(woken)
             drain(signal_read)
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """A line in the supervisor's own log, once; without room for it, none."""
-        if words != self.last_error:
-            self.last_error = words
+        if text != self.last_error:
+            self.last_error = text
             try:
-                print(time.strftime("%Y-%m-%dT%H:%M:%S"), words, file=sys.stderr, flush=True)
+                print(time.strftime("%Y-%m-%dT%H:%M:%S"), text, file=sys.stderr, flush=True)
             except OSError:
                 return
 
@@ -485,7 +485,7 @@ def _ended_child() -> int:
         return 0
 
 
-def supervise(folder: Path, words: list[str]) -> int:
+def supervise(folder: Path, parts: list[str]) -> int:
     """Be the supervisor, where there is none; returns when idle."""
     os.umask(0o077)
     over = time.monotonic() + _LOCK_SECONDS
@@ -536,10 +536,10 @@ def make_shims(folder: Path) -> str:
             f"import sys; sys.path.insert(0, {str(root)!r}); from hpcdash.embedded.{name} "
             f"import main; main()"
         )
-        words = f"exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(program)}"
+        text = f"exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(program)}"
         shim = shims / name
         unfinished = shims / f".{name}"
-        unfinished.write_text(f'#!/bin/sh\n{words} "$@"\n')
+        unfinished.write_text(f'#!/bin/sh\n{text} "$@"\n')
         unfinished.chmod(0o700)
         unfinished.replace(shim)
     return str(shims)

@@ -198,31 +198,31 @@ class Checkpoints:
                 sync_file_system(beside)
             self._meet()
             if self._rank == 0:
-                said = {
+                reported = {
                     "step": int(step),
                     "kept": keep_forever,
                     "save_seconds": round(monotonic() - began_at, 3),
                 }
-                self._finish(said, beside)
+                self._finish(reported, beside)
         except BaseException:
             if self._rank == 0:
                 remove(beside)
             raise
         self._meet()
 
-    def _finish(self, said: dict[str, Any], beside: Path) -> None:
+    def _finish(self, reported: dict[str, Any], beside: Path) -> None:
         if relink(beside):
             sync_file_system(beside)
         # After all others, whatever the clocks of the hosts that saved them.
         now = max([time(), *(0.001 + saved_at(marker) for _, marker in self._newest_first()[:1])])
-        said["saved_at"] = round(now, 3)
+        reported["saved_at"] = round(now, 3)
         with write_whole(beside / MARKER) as path:
             path.write_text(
-                marker_of(beside, has_checksum=self._has_checksum, **said), encoding="utf-8"
+                marker_of(beside, has_checksum=self._has_checksum, **reported), encoding="utf-8"
             )
             # A batch script goes by it, which does not read what is inside.
             os.utime(path, (now, now))
-        final = self._renamed(beside, said["step"])
+        final = self._renamed(beside, reported["step"])
         sync_folder(self.folder)
         self._prune(final)
 
@@ -384,8 +384,8 @@ def _remember_save(path: Path) -> None:
     remember((read_marker(path) or {}).get("save_seconds"))
 
 
-def marker_of(path: Path, *, has_checksum: bool = False, **said: Any) -> str:
-    """The text of a marker for a folder's current content; `said` is included."""
+def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
+    """The text of a marker for a folder's current content; `values` is included."""
     import json
 
     # What a run that was killed left of its marker is none of them.
@@ -394,7 +394,7 @@ def marker_of(path: Path, *, has_checksum: bool = False, **said: Any) -> str:
         for name, sums in file_sums(path, has_checksum)
         if not name.lstrip(".").startswith(MARKER)
     }
-    return json.dumps({**said, "files": files}, indent=1) + "\n"
+    return json.dumps({**values, "files": files}, indent=1) + "\n"
 
 
 def read_marker(path: Path) -> dict[str, Any] | None:

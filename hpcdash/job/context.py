@@ -211,13 +211,15 @@ def _node_value(given: Mapping[str, str], name: str) -> int | None:
 
 def _gpus(given: Mapping[str, str]) -> int | None:
     """`4`, `a100:4`, `a100:2,v100:1`; then what is on this node."""
-    asked = [
+    requested = [
         whole_number(part.rpartition(":")[2])
         for part in given.get("SLURM_GPUS_PER_NODE", "").split(",")
     ]
-    known = [count for count in asked if count is not None]
+    known = [count for count in requested if count is not None]
     return (
-        sum(known) if len(known) == len(asked) else first_whole_number(given, "SLURM_GPUS_ON_NODE")
+        sum(known)
+        if len(known) == len(requested)
+        else first_whole_number(given, "SLURM_GPUS_ON_NODE")
     )
 
 

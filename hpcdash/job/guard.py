@@ -261,14 +261,14 @@ class TrainingGuard:
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
-            said = (
+            message = (
                 "each decides alone when to stop, and only rank 0 saves for the save switch and "
                 "every so many minutes; "
                 "give TrainingGuard all_reduce_max= if they train together, rank=0 if each trains "
                 "for itself"
             )
             self._log.say(
-                "alone", f"{processes_in_all()} processes without torch.distributed: {said}"
+                "alone", f"{processes_in_all()} processes without torch.distributed: {message}"
             )
         return True
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-def main(words: list[str]) -> NoReturn:
+def main(parts: list[str]) -> NoReturn:
     """Becomes `python WORDS`."""
-    if not words:
+    if not parts:
         sys.exit("usage: python -m hpcdash.job.hfai PROGRAM [ARGUMENT ...]")
     here = os.path.dirname(os.path.abspath(__file__))
     # hpcdash.job itself is where this was found, which need not be on PYTHONPATH.
@@ -27,7 +27,7 @@ def main(words: list[str]) -> NoReturn:
         os.environ.get("PYTHONPATH", ""),
     ]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, added))
-    os.execv(sys.executable, [sys.executable, *words])
+    os.execv(sys.executable, [sys.executable, *parts])
 
 
 if __name__ == "__main__":

@@ -85,8 +85,10 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                     difference(folder / name, marker, has_checksum=False) if marker else ""
                 )
                 if wrong:
-                    said = f"the checkpoint {folder / name} is incomplete and was skipped: {wrong}"
-                    self._log.say(name, said)
+                    message = (
+                        f"the checkpoint {folder / name} is incomplete and was skipped: {wrong}"
+                    )
+                    self._log.say(name, message)
                 else:
                     found.append((at, int(named[1])))
         return max(found)[1] if found else -1
@@ -116,12 +118,12 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                 # After all others, whatever the clocks of the hosts that saved them.
                 at = max([time(), *(0.001 + other for other in _saved_before(path))])
                 with write_whole(path / MARKER) as beside:
-                    said: dict[str, Any] = {
+                    reported: dict[str, Any] = {
                         "step": int(state.global_step),
                         "saved_at": round(at, 3),
                         "save_seconds": None if seconds is None else round(seconds, 3),
                     }
-                    text = marker_of(path, **said)
+                    text = marker_of(path, **reported)
                     beside.write_text(text, encoding="utf-8")
                     os.utime(beside, (at, at))
             except OSError as error:

@@ -32,15 +32,17 @@ def bind_job_context(
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # Some builtins have none.
         return given
-    wanted = [
+    requested = [
         parameter for parameter in _askers(function, signature) if parameter.name not in kwargs
     ]
-    if not wanted:
+    if not requested:
         return given
     as_given = _bound(signature, *given)
     if as_given is not None:
-        wanted = [parameter for parameter in wanted if parameter.name not in as_given.arguments]
-    made = _with_context(signature, wanted, *given, context)
+        requested = [
+            parameter for parameter in requested if parameter.name not in as_given.arguments
+        ]
+    made = _with_context(signature, requested, *given, context)
     return made if _bound(signature, *made) and _takes(function, *made) else given
 
 
@@ -57,7 +59,7 @@ def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 def _with_context(
     signature: inspect.Signature,
-    wanted: Sequence[Parameter],
+    requested: Sequence[Parameter],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     context: JobContext,
@@ -66,7 +68,7 @@ def _with_context(
     order = [
         parameter for parameter in signature.parameters.values() if parameter.kind in _POSITIONAL
     ]
-    for parameter in wanted:
+    for parameter in requested:
         index = order.index(parameter) if parameter.kind in _POSITIONAL else None
         if (
             index is not None
@@ -152,7 +154,7 @@ def _means_context(annotation: Any, names: Mapping[str, Any]) -> bool:
 
 def _text_means_context(text: str, names: Mapping[str, Any]) -> bool:
     try:
-        meant = eval(text, dict(names))  # As typing does with the text of an annotation.
+        selected = eval(text, dict(names))  # As typing does with the text of an annotation.
     except Exception:
         # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: by its
         # words.
@@ -161,7 +163,7 @@ def _text_means_context(text: str, names: Mapping[str, Any]) -> bool:
         except (SyntaxError, ValueError):  # ValueError: a NUL byte.
             return False
     # Text that means itself would be asked for ever; what is no text may compare as it likes.
-    return not (isinstance(meant, str) and meant == text) and _means_context(meant, names)
+    return not (isinstance(selected, str) and selected == text) and _means_context(selected, names)
 
 
 def _is_context_name(node: Any, names: Mapping[str, Any]) -> bool:

@@ -70,11 +70,11 @@ class MetricsWriter:
         """Writes what waits; False where that cannot be done now. Nothing is buffered otherwise."""
         is_written: bool | None = self._aside.answer(self._write_out, _WAIT_SECONDS, None)
         if is_written is None:
-            said = (
+            message = (
                 f"{self.path} cannot be written: its file system does not respond; training "
                 f"continues, lines are queued"
             )
-            self._log.say("unanswered", said)
+            self._log.say("unanswered", message)
         return bool(is_written)
 
     def close(self) -> None:
@@ -97,11 +97,11 @@ class MetricsWriter:
                 self._rest = self._rest[written:]
                 self._is_half = bool(self._rest) and (self._is_half or written > 0)
         except OSError as error:
-            said = (
+            message = (
                 f"{self.path} cannot be written ({error.strerror}); training continues, lines "
                 f"are queued"
             )
-            self._log.say("unwritten", said)
+            self._log.say("unwritten", message)
             self._shut()
             return False
         return True

@@ -110,9 +110,9 @@ def _python(python: str) -> str:
 
 
 def _build_command(python: str, source: str, folder: str, isolated: bool) -> str:
-    words = [python, "-m pip wheel --quiet --disable-pip-version-check --no-deps"]
-    words += [] if isolated else ["--no-build-isolation"]
-    return " ".join([*words, "--wheel-dir", folder, "--", source])
+    parts = [python, "-m pip wheel --quiet --disable-pip-version-check --no-deps"]
+    parts += [] if isolated else ["--no-build-isolation"]
+    return " ".join([*parts, "--wheel-dir", folder, "--", source])
 
 
 def wheel_packaging(

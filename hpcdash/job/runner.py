@@ -205,7 +205,7 @@ class _Run:
         return args, kwargs
 
     def _begin(self, context: JobContext) -> RunBegin:
-        told = {
+        reported = {
             name: value
             for name, value in os.environ.items()
             if name.startswith(_TOLD_VARIABLES) and not name.startswith(_SECRET_VARIABLES)
@@ -219,7 +219,7 @@ class _Run:
             python_executable=sys.executable,
             python_version=".".join(map(str, sys.version_info[:3])),
             working_dir=os.getcwd(),
-            environment=told,
+            environment=reported,
         )
 
     def _notify_end(self, began: bool, result: object, failure: Failure | None) -> None:
@@ -268,12 +268,16 @@ class _Run:
     def _write_failure(self, failure: Failure) -> None:
         if not self.output_path:
             return
-        told = {"type": failure.type, "message": failure.message, "traceback": failure.traceback}
+        reported = {
+            "type": failure.type,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
         if self.options.result_format == PICKLE and self.error is not None:
-            told["pickle"] = _pickled(self.error)
+            reported["pickle"] = _pickled(self.error)
         try:
             with write_whole(self.output_path + ".error") as beside:
-                beside.write_text(json.dumps(told), encoding="utf-8")
+                beside.write_text(json.dumps(reported), encoding="utf-8")
         except Exception:  # No memory may be left as well as no disk: the callbacks are still told.
             log.exception("the failure could not be written beside the result")
 
@@ -327,8 +331,8 @@ def _loaded(path: str | None, types: tuple[type, ...], default: Any) -> Any:
         return default
     value = read_packed(path)
     if not isinstance(value, types):
-        words = " or ".join(each.__name__ for each in types)
-        raise TypeError(f"{path} holds a {type(value).__name__}, not a {words}")
+        text = " or ".join(each.__name__ for each in types)
+        raise TypeError(f"{path} holds a {type(value).__name__}, not a {text}")
     return value
 
 

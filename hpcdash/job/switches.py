@@ -114,14 +114,14 @@ class Switches:
         """Whether this rank saw the save switch, if it is time to look, and took it away."""
         return self._is_due(self.save) and self._asked(self.save, self._take, _WAIT_SECONDS)
 
-    def _asked(self, path: str, look: Callable[[], bool], wait_seconds: float) -> bool:
-        found: bool | None = self._aside[path].answer(look, wait_seconds, None)
+    def _asked(self, path: str, check: Callable[[], bool], wait_seconds: float) -> bool:
+        found: bool | None = self._aside[path].answer(check, wait_seconds, None)
         if found is None:
-            said = (
+            message = (
                 f"the switch {path} cannot be checked: its file system does not respond; "
                 f"training continues"
             )
-            self._log.say((path, "unanswered"), f"{said} without it until it does")
+            self._log.say((path, "unanswered"), f"{message} without it until it does")
         return bool(found)
 
     def _is_there(self) -> bool:
@@ -139,11 +139,11 @@ class Switches:
             # Another run with the same switch has taken it.
             return False
         except OSError as error:
-            said = (
+            message = (
                 f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires "
                 f"once until touched again"
             )
-            self._log.say((self.save, "undeleted"), said)
+            self._log.say((self.save, "undeleted"), message)
             is_new, self._undeleted = made != self._undeleted, made
             return is_new
         return True

@@ -74,13 +74,13 @@ class TrySave:
                 all_reduce_highest(int(bool(os.environ.get(SUSPEND_READY))), None)
             )
         self._calls += 1
-        is_asked = self._is_in_pool and bool(
+        is_requested = self._is_in_pool and bool(
             all_reduce_highest(int(receive_suspend_command()), None)
         )
-        if not (is_asked or force) or not self._writes():
+        if not (is_requested or force) or not self._writes():
             return False
         self._save(int(epoch), int(step), others)
-        if is_asked:
+        if is_requested:
             go_suspend()
         return True
 
@@ -92,22 +92,22 @@ class TrySave:
         if newest is None:
             return 0, 0, None
         rank, ranks = self._rank.now, _ranks()
-        said = shards.read_plain(newest.path, 0)
-        if not said["replicated"]:
-            if said["ranks"] != ranks:
+        reported = shards.read_plain(newest.path, 0)
+        if not reported["replicated"]:
+            if reported["ranks"] != ranks:
                 raise RuntimeError(
-                    f"{newest.path} holds the parts of {said['ranks']} ranks, and this training "
+                    f"{newest.path} holds the parts of {reported['ranks']} ranks, and this training "
                     f"has {ranks}: start"
-                    f" {said['ranks']}; any number can resume a model in DistributedDataParallel"
+                    f" {reported['ranks']}; any number can resume a model in DistributedDataParallel"
                 )
-            said = shards.read_plain(newest.path, rank)
-        tensors = shards.read_tensors(newest.path, said["files"])
-        missing = [number for number in range(said["tensors"]) if number not in tensors]
+            reported = shards.read_plain(newest.path, rank)
+        tensors = shards.read_tensors(newest.path, reported["files"])
+        missing = [number for number in range(reported["tensors"]) if number not in tensors]
         if missing:
             raise RuntimeError(
-                f"{newest.path} lacks {len(missing)} of its {said['tensors']} tensors"
+                f"{newest.path} lacks {len(missing)} of its {reported['tensors']} tensors"
             )
-        state = shards.put_together(said["state"], tensors, self._like)
+        state = shards.put_together(reported["state"], tensors, self._like)
         for name, part in self._parts.items():
             if (part is None) != (state.get(name) is None):
                 now = "has none" if part is None else "has one"
@@ -117,14 +117,14 @@ class TrySave:
                 )
             if part is not None:
                 part.load_state_dict(
-                    _with_metadata(state[name], said["metadata"])
+                    _with_metadata(state[name], reported["metadata"])
                     if name == "model"
                     else state[name]
                 )
         self._calls = newest.step
         if rank == 0:
-            say(f"resumed from {newest.path}: epoch {said['epoch']}, step {said['step']}")
-        return said["epoch"], said["step"], state["others"]
+            say(f"resumed from {newest.path}: epoch {reported['epoch']}, step {reported['step']}")
+        return reported["epoch"], reported["step"], state["others"]
 
     def _writes(self) -> bool:
         """Whether this process saves: rank 0 alone where the ranks do not hear of each other."""
@@ -160,16 +160,16 @@ class TrySave:
         with self._checkpoints.saving(self._calls) as folder:
             shards.write_tensors(folder, rank, own)
             if rank == 0 or not is_replicated:
-                said: dict[str, Any] = {
+                reported: dict[str, Any] = {
                     "epoch": epoch,
                     "step": step,
                     "ranks": ranks,
                     "replicated": is_replicated,
                 }
                 metadata = getattr(state["model"], "_metadata", None)
-                said["metadata"] = shards.Parts(metadata).plain
-                said["tensors"], said["files"] = len(owners), sorted(set(owners))
-                shards.write_plain(folder, rank, {**said, "state": parts.plain})
+                reported["metadata"] = shards.Parts(metadata).plain
+                reported["tensors"], reported["files"] = len(owners), sorted(set(owners))
+                shards.write_plain(folder, rank, {**reported, "state": parts.plain})
 
     def _is_same_in_all(self, parts: shards.Parts) -> bool:
         """Whether all ranks have tensors of the same names and shapes: else each saves its own."""

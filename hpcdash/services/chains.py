@@ -88,8 +88,8 @@ async def submit_chain(
     actions: Actions,
     store: ClusterStore,
     count: int,
-    told: Callable[[int, Outcome], None] = lambda link, outcome: None,
-    heard: Callable[[str], None] | None = None,
+    on_outcome: Callable[[int, Outcome], None] = lambda link, outcome: None,
+    on_message: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, ...]:
     """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the
     first, then the job before it.
@@ -116,9 +116,9 @@ async def submit_chain(
                 raise
             outcome = Outcome(outcomes[-1].job_id, False, f"not submitted: {error.message}")
         else:
-            outcome = await _submitted(again, actions, store, heard)
+            outcome = await _submitted(again, actions, store, on_message)
         outcomes.append(outcome)
-        told(link, outcome)
+        on_outcome(link, outcome)
         if not outcome.new_job:
             break
         after = (outcome.new_job,)
@@ -129,12 +129,12 @@ async def _submitted(
     again: SubmissionPlan,
     actions: Actions,
     store: ClusterStore,
-    heard: Callable[[str], None] | None,
+    on_message: Callable[[str], None] | None,
 ) -> Outcome:
     """Runs a plan of one submission, looks for it where the answer was lost, and says where the
     journal has it not.
     """
-    report = await actions.run(again.plan, heard=heard)
+    report = await actions.run(again.plan, on_message=on_message)
     outcome = (await reconcile(store, again, report))[-1]
     if report.journal_problem:
         return replace(outcome, words=f"{outcome.words}; {report.journal_problem}")
@@ -204,16 +204,16 @@ class ChainReader:
                     "Is the number right?",
                 )
             # The one that was asked for first: its own past leads to the others.
-            wanted = sorted(
+            requested = sorted(
                 (job_id for job_id in chain.unsure if parse_job_number(job_id) not in self._asked),
                 key=lambda job_id: parse_job_number(job_id) != parse_job_number(self.job_id),
             )[: MOST_ASKED - len(self._asked)]
-            if not wanted:
+            if not requested:
                 break
             self.chain = chain
             if attempt == 0:
                 self._changed()
-            problem = await self._query_history(wanted)
+            problem = await self._query_history(requested)
             if problem:
                 notes = (*notes, problem)
                 break
@@ -311,8 +311,8 @@ class ChainReader:
         rows: list[Row] = []
         for table in tables:
             has_name = pc.is_in(as_array(table["name"]), pa.array(sorted(names), pa.string()))
-            wanted = pc.or_(pc.is_in(as_array(table["_number"]), numbers), has_name)
-            rows += table.filter(wanted).to_pylist()
+            requested = pc.or_(pc.is_in(as_array(table["_number"]), numbers), has_name)
+            rows += table.filter(requested).to_pylist()
         return find_chain(self.job_id, rows, self.told)
 
     async def _query_history(self, job_ids: Sequence[str]) -> str:
@@ -321,9 +321,9 @@ class ChainReader:
         """
         backend = self.store.backend
         self._asked.update(map(parse_job_number, job_ids))
-        asked = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
+        requested = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
         for job_id, answer in zip(
-            job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True
+            job_ids, await asyncio.gather(*requested, return_exceptions=True), strict=True
         ):
             number = parse_job_number(job_id)
             if isinstance(answer, NoSuchJob):
@@ -408,14 +408,14 @@ def plan_append(
     `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises
     UsageError.
     """
-    wanted = Submission(
+    requested = Submission(
         script=appendix.script.text.encode("utf-8", "surrogateescape"),
         name=appendix.name,
         array=array,
         after=tuple(after),
     )
     if appendix.detail is None:
-        return plan_submission(store, wanted)
+        return plan_submission(store, requested)
     mark = f"{MARK_START}{secrets.token_hex(5)}"
     row = appendix.detail.job.to_pylist()[0]
     # Which tasks an array had need not be known where others are named.
@@ -428,7 +428,7 @@ def plan_append(
     )
     waiting = appended(again, phrased)
     if waiting is None:
-        return _from_row(store, wanted, row)
+        return _from_row(store, requested, row)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     job_id = waiting.command.job_ids[0]
     request = ActionRequest(Verb.SUBMIT, (job_id,))
@@ -441,18 +441,18 @@ def plan_append(
     return SubmissionPlan(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
 
 
-def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> SubmissionPlan:
+def _from_row(store: ClusterStore, requested: Submission, row: Row) -> SubmissionPlan:
     """Where a job's options are in no command: what its row says of it goes before the script's own
     lines.
     """
-    words = [
+    parts = [
         f"--{name}={value}"
         for name, value in (("job-name", row["name"]), ("chdir", row["work_dir"]))
         if value
     ]
     if row["limit_seconds"]:
-        words.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
-    again = plan_submission(store, replace(wanted, options=tuple(words)))
+        parts.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
+    again = plan_submission(store, replace(requested, options=tuple(parts)))
     note = (
         "it keeps its name, folder and time limit; everything else comes from its script's "
         "directives"
@@ -516,12 +516,12 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
 
 
 def _read(answer: Answer, *, path: str) -> tuple[Outcome, ...]:
-    said = {
+    reported = {
         _CHANGED: "it was changed meanwhile: nothing was written",
         _CUT: "it arrived incomplete: nothing was written",
         _NO_FILE: "it no longer exists: nothing was written",
     }
     if answer.status == 0:
         return (Outcome(path, True, "written; jobs that start from now on read it"),)
-    words = excerpt(answer.stderr) or f"status {answer.status}"
-    return (Outcome(path, False, said.get(answer.status, f"not written: {words}")),)
+    text = excerpt(answer.stderr) or f"status {answer.status}"
+    return (Outcome(path, False, reported.get(answer.status, f"not written: {text}")),)

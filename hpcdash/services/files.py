@@ -159,15 +159,15 @@ def files_query(
     """
     token = secrets.token_hex(8)
     block = _block_size(max((one.length for one in ranges), default=0))
-    words: list[str] = []
+    parts: list[str] = []
     for one in ranges:
         known = one.known
         when = "" if known is None else f"{known.identity} {known.size} {known.modified_at:.0f}"
         path = "" if path_problem(one.path) else safe_path(one.path)
         begin = "end" if one.begin is None else str(max(one.begin, 0))
-        words += (path, begin, str(max(one.length, 0)), "if-blank" if one.if_blank else when)
+        parts += (path, begin, str(max(one.length, 0)), "if-blank" if one.if_blank else when)
     script = DATED_READ_SCRIPT if with_age else READ_SCRIPT
-    argv = ("sh", "-c", script, "sh", token, str(block), *words)
+    argv = ("sh", "-c", script, "sh", token, str(block), *parts)
     parse = partial(_parse, token=token.encode(), block=block, ranges=tuple(ranges))
     return Query(argv, parse, limit_seconds, command)
 
@@ -196,17 +196,19 @@ def whole_file_query(
 
 
 def cut_blocks(
-    look: FileStat, start: int, length: int, block: int, content: bytes, complaint: str = ""
+    check: FileStat, start: int, length: int, block: int, content: bytes, complaint: str = ""
 ) -> Chunk:
     """What was asked for of whole blocks; a file grows between stat and dd, and /proc has no
     sizes.
     """
     first = start % block
-    asked = content[first : first + length]
-    if complaint and not asked and length and start < look.size:
-        look = replace(look, problem=complaint)
+    requested = content[first : first + length]
+    if complaint and not requested and length and start < check.size:
+        check = replace(check, problem=complaint)
     return Chunk(
-        replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked
+        replace(check, size=max(check.size, start + len(requested) if requested else 0)),
+        start,
+        requested,
     )
 
 
@@ -222,16 +224,16 @@ def reader_problem(answer: Answer) -> str:
     return lines[-1] if lines else ended
 
 
-def parse_stat(words: bytes, now: float | None = None) -> FileStat:
+def parse_stat(text: bytes, now: float | None = None) -> FileStat:
     """What stat printed as `IDENTITY SIZE MODIFIED`, with its age where it is `now` there; else an
     empty FileStat.
     """
-    told = _STAT.fullmatch(words)
-    if told is None:
+    reported = _STAT.fullmatch(text)
+    if reported is None:
         return FileStat()
-    modified_at = float(told[3])
+    modified_at = float(reported[3])
     age = None if now is None or not modified_at else max(0.0, now - modified_at)
-    return FileStat(told[1].decode(), int(told[2]), modified_at, age_seconds=age)
+    return FileStat(reported[1].decode(), int(reported[2]), modified_at, age_seconds=age)
 
 
 def _parse(
@@ -259,10 +261,10 @@ def _parts(
         if end < 0:
             return
         header, begin = stdout[at + len(token) + 1 : end], end + 1
-        told = _READ.fullmatch(header)
+        reported = _READ.fullmatch(header)
         at = begin
-        if told and header.startswith(b"there"):
-            at += _expected(int(told[3]), int(told[5]), one.length, block)
+        if reported and header.startswith(b"there"):
+            at += _expected(int(reported[3]), int(reported[5]), one.length, block)
         if not stdout.startswith(token, at):
             at = stdout.find(token, begin)
         is_whole = at >= 0
@@ -278,25 +280,27 @@ def _expected(size: int, start: int, length: int, block: int) -> int:
 
 
 def _chunk(
-    asked: FileRange,
+    requested: FileRange,
     part: tuple[bytes, bytes, bool] | None,
     block: int,
     complaint: str,
     now: float | None,
 ) -> Chunk:
-    begin = asked.begin or 0
-    if problem := path_problem(asked.path):
+    begin = requested.begin or 0
+    if problem := path_problem(requested.path):
         return Chunk(FileStat(problem=problem, obstacle=Obstacle.MISSING), begin, b"")
     if part is None:
         return Chunk(FileStat(problem=complaint or _CUT_SHORT), begin, b"")
     header, body, is_whole = part
-    told = _READ.fullmatch(header)
-    if told is None:
+    reported = _READ.fullmatch(header)
+    if reported is None:
         kind = header.decode("ascii", "replace")
-        problem = _problem(kind, body, asked.path) if is_whole else _CUT_SHORT
+        problem = _problem(kind, body, requested.path) if is_whole else _CUT_SHORT
         return Chunk(FileStat(problem=problem, obstacle=_OBSTACLES.get(kind)), begin, b"")
-    look = replace(parse_stat(told[1], now), owner=(told[6] or b"").decode("utf-8", "replace"))
-    chunk = cut_blocks(look, int(told[5]), asked.length, block, body, complaint)
+    check = replace(
+        parse_stat(reported[1], now), owner=(reported[6] or b"").decode("utf-8", "replace")
+    )
+    chunk = cut_blocks(check, int(reported[5]), requested.length, block, body, complaint)
     return chunk if is_whole else replace(chunk, look=replace(chunk.look, problem=_CUT_SHORT))
 
 
@@ -311,7 +315,7 @@ def _problem(kind: str, where: bytes, path: str) -> str:
     b''.
     """
     folder = where.decode("utf-8", "surrogateescape")
-    words = {
+    texts = {
         "folder": "this is a folder",
         "missing": "there is no such file",
         "no-folder": f"there is no folder {folder}",
@@ -326,7 +330,7 @@ def _problem(kind: str, where: bytes, path: str) -> str:
     }
     if kind == "special" and path == "/dev/null":
         return "output goes to /dev/null"
-    return words.get(kind, kind)
+    return texts.get(kind, kind)
 
 
 # $1 token, $2 block size, then for each file: its path, where to begin in bytes or `end`, how many

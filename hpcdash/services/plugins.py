@@ -168,12 +168,12 @@ def environment_here(
     """
     from hpcdash.domain.request import is_secret
 
-    kept = {
+    stored = {
         name: value
         for name, value in os.environ.items()
         if name in command.plugin.secrets or not (is_secret(name, value) or name in withheld)
     }
-    return {**kept, **command.variables}
+    return {**stored, **command.variables}
 
 
 async def run_plugin(
@@ -213,12 +213,12 @@ async def run_plugin(
                 finally:
                     reading.cancel()
         except TimeoutError:
-            words = (
+            text = (
                 f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, "
                 f"and was ended"
             )
             raise CommandError(
-                words, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv
+                text, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv
             ) from None
         finally:
             await child.terminate()

@@ -22,26 +22,26 @@ class SharedAnswers(Generic[K, T]):
         self._answers: dict[K, tuple[float, T]] = {}
         self._asking: dict[K, asyncio.Task[T]] = {}
 
-    async def get(self, key: K, ask: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, key: K, fetch: Callable[[], Awaitable[T]]) -> T:
         """The answer; raises what `ask` raises, to everyone who waits for it."""
         known = self._answers.get(key)
         if known is not None and self._monotonic() - known[0] < self._seconds:
             return known[1]
-        asking = self._asking.get(key)
-        if asking is None:
-            asking = self._asking[key] = asyncio.ensure_future(self._share(key, ask))
+        query = self._asking.get(key)
+        if query is None:
+            query = self._asking[key] = asyncio.ensure_future(self._share(key, fetch))
             # Nobody may be waiting any more when it fails.
-            asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return await asyncio.shield(asking)
+            query.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(query)
 
     def forget(self, key: K) -> None:
         """Have it asked again by whoever asks next, also where a question is on its way."""
         self._answers.pop(key, None)
         self._asking.pop(key, None)
 
-    async def _share(self, key: K, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _share(self, key: K, fetch: Callable[[], Awaitable[T]]) -> T:
         try:
-            answer = await ask()
+            answer = await fetch()
             if self._asking.get(key) is asyncio.current_task():
                 self._answers[key] = (self._monotonic(), answer)
             return answer

@@ -79,7 +79,7 @@ class Prompter(Protocol):
         """
         ...
 
-    def show(self, hop: str, words: str) -> None:
+    def show(self, hop: str, text: str) -> None:
         """Show what `hop` says (its own, hostile words) and asks no answer to: a banner, "Pushed a
         login request".
         """
@@ -150,7 +150,7 @@ class Transport(Protocol):
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command to its end; `said` is called with each piece of its stderr as it comes.
 

@@ -152,25 +152,25 @@ class HttpTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """Send one request a path, in order; see the class for what comes back."""
-        words = without_env(argv)
+        parts = without_env(argv)
         await self._log_in()
         began = time.monotonic()
         try:
             async with asyncio.timeout(limit_seconds):
-                if words[:1] and words[0] in METHODS:
-                    result = await self._requests(argv, words, stdin, cap_bytes)
-                elif self._reads_logs(words):
-                    result = await self._run_on_logs(argv, words, limit_seconds, cap_bytes)
+                if parts[:1] and parts[0] in METHODS:
+                    result = await self._requests(argv, parts, stdin, cap_bytes)
+                elif self._reads_logs(parts):
+                    result = await self._run_on_logs(argv, parts, limit_seconds, cap_bytes)
                 else:
                     return await self._beside(argv).run(
                         argv,
                         stdin=stdin,
                         limit_seconds=limit_seconds,
                         cap_bytes=cap_bytes,
-                        said=said,
+                        on_output=on_output,
                     )
         except TimeoutError:
             raise CommandTimedOut(
@@ -213,14 +213,14 @@ class HttpTransport:
             )
         return self._shell
 
-    def _reads_logs(self, words: tuple[str, ...]) -> bool:
+    def _reads_logs(self, parts: tuple[str, ...]) -> bool:
         """Whether a script reads logs that the server streams; without a host beside it there are
         no other files.
         """
-        if words[:2] != ("sh", "-c") or words[2] not in self._file_readers:
+        if parts[:2] != ("sh", "-c") or parts[2] not in self._file_readers:
             return False
-        arguments = words[4:]
-        paths = [arguments[position] for position in self._file_readers[words[2]](arguments)]
+        arguments = parts[4:]
+        paths = [arguments[position] for position in self._file_readers[parts[2]](arguments)]
         return bool(paths) and (self._shell is None or any(map(self._log_request, paths)))
 
     async def close(self) -> None:
@@ -230,9 +230,9 @@ class HttpTransport:
         self._health.state = "idle"
 
     async def _requests(
-        self, argv: tuple[str, ...], words: tuple[str, ...], stdin: bytes | None, cap_bytes: int
+        self, argv: tuple[str, ...], parts: tuple[str, ...], stdin: bytes | None, cap_bytes: int
     ) -> CommandResult:
-        method, *paths = words
+        method, *paths = parts
         body = stdin or b""
         if method in ("POST", "PUT"):
             body = paths[1].encode() if len(paths) > 1 else body
@@ -255,7 +255,7 @@ class HttpTransport:
                 received += piece
                 if len(received) > cap_bytes:
                     break
-        status, reason, told = head
+        status, reason, reported = head
         if status in _DENIED:
             has_token = any(name.lower() == "authorization" for name in self._headers)
             raise AuthenticationFailed(
@@ -268,7 +268,7 @@ class HttpTransport:
                 ),
             )
         return Response(
-            status, reason, told, bytes(received[:cap_bytes]), len(received) > cap_bytes
+            status, reason, reported, bytes(received[:cap_bytes]), len(received) > cap_bytes
         )
 
     @asynccontextmanager
@@ -391,15 +391,15 @@ class HttpTransport:
             yield status, body
 
     async def _run_on_logs(
-        self, argv: tuple[str, ...], words: tuple[str, ...], limit_seconds: float, cap_bytes: int
+        self, argv: tuple[str, ...], parts: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
         """What a script that reads files prints of copies of the logs it names."""
-        arguments = list(words[4:])
-        for position in self._file_readers[words[2]](arguments):
+        arguments = list(parts[4:])
+        for position in self._file_readers[parts[2]](arguments):
             arguments[position] = str(
                 await self._logs.fetch_copy(self._log_request(arguments[position]))
             )
-        local = (*words[:4], *arguments)
+        local = (*parts[:4], *arguments)
         ended = await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         return replace(ended, argv=argv, is_copy=True)
 
@@ -411,14 +411,14 @@ def _said(body: bytes) -> str:
 
 
 def _framed(response: Response) -> bytes:
-    told = "-" if response.epoch_seconds is None else f"{response.epoch_seconds:.0f}"
-    return b"%d %d %s\n" % (response.status, len(response.body), told.encode()) + response.body
+    reported = "-" if response.epoch_seconds is None else f"{response.epoch_seconds:.0f}"
+    return b"%d %d %s\n" % (response.status, len(response.body), reported.encode()) + response.body
 
 
 def _clock(response: h11.Response) -> float | None:
-    told = next((value for name, value in response.headers if name == b"date"), b"")
+    reported = next((value for name, value in response.headers if name == b"date"), b"")
     try:
-        return max(parsedate_to_datetime(told.decode("ascii", "replace")).timestamp(), 0.0)
+        return max(parsedate_to_datetime(reported.decode("ascii", "replace")).timestamp(), 0.0)
     except (ValueError, OverflowError):
         return None
 

@@ -77,10 +77,10 @@ class _Gatherer:
     def __init__(
         self,
         cap_bytes: int,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
         marked: tuple[MarkedOutput, MarkedOutput] | None = None,
     ) -> None:
-        self._said = said
+        self._said = on_output
         self._marked = marked
         # BytesIO returns its whole content without copying it.
         self.written = {1: BytesIO(), 2: BytesIO()}
@@ -184,7 +184,7 @@ async def run_process(
     limit_seconds: float = DEFAULT_LIMIT_SECONDS,
     cap_bytes: int = DEFAULT_CAP_BYTES,
     environment: Mapping[str, str] | None = None,
-    said: OnOutput | None = None,
+    on_output: OnOutput | None = None,
     expired: Callable[[bytes, bytes], HpcdashError] | None = None,
 ) -> CommandResult:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation
@@ -211,7 +211,7 @@ async def run_process(
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    gatherer = _Gatherer(cap_bytes, said, marked)
+    gatherer = _Gatherer(cap_bytes, on_output, marked)
     with closing(child):
         try:
             async with asyncio.timeout(limit_seconds):
@@ -315,8 +315,8 @@ async def stream_process(
         )
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        words = f"{argv[0]}: {error.strerror}\n".encode()
-        yield EmptyStream(STATUS_MISSING if missing else STATUS_NOT_EXECUTABLE, words)
+        text = f"{argv[0]}: {error.strerror}\n".encode()
+        yield EmptyStream(STATUS_MISSING if missing else STATUS_NOT_EXECUTABLE, text)
         return
     with closing(child):
         gathering: asyncio.Task[None] | None = None
@@ -415,9 +415,9 @@ async def interact_with_process(
     termios.tcsetwinsize(theirs, (lines, columns))
     try:
         # The shell says what cannot be run, and with which status.
-        words = ("/bin/sh", "-c", 'exec "$@"', "sh", *argv)
+        parts = ("/bin/sh", "-c", 'exec "$@"', "sh", *argv)
         child = ChildProcess(
-            words,
+            parts,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -452,8 +452,8 @@ def _refuse_unrunnable(argv: tuple[str, ...]) -> None:
         raise UsageError("A command line cannot hold a NUL byte.", "Remove it from the argument.")
 
 
-def _not_run(argv: tuple[str, ...], status: int, words: str, started: float) -> CommandResult:
-    return CommandResult(argv, status, b"", words.encode() + b"\n", time.monotonic() - started)
+def _not_run(argv: tuple[str, ...], status: int, text: str, started: float) -> CommandResult:
+    return CommandResult(argv, status, b"", text.encode() + b"\n", time.monotonic() - started)
 
 
 class LocalTransport:
@@ -479,7 +479,7 @@ class LocalTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command to its end; raises CommandTimedOut.
 
@@ -492,7 +492,7 @@ class LocalTransport:
             limit_seconds=limit_seconds,
             cap_bytes=cap_bytes,
             environment=self._environment,
-            said=said,
+            on_output=on_output,
         )
         self.health.last_seconds = completed.seconds
         return completed

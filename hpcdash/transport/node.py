@@ -104,13 +104,13 @@ class NodeUnreached(HpcdashError):
     `words` are ssh's own.
     """
 
-    def __init__(self, host: str, words: str) -> None:
+    def __init__(self, host: str, text: str) -> None:
         super().__init__(
-            f"ssh {host} from the login node does not work ({words or 'it said nothing'})",
+            f"ssh {host} from the login node does not work ({text or 'it said nothing'})",
             f"Try it by hand, on the login node: ssh {host}",
         )
         self.host = host
-        self.words = words
+        self.words = text
 
 
 class ThroughNode:
@@ -137,7 +137,7 @@ class ThroughNode:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the node; see Transport.run. Getting there counts to the limit."""
         command = remote_command(
@@ -149,7 +149,7 @@ class ThroughNode:
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                said=_own_stderr(command, said),
+                on_output=_own_stderr(command, on_output),
             )
         except CommandTimedOut as error:
             message = (
@@ -188,7 +188,7 @@ class ThroughNode:
         Transport.interact.
         """
         self._require_host()
-        words = (
+        parts = (
             "sh",
             "-c",
             _INTERACT_SCRIPT,
@@ -198,7 +198,7 @@ class ThroughNode:
             "ssh",
             *_INTERACT_OPTIONS,
         )
-        return await self._transport.interact((*words, "--"), terminal)
+        return await self._transport.interact((*parts, "--"), terminal)
 
     async def close(self) -> None:
         """Nothing is open between commands."""
@@ -249,17 +249,17 @@ class _CutStream:
             yield stdout.rest
 
 
-def _own_stderr(command: RemoteCommand, said: OnOutput | None) -> OnOutput | None:
+def _own_stderr(command: RemoteCommand, on_output: OnOutput | None) -> OnOutput | None:
     """Return `said` for what the command itself writes on stderr, without what rc files print
     before it.
     """
-    if said is None:
+    if on_output is None:
         return None
     marked = command.stderr()
 
     def receive(chunk: bytes) -> None:
         if output := marked.feed(chunk):
-            said(output)
+            on_output(output)
 
     return receive
 
@@ -281,8 +281,8 @@ def _line_broke(stderr: bytes) -> bool:
     """
     last = stderr.strip().rsplit(b"\n", 1)[-1]
     return any(
-        words in last
-        for words in (
+        text in last
+        for text in (
             b"closed by remote host",
             b"Broken pipe",
             b"Connection to ",

@@ -94,7 +94,7 @@ class OpenSshTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(
@@ -103,7 +103,7 @@ class OpenSshTransport:
             limit_seconds=limit_seconds,
             cap_bytes=cap_bytes,
             environment=self.environment,
-            said=said,
+            on_output=on_output,
         )
 
     async def _run(
@@ -114,7 +114,7 @@ class OpenSshTransport:
         limit_seconds: float,
         cap_bytes: int,
         environment: dict[str, str],
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         command = remote_command(
             argv,
@@ -145,7 +145,7 @@ class OpenSshTransport:
                 keep_stdin_open=True,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                said=said,
+                on_output=on_output,
                 expired=expired,
             )
         stdout, stderr = answer.stdout + out.rest, answer.stderr + err.rest
@@ -209,8 +209,8 @@ class OpenSshTransport:
         def lost(status: int, tail: bytes) -> UnreachableError | None:
             if status != _SSH_FAILED or not (_line_broke(tail) or _never_logged_in(tail)):
                 return None
-            words = tail.strip().rsplit(b"\n", 1)[-1]
-            return self._failed(status, words)
+            label = tail.strip().rsplit(b"\n", 1)[-1]
+            return self._failed(status, label)
 
         return await interact_with_process(
             (program, *config, *options, "--", place, text), terminal, lost=lost
@@ -242,21 +242,21 @@ class OpenSshTransport:
                 time.time(),
             )
 
-    def _failed(self, status: int, words: bytes) -> UnreachableError:
-        said = words.decode("utf-8", "replace")
+    def _failed(self, status: int, text: bytes) -> UnreachableError:
+        reported = text.decode("utf-8", "replace")
         message = (
-            f"ssh to {self.name} failed (status {status}): {excerpt(words) or 'it said nothing'}"
+            f"ssh to {self.name} failed (status {status}): {excerpt(text) or 'it said nothing'}"
         )
         self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
         program, place = ssh_argv(self.name)
         by_hand = shlex.join((program, place))
-        if "HOST IDENTIFICATION HAS CHANGED" in said:
+        if "HOST IDENTIFICATION HAS CHANGED" in reported:
             return HostKeyChanged(
                 message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old."
             )
-        if "Host key verification failed" in said:
+        if "Host key verification failed" in reported:
             return HostKeyRefused(message, f"Log in once by hand to accept its key: {by_hand}")
-        if "Permission denied" in said:
+        if "Permission denied" in reported:
             return AuthenticationFailed(
                 message,
                 f"Open a master by hand, then ask again: {program} -MNf {shlex.quote(place)}",
@@ -302,8 +302,8 @@ def _line_broke(stderr: bytes) -> bool:
     """
     last = stderr.strip().rsplit(b"\n", 1)[-1]
     return any(
-        words in last
-        for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
+        text in last
+        for text in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
     )
 
 

@@ -30,14 +30,14 @@ class Proxy(Struct, frozen=True):
 
 def start_proxy(command: str) -> tuple[Proxy, socket.socket]:
     """Run a ProxyCommand as ssh does, in the shell, with a socket for its stdin and stdout."""
-    words = tempfile.TemporaryFile()  # noqa: SIM115
+    text = tempfile.TemporaryFile()  # noqa: SIM115
     ours, theirs = socket.socketpair()
     with theirs:
         process = ChildProcess(
             ("/bin/sh", "-c", "exec " + command),
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
-            stderr=words,
+            stderr=text,
         )
     ours.setblocking(False)
-    return Proxy(process, words), ours
+    return Proxy(process, text), ours

@@ -81,7 +81,7 @@ class ReplayTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """The recorded answer; `stdin` takes no part in finding it.
 
@@ -132,8 +132,8 @@ class ReplayTransport:
         self.health.state = "idle"
 
     def _reads_files(self, argv: tuple[str, ...]) -> bool:
-        words = without_env(argv)
-        is_reader = words[:2] == ("sh", "-c") and words[2] in self._file_readers
+        parts = without_env(argv)
+        is_reader = parts[:2] == ("sh", "-c") and parts[2] in self._file_readers
         return is_reader and normalised_argv(argv) not in self.case.answers and self._files.is_dir()
 
     async def _run_on_files(
@@ -142,34 +142,34 @@ class ReplayTransport:
         """What a script prints of the recorded files: all were written at the recording's moment,
         by who made it.
         """
-        words = without_env(argv)
-        self.asked.append(words)
+        parts = without_env(argv)
+        self.asked.append(parts)
         there = tuple(
-            f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in words[3:]
+            f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in parts[3:]
         )
         done = await LocalTransport().run(
-            (*words[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes
+            (*parts[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes
         )
         stdout = done.stdout.replace(os.fsencode(self._files), b"")
         # `TOKEN there DEVICE:INODE SIZE MODIFIED BEGIN OWNER`
-        found = re.escape(os.fsencode(words[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
+        found = re.escape(os.fsencode(parts[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
         written = rb"\g<1>%d\g<2>%b" % (self.clock, self.user.encode())
         stdout = re.sub(rb"(" + found + rb")[0-9]+( [0-9]+ )[^\n]*", written, stdout)
         return replace(done, argv=argv, stdout=stdout)
 
     def _next_answer(self, argv: tuple[str, ...]) -> RecordedAnswer:
-        wanted = normalised_argv(argv)
-        answers = self.case.answers.get(wanted)
+        requested = normalised_argv(argv)
+        answers = self.case.answers.get(requested)
         if answers is None:
-            raise self._not_recorded(wanted)
-        given = self._given.get(wanted, 0)
-        self._given[wanted] = given + 1
+            raise self._not_recorded(requested)
+        given = self._given.get(requested, 0)
+        self._given[requested] = given + 1
         return answers[min(given, len(answers) - 1)]
 
-    def _not_recorded(self, wanted: tuple[str, ...]) -> NotRecorded:
-        nearest = _nearest(wanted, list(self.case.answers))
+    def _not_recorded(self, requested: tuple[str, ...]) -> NotRecorded:
+        nearest = _nearest(requested, list(self.case.answers))
         return NotRecorded(
-            f"the recording {self.case.directory.name!r} holds no answer to: {_shown(wanted)}",
+            f"the recording {self.case.directory.name!r} holds no answer to: {_shown(requested)}",
             "A recording answers what was asked when it was made, and nothing can be changed in it."
             + (f" The nearest it holds: {_shown(nearest)}" if nearest else ""),
         )
@@ -186,10 +186,10 @@ def _recorded_stdout(answer: RecordedAnswer, argv: tuple[str, ...]) -> bytes:
     return raw if token is None else raw.replace(RECORDED_TOKEN.encode(), token.encode())
 
 
-def _nearest(wanted: tuple[str, ...], held: list[tuple[str, ...]]) -> tuple[str, ...] | None:
+def _nearest(requested: tuple[str, ...], held: list[tuple[str, ...]]) -> tuple[str, ...] | None:
     def likeness(argv: tuple[str, ...]) -> tuple[bool, float]:
-        return argv[:1] == wanted[:1], difflib.SequenceMatcher(
-            None, wanted, argv, autojunk=False
+        return argv[:1] == requested[:1], difflib.SequenceMatcher(
+            None, requested, argv, autojunk=False
         ).ratio()
 
     return max(held, key=likeness, default=None)

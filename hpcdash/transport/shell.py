@@ -105,8 +105,8 @@ def interactive_command(
     `environment` and `path` are as in `remote_command`; the terminal's end ends the command. Raises
     UsageError.
     """
-    words = encoded(_exports(environment, path) + b"exec " + quote_arguments(argv))
-    return _check_length(f'exec sh -c \'eval "$(printf %b "{words}")"\'')
+    text = encoded(_exports(environment, path) + b"exec " + quote_arguments(argv))
+    return _check_length(f'exec sh -c \'eval "$(printf %b "{text}")"\'')
 
 
 def encoded(raw: bytes) -> str:
@@ -303,7 +303,7 @@ def shell_failure(
     status: int,
     stdout: MarkedOutput,
     stderr: MarkedOutput,
-    said: bytes,
+    reported: bytes,
     *,
     is_sent: bool,
 ) -> UnreachableError | None:
@@ -315,8 +315,8 @@ def shell_failure(
     if failure := noise_failure(where, program, stdout, stderr, is_sent=is_sent):
         return failure
     if not stdout.seen:
-        words = stdout.noise + stderr.noise + said
-        if _EXPIRED.search(words):
+        text = stdout.noise + stderr.noise + reported
+        if _EXPIRED.search(text):
             return AuthenticationFailed(
                 f"Your password on {where} has expired, and nothing is run there until it is "
                 f"changed.",
@@ -327,7 +327,7 @@ def shell_failure(
         by_hand = shlex.join((*ssh_argv(where), "true"))
         return (ConnectionFailed if is_sent else NotSent)(
             f"The login shell on {where} ended (status {status}) before it ran "
-            f"{program}.{_quoted(words)}",
+            f"{program}.{_quoted(text)}",
             f"Try it by hand: {by_hand}. {_RC_FILE.capitalize()} may end or replace the shell "
             f"(exit, exec).",
         )
@@ -339,14 +339,15 @@ def shell_failure(
         )
     if stdout.end is None and stderr.end is None and 0 < status < _SIGNALLED:
         cause = f"The likely cause is {_RC_FILE}. {_INTERACTIVE_ONLY}"
-        if _FORK.search(said):
+        if _FORK.search(reported):
             cause = (
                 f"The likely cause is {_RC_FILE} that limits processes (ulimit -u), or too many "
                 f"processes of yours on "
                 "that machine."
             )
         return (ConnectionFailed if is_sent else NotSent)(
-            f"The shell on {where} could not run {program} (status {status}).{_quoted(said)}", cause
+            f"The shell on {where} could not run {program} (status {status}).{_quoted(reported)}",
+            cause,
         )
     return None
 
@@ -359,6 +360,6 @@ def _no_output(where: str, program: str, is_sent: bool) -> ConnectionFailed:
     )
 
 
-def _quoted(words: bytes) -> str:
-    text = excerpt(words, _SAID_BYTES)
+def _quoted(label: bytes) -> str:
+    text = excerpt(label, _SAID_BYTES)
     return f" It said: {text}" if text else ""

@@ -152,7 +152,7 @@ class SshTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(
@@ -161,7 +161,7 @@ class SshTransport:
             limit_seconds=limit_seconds,
             cap_bytes=cap_bytes,
             environment=self.environment,
-            said=said,
+            on_output=on_output,
         )
 
     async def _run(
@@ -172,7 +172,7 @@ class SshTransport:
         limit_seconds: float,
         cap_bytes: int,
         environment: dict[str, str],
-        said: OnOutput | None = None,
+        on_output: OnOutput | None = None,
     ) -> CommandResult:
         from hpcdash.transport.ssh_session import RunSession
 
@@ -187,7 +187,7 @@ class SshTransport:
         program, is_sent = program_name(argv), stdin is None
         async with self._channels:
             started = time.monotonic()
-            session = RunSession(command, cap_bytes, said)
+            session = RunSession(command, cap_bytes, on_output)
             try:
                 async with asyncio.timeout(limit_seconds):
                     await self._start(

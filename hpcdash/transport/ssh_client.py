@@ -117,12 +117,12 @@ class HopClient(asyncssh.SSHClient):
             return []
         self._had_fields = True
         # PAM puts what it has to say before a prompt into the prompt.
-        said, fields = [instructions], []
+        messages, fields = [instructions], []
         for label, echo in prompts:
             *before, last = label.strip().splitlines() or [""]
-            said += before
+            messages += before
             fields.append(PromptField(last if before else label, secret=not echo))
-        return await self.ask(name, "\n".join(filter(None, said)), tuple(fields))
+        return await self.ask(name, "\n".join(filter(None, messages)), tuple(fields))
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
         """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one
@@ -148,26 +148,26 @@ class HopClient(asyncssh.SSHClient):
         if self.gave_up:
             return None
         self._had_person = True
-        said, self._said = self._said, ""
+        message, self._said = self._said, ""
         with self.clock.prompt():
             answers = await self._prompter.answer(
-                Prompt(self.hop.label, title, instructions, fields, said)
+                Prompt(self.hop.label, title, instructions, fields, message)
             )
         if answers is None or len(answers) != len(fields):
             self.gave_up = True
             return None
         return answers
 
-    def show(self, words: str) -> None:
+    def show(self, text: str) -> None:
         """Show what the host says, and keep it."""
-        if words := words.strip()[:_LONGEST_WORDS]:
-            self.words = words
-            self._said = f"{self._said}\n{words}".strip()
-            said = "\n".join(
-                f"{self.hop.label}: {line}" for line in words.splitlines() if line.strip()
+        if text := text.strip()[:_LONGEST_WORDS]:
+            self.words = text
+            self._said = f"{self._said}\n{text}".strip()
+            message = "\n".join(
+                f"{self.hop.label}: {line}" for line in text.splitlines() if line.strip()
             )
-            self._health.words = f"{self._health.words}\n{said}".strip()
-            self._prompter.show(self.hop.label, words)
+            self._health.words = f"{self._health.words}\n{message}".strip()
+            self._prompter.show(self.hop.label, text)
 
     def silent(self) -> None:
         """Tell the person why nothing happens."""

@@ -113,17 +113,17 @@ class _Config(SSHClientConfig):
         """
         lost = _way_settings(self._path, self._line_no)
         lost = [
-            words
-            for words in lost
-            if not any(words.lower().startswith(f"{name.lower()} ") for name in self._options)
+            text
+            for text in lost
+            if not any(text.lower().startswith(f"{name.lower()} ") for name in self._options)
         ]
         end = f"; left out with it: {', '.join(lost)}" if lost else ""
-        words = (
+        text = (
             f"{self._path} line {self._line_no}: hpcdash cannot evaluate Match {unknown}: the "
             f"block is ignored{end}"
         )
-        if words not in self.warnings:
-            self.warnings.append(words)
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     def _set_seconds(self, option: str, args: list[str]) -> None:
         text = args.pop(0)
@@ -174,7 +174,7 @@ class _Config(SSHClientConfig):
     )
 
 
-def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
+def _split_criteria(parts: Sequence[str]) -> tuple[list[str], str]:
     """(the criteria of a Match line that can be evaluated, the first that cannot, '' for none).
 
     With one that cannot, no `exec` is among the others: nothing is run for a block that does not
@@ -182,7 +182,7 @@ def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
     """
     known: list[str] = []
     unknown = ""
-    criteria = iter(words)
+    criteria = iter(parts)
     for word in criteria:
         name = word.lower().removeprefix("!")
         if name in _BARE_CRITERIA:
@@ -196,9 +196,9 @@ def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
     return (_without_exec(known) if unknown else known), unknown
 
 
-def _without_exec(words: Sequence[str]) -> list[str]:
-    places = [at for at, word in enumerate(words) if word.lower().removeprefix("!") == "exec"]
-    return [word for at, word in enumerate(words) if at not in places and at - 1 not in places]
+def _without_exec(parts: Sequence[str]) -> list[str]:
+    places = [at for at, word in enumerate(parts) if word.lower().removeprefix("!") == "exec"]
+    return [word for at, word in enumerate(parts) if at not in places and at - 1 not in places]
 
 
 def _way_settings(path: Path, line_number: int) -> list[str]:
@@ -466,9 +466,9 @@ def _resolve(
 
 
 def _unreadable(error: Exception) -> ConfigError:
-    said = "its files include one another" if isinstance(error, RecursionError) else str(error)
+    message = "its files include one another" if isinstance(error, RecursionError) else str(error)
     return ConfigError(
-        f"The ssh configuration cannot be read: {said}", "Correct the line it names."
+        f"The ssh configuration cannot be read: {message}", "Correct the line it names."
     )
 
 

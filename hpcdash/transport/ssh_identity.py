@@ -170,12 +170,12 @@ async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
     found = Identities()
     files, certificates = await asyncio.to_thread(_read_files, hop, found)
     named = {one.public.public_data for one in files if one.public is not None}
-    wanted = named | {certificate.public_data for certificate in certificates.values()}
+    requested = named | {certificate.public_data for certificate in certificates.values()}
     held = await _agent_keys(hop.agent_path, found)
     if hop.identities_only:
-        held = [key for key in held if key.key_public_data in wanted]
+        held = [key for key in held if key.key_public_data in requested]
     # OpenSSH tries first what the configuration names.
-    held.sort(key=lambda key: key.key_public_data not in wanted)
+    held.sort(key=lambda key: key.key_public_data not in requested)
     available = {key.key_public_data for key in held} | named
     by_key: dict[bytes, list[asyncssh.SSHCertificate]] = {}
     for path, certificate in certificates.items():

@@ -81,9 +81,9 @@ class Login:
         return line
 
     def _warn_configuration(self, hop: Hop) -> None:
-        for words in hop.warnings:
-            self._health.words = f"{self._health.words}\n{hop.label}: {words}".strip()
-            self._prompter.show(hop.label, words)
+        for text in hop.warnings:
+            self._health.words = f"{self._health.words}\n{hop.label}: {text}".strip()
+            self._prompter.show(hop.label, text)
 
     async def _open_hop(
         self, hop: Hop, line: SshLine, lost: Callable[[str], None]
@@ -259,8 +259,8 @@ def explain_failure(
 
 def _said(client: HopClient) -> str:
     """The last thing the host said, with a space before it."""
-    words = " ".join(client.words.split())
-    return f" It said: {words[:_LONGEST_WORDS]}" if words else ""
+    text = " ".join(client.words.split())
+    return f" It said: {text[:_LONGEST_WORDS]}" if text else ""
 
 
 def _is_too_many(error: Exception) -> bool:
@@ -278,5 +278,5 @@ def _is(error: OSError, number: int) -> bool:
 
 def _proxy_message(line: SshLine) -> str:
     """What a ProxyCommand that failed said of it."""
-    said = line.proxy.said() if line.proxy else ""
-    return f" (ProxyCommand said: {said})" if said else ""
+    message = line.proxy.said() if line.proxy else ""
+    return f" (ProxyCommand said: {message})" if message else ""

@@ -85,10 +85,10 @@ class RunSession(_MarkedSession):
     """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
 
     def __init__(
-        self, command: RemoteCommand, cap_bytes: int, said: OnOutput | None = None
+        self, command: RemoteCommand, cap_bytes: int, on_output: OnOutput | None = None
     ) -> None:
         super().__init__(command)
-        self._said = said
+        self._said = on_output
         self._left_bytes = cap_bytes
         # BytesIO returns its whole content without copying it.
         self._written: dict[int | None, BytesIO] = {

@@ -626,8 +626,8 @@ def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
     share a key.
     """
     actions, problems = _with_keys(keys, {})
-    for path, words, step in problems:
-        raise ConfigError(words, step, file=file, key=dotted(path))
+    for path, text, step in problems:
+        raise ConfigError(text, step, file=file, key=dotted(path))
     return actions
 
 
@@ -639,8 +639,8 @@ def configured(settings: Settings) -> tuple[Action, ...]:
 def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
     """What is wrong with a configuration's keys and names, and with the key of which value."""
     problems = [
-        (path, f"{words}. {step}")
-        for path, words, step in _with_keys(settings.keys, _own_actions(settings))[1]
+        (path, f"{text}. {step}")
+        for path, text, step in _with_keys(settings.keys, _own_actions(settings))[1]
     ]
     taken = {
         *ACTION_NAMES,
@@ -714,9 +714,9 @@ def _with_keys(
         given.append((path, action, tuple(before)))
         before.append(action)
     for path, action, others in given:
-        if kept := MOVING_KEYS & set(action.key.split(",")):
-            words = f"{min(kept)!r} moves the cursor, or is the program's own"
-            problems.append((path, words, "Take another key."))
+        if remaining := MOVING_KEYS & set(action.key.split(",")):
+            text = f"{min(remaining)!r} moves the cursor, or is the program's own"
+            problems.append((path, text, "Take another key."))
             continue
         taken = next(
             (other for other in others if other is not action and _clash(other, action)), None

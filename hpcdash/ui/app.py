@@ -206,8 +206,8 @@ class HpcdashApp(DashboardApp):
                     lines[0],
                     f"… and {len(error.problems) - 1} more: `hpcdash config check` shows them.",
                 ]
-            words = visible_text("\n".join([*lines, _SETTINGS_STAY]))
-            self.notify(words, severity="error", timeout=_CONFIG_ERROR_SECONDS, markup=False)
+            text = visible_text("\n".join([*lines, _SETTINGS_STAY]))
+            self.notify(text, severity="error", timeout=_CONFIG_ERROR_SECONDS, markup=False)
             return
         if settings is not None:
             self._put_away_config_error()
@@ -227,8 +227,8 @@ class HpcdashApp(DashboardApp):
         )
         # Of views that were not opened yet too; what is unchanged there leaves the choices of a
         # person alone.
-        self._columns |= {name: wanted or () for name, wanted in columns.items()}
-        self._sort |= {name: wanted or "" for name, wanted in sort.items()}
+        self._columns |= {name: requested or () for name, requested in columns.items()}
+        self._sort |= {name: requested or "" for name, requested in sort.items()}
         for view in self.main.query(View):
             if not isinstance(view, TableView):
                 continue
@@ -247,15 +247,13 @@ class HpcdashApp(DashboardApp):
         for name in ("fold_arrays", "clock"):
             if getattr(settings.ui, name) != getattr(before.ui, name):
                 waiting.append(f"ui.{name}")
-        words = "the configuration was read again"
+        text = "the configuration was read again"
         if waiting:
-            words += f"; restart hpcdash for {', '.join(waiting)}"
-        self.notify(
-            words, severity="warning" if waiting else "information", timeout=8, markup=False
-        )
+            text += f"; restart hpcdash for {', '.join(waiting)}"
+        self.notify(text, severity="warning" if waiting else "information", timeout=8, markup=False)
 
     async def lend_terminal(
-        self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]
+        self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
         """The line to the cluster goes on meanwhile, and with it the polls, as for one who does not
         look.
@@ -274,7 +272,7 @@ class HpcdashApp(DashboardApp):
                 poller.focus(False)
             # It comes back after no error of its own accord.
             with self.suspend():
-                for line in (*words, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
+                for line in (*parts, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
                     print(visible(line), flush=True)
                 try:
                     status = await transport.interact(argv, Terminal(descriptor))
@@ -296,18 +294,20 @@ class HpcdashApp(DashboardApp):
             encoded = base64.b64encode(self.clipboard.encode()).decode()
             self._driver.write(through_tmux(f"\x1b]52;c;{encoded}\a"))
 
-    def notify_desktop(self, words: str) -> None:
+    def notify_desktop(self, text: str) -> None:
         if self._driver is not None and not self.app_focus and self._desktop != "none":
             self._driver.write(
-                desktop_notification(self._desktop, words, in_tmux=bool(os.environ.get("TMUX")))
+                desktop_notification(self._desktop, text, in_tmux=bool(os.environ.get("TMUX")))
             )
 
     def on_notify(self, event: Notify) -> None:
         """What comes makes room for itself: the oldest of what weighs least goes, an error
         never.
         """
-        told = sorted((one for one in self._notifications if one.severity != "error"), key=_weight)
-        for one in told[: max(0, len(self._notifications) - MOST_TOLD + 1)]:
+        reported = sorted(
+            (one for one in self._notifications if one.severity != "error"), key=_weight
+        )
+        for one in reported[: max(0, len(self._notifications) - MOST_TOLD + 1)]:
             self._unnotify(one, refresh=False)
 
     # -- a terminal that goes, and a shell that takes it
@@ -366,5 +366,5 @@ def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> dict[str, _T 
     return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 
 
-def _weight(told: Notification) -> tuple[bool, float]:
-    return told.severity == "warning", told.timeout
+def _weight(reported: Notification) -> tuple[bool, float]:
+    return reported.severity == "warning", reported.timeout

@@ -62,12 +62,12 @@ class CandidateList(Static):
     def show(self, candidates: Sequence[tuple[str, str]]) -> None:
         """Texts and what each means; nothing is shown where there are none."""
         self._texts = [text for text, _ in candidates[:_MOST_LISTED]]
-        lines = [(visible(text), visible(words)) for text, words in candidates[:_MOST_LISTED]]
+        lines = [(visible(text), visible(message)) for text, message in candidates[:_MOST_LISTED]]
         widest = max((cell_width(text) for text, _ in lines), default=0)
         shown = Text(no_wrap=True, overflow="ellipsis")
-        for at, (text, words) in enumerate(lines):
+        for at, (text, message) in enumerate(lines):
             shown.append("\n" if at else "").append(f"  {text}", "bold" if at == 0 else "")
-            shown.append(" " * (widest - cell_width(text) + 2) + words, "dim")
+            shown.append(" " * (widest - cell_width(text) + 2) + message, "dim")
         if len(candidates) > _MOST_LISTED:
             shown.append(f"\n  … {len(candidates) - _MOST_LISTED} more", "dim")
         self.update(shown)
@@ -126,13 +126,13 @@ class CommandLine:
             return completions(value, view.schema, view.source())
         if mode != ":":
             return []
-        words = value.split(" ", 1)
-        if len(words) == 1:
+        parts = value.split(" ", 1)
+        if len(parts) == 1:
             return [name for name in self._commands() if name.startswith(value) and name != value]
-        if words[0] not in self._views():
+        if parts[0] not in self._views():
             return []
-        schema = SCHEMAS[TABLES.get(words[0], JOBS).kind()]
-        return [f"{words[0]} {found}" for found in completions(words[1], schema)]
+        schema = SCHEMAS[TABLES.get(parts[0], JOBS).kind()]
+        return [f"{parts[0]} {found}" for found in completions(parts[1], schema)]
 
     def _views(self) -> dict[str, ViewSpec]:
         """Those one can go to on this cluster."""
@@ -165,7 +165,7 @@ class CommandLine:
         examples: Iterable[tuple[str, str]] = _COMMAND_EXAMPLES
         if isinstance(view, TableView) and mode == "/":
             examples = (
-                (text, words) for text, words in _FILTER_EXAMPLES if _is_view_filter(view, text)
+                (text, message) for text, message in _FILTER_EXAMPLES if _is_view_filter(view, text)
             )
         recent = islice(dict.fromkeys(reversed(self.bar.mode_history(mode))), _MOST_RECENT)
         saved = [*commands.items()] if mode == "/" else []

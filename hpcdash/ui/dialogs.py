@@ -197,12 +197,12 @@ class HostKeyDialog(Dialog[bool]):
         self.question = question
 
     def compose_body(self) -> ComposeResult:
-        asked = self.question
+        requested = self.question
         yield Static(
-            f"Its {visible(asked.algorithm)} key has the fingerprint\n\n  "
-            f"{visible(asked.fingerprint)}\n\n"
+            f"Its {visible(requested.algorithm)} key has the fingerprint\n\n  "
+            f"{visible(requested.fingerprint)}\n\n"
             f"Compare it with what your site publishes. Trust it, and remember it in\n"
-            f"{visible(asked.known_hosts_path)}?",
+            f"{visible(requested.known_hosts_path)}?",
             classes="words",
             markup=False,
         )
@@ -349,9 +349,9 @@ class ChoiceDialog(Dialog[None]):
         widest = max(map(cell_width, names), default=0)
         options = []
         for name, choice in zip(names, self.choices, strict=True):
-            words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
-            words.append(" " * (widest - cell_width(name) + 2) + visible(choice.words), "not bold")
-            options.append(Option(words))
+            text = Text(name, "bold", no_wrap=True, overflow="ellipsis")
+            text.append(" " * (widest - cell_width(name) + 2) + visible(choice.words), "not bold")
+            options.append(Option(text))
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 
     def format_keys(self) -> str:

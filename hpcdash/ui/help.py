@@ -72,11 +72,11 @@ class HelpDialog(Dialog[None]):
         event.stop()
         self._list(event.value.strip().lower())
 
-    def _list(self, wanted: str) -> None:
+    def _list(self, requested: str) -> None:
         """All that has every word of `wanted`; the notes where nothing is wanted, or where they
         have it.
         """
-        listed, words = self.query_one(OptionList), wanted.split()
+        listed, parts = self.query_one(OptionList), requested.split()
         options: list[Option] = []
 
         def add(heading: str, lines: list[Option]) -> None:
@@ -87,20 +87,20 @@ class HelpDialog(Dialog[None]):
             options.extend(lines)
 
         for heading, group in self.groups:
-            shown = [one for one in group if all(word in _searched(one) for word in words)]
+            shown = [one for one in group if all(word in _searched(one) for word in parts)]
             add(
                 heading,
                 [Option(key_line(key_sign(one.key), one.words), id=one.name) for one in shown],
             )
         for heading, text in self.notes:
-            if all(word in f"{heading} {text.plain}".lower() for word in words):
+            if all(word in f"{heading} {text.plain}".lower() for word in parts):
                 add(heading, [Option(line, disabled=True) for line in text.split("\n")])
         with self.prevent(OptionList.OptionHighlighted):
             listed.clear_options()
             listed.add_options(options or [Option("nothing matches", disabled=True)])
         known = {one.name: one.words.lower() for _, group in self.groups for one in group}
         places = [at for at, option in enumerate(options) if not option.disabled]
-        begins = [at for at in places if known[str(options[at].id)].startswith(wanted)]
+        begins = [at for at in places if known[str(options[at].id)].startswith(requested)]
         listed.highlighted = next(iter(begins or places), None)
 
     @on(Input.Submitted)
@@ -126,7 +126,7 @@ def _searched(action: Action) -> str:
     ).lower()
 
 
-def key_line(keys: str, words: str) -> Text:
+def key_line(keys: str, text: str) -> Text:
     """Keys, then what they do."""
     gap = " " * max(2, _KEYS_CELLS - cell_len(keys))
-    return Text.assemble("  ", (keys, "bold"), f"{gap}{words}")
+    return Text.assemble("  ", (keys, "bold"), f"{gap}{text}")

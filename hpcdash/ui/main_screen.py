@@ -171,9 +171,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.set_interval(1.0, self._tick)
         self.call_after_refresh(self._drawn)
 
-    def _session_notified(self, session: ClusterSession, words: str) -> None:
+    def _session_notified(self, session: ClusterSession, text: str) -> None:
         """Of launches: a folder is gone, or nodes were checked, which their view shows."""
-        self.notice(words)
+        self.notice(text)
         if session is self.session:
             self.view.notes_changed()
 
@@ -279,11 +279,11 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return set()
         probe, has = self.session.store.probe, self.session.store.backend.capabilities
         has_accounting = probe is not None and bool(probe.has_accounting)
-        wanted = {
+        requested = {
             Kind.QUEUES: Capability.QUEUES in has,
             Kind.SHARES: Capability.SHARES in has and has_accounting,
         }
-        return {kind for kind, is_wanted in wanted.items() if is_wanted}
+        return {kind for kind, is_requested in requested.items() if is_requested}
 
     @property
     def _has_header(self) -> bool:
@@ -366,7 +366,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return
         view = self.view
         self._tour.update_hint()
-        self.query_one(ClusterHeader).show(self.session.store, is_wanted=self._has_header)
+        self.query_one(ClusterHeader).show(self.session.store, is_requested=self._has_header)
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(
@@ -390,12 +390,12 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         banner = self.query_one(Banner)
         error = self.error
         snapshot = shown_snapshot(self.session, self.view)
-        if words := format_login(self.session):
-            banner.notice(words)
+        if text := format_login(self.session):
+            banner.notice(text)
         elif error is not None:
             banner.show(error, format_meanwhile(self.session, self.view.main_kind, snapshot))
-        elif words := format_left_out(snapshot):
-            banner.notice(words)
+        elif text := format_left_out(snapshot):
+            banner.notice(text)
         else:
             banner.show(None)
 
@@ -463,9 +463,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             for action in self.offered.registry:
                 is_its_key = event.key in action.key.split(",")
                 if is_its_key and (
-                    words := self.offered.why_not(self.session, self.view_name, action)
+                    text := self.offered.why_not(self.session, self.view_name, action)
                 ):
-                    self.notify(words, severity="warning", timeout=3, markup=False)
+                    self.notify(text, severity="warning", timeout=3, markup=False)
                     return
 
     async def act(self, name: str) -> None:
@@ -494,11 +494,11 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                 if result is not False:
                     return
 
-    def notice(self, words: str) -> None:
+    def notice(self, text: str) -> None:
         """Say something for a while, off the table."""
         # None where the screen is being closed.
         for notice in self.query(Notice):
-            notice.say(words)
+            notice.say(text)
 
     def begin_tour(self) -> None:
         """Show the first hint."""

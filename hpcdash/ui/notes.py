@@ -52,32 +52,32 @@ def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
         keep(screen, lambda: notes.bookmark(view, text), f"bookmarked {visible(text)}")
 
 
-def with_notes(table: pa.Table, kept: StoredNotes) -> pa.Table:
+def with_notes(table: pa.Table, stored: StoredNotes) -> pa.Table:
     """Rows of domain.schema.JOBS with `pinned` and `note`; what is kept of an array is that of its
     tasks too.
     """
     count = table.num_rows
     pinned: pa.Array = pa.repeat(pa.scalar(False), count)
-    if kept.pinned:
-        ids = pa.array(sorted(kept.pinned), pa.string())
+    if stored.pinned:
+        ids = pa.array(sorted(stored.pinned), pa.string())
         pinned = pc.or_(pc.is_in(table["id"], ids), pc.is_in(table["array_id"], ids))
     note: pa.Array = pa.nulls(count, pa.string())
-    if kept.notes:
-        ids = pa.array(list(kept.notes), pa.string())
-        texts = pa.array(list(kept.notes.values()), pa.string())
+    if stored.notes:
+        ids = pa.array(list(stored.notes), pa.string())
+        texts = pa.array(list(stored.notes.values()), pa.string())
         found = pc.coalesce(pc.index_in(table["id"], ids), pc.index_in(table["array_id"], ids))
         note = texts.take(found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found)
     return table.append_column("pinned", pinned).append_column("note", note)
 
 
-def pinned_first(rows: pa.Table, kept: StoredNotes) -> pa.Table:
+def pinned_first(rows: pa.Table, stored: StoredNotes) -> pa.Table:
     """Folded rows with the pinned ones in front; a pinned task of an open array stays below its
     array.
     """
-    if not kept.pinned:
+    if not stored.pinned:
         return rows
     is_array_mark = pc.fill_null(
-        pc.is_in(rows["array_id"], pa.array(sorted(kept.pinned), pa.string())), False
+        pc.is_in(rows["array_id"], pa.array(sorted(stored.pinned), pa.string())), False
     )
     is_child = pc.equal(rows["_fold"], 3)
     is_first = pc.and_(
@@ -95,12 +95,12 @@ def toggle_pins(screen: DashboardScreen) -> None:
     if not job_ids:
         screen.notify("no job is pointed at", severity="warning", timeout=3)
         return
-    is_wanted = not notes.kept().pinned.issuperset(job_ids)
+    is_requested = not notes.kept().pinned.issuperset(job_ids)
     what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
     now = screen.session.store.clock.now()
-    done = f"{what} {'pinned' if is_wanted else 'no longer pinned'}"
+    done = f"{what} {'pinned' if is_requested else 'no longer pinned'}"
     view.clear_marks()
-    keep(screen, lambda: notes.pin(job_ids, is_wanted, now), done)
+    keep(screen, lambda: notes.pin(job_ids, is_requested, now), done)
 
 
 def write_note(screen: DashboardScreen) -> None:

@@ -65,7 +65,7 @@ class UiPrompter:
     def can_prompt(self) -> bool:
         return True
 
-    def show(self, hop: str, words: str) -> None:
+    def show(self, hop: str, text: str) -> None:
         """What the screen says of the line shows it, and the dialog that comes next."""
 
     def waiting(self, hop: str) -> None:

@@ -37,7 +37,7 @@ class DashboardApp(TerminalApp):
         raise NotImplementedError
 
     async def lend_terminal(
-        self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]
+        self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
         """Leave the terminal to a command until it ends, `words` are told first; its status, None
         where it was left.
@@ -46,7 +46,7 @@ class DashboardApp(TerminalApp):
         """
         raise NotImplementedError
 
-    def notify_desktop(self, words: str) -> None:
+    def notify_desktop(self, text: str) -> None:
         """Tell someone whose terminal has no focus, in the way they configured."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         """Show the next cluster."""
         raise NotImplementedError
 
-    def notice(self, words: str) -> None:
+    def notice(self, text: str) -> None:
         """Say something for a while, off the table."""
         raise NotImplementedError
 

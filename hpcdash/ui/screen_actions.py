@@ -132,8 +132,8 @@ class ScreenActions:
         if explained is None:
             self.screen.notify("nothing is wrong", timeout=2)
         else:
-            title, words = explained
-            lines = Text("\n".join(visible(line) for line in words.split("\n")))
+            title, text = explained
+            lines = Text("\n".join(visible(line) for line in text.split("\n")))
             self.screen.app.push_screen(TextDialog(title, lines))
 
     def do_form_help(self) -> None:
@@ -175,7 +175,7 @@ def help_notes(view: View) -> list[tuple[str, Text]]:
         signs.rstrip()
         notes.append(("signs", signs))
     if isinstance(view, TableView):
-        words = Text("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
-        words.append("  keys: " + " ".join(filter_keys(view.schema)), "dim")
-        notes.append(("filters", words))
+        text = Text("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
+        text.append("  keys: " + " ".join(filter_keys(view.schema)), "dim")
+        notes.append(("filters", text))
     return notes

@@ -81,16 +81,16 @@ def format_login(session: ClusterSession) -> str:
     if health.state != "asking" or health.waiting_since is None:
         return ""
     waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
-    said = health.words.splitlines()[-_LOGIN_LINES:] or [health.detail]
-    asked = (
+    messages = health.words.splitlines()[-_LOGIN_LINES:] or [health.detail]
+    requested = (
         f"waiting for you for {waited}: a question, or an approval on your phone or another device"
     )
-    return "\n".join([*said, asked])
+    return "\n".join([*messages, requested])
 
 
-def beginning(words: str, most_lines: int) -> str:
+def beginning(text: str, most_lines: int) -> str:
     """The first lines, and how many more there are."""
-    lines = words.splitlines()
+    lines = text.splitlines()
     if len(lines) > most_lines:
         lines[most_lines - 1 :] = [
             f"… {counted(len(lines) - most_lines + 1, 'more line')}; ! shows all"
@@ -120,8 +120,8 @@ def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
         )
     if snapshot is not None and snapshot.rejected:
         return "rows that could not be read", "\n".join(snapshot.rejected)
-    if words := session.store.transport.health.words:
-        return "what was said at the login", words
+    if text := session.store.transport.health.words:
+        return "what was said at the login", text
     return None
 
 
@@ -130,15 +130,15 @@ def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPar
     state = store.transport.health.state
     if store.connection_error is not None and state not in ("lost", "asking"):
         state = "failed"
-    words = _LINE_WORDS.get(state, state)
+    text = _LINE_WORDS.get(state, state)
     if state != "connected":
-        return StatusPart(words, "bold")
+        return StatusPart(text, "bold")
     if (seconds := session.poller.unanswered_seconds()) >= _SLOW_ANSWER_SECONDS:
         return StatusPart(f"no answer for {seconds:.0f} s", "bold")
     if error is not None:
         # The login node answers, but the query failed.
         return StatusPart("connected, last answer failed", "bold", "failing")
-    return StatusPart(words, "", "ok")
+    return StatusPart(text, "", "ok")
 
 
 def format_alert_count(session: ClusterSession) -> str:
@@ -161,11 +161,11 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
         slower = (
             f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
         )
-    kept = store.probe.ended_kept_seconds if store.probe and store.misses_short_jobs else None
+    stored = store.probe.ended_kept_seconds if store.probe and store.misses_short_jobs else None
     missed = (
         ""
-        if kept is None
-        else f"short jobs may be missed: the controller forgets them after {format_age(kept)}"
+        if stored is None
+        else f"short jobs may be missed: the controller forgets them after {format_age(stored)}"
     )
     long_counts, short_counts = view.counts()
     return [

@@ -88,9 +88,9 @@ class TableView(View):
         if filter_text:
             self.set_filter(filter_text)
 
-    def _known_names(self, wanted: Sequence[str]) -> tuple[str, ...]:
+    def _known_names(self, requested: Sequence[str]) -> tuple[str, ...]:
         """The columns of these names, which may also be fields: 'elapsed_seconds' is 'elapsed'."""
-        columns = filter(None, map(self.spec.column, wanted))
+        columns = filter(None, map(self.spec.column, requested))
         return tuple(dict.fromkeys(column.name for column in columns))
 
     # -- what subclasses say
@@ -363,12 +363,12 @@ class TableView(View):
             return False
         table = self.source()
         try:
-            wanted = self._parsed(text)
+            requested = self._parsed(text)
         except QueryError:
             return False
         return (
             table is not None
-            and query.apply(table, wanted, self.session.store.clock.now()).num_rows == 0
+            and query.apply(table, requested, self.session.store.clock.now()).num_rows == 0
         )
 
     @property

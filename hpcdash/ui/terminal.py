@@ -37,14 +37,14 @@ def through_tmux(sequence: str) -> str:
     return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
 
 
-def desktop_notification(style: str, words: str, *, in_tmux: bool = False) -> str:
+def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str:
     """What a terminal is sent for "bell", "osc9" (iTerm2, kitty, WezTerm, Ghostty …) or "osc777"
     (urxvt, foot, VTE).
 
     A bell goes with each, for terminals that know neither; no control character of `words` reaches
     the terminal.
     """
-    shown = clip(visible(words), _NOTIFICATION_CELLS)
+    shown = clip(visible(text), _NOTIFICATION_CELLS)
     # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC
     # 777.
     sequence = {

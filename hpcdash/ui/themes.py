@@ -323,12 +323,12 @@ def _parsed(value: str) -> Color | None:
 
 
 def _is_css_value(value: str) -> bool:
-    words = value.split()
-    if not words:
+    parts = value.split()
+    if not parts:
         return False
-    if all(word in _TEXT_STYLES for word in words):
+    if all(word in _TEXT_STYLES for word in parts):
         return True
-    color, *alpha = words
+    color, *alpha = parts
     return (color == "auto" or _parsed(color) is not None) and (
         not alpha or (len(alpha) == 1 and re.fullmatch(r"\d{1,3}(\.\d+)?%", alpha[0]) is not None)
     )

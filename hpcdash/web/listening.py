@@ -99,8 +99,8 @@ def _remove_dead_socket(path: Path) -> None:
             f"{path} is there already and is not a socket of yours",
             "Remove it, or name another path.",
         )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        status = asking.connect_ex(str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as query:
+        status = query.connect_ex(str(path))
     if status != errno.ECONNREFUSED:
         raise UsageError(f"something listens on {path} already", "End it, or name another path.")
     path.unlink()

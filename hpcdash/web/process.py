@@ -112,10 +112,10 @@ async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None
 
 
 async def _last_bytes(stream: asyncio.StreamReader) -> bytes:
-    kept = b""
+    stored = b""
     while chunk := await stream.read(_CHUNK_BYTES):
-        kept = (kept + chunk)[-_MOST_STDERR_BYTES:]
-    return kept
+        stored = (stored + chunk)[-_MOST_STDERR_BYTES:]
+    return stored
 
 
 async def _pass_on(browser: web.WebSocketResponse, stdin: asyncio.WriteTransport) -> None:

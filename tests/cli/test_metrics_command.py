@@ -284,7 +284,7 @@ def test_what_goes_wrong_within_hpcdash_ends_with_a_status_and_words(
             CommonOptions(local=True, backend="local"),
             job="",
             form="csv",
-            wanted=(),
+            requested=(),
             file=str(tmp_path / "train.log"),
             follow=False,
             out=None,

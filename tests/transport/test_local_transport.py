@@ -76,7 +76,7 @@ async def test_stderr_is_told_while_the_command_runs(tmp_path: Path) -> None:
         pieces.append(piece)
         heard.set()
 
-    running = asyncio.ensure_future(LocalTransport().run(("sh", "-c", wait), said=said))
+    running = asyncio.ensure_future(LocalTransport().run(("sh", "-c", wait), on_output=said))
     await heard.wait()
     assert b"".join(pieces) == b"waiting\n"
     go_on.touch()

@@ -55,7 +55,7 @@ async def test_what_a_command_says_is_told_as_it_comes(
     pieces: list[bytes] = []
     transport = transport_to(sshd, user, tmp_path)
     done = await transport.run(
-        ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append
+        ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", on_output=pieces.append
     )
     assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
 

@@ -101,7 +101,7 @@ async def test_what_a_command_says_is_told_as_it_comes(
     async with transport_to(sshd, user, tmp_path) as transport:
         pieces: list[bytes] = []
         done = await transport.run(
-            ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append
+            ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", on_output=pieces.append
         )
         assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
 
@@ -155,7 +155,7 @@ async def test_nothing_is_left_running_when_the_line_goes(
         command = ("sh", "-c", f"sleep {word} & echo begun >&2; sleep {word}")
         heard, limit_seconds = asyncio.Event(), 4 if how == "silent" else 60
         running = asyncio.create_task(
-            transport.run(command, limit_seconds=limit_seconds, said=lambda data: heard.set())
+            transport.run(command, limit_seconds=limit_seconds, on_output=lambda data: heard.set())
         )
         await until_there(f"sleep {word}")
         await heard.wait()

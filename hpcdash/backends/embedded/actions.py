@@ -44,14 +44,14 @@ def _require(read: Callable[[str], object], text: str) -> None:
 
 def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome, ...]:
     """How each job fared; the same outcome for all if the whole command failed."""
-    told: dict[str, Outcome] = {}
+    reported: dict[str, Outcome] = {}
     for line in answer.stdout.splitlines():
         found = decoded(line)
         if found.keys() >= {"job_id", "done", "words"}:
             job_id = str(found["job_id"])
-            told[job_id] = Outcome(job_id, bool(found["done"]), str(found["words"]))
-    words = excerpt(answer.stderr) or f"the command exited with status {answer.status}"
-    return tuple(told.get(job_id, Outcome(job_id, False, words)) for job_id in job_ids)
+            reported[job_id] = Outcome(job_id, bool(found["done"]), str(found["words"]))
+    text = excerpt(answer.stderr) or f"the command exited with status {answer.status}"
+    return tuple(reported.get(job_id, Outcome(job_id, False, text)) for job_id in job_ids)
 
 
 class EmbeddedActions(ProgramPart, ActionsPart):
@@ -61,11 +61,11 @@ class EmbeddedActions(ProgramPart, ActionsPart):
 
     def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         """One command for all jobs; raises UsageError for a change this queue has no word for."""
-        words: tuple[str, ...]
+        parts: tuple[str, ...]
         if request.force:
             raise UsageError("force: not needed on this queue")
         if request.verb in _PLAIN:
-            words = (str(request.verb), *(("--hold",) if request.hold else ()))
+            parts = (str(request.verb), *(("--hold",) if request.hold else ()))
         elif request.verb is Verb.SIGNAL:
             if request.recipient not in ("", "batch", "full"):
                 raise UsageError(
@@ -73,7 +73,7 @@ class EmbeddedActions(ProgramPart, ActionsPart):
                     "Write batch or full.",
                 )
             _require(signal_number, request.signal)
-            words = ("signal", request.signal, request.recipient or "steps")
+            parts = ("signal", request.signal, request.recipient or "steps")
         elif request.verb is Verb.ALTER:
             if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
                 raise UsageError(
@@ -90,7 +90,7 @@ class EmbeddedActions(ProgramPart, ActionsPart):
                 raise UsageError(
                     f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
                 )
-            words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
+            parts = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
         else:
             raise UsageError(f"{request.verb} is not an action on a job of this queue")
         commands = []
@@ -99,7 +99,7 @@ class EmbeddedActions(ProgramPart, ActionsPart):
             read = partial(read_outcomes, job_ids=ids)
             commands.append(
                 ActionCommand(
-                    (*self.argv, *words, *ids), ids, read, shown=typed(*_typed(request, ids))
+                    (*self.argv, *parts, *ids), ids, read, shown=typed(*_typed(request, ids))
                 )
             )
         return tuple(commands)

@@ -32,17 +32,17 @@ def require_success(answer: Answer) -> None:
     """
     if answer.status == 0:
         return
-    words = excerpt(answer.stderr) or excerpt(answer.stdout)
-    message, _, next_step = words.partition("\n")
-    if answer.status in _MISSING or "No module named" in words:
+    text = excerpt(answer.stderr) or excerpt(answer.stdout)
+    message, _, next_step = text.partition("\n")
+    if answer.status in _MISSING or "No module named" in text:
         raise CommandMissing(
             "cannot start the embedded queue",
             "Reinstall hpcdash.",
             argv=answer.argv,
             status=answer.status,
-            words=words,
+            words=text,
         )
-    if "no such job" in words:
+    if "no such job" in text:
         raise NoSuchJob(message, next_step)
     if (
         "queue.db" in message
@@ -50,13 +50,13 @@ def require_success(answer: Answer) -> None:
         or "queue cannot be written" in message
     ):
         raise ControllerDown(message, next_step, argv=answer.argv, status=answer.status)
-    if not words or message.startswith("Traceback"):
+    if not text or message.startswith("Traceback"):
         raise SchedulerRefused(
             "the embedded queue's program failed",
             "This is a bug in hpcdash; please report it.",
             argv=answer.argv,
             status=answer.status,
-            words=words,
+            words=text,
         )
     raise SchedulerRefused(message, next_step)
 

@@ -69,7 +69,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
 
     With `ended_seconds` the list of jobs holds what ended within them as well.
     """
-    words = tuple(program)
+    parts = tuple(program)
     return Backend(
         name="local",
         title="embedded queue",
@@ -77,17 +77,17 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
         - {Capability.DELETE, Capability.WORKERS},
         is_embedded=True,
-        probe=EmbeddedProbe(words),
-        queue=EmbeddedQueue(words, ended_seconds),
+        probe=EmbeddedProbe(parts),
+        queue=EmbeddedQueue(parts, ended_seconds),
         reasons=EmbeddedReasons(),
-        history=EmbeddedHistory(words),
-        detail=EmbeddedDetail(words),
-        inside=EmbeddedInside(words),
+        history=EmbeddedHistory(parts),
+        detail=EmbeddedDetail(parts),
+        inside=EmbeddedInside(parts),
         logs=EmbeddedLogs(),
-        scripts=EmbeddedScripts(words),
-        policy=EmbeddedPolicy(words),
-        actions=actions.EmbeddedActions(words),
-        submit=submit.EmbeddedSubmit(words),
+        scripts=EmbeddedScripts(parts),
+        policy=EmbeddedPolicy(parts),
+        actions=actions.EmbeddedActions(parts),
+        submit=submit.EmbeddedSubmit(parts),
     )
 
 
@@ -127,8 +127,8 @@ class EmbeddedHistory(typed.ProgramPart, HistoryPart):
     def jobs(
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
     ) -> Query[ParsedTable]:
-        words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
-        return Query((*self.argv, "history", *words), read_jobs)
+        parts = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
+        return Query((*self.argv, "history", *parts), read_jobs)
 
     def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
         return Query((*self.argv, "history", "--since", str(max(0, now - since))), read_runs)

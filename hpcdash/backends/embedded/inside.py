@@ -28,13 +28,13 @@ def inside_step(
     number, _, task = str(row["id"]).partition("_")
     # A task has a number of its own there.
     own = "[0-9]+" if task else exactly(number)
-    wanted = [rf"^HPCDASH_ATTEMPT={own}\.[0-9]+:{exactly(program[-1])}$"]
+    requested = [rf"^HPCDASH_ATTEMPT={own}\.[0-9]+:{exactly(program[-1])}$"]
     if task:
-        wanted += [
+        requested += [
             f"^SLURM_ARRAY_JOB_ID={exactly(number)}$",
             f"^SLURM_ARRAY_TASK_ID={exactly(task)}$",
         ]
-    patterns = "\n".join(wanted)
+    patterns = "\n".join(requested)
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
     unset = (
@@ -52,13 +52,13 @@ def inside_step(
         f"HPCDASH_JOB_SUFFIX=:{program[-1]}",
         "HPCDASH_JOB_SAME=",
     )
-    words = command.words(token, str(row["work_dir"] or ""), as_job=True)
-    argv = held(seconds, *unset, f"HPCDASH_JOB_PATTERNS={patterns}", "LC_ALL=C", "sh", "-c", *words)
+    parts = command.words(token, str(row["work_dir"] or ""), as_job=True)
+    argv = held(seconds, *unset, f"HPCDASH_JOB_PATTERNS={patterns}", "LC_ALL=C", "sh", "-c", *parts)
     return InsideStep(argv, token, seconds + 15.0, _failure)
 
 
 def _failure(answer: Answer) -> SchedulerRefused:
-    words = excerpt(answer.stderr)
+    text = excerpt(answer.stderr)
     return SchedulerRefused(
-        "nothing runs beside this job", argv=("sh",), status=answer.status, words=words
+        "nothing runs beside this job", argv=("sh",), status=answer.status, words=text
     )

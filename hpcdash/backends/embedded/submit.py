@@ -27,13 +27,15 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     if number is None or not isinstance(ignored, list):
         # timeout(1), KILL and TERM cut the answer off, not what it was of.
         may_be_done = answer.status in (0, 124, 137, 143)
-        words = (
+        text = (
             ". ".join(excerpt(answer.stderr).splitlines())
             or f"the queue exited with status {answer.status}"
         )
-        return (Outcome(job_id, None if may_be_done else False, words),)
-    said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
-    return (Outcome(job_id, True, f"job {number}{said}"),)
+        return (Outcome(job_id, None if may_be_done else False, text),)
+    message = (
+        f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
+    )
+    return (Outcome(job_id, True, f"job {number}{message}"),)
 
 
 class EmbeddedSubmit(ProgramPart, SubmitPart):
@@ -57,13 +59,13 @@ class EmbeddedSubmit(ProgramPart, SubmitPart):
                 f"{line.script[0]!r} is not an option of sbatch",
                 "The script's own arguments follow another --.",
             )
-        words = list(submission.options)
+        parts = list(submission.options)
         if submission.array:
-            words.append(f"--array={submission.array}")
+            parts.append(f"--array={submission.array}")
         if submission.after:
-            words.append(f"--dependency={format_after(submission.after)}")
+            parts.append(f"--dependency={format_after(submission.after)}")
         if submission.held:
-            words.append("--hold")
+            parts.append("--hold")
         token = ("--token", submission.mark) if submission.mark else ()
         argv = (
             *self.argv,
@@ -71,7 +73,7 @@ class EmbeddedSubmit(ProgramPart, SubmitPart):
             *token,
             "--named",
             submission.name,
-            *words,
+            *parts,
             submission.file or "-",
             *submission.arguments,
         )
@@ -99,8 +101,8 @@ class EmbeddedSubmit(ProgramPart, SubmitPart):
     ) -> SubmitCommand:
         """The queue's `again`: it has the script, the options, the environment and the folder."""
         row = detail.job.to_pylist()[0]
-        asked = row["array_id"] or row["id"]
-        job_id = asked if tasks is None else with_tasks(asked, tasks)
+        requested = row["array_id"] or row["id"]
+        job_id = requested if tasks is None else with_tasks(requested, tasks)
         seconds = limits.time_seconds
         time = () if seconds is None else ("--time", format_clock(seconds))
         argv = (*self.argv, "again", "--token", mark, *time, job_id)

@@ -21,22 +21,22 @@ def job_id(text: str) -> str:
     return text
 
 
-def typed(*words: str) -> tuple[str, ...]:
+def typed(*arguments: str) -> tuple[str, ...]:
     """What is shown for a command of the queue's own, whose program nobody would type."""
-    return (shlex.join(("hpcdash", *words)),)
+    return (shlex.join(("hpcdash", *arguments)),)
 
 
 def typed_submit(submission: Submission) -> tuple[str, ...]:
     """`hpcdash submit train.sh --array 1-3 -- --gres=gpu:1 -- --lr 3e-4`"""
-    words = ["submit", submission.file or submission.name]
-    words += ["--array", submission.array] if submission.array else []
-    words += ["--after", ",".join(submission.after)] if submission.after else []
-    words += ["--hold"] if submission.held else []
+    parts = ["submit", submission.file or submission.name]
+    parts += ["--array", submission.array] if submission.array else []
+    parts += ["--after", ",".join(submission.after)] if submission.after else []
+    parts += ["--hold"] if submission.held else []
     if submission.options or submission.arguments:
-        words += ["--", *submission.options]
+        parts += ["--", *submission.options]
     if submission.arguments:
-        words += ["--", *submission.arguments]
-    return typed(*words)
+        parts += ["--", *submission.arguments]
+    return typed(*parts)
 
 
 class ProgramPart:

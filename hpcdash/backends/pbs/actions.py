@@ -89,22 +89,22 @@ def read_answer(
 
     `one_connection`: the program asks for all its jobs at once.
     """
-    told: dict[str, list[tuple[JobId, str]]] = {}
+    reported: dict[str, list[tuple[JobId, str]]] = {}
     general: list[str] = []
     numbers = {target.meant.number for target in targets}
     for line in _lines(answer):
         own = line.removeprefix(f"{program}: ")
         found = _parse_line(own) if own != line or _JOB_THEN_WORDS.fullmatch(own) else None
         if found is not None and found[0].number in numbers:
-            told.setdefault(found[0].number, []).append(found)
+            reported.setdefault(found[0].number, []).append(found)
         else:
             general.append(own if own != line else line)
     about = {
-        target: _about(target, told.get(target.meant.number, ()))
+        target: _about(target, reported.get(target.meant.number, ()))
         for target in dict.fromkeys(targets)
     }
-    unnamed = len({target.argument for target, said in about.items() if not said})
-    rest = _Rest(answer.status, general, bool(told), unnamed, program, one_connection)
+    unnamed = len({target.argument for target, messages in about.items() if not messages})
+    rest = _Rest(answer.status, general, bool(reported), unnamed, program, one_connection)
     each: dict[str, list[Outcome]] = {}
     for target in targets:
         one = _outcome(target, about[target], hints) or rest.outcome(target.job_id, hints)
@@ -123,24 +123,24 @@ def _together(parts: Sequence[Outcome]) -> Outcome:
     return replace(worst, words=f"{worst.words}; done for {done} of {len(parts)}")
 
 
-def _about(target: Target, told: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:
+def _about(target: Target, reported: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:
     """What was said of the very job, else of a part of it or of what it is a part of."""
-    exact = (one for one in told if str(one[0]) == target.argument)
-    near = (one for one in told if covers(target.meant, one[0]) or covers(one[0], target.meant))
+    exact = (one for one in reported if str(one[0]) == target.argument)
+    near = (one for one in reported if covers(target.meant, one[0]) or covers(one[0], target.meant))
     return next(exact, None) or next(near, None)
 
 
 def _outcome(
-    target: Target, said: tuple[JobId, str] | None, hints: Sequence[RefusalHint]
+    target: Target, messages: tuple[JobId, str] | None, hints: Sequence[RefusalHint]
 ) -> Outcome | None:
-    if said is None:
+    if messages is None:
         return None
-    job, words = said
-    asked = _read(target.job_id) or target.meant
-    is_part = job.tasks is not None and job.tasks != asked.tasks
-    hint = _hint_for(words, hints, target.meant)
-    done = None if _MAY_BE_DONE.search(words) or (hint is not None and hint.is_noted) else False
-    reported_text = _hinted(f"{job}: {words}" if is_part else words, hints, target.meant)
+    job, text = messages
+    requested = _read(target.job_id) or target.meant
+    is_part = job.tasks is not None and job.tasks != requested.tasks
+    hint = _hint_for(text, hints, target.meant)
+    done = None if _MAY_BE_DONE.search(text) or (hint is not None and hint.is_noted) else False
+    reported_text = _hinted(f"{job}: {text}" if is_part else text, hints, target.meant)
     return Outcome(
         target.job_id, done, reported_text, can_force=hint is not None and hint.can_force
     )
@@ -159,28 +159,28 @@ class _Rest(Struct, frozen=True):
     def outcome(self, job_id: str, hints: Sequence[RefusalHint]) -> Outcome:
         if self.status in _NOT_FOUND:
             return Outcome(job_id, False, f"{self.program}: command not found")
-        words = _hinted(self._general_message(), hints)
+        text = _hinted(self._general_message(), hints)
         if self.status in _CUT_OFF:
-            return Outcome(job_id, None, words)
+            return Outcome(job_id, None, text)
         if self.status == 0:
             failed = next((line for line in self.general if _FAILED_ANYWAY.search(line)), "")
             return Outcome(job_id, not failed, failed)
         unconnected = sum(bool(_NOT_CONNECTED.search(line)) for line in self.general)
         if unconnected:
             if self.one_connection or unconnected >= self.unnamed:
-                return Outcome(job_id, False, words)
+                return Outcome(job_id, False, text)
             return Outcome(
                 job_id,
                 None,
-                f"{words} (for {unconnected} of {self.unnamed} jobs; PBS does not say which)",
+                f"{text} (for {unconnected} of {self.unnamed} jobs; PBS does not say which)",
             )
         if any(_MAY_BE_DONE.search(line) for line in self.general):
-            return Outcome(job_id, None, words)
+            return Outcome(job_id, None, text)
         if self.is_any_reported and not any(_STOPPED_EARLY.search(line) for line in self.general):
             return Outcome(job_id, True)
         if self.status == _NO_STATUS and not self.general:
-            return Outcome(job_id, None, words)
-        return Outcome(job_id, False, words)
+            return Outcome(job_id, None, text)
+        return Outcome(job_id, False, text)
 
     def _general_message(self) -> str:
         """What was said of no job in particular, else the status."""
@@ -193,29 +193,35 @@ class _Rest(Struct, frozen=True):
         return f"{self.program} exited with status {self.status}"
 
 
-def _hint_for(words: str, hints: Sequence[RefusalHint], meant: JobId | None) -> RefusalHint | None:
-    has_tasks = meant is not None and meant.tasks is not None
+def _hint_for(
+    text: str, hints: Sequence[RefusalHint], selected: JobId | None
+) -> RefusalHint | None:
+    has_tasks = selected is not None and selected.tasks is not None
     return next(
-        (one for one in hints if one.pattern.search(words) and (has_tasks or not one.for_tasks)),
+        (one for one in hints if one.pattern.search(text) and (has_tasks or not one.for_tasks)),
         None,
     )
 
 
-def _hinted(words: str, hints: Sequence[RefusalHint], meant: JobId | None = None) -> str:
-    hint = _hint_for(words, hints, meant)
+def _hinted(text: str, hints: Sequence[RefusalHint], selected: JobId | None = None) -> str:
+    hint = _hint_for(text, hints, selected)
     if hint is None:
-        return words
-    array = "" if meant is None else str(dataclasses.replace(meant, tasks=None))
-    return f"{words} ({hint.words.format(array=array)})"
+        return text
+    array = "" if selected is None else str(dataclasses.replace(selected, tasks=None))
+    return f"{text} ({hint.words.format(array=array)})"
 
 
-def _parse_line(words: str) -> tuple[JobId, str] | None:
+def _parse_line(text: str) -> tuple[JobId, str] | None:
     """The job a line is about, and what it says of it."""
-    if (found := _JOB_THEN_WORDS.fullmatch(words)) or (found := _JOB_WITHIN.fullmatch(words)):
-        job, said = _read(found[1]), found[2]
-        return None if job is None else (job, f"Job {said}" if said.startswith("has ") else said)
-    found = _WORDS_THEN_JOB.fullmatch(words)
-    if found is None or _NO_JOB.fullmatch(words) or (job := _read(found[2])) is None:
+    if (found := _JOB_THEN_WORDS.fullmatch(text)) or (found := _JOB_WITHIN.fullmatch(text)):
+        job, reported = _read(found[1]), found[2]
+        return (
+            None
+            if job is None
+            else (job, f"Job {reported}" if reported.startswith("has ") else reported)
+        )
+    found = _WORDS_THEN_JOB.fullmatch(text)
+    if found is None or _NO_JOB.fullmatch(text) or (job := _read(found[2])) is None:
         return None
     return job, " ".join(found[1].removesuffix(" for job").removesuffix(":").split())
 
@@ -487,11 +493,11 @@ def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
         raise UsageError("signal: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
     if recipient:
         raise UsageError(f"{recipient!r}: PBS can only signal all processes of a job")
-    wanted = signal.strip().upper().removeprefix("SIG")
-    if wanted in _SIGNALS or (
-        wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL
+    requested = signal.strip().upper().removeprefix("SIG")
+    if requested in _SIGNALS or (
+        requested.isdecimal() and requested.isascii() and 1 <= int(requested[:6]) <= _LAST_SIGNAL
     ):
-        return wanted
+        return requested
     raise UsageError(
         f"{signal!r} is not a signal PBS sends",
         f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.",
@@ -570,8 +576,8 @@ def _throttled(dialect: Dialect, jobs: Sequence[Job]) -> list[Target]:
 
 
 def _range_target(job_id: str, job: JobId, tasks: range) -> Target:
-    meant = dataclasses.replace(job, tasks=ArrayTasks((tasks,)))
-    return Target(job_id, str(meant), meant)
+    selected = dataclasses.replace(job, tasks=ArrayTasks((tasks,)))
+    return Target(job_id, str(selected), selected)
 
 
 def _single_tasks(targets: Iterable[Target]) -> Iterator[Target]:
@@ -722,14 +728,14 @@ class PbsActions(DialectPart, ActionsPart):
                     if request.force
                     else (_LOST_NODE,)
                 )
-                words = _cancel_command(self.dialect, force=request.force)
+                parts = _cancel_command(self.dialect, force=request.force)
                 return tuple(
                     _commands(
-                        self.dialect, [_Step(words, _targets(self.dialect, "qdel", jobs), hints)]
+                        self.dialect, [_Step(parts, _targets(self.dialect, "qdel", jobs), hints)]
                     )
                 )
             case Verb.SIGNAL:
-                words = (
+                parts = (
                     "qsig",
                     "-s",
                     _signal_word(self.dialect, request.signal, request.recipient),
@@ -737,7 +743,7 @@ class PbsActions(DialectPart, ActionsPart):
                 return tuple(
                     _commands(
                         self.dialect,
-                        [_Step(words, _targets(self.dialect, "qsig", jobs), (_NO_NODE,))],
+                        [_Step(parts, _targets(self.dialect, "qsig", jobs), (_NO_NODE,))],
                     )
                 )
             case Verb.ALTER:
@@ -747,12 +753,12 @@ class PbsActions(DialectPart, ActionsPart):
                     f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM
                 )
             case Verb.HOLD | Verb.RELEASE:
-                words = _WORDS[verb]
-                targets = _targets(self.dialect, words[0], jobs)
+                parts = _WORDS[verb]
+                targets = _targets(self.dialect, parts[0], jobs)
                 if self.dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD:
                     # Without -h Slurm's qhold complains of its own program first.
-                    words = ("qhold", "-h", "u")
-                return tuple(_commands(self.dialect, [_Step(words, targets, _HINTS[verb])]))
+                    parts = ("qhold", "-h", "u")
+                return tuple(_commands(self.dialect, [_Step(parts, targets, _HINTS[verb])]))
             case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
                 targets = _targets(self.dialect, _WORDS[verb][0], jobs)
                 return tuple(_commands(self.dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))

@@ -71,13 +71,13 @@ def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
     ]
     where = {parent.id: places[parent.at].as_py() for parent in parents}
     others = pc.invert(pc.match_substring(as_array(jobs["id"]), "[]"))
-    kept, other_places = jobs.filter(others), places.filter(others).to_pylist()
-    for at, array_id in enumerate(kept["array_id"].to_pylist()):
+    stored, other_places = jobs.filter(others), places.filter(others).to_pylist()
+    for at, array_id in enumerate(stored["array_id"].to_pylist()):
         if array_id in where:
             other_places[at] = where[array_id]
     made = _made(jobs, rows)
     made_places = [where[array_id] for array_id in made["array_id"].to_pylist()]
-    return pa.concat_tables([kept, made]), pa.array([*other_places, *made_places], pa.int64())
+    return pa.concat_tables([stored, made]), pa.array([*other_places, *made_places], pa.int64())
 
 
 def _parents(jobs: pa.Table) -> list[_Parent]:
@@ -222,11 +222,11 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     finished = pc.if_else(
         has_records, _TERMINATED, pc.if_else(ended_well, _FINISHED, pa.scalar(None, pa.string()))
     )
-    words = pc.replace_substring_regex(comments, _COMMENT, r"\1")
+    text = pc.replace_substring_regex(comments, _COMMENT, r"\1")
     substates = pc.if_else(
-        pc.equal(words, "failed"),
+        pc.equal(text, "failed"),
         _FAILED,
-        pc.if_else(pc.equal(words, "terminated"), _TERMINATED, finished),
+        pc.if_else(pc.equal(text, "terminated"), _TERMINATED, finished),
     )
     changed = {
         "substate": pc.if_else(is_copy, substates, table["substate"]),

@@ -20,7 +20,7 @@ elder() {
 
 def cron_parts(job: CronJob) -> CronParts:
     """A job that is submitted again at its start, with the time it may run from (-a)."""
-    words = (
+    parts = (
         f"-N {job.name}",
         "-l select=1:ncpus=1",
         f"-l walltime={format_clock(LIMIT_SECONDS)}",
@@ -28,4 +28,4 @@ def cron_parts(job: CronJob) -> CronParts:
         f"-o {job.output_folder}/",
         *job.options,
     )
-    return CronParts(tuple(f"#PBS {word}" for word in words), _FUNCTIONS)
+    return CronParts(tuple(f"#PBS {word}" for word in parts), _FUNCTIONS)

@@ -137,8 +137,8 @@ class PbsDetail(DialectPart, DetailPart):
 
     def submit_line(self, native: Mapping[str, str]) -> str:
         """qsub with what it was given, whose quotes PBS does not keep."""
-        words = native.get("Submit_arguments") or native.get("submit_args") or ""
-        return f"qsub {words}" if words else ""
+        text = native.get("Submit_arguments") or native.get("submit_args") or ""
+        return f"qsub {text}" if text else ""
 
     def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
         return job_variables(row)

@@ -73,14 +73,14 @@ class DialectPart:
         self.dialect = dialect
 
 
-def detect_dialect(said: str) -> tuple[Dialect, str] | None:
+def detect_dialect(message: str) -> tuple[Dialect, str] | None:
     """The kind and its version in words (`OpenPBS 23.06.06`, `Torque 6.1.2`) from what `qstat
     --version` said.
 
     None where that is neither PBS nor Torque. `pbs_version = PBSPro_13.1.2.160576` and years are
     PBS Pro's.
     """
-    if found := re.search(_PBS_VERSION, said):
+    if found := re.search(_PBS_VERSION, message):
         numbers = re.match(_NUMBERS, found["version"])
         major = int(numbers[0].partition(".")[0]) if numbers else 0
         if numbers is None:
@@ -93,6 +93,6 @@ def detect_dialect(said: str) -> tuple[Dialect, str] | None:
         return (
             Dialect.OPENPBS if major >= _FIRST_WITH_DSV else Dialect.PBS_TEXT
         ), f"PBS Pro {numbers[0]}"
-    if found := re.search(_TORQUE_VERSION, said):
+    if found := re.search(_TORQUE_VERSION, message):
         return Dialect.TORQUE, f"Torque {found['version']}"
     return None

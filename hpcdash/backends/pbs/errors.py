@@ -272,9 +272,9 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     script ran it.
     """
     argv = command or answer.argv
-    words = excerpt(answer.stderr) or excerpt(answer.stdout[:_SHOWN_BYTES])
+    text = excerpt(answer.stderr) or excerpt(answer.stdout[:_SHOWN_BYTES])
     # A list that was cut is no message: anybody may have written what a job's attributes say.
-    told = "" if not answer.stderr.strip() and _is_list(answer.stdout) else words
+    reported = "" if not answer.stderr.strip() and _is_list(answer.stdout) else text
     name = program_name(argv)
     if answer.status == _MISSING_STATUS:
         return CommandMissing(
@@ -283,9 +283,9 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
             "searches for it.",
             argv=argv,
             status=answer.status,
-            words=words,
+            words=text,
         )
-    if answer.status == _TIMED_OUT_STATUS and not told:
+    if answer.status == _TIMED_OUT_STATUS and not reported:
         return CommandTimedOut(
             f"{name} got no answer from the PBS server",
             "It may be hung or busy; running jobs continue.",
@@ -293,26 +293,26 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
             status=answer.status,
         )
     kind = next(
-        (kind for pattern, kind in _BY_WORDS if re.search(pattern, told)),
+        (kind for pattern, kind in _BY_WORDS if re.search(pattern, reported)),
         _BY_STATUS.get(answer.status),
     )
-    if kind is None and answer.status == _NO_CONNECTION_STATUS and not told:
+    if kind is None and answer.status == _NO_CONNECTION_STATUS and not reported:
         kind = _DOWN
     if kind is None:
         kind = _Kind(
             SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it."
         )
-    return _error(kind, answer, argv, words)
+    return _error(kind, answer, argv, text)
 
 
-def _error(kind: _Kind, answer: Answer, argv: tuple[str, ...], words: str) -> CommandError:
+def _error(kind: _Kind, answer: Answer, argv: tuple[str, ...], text: str) -> CommandError:
     name = program_name(argv)
     return kind.error(
         kind.message.replace("{name}", name),
         kind.next_step.replace("{name}", name),
         argv=argv,
         status=answer.status,
-        words=words,
+        words=text,
     )
 
 

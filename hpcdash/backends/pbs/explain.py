@@ -171,12 +171,12 @@ def _mail(value: str) -> str:
 def _array(value: str) -> str:
     indices, percent, throttle = value.partition("%")
     try:
-        words = f"array of {_counted(str(parse_tasks(indices).count), 'task', 'tasks')}"
+        text = f"array of {_counted(str(parse_tasks(indices).count), 'task', 'tasks')}"
     except ValueError:
-        words = f"array {indices}"
+        text = f"array {indices}"
     if not percent or throttle == "0":
-        return words
-    return f"{words}, one at a time" if throttle == "1" else f"{words}, {throttle} at a time"
+        return text
+    return f"{text}, one at a time" if throttle == "1" else f"{text}, {throttle} at a time"
 
 
 def _attributes(value: str) -> str:
@@ -189,8 +189,8 @@ def _attributes(value: str) -> str:
 
 
 def _attribute(name: str, value: str) -> str:
-    words = _ATTRIBUTES.get(name)
-    return words(value) if words else f"{name} {value}"
+    text = _ATTRIBUTES.get(name)
+    return text(value) if text else f"{name} {value}"
 
 
 def _depend(value: str) -> str:

@@ -107,12 +107,12 @@ def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> History
 
 
 def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
-    told = native.get("query_other_jobs", "").lower()
+    reported = native.get("query_other_jobs", "").lower()
     # root of the server's own host manages it, and of no other host that is not named.
-    if told == "false" and user != "root":
+    if reported == "false" and user != "root":
         named = ",".join(native.get(name, "") for name in ("managers", "operators"))
         return user not in {one.partition("@")[0].strip() for one in named.split(",")}
-    return False if told == "true" else None
+    return False if reported == "true" else None
 
 
 def _history_seconds(native: Mapping[str, str]) -> int | None:

@@ -144,11 +144,11 @@ def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand
 
 
 def _failure(answer: Answer) -> SchedulerRefused:
-    words = excerpt(answer.stderr) or "it said nothing"
+    text = excerpt(answer.stderr) or "it said nothing"
     return SchedulerRefused(
         "no node of the job was reached with ssh from the login node",
         "Try it by hand, on the login node: ssh NODE",
         argv=("ssh",),
         status=answer.status,
-        words=words,
+        words=text,
     )

@@ -547,8 +547,8 @@ def _waits_with_its_array(frame: pa.Table) -> pa.Array:
 def _filter_listed(table: pa.Table, question: Listing) -> pa.Table:
     if not question.job_ids:
         return table
-    wanted = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
-    return table.filter(pa.array(wanted, pa.bool_()))
+    requested = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
+    return table.filter(pa.array(requested, pa.bool_()))
 
 
 _CPUS = frozenset({"ncpus", "ppn"})
@@ -574,10 +574,10 @@ def read_resource_request(text: str) -> ResourceRequest | None:
     nodes = cpus = gpus = 0
     memory: int | None = None
     for chunk in text.split("+"):
-        words = chunk.strip().split(":")
-        chunks = _count(words[0])
-        values_by_key = [word.partition("=") for word in words]
-        if not words[0]:
+        parts = chunk.strip().split(":")
+        chunks = _count(parts[0])
+        values_by_key = [word.partition("=") for word in parts]
+        if not parts[0]:
             return None
         chunks = 1 if chunks is None else chunks
         chunk_cpus = next((_count(value) for name, _, value in values_by_key if name in _CPUS), 1)

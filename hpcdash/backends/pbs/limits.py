@@ -176,10 +176,10 @@ def _person_limits(limits: str, person: _Person) -> Iterator[tuple[str, str | No
     """(per, subject, amount) of the entities a person is; one's own entry counts before that for
     everybody.
     """
-    told = list(_entities(limits))
+    reported = list(_entities(limits))
     mine = {"u": {person.user}, "g": person.groups}
-    named = {kind for kind, name, _ in told if name in mine.get(kind, ())}
-    for kind, name, amount in told:
+    named = {kind for kind, name, _ in reported if name in mine.get(kind, ())}
+    for kind, name, amount in reported:
         per = _PER[kind]
         if name in mine.get(kind, ()) or kind == "p":
             yield per, None if name == _GENERIC else name, amount

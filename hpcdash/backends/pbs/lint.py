@@ -46,11 +46,13 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     given = [
         option for option in read_directives(directive_part(script)).given if not option.problem
     ]
-    said = [option for option in read_command_line(over).given if not option.problem]
-    demanded = [option for option in said if option.name == "l"]
-    demand = build_demand((*demanded, *given, *(option for option in said if option.name != "l")))
+    messages = [option for option in read_command_line(over).given if not option.problem]
+    demanded = [option for option in messages if option.name == "l"]
+    demand = build_demand(
+        (*demanded, *given, *(option for option in messages if option.name != "l"))
+    )
     return overridden_demand(
-        demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"}
+        demand, set(settings(messages, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"}
     )
 
 
@@ -63,7 +65,7 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
 
 
 def refusal_hint(
-    words: str,
+    text: str,
     version: str,
     script: str,
     options: Sequence[str] = (),
@@ -83,7 +85,7 @@ def build_demand(options: Sequence[Option]) -> Demand:
     ncpus, mem.
     """
     last = {option.name: option for option in options}
-    said = settings(options, in_script=True)
+    reported = settings(options, in_script=True)
     lines = {
         f"l.{name}": one
         for one in options
@@ -91,8 +93,8 @@ def build_demand(options: Sequence[Option]) -> Demand:
         for name, _ in resources(one.value or "")
     }
     select = (
-        chunks(said.get("l.select") or said.get("l.nodes") or "")
-        if {"l.select", "l.nodes"} & said.keys()
+        chunks(reported.get("l.select") or reported.get("l.nodes") or "")
+        if {"l.select", "l.nodes"} & reported.keys()
         else []
     )
     counted = [(parse_count(count or "1") or 1, dict(parts)) for count, parts in select]
@@ -115,7 +117,7 @@ def build_demand(options: Sequence[Option]) -> Demand:
         ]
         return sum(found) if found else None
 
-    walltime = said.get("l.walltime", "")
+    walltime = reported.get("l.walltime", "")
     memories = [parse_bytes(parts.get("mem", ""), 1) for _, parts in counted]
     chunk_place = ("l.select", "l.nodes")
     sources = {
@@ -130,17 +132,17 @@ def build_demand(options: Sequence[Option]) -> Demand:
         "memory_per_node_bytes": (*chunk_place, "l.mem"),
     }
     # A select's chunks may share a node; nodes= are so many.
-    nodes = sum(count for count, _ in counted) if "l.nodes" in said else None
-    queue = said.get("q", "").partition("@")[0]
+    nodes = sum(count for count, _ in counted) if "l.nodes" in reported else None
+    queue = reported.get("q", "").partition("@")[0]
     return Demand(
         queues=(queue,) if queue else (),
-        account=said.get("A", ""),
+        account=reported.get("A", ""),
         limit_seconds=parse_duration(walltime) if _is_time(walltime) else None,
         nodes=nodes,
-        cpus=in_all("ncpus", "ppn") or parse_count(said.get("l.ncpus", "")),
-        cpus_per_node=most("ncpus", "ppn") or parse_count(said.get("l.ncpus", "")),
-        gpus=in_all("ngpus", "gpus") or parse_count(said.get("l.ngpus", "")),
-        gpus_per_node=most("ngpus", "gpus") or parse_count(said.get("l.ngpus", "")),
+        cpus=in_all("ncpus", "ppn") or parse_count(reported.get("l.ncpus", "")),
+        cpus_per_node=most("ncpus", "ppn") or parse_count(reported.get("l.ncpus", "")),
+        gpus=in_all("ngpus", "gpus") or parse_count(reported.get("l.ngpus", "")),
+        gpus_per_node=most("ngpus", "gpus") or parse_count(reported.get("l.ngpus", "")),
         memory_per_node_bytes=max((amount for amount in memories if amount), default=None),
         where=demand_places(sources, {**last, **lines}),
     )
@@ -164,14 +166,14 @@ def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     first = first_line_with(lines, "#SBATCH")
     if not first:
         return
-    words = "#SBATCH lines are for Slurm; qsub treats them as comments"
+    text = "#SBATCH lines are for Slurm; qsub treats them as comments"
     if has_own:
-        yield LintFinding("warning", f"line {first}", words, "")
+        yield LintFinding("warning", f"line {first}", text, "")
     else:
         yield LintFinding(
             "error",
             f"line {first}",
-            f"{words}, and there is no #PBS line",
+            f"{text}, and there is no #PBS line",
             "Write #PBS lines instead.",
         )
 

@@ -382,11 +382,11 @@ def listing(
     Raises UsageError for what is no job id. Each subjob that runs or ended comes with `job_ids`,
     and with a user's 20 newest arrays. Form and dialect decide what is left to narrow.
     """
-    asked = tuple(dict.fromkeys(_read_id(job_id, dialect) for job_id in job_ids))
-    words = tuple(dict.fromkeys(_listed_id(job) for job in asked))
+    requested = tuple(dict.fromkeys(_read_id(job_id, dialect) for job_id in job_ids))
+    parts = tuple(dict.fromkeys(_listed_id(job) for job in requested))
     form = _FORMS[dialect]
     token = fresh_token()
-    whose = "*" if user is None or words else user
+    whose = "*" if user is None or parts else user
     script = _SCRIPT_FOR_HOURS if for_hours else SCRIPT
     argv = pbs(
         "sh",
@@ -398,10 +398,10 @@ def listing(
         str(want),
         str(max(0, since_seconds)),
         whose,
-        *words,
+        *parts,
     )
     flags = ("-x",) if want is not Want.NOW and form is not Form.WRAPPED else ()
-    return Listing(argv, ("qstat", *flags, "-f", *words), form, token, asked)
+    return Listing(argv, ("qstat", *flags, "-f", *parts), form, token, requested)
 
 
 def _read_id(text: str, dialect: Dialect) -> JobId:
@@ -442,44 +442,46 @@ def count_commands(want: Want, table: pa.Table, *, is_everyones: bool) -> int:
     return selecting + describing
 
 
-def read_listing(answer: Answer, asked: Listing, wanted: Sequence[str]) -> Listed:
+def read_listing(answer: Answer, requested: Listing, selected: Sequence[str]) -> Listed:
     """The records with these attributes; raises what the answer's failure stands for."""
-    require_success(answer, asked.command)
-    start, clock, owner = _read_head(answer, asked)
-    records = read_records(answer.stdout, asked.form, wanted, token=asked.token, start=start)
+    require_success(answer, requested.command)
+    start, clock, owner = _read_head(answer, requested)
+    records = read_records(
+        answer.stdout, requested.form, selected, token=requested.token, start=start
+    )
     if records is None:
-        raise unreadable(answer, "jobs", asked.command)
+        raise unreadable(answer, "jobs", requested.command)
     return Listed(records, clock, owner)
 
 
-def read_whole(answer: Answer, asked: Listing) -> dict[str, str]:
+def read_whole(answer: Answer, requested: Listing) -> dict[str, str]:
     """Everything said of the first job, in order; {} where there is none."""
-    require_success(answer, asked.command)
-    start, _, _ = _read_head(answer, asked)
+    require_success(answer, requested.command)
+    start, _, _ = _read_head(answer, requested)
     raw = answer.stdout[start:]
-    found = read_attributes(raw, asked.form, token=asked.token)
+    found = read_attributes(raw, requested.form, token=requested.token)
     if not found and raw.strip() and b"<Data" not in raw:
-        raise unreadable(answer, "a job's details", asked.command)
-    numbers = {job.number for job in asked.job_ids}
+        raise unreadable(answer, "a job's details", requested.command)
+    numbers = {job.number for job in requested.job_ids}
     for job_id, attributes in found:
         # Of several tasks it is their array that was asked for.
-        if is_asked(asked, job_id) or ("[]" in job_id and parse_job_number(job_id) in numbers):
+        if is_asked(requested, job_id) or ("[]" in job_id and parse_job_number(job_id) in numbers):
             return {"Job Id": job_id, **attributes}
     return {}
 
 
-def is_asked(asked: Listing, row_id: str) -> bool:
+def is_asked(requested: Listing, row_id: str) -> bool:
     """Whether a row is one of those asked for by id, or holds tasks of it."""
     try:
         row = pbs_job_id(row_id)
     except BadJobId:
         return False
-    return any(covers(job, row) for job in asked.job_ids)
+    return any(covers(job, row) for job in requested.job_ids)
 
 
-def _read_head(answer: Answer, asked: Listing) -> tuple[int, int, str]:
+def _read_head(answer: Answer, requested: Listing) -> tuple[int, int, str]:
     """(where the records begin, the clock in epoch seconds, the owner)"""
     found = _HEAD.search(answer.stdout)
     if found is None:
-        raise unreadable(answer, "jobs", asked.command)
+        raise unreadable(answer, "jobs", requested.command)
     return found.end(), int(found[1]), (found[2] or b"").decode("utf-8", "replace")

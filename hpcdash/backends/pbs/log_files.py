@@ -119,9 +119,9 @@ class _Job:
 
     def place(self, stream: _Stream) -> _Place | None:
         """Where this stream is now; None where it is not told."""
-        kept = self._native.get("Keep_Files", "n")
-        is_direct = stream.key in kept and "d" in kept
-        if stream.key in kept and not is_direct:
+        stored = self._native.get("Keep_Files", "n")
+        is_direct = stream.key in stored and "d" in stored
+        if stream.key in stored and not is_direct:
             return self._node_place(stream)
         last = self._last_place(stream)
         if last is not None and last.path == "/dev/null":
@@ -170,10 +170,10 @@ class _Job:
         index = f".{self._task or _ARRAY_INDEX}" if self._is_array else ""
         node = self._node
         where = f"of {node}" if node else "of the node it runs on"
-        words = "its own folder" if self._is_private else "the home folder"
+        text = "its own folder" if self._is_private else "the home folder"
         path = f"{home.rstrip('/')}/{self._name}.{stream.key}{parse_job_number(self._id)}{index}"
         note = (
-            f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
+            f"kept in {text} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
             f"was asked for"
         )
         return _Place(path, "", "; ".join((note, *filter(None, [self._format_removed(stream)]))))
@@ -228,10 +228,10 @@ class _Job:
         return f"{self._keeper} brings it there when the job ends{advice}"
 
     def _format_removed(self, stream: _Stream) -> str:
-        asked = self._native.get("Remove_Files", "n")
+        requested = self._native.get("Remove_Files", "n")
         return (
-            f"{self._keeper} was asked to remove it when the job ends (-R {asked})"
-            if stream.key in asked
+            f"{self._keeper} was asked to remove it when the job ends (-R {requested})"
+            if stream.key in requested
             else ""
         )
 
@@ -294,12 +294,12 @@ def submitted_file(detail: JobDetail) -> str | None:
 
     PBS records the arguments of qsub without their quotes: a doubtful name is none.
     """
-    words = (
+    parts = (
         detail.native.get("Submit_arguments") or detail.native.get("submit_args") or ""
     ).split()
     position = 0
-    while position < len(words) and words[position].startswith("-"):
-        option = words[position]
+    while position < len(parts) and parts[position].startswith("-"):
+        option = parts[position]
         valued = option[1:].lstrip(_FLAGS)
         # After -- comes a command; - is qsub's own stdin, -I has no script.
         if (
@@ -310,7 +310,7 @@ def submitted_file(detail: JobDetail) -> str | None:
             return None
         # Its value stands behind it, or is the next word.
         position += 2 if len(valued) == 1 else 1
-    rest = words[position:]
+    rest = parts[position:]
     if len(rest) != 1 or not rest[0].isprintable() or re.search(r"""["'\\]""", rest[0]):
         return None
     if rest[0].startswith("/"):

@@ -76,17 +76,19 @@ def node_state(native: str, *, has_jobs: bool) -> tuple[NodeState, list[str]]:
 
     A flag is a word beside the one that made the state, or one that says more than the state does.
     """
-    words = list(dict.fromkeys(re.findall(r"[a-z][a-z0-9_-]*", native.lower().replace("_", "-"))))
-    known = sorted((word for word in words if word in _STATE_OF), key=_PLACE_OF.__getitem__)
+    parts = list(dict.fromkeys(re.findall(r"[a-z][a-z0-9_-]*", native.lower().replace("_", "-"))))
+    known = sorted((word for word in parts if word in _STATE_OF), key=_PLACE_OF.__getitem__)
     if not known:
-        return NodeState.UNKNOWN, [word.replace("-", "_") for word in words]
+        return NodeState.UNKNOWN, [word.replace("-", "_") for word in parts]
     state = _STATE_OF[known[0]]
     if has_jobs and state is NodeState.IDLE:
         state = NodeState.MIXED
     elif has_jobs and state is NodeState.DRAINED:
         state = NodeState.DRAINING
-    told = _SAID_BY_STATE | {str(state)}
-    flags = [_FLAG_NAMES.get(word, word.replace("-", "_")) for word in words if word not in told]
+    reported = _SAID_BY_STATE | {str(state)}
+    flags = [
+        _FLAG_NAMES.get(word, word.replace("-", "_")) for word in parts if word not in reported
+    ]
     return state, flags
 
 
@@ -146,8 +148,8 @@ def parse_down_hosts(answer: Answer, *, form: Form, token: str = "") -> frozense
     records = read[0] if read else []
     return frozenset(
         name
-        for name, said in records
-        if node_state(said.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
+        for name, reported in records
+        if node_state(reported.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
     )
 
 
@@ -160,7 +162,7 @@ def parse_nodes(
     `memory_used_bytes` is what jobs asked for, `queues` null where a node is of no queue in
     particular.
     """
-    if not answer.stdout.strip() and any(words in answer.stderr for words in _NO_NODES):
+    if not answer.stdout.strip() and any(text in answer.stderr for text in _NO_NODES):
         return ParsedTable(schema.empty(schema.NODES))
     # Without the delimiter, which is another each time.
     command = _ALL_VNODES if dialect is Dialect.OPENPBS else ()
@@ -172,16 +174,18 @@ def parse_nodes(
         raise unreadable(answer, "nodes", command)
     records, rejected = read
     if dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT):
-        with_resources = {_host(name, said) for name, said in records if not _is_empty(said)}
+        with_resources = {
+            _host(name, reported) for name, reported in records if not _is_empty(reported)
+        }
         rows = [
-            _vnode(name, said)
-            for name, said in records
-            if not _is_empty(said) or _host(name, said) not in with_resources
+            _vnode(name, reported)
+            for name, reported in records
+            if not _is_empty(reported) or _host(name, reported) not in with_resources
         ]
     else:
         rows = [
-            _torque_node(name, said, is_slurm=dialect is Dialect.SLURM_WRAPPERS)
-            for name, said in records
+            _torque_node(name, reported, is_slurm=dialect is Dialect.SLURM_WRAPPERS)
+            for name, reported in records
         ]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
@@ -195,66 +199,69 @@ def parse_nodes(
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), rejected)
 
 
-def _host(name: str, said: Mapping[str, str]) -> str:
-    return said.get(_AVAILABLE + "host") or name.partition("[")[0]
+def _host(name: str, reported: Mapping[str, str]) -> str:
+    return reported.get(_AVAILABLE + "host") or name.partition("[")[0]
 
 
-def _is_empty(said: Mapping[str, str]) -> bool:
+def _is_empty(reported: Mapping[str, str]) -> bool:
     """Whether it has no processors, GPUs or memory, as what is left of a host that was divided."""
     counts = (
-        digits(said.get(_AVAILABLE + "ncpus")),
-        digits(said.get(_AVAILABLE + _gpu_resource(said))),
+        digits(reported.get(_AVAILABLE + "ncpus")),
+        digits(reported.get(_AVAILABLE + _gpu_resource(reported))),
     )
-    return not any(counts) and not _size(said.get(_AVAILABLE + "mem"))
+    return not any(counts) and not _size(reported.get(_AVAILABLE + "mem"))
 
 
-def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
+def _vnode(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
     jobs = {
         place.strip().rpartition("/")[0] or place.strip()
-        for place in said.get("jobs", "").split(",")
+        for place in reported.get("jobs", "").split(",")
     } - {""}
-    native = said.get("state", "")
+    native = reported.get("state", "")
     state, flags = node_state(native, has_jobs=bool(jobs))
-    cpus = digits(said.get(_AVAILABLE + "ncpus"))
+    cpus = digits(reported.get(_AVAILABLE + "ncpus"))
     # A resource that is nowhere set has no attribute; a node that never came up has none at all.
-    gpu_resource = _gpu_resource(said)
-    gpus = digits(said.get(_AVAILABLE + gpu_resource, "" if cpus is None else "0"))
+    gpu_resource = _gpu_resource(reported)
+    gpus = digits(reported.get(_AVAILABLE + gpu_resource, "" if cpus is None else "0"))
     return {
         "name": name,
         "state": str(state),
         "native_state": native or None,
         "flags": flags,
-        "reason": said.get("comment") or None,
+        "reason": reported.get("comment") or None,
         "reason_by": None,
-        "reason_since": said.get("last_state_change_time") if is_bad(state) else None,
-        "queues": _listed(said.get("queue") or said.get("queue_list")),
+        "reason_since": reported.get("last_state_change_time") if is_bad(state) else None,
+        "queues": _listed(reported.get("queue") or reported.get("queue_list")),
         "cpus": cpus,
-        "cpus_used": digits(said.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
+        "cpus_used": digits(reported.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
         "gpus": gpus,
-        "gpus_used": digits(said.get(_ASSIGNED + gpu_resource, "" if gpus is None else "0")),
+        "gpus_used": digits(reported.get(_ASSIGNED + gpu_resource, "" if gpus is None else "0")),
         "gpu_type": next(
-            (said[_AVAILABLE + key] for key in _GPU_TYPES if said.get(_AVAILABLE + key)), None
+            (reported[_AVAILABLE + key] for key in _GPU_TYPES if reported.get(_AVAILABLE + key)),
+            None,
         ),
-        "memory_bytes": _size(said.get(_AVAILABLE + "mem")),
-        "memory_used_bytes": _size(said.get(_ASSIGNED + "mem")),
+        "memory_bytes": _size(reported.get(_AVAILABLE + "mem")),
+        "memory_used_bytes": _size(reported.get(_ASSIGNED + "mem")),
         "load": None,
-        "features": _features(said),
+        "features": _features(reported),
         "jobs": len(jobs),
     }
 
 
-def _gpu_resource(said: Mapping[str, str]) -> str:
+def _gpu_resource(reported: Mapping[str, str]) -> str:
     """By which name its GPUs are counted; Crays have accelerators."""
-    has_accelerators = _AVAILABLE + "naccelerators" in said and _AVAILABLE + "ngpus" not in said
+    has_accelerators = (
+        _AVAILABLE + "naccelerators" in reported and _AVAILABLE + "ngpus" not in reported
+    )
     return "naccelerators" if has_accelerators else "ngpus"
 
 
-def _features(said: Mapping[str, str]) -> list[str]:
+def _features(reported: Mapping[str, str]) -> list[str]:
     """A site's own resources that name a kind rather than an amount, as one asks for them: bigmem,
     cputype=milan.
     """
     features = []
-    for key, value in said.items():
+    for key, value in reported.items():
         name = key.removeprefix(_AVAILABLE)
         if name == key or name in _NO_FEATURES or value == "False" or _AMOUNT.fullmatch(value):
             continue
@@ -262,37 +269,37 @@ def _features(said: Mapping[str, str]) -> list[str]:
     return features
 
 
-def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
+def _torque_node(name: str, reported: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
     """A node of Torque's, or as Slurm's wrappers print it, who know nothing of the jobs on it."""
     used_by = (
         []
         if is_slurm
-        else [(slots, job) for slots, job in _SLOTS.findall(said.get("jobs", "")) if job]
+        else [(slots, job) for slots, job in _SLOTS.findall(reported.get("jobs", "")) if job]
     )
-    native = said.get("state", "")
+    native = reported.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))
-    status = _status(said.get("status", ""))
-    cpus = digits(said.get("np"))
-    gpus = digits(said.get("gpus", "0" if cpus is not None else ""))
+    status = _status(reported.get("status", ""))
+    cpus = digits(reported.get("np"))
+    gpus = digits(reported.get("gpus", "0" if cpus is not None else ""))
     return {
         "name": name,
         "state": str(state),
         "native_state": native or None,
         "flags": flags,
-        "reason": said.get("note") or None,
+        "reason": reported.get("note") or None,
         "reason_by": None,
         "reason_since": None,
         "queues": None,
         "cpus": cpus,
         "cpus_used": None if is_slurm else sum(_slot_count(slots) for slots, _ in used_by),
         "gpus": gpus,
-        "gpus_used": 0 if gpus == 0 else _gpus_used(said.get("gpu_status")),
-        "gpu_type": _gpu_type(said.get("gpu_status", "")) or _gres_type(status.get("gres", "")),
+        "gpus_used": 0 if gpus == 0 else _gpus_used(reported.get("gpu_status")),
+        "gpu_type": _gpu_type(reported.get("gpu_status", "")) or _gres_type(status.get("gres", "")),
         # What the wrappers call available is all of the node's memory.
         "memory_bytes": _size(status.get("availmem" if is_slurm else "physmem")),
         "memory_used_bytes": None,
         "load": _load(status.get("loadave")),
-        "features": re.findall(r"[^,\s]+", said.get("properties", "")),
+        "features": re.findall(r"[^,\s]+", reported.get("properties", "")),
         "jobs": None if is_slurm else len({job for _, job in used_by}),
     }
 

@@ -45,7 +45,7 @@ _PLACE_WORDS = {
 _GROUPING = re.compile(r"group=[A-Za-z][A-Za-z0-9_-]*")
 
 
-def read_command_line(words: Sequence[str], line: int = 0) -> ParsedCommandLine:
+def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
     """qsub's options; `name` is an option's letter.
 
     Words that are no option are in `script`, wherever they stand; from `--` on all are, the dashes
@@ -54,15 +54,15 @@ def read_command_line(words: Sequence[str], line: int = 0) -> ParsedCommandLine:
     given: list[Option] = []
     others: list[str] = []
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(parts):
+        word = parts[at]
         at += 1
         if word == "--":
-            return ParsedCommandLine(tuple(given), (*others, *words[at - 1 :]))
+            return ParsedCommandLine(tuple(given), (*others, *parts[at - 1 :]))
         if not word.startswith("-") or word == "-":
             others.append(word)
             continue
-        found, takes_next = _letters(word, words[at] if at < len(words) else None, line)
+        found, takes_next = _letters(word, parts[at] if at < len(parts) else None, line)
         given += found
         at += takes_next
     return ParsedCommandLine(tuple(given), tuple(others))
@@ -100,12 +100,12 @@ def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
 def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     """What stands behind the prefix of one directive line."""
     try:
-        words = split_arguments(text)
+        parts = split_arguments(text)
     except ValueError as error:
         return ParsedCommandLine(
             (Option("", None, text.strip(), (text.strip(),), line, str(error)),)
         )
-    read = read_command_line(words, line)
+    read = read_command_line(parts, line)
     strays = [
         Option("", None, word, (word,), line, "not an option of qsub") for word in read.script
     ]
@@ -140,7 +140,7 @@ def split_arguments(text: str) -> list[str]:
     """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away
     outside of them, and # is nothing special. Raises ValueError for a quote that is not closed.
     """
-    words: list[str] = []
+    parts: list[str] = []
     word: list[str] | None = None
     at = 0
     while at < len(text):
@@ -148,7 +148,7 @@ def split_arguments(text: str) -> list[str]:
         at += 1
         if letter in _BLANKS:
             if word is not None:
-                words.append("".join(word))
+                parts.append("".join(word))
             word = None
             continue
         word = [] if word is None else word
@@ -163,7 +163,7 @@ def split_arguments(text: str) -> list[str]:
             at += 1
         else:
             word.append(letter)
-    return words if word is None else [*words, "".join(word)]
+    return parts if word is None else [*parts, "".join(word)]
 
 
 def split_list(text: str) -> list[str]:
@@ -377,7 +377,7 @@ _OWN_ATTRIBUTES = {
 }
 
 
-def attribute_options(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[str, ...]:
+def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tuple[str, ...]:
     """The -W options of a request's attributes and of those among its extra_args, one each; the
     last of a name counts.
 
@@ -385,7 +385,7 @@ def attribute_options(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[
     say.
     """
     refused: list[tuple[str, str]] = []
-    texts = [("attributes", text) for text in asked]
+    texts = [("attributes", text) for text in requested]
     for text in whole_options(extra_args, read_directive, directive_word):
         texts += [
             ("extra_args", one.value or "") for one in read_directive(text).given if one.name == "W"
@@ -421,7 +421,7 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     Raises UsageError naming all options that are the request's to say, wherever they stand: `-A
     acct   -I`.
     """
-    kept: dict[str, None] = {}
+    stored: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
     for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
@@ -451,7 +451,7 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                     (f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
                 )
             elif option.name not in ("l", "W"):
-                kept[" ".join(directive_word("extra_args", word) for word in option.words)] = None
+                stored[" ".join(directive_word("extra_args", word) for word in option.words)] = None
         if read.script:
             refused.append(
                 (
@@ -460,4 +460,4 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                 )
             )
     raise_for(refused)
-    return tuple(kept)
+    return tuple(stored)

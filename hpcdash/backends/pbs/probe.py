@@ -94,12 +94,12 @@ def parse_probe(answer: Answer) -> Probe:
             paths[name] = path
         else:
             found.setdefault(key, value.strip())
-    said = found.get("version", "")
+    reported = found.get("version", "")
 
     def missing(message: str, next_step: str) -> CommandMissing:
-        words = said or excerpt(answer.stderr)
+        text = reported or excerpt(answer.stderr)
         return CommandMissing(
-            message, next_step, argv=_COMMAND, status=answer.status or None, words=words
+            message, next_step, argv=_COMMAND, status=answer.status or None, words=text
         )
 
     if folder := found.get("folder"):
@@ -111,25 +111,29 @@ def parse_probe(answer: Answer) -> Probe:
     if not paths.get("qstat"):
         raise missing("no PBS here: qstat is not on the PATH", _ELSEWHERE)
     server_version = found.get("pbs_version", "")
-    known = detect_dialect(said) or (
+    known = detect_dialect(reported) or (
         detect_dialect(f"pbs_version = {server_version}") if server_version else None
     )
-    if known is None and (found.get("is_slurms") or any(words in said for words in _SLURMS_WORDS)):
-        if "Can't locate" in said:
+    if known is None and (
+        found.get("is_slurms") or any(text in reported for text in _SLURMS_WORDS)
+    ):
+        if "Can't locate" in reported:
             raise missing(
                 "no PBS here: qstat is Slurm's, and lacks its Perl module",
                 "Slurm's own commands do not need it: put squeue on the PATH, or set path for this "
                 "cluster.",
             )
         known = Dialect.SLURM_WRAPPERS, WRAPPERS_VERSION
-    if known is None and "hpcdash: no answer" in said:
+    if known is None and "hpcdash: no answer" in reported:
         raise CommandTimedOut(
             "qstat --version gave no answer within 10 s",
             "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
         )
     if known is None:
-        owner = next((name for marks, name in _OTHERS if any(mark in said for mark in marks)), "")
+        owner = next(
+            (name for marks, name in _OTHERS if any(mark in reported for mark in marks)), ""
+        )
         whose = f"is {owner}" if owner else "does not identify itself as PBS's"
         raise missing(f"no PBS here: qstat {whose}", _ELSEWHERE)
     dialect, version = known

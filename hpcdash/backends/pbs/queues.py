@@ -100,29 +100,31 @@ def parse_queues(
     require_success(answer, _COMMAND)
     is_slurm = dialect is Dialect.SLURM_WRAPPERS
     head = _HEAD.match(answer.stdout)
-    told = answer.stdout if head is None else answer.stdout[head.end() :]
-    raw, limits = _apart(told) if is_slurm else (told, [])
+    reported = answer.stdout if head is None else answer.stdout[head.end() :]
+    raw, limits = _apart(reported) if is_slurm else (reported, [])
     read = read_records(
         raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token
     )
     if read is None:
         raise unreadable(answer, "queues", _COMMAND)
-    said = read.table.to_pylist()
-    default = next((row["default_queue"] for row in said if row[_SERVER] is not None), None)
+    message = read.table.to_pylist()
+    default = next((row["default_queue"] for row in message if row[_SERVER] is not None), None)
     default_name = None if default is None else default.partition("@")[0]
-    has_server = any(row[_SERVER] is not None for row in said)
+    has_server = any(row[_SERVER] is not None for row in message)
     person = _person(b"" if head is None else head[0])
-    is_off = any(row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in said)
+    is_off = any(
+        row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in message
+    )
     rows = [
         {
             **_queue(row, row["id"] == default_name if has_server else None, is_slurm=is_slurm),
             **({} if is_slurm else _standing(row, person, is_off=is_off)),
         }
-        for row in said
+        for row in message
         if row[_SERVER] is None
     ]
     if len(limits) == len(rows):
-        rows = [{**row, **told} for row, told in zip(rows, limits, strict=True)]
+        rows = [{**row, **known} for row, known in zip(rows, limits, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES), read.rejected)
 
 
@@ -158,29 +160,29 @@ def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
         return raw, []
     added = []
     for line in raw[head.end() :].decode("utf-8", "replace").splitlines():
-        words = line[_NAME_BYTES:].split()
-        if line[:_NAME_BYTES].strip() and len(words) > 4:
+        parts = line[_NAME_BYTES:].split()
+        if line[:_NAME_BYTES].strip() and len(parts) > 4:
             added.append(
-                {"limit_seconds": duration_seconds(words[2]), "jobs_running": digits(words[4])}
+                {"limit_seconds": duration_seconds(parts[2]), "jobs_running": digits(parts[4])}
             )
     return raw[: head.start()], added
 
 
 def _queue(
-    said: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool
+    reported: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool
 ) -> dict[str, Any]:
     counts = {
-        state: digits(count) or 0 for state, count in _COUNT.findall(said["state_count"] or "")
+        state: digits(count) or 0 for state, count in _COUNT.findall(reported["state_count"] or "")
     }
     # A partition that is down or drained is enabled and started to the wrappers.
-    is_open = _is_true(said["enabled"]) and _is_true(said["started"])
+    is_open = _is_true(reported["enabled"]) and _is_true(reported["started"])
     return {
-        "name": said["id"],
+        "name": reported["id"],
         "available": None if is_slurm and is_open else is_open,
         "default": is_default,
-        "limit_seconds": duration_seconds(said["resources_max.walltime"] or ""),
+        "limit_seconds": duration_seconds(reported["resources_max.walltime"] or ""),
         # The wrappers print there how many nodes a partition has.
-        "nodes": digits(said["resources_default.nodes"]) if is_slurm else None,
+        "nodes": digits(reported["resources_default.nodes"]) if is_slurm else None,
         **dict.fromkeys(("nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used")),
         "jobs_running": counts.get("Running"),
         "jobs_pending": _sum(counts, ("Queued", "Held", "Waiting", "Transit")),
@@ -196,15 +198,15 @@ class _Person(Struct, frozen=True):
 
 
 def _person(head: bytes) -> _Person:
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     starts: dict[str, datetime] = {}
     for line in head.decode("utf-8", "replace").splitlines():
         key, _, value = line.partition(": ")
-        told[key] = value
+        reported[key] = value
         # pbs_rstat tells a reservation's start before its queue.
-        if key == "Reservation" and (start := _moment(told.pop("Start", ""))) is not None:
+        if key == "Reservation" and (start := _moment(reported.pop("Start", ""))) is not None:
             starts[value] = start
-    return _Person(told.get("User", ""), frozenset(told.get("Groups", "").split()), starts)
+    return _Person(reported.get("User", ""), frozenset(reported.get("Groups", "").split()), starts)
 
 
 def _moment(text: str) -> datetime | None:
@@ -214,43 +216,49 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) -> dict[str, Any]:
+def _standing(
+    reported: Mapping[str, str | None], person: _Person, *, is_off: bool
+) -> dict[str, Any]:
     """The columns that tell what becomes of a job there."""
-    standing, note = _parse_standing(said, person)
+    standing, note = _parse_standing(reported, person)
     takes_jobs = standing not in REFUSING
-    start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
+    start = person.starts.get(reported["id"] or "") if standing is QueueStanding.RESERVED else None
     server_note = SCHEDULING_OFF if is_off and takes_jobs else None
-    told = {
+    known = {
         "_standing": standing and str(standing),
         "_note": note or None,
         "_opens_at": start,
         "_server_note": server_note,
     }
-    return told if takes_jobs else {**told, "available": False}
+    return known if takes_jobs else {**known, "available": False}
 
 
 def _parse_standing(
-    said: Mapping[str, str | None], person: _Person
+    reported: Mapping[str, str | None], person: _Person
 ) -> tuple[QueueStanding | None, str]:
-    if not _is_true(said["enabled"]):
+    if not _is_true(reported["enabled"]):
         return QueueStanding.DISABLED, "disabled: PBS rejects new jobs"
-    if _is_true(said["from_route_only"]):
+    if _is_true(reported["from_route_only"]):
         return QueueStanding.CLOSED, "not open to submission: fed by routing queues only"
     for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
-        listed = said[f"acl_{name}s"] or ""
-        if _is_true(said[f"acl_{name}_enable"]) and person.user and not is_on_list(listed, mine):
+        listed = reported[f"acl_{name}s"] or ""
+        if (
+            _is_true(reported[f"acl_{name}_enable"])
+            and person.user
+            and not is_on_list(listed, mine)
+        ):
             return (
                 QueueStanding.CLOSED,
                 f"closed to you: only {who}{_some(listed) or 'nobody'} may submit",
             )
-    if not _is_true(said["started"]):
-        if RESERVED_QUEUE.fullmatch(said["id"] or ""):
+    if not _is_true(reported["started"]):
+        if RESERVED_QUEUE.fullmatch(reported["id"] or ""):
             return QueueStanding.RESERVED, "reservation: jobs start when it begins"
         return QueueStanding.STOPPED, "stopped: jobs wait until the site starts the queue"
-    if (said["queue_type"] or "").lower().startswith("r"):
+    if (reported["queue_type"] or "").lower().startswith("r"):
         return (
             QueueStanding.ROUTING,
-            f"routes jobs to {_some(said['route_destinations'] or '') or 'no queue'}",
+            f"routes jobs to {_some(reported['route_destinations'] or '') or 'no queue'}",
         )
     return None, ""
 
@@ -265,8 +273,8 @@ def is_on_list(listed: str, names: Collection[str]) -> bool:
     entries = {
         one.lstrip("+-").partition("@")[0] or "*": not one.startswith("-") for one in listed_names
     }
-    told = [entries[name] for name in names if name in entries]
-    return any(told) if told else entries.get("*", False)
+    reported = [entries[name] for name in names if name in entries]
+    return any(reported) if reported else entries.get("*", False)
 
 
 def _some(listed: str) -> str:

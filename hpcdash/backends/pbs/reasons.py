@@ -72,8 +72,8 @@ def exit_reason(exit_status: int, *, is_torque: bool = False) -> str | None:
         known = _EXECUTION.get(exit_status)
     if known is None:
         return f"PBS ended it ({exit_status})"
-    name, words = known
-    return f"{words} (JOB_EXEC_{name}, {exit_status})"
+    name, text = known
+    return f"{text} (JOB_EXEC_{name}, {exit_status})"
 
 
 # What stands for a comment where PBS writes none, by substate.
@@ -116,17 +116,17 @@ def find_reason(
     `substate`, and a held job's Hold_Types (`holds`), tell where the comment does not. A site's own
     text stays.
     """
-    told = " ".join(comment.split()) if comment else ""
-    if told:
-        told = _parse_comment(state, told)
+    reported = " ".join(comment.split()) if comment else ""
+    if reported:
+        reported = _parse_comment(state, reported)
     by_substate = None if state in ENDED else _BY_SUBSTATE.get(substate or "")
-    if state == JobState.SUSPENDED and told and by_substate:
+    if state == JobState.SUSPENDED and reported and by_substate:
         # The scheduler's comment tells why it does not go on: `Not Running: Insufficient amount of
         # resource: ncpus`.
-        return f"{by_substate}: {told}"
-    if state == JobState.HELD and not told and not by_substate:
-        return next((words for letter, words in _BY_HOLD.items() if letter in (holds or "")), None)
-    return told or by_substate
+        return f"{by_substate}: {reported}"
+    if state == JobState.HELD and not reported and not by_substate:
+        return next((text for letter, text in _BY_HOLD.items() if letter in (holds or "")), None)
+    return reported or by_substate
 
 
 def _parse_comment(state: str, comment: str) -> str:
@@ -183,31 +183,33 @@ def resource_amount(resource: str, text: str) -> str:
     """`4 CPUs`, `8G of memory`, `2:00:00 of CPU time`, `2 matlab`: an amount of one of PBS's
     resources.
     """
-    words = RESOURCES.get(resource, resource)
+    message = RESOURCES.get(resource, resource)
     if resource in _TIMES and (seconds := duration_seconds(text)) is not None:
-        return f"{format_duration(seconds)} of {words}"
-    if text == "1" and words in _COUNTED:
-        return f"1 {words.removesuffix('es' if words.endswith('sses') else 's')}"
-    return f"{_amount(resource, text)} {'of ' if resource in _MEMORY else ''}{words}"
+        return f"{format_duration(seconds)} of {message}"
+    if text == "1" and message in _COUNTED:
+        return f"1 {message.removesuffix('es' if message.endswith('sses') else 's')}"
+    return f"{_amount(resource, text)} {'of ' if resource in _MEMORY else ''}{message}"
 
 
 def _lacks(found: re.Match[str]) -> str:
     resource, rest = found["resource"], found["rest"].strip()
-    words = RESOURCES.get(resource, resource)
+    text = RESOURCES.get(resource, resource)
     where = {"queue": " in its queue", "server": " on this server"}.get(found["where"] or "", "")
     figures = re.search(_FIGURES, rest)
     if figures is None:
-        if words == "the node":
+        if text == "the node":
             return "the node it requests is busy or does not exist"
-        if rest or words not in RESOURCES.values():
+        if rest or text not in RESOURCES.values():
             return f"no suitable node has the {resource} it requests"
-        return f"waiting for enough free {words}{where}"
-    asked, free, whole = (_amount(resource, figures[name]) for name in ("asked", "free", "whole"))
-    if (most := digits(whole)) is not None and (digits(asked) or 0) > most:
-        return f"needs {asked} {words}, of {whole} in all{where}"
+        return f"waiting for enough free {text}{where}"
+    requested, free, whole = (
+        _amount(resource, figures[name]) for name in ("asked", "free", "whole")
+    )
+    if (most := digits(whole)) is not None and (digits(requested) or 0) > most:
+        return f"needs {requested} {text}, of {whole} in all{where}"
     of = "of " if resource in _MEMORY else ""
-    needed = resource_amount(resource, asked) if words in _COUNTED else f"{asked} {of}{words}"
-    verb = "are" if words in _COUNTED and free != "1" else "is"
+    needed = resource_amount(resource, requested) if text in _COUNTED else f"{requested} {of}{text}"
+    verb = "are" if text in _COUNTED and free != "1" else "is"
     return f"needs {needed}, {free} {verb} free of {whole} in all{where}"
 
 
@@ -380,17 +382,17 @@ def _ended_hint(reason: str) -> str:
     if outlived is None and start is None:
         return _hint(_ENDINGS, reason)
     # What it waited for stays where it was deleted before it started.
-    words = _hint(_HINTS, before[start.end() :] if start else before)
+    text = _hint(_HINTS, before[start.end() :] if start else before)
     how = f"{_hint(_ENDINGS, outlived[1])} before it started" if outlived else "it did not start"
     if never:
         how += ", and never could have"
-    return how + (f": {words}" if words and "release" not in words else "")
+    return how + (f": {text}" if text and "release" not in text else "")
 
 
 def _hint(table: tuple[tuple[str, _Hint], ...], reason: str) -> str:
-    for pattern, words in table:
+    for pattern, text in table:
         if found := re.search(pattern, reason, re.IGNORECASE):
-            return words if isinstance(words, str) else words(found)
+            return text if isinstance(text, str) else text(found)
     return ""
 
 
@@ -415,9 +417,9 @@ _LACKS = re.compile(
 )
 
 
-def _is_more(asked: str, whole: str) -> bool:
+def _is_more(requested: str, whole: str) -> bool:
     try:
-        return parse_memory(asked) > parse_memory(whole)
+        return parse_memory(requested) > parse_memory(whole)
     except ValueError:
         return False
 
@@ -432,26 +434,26 @@ class PbsReasons(ReasonsPart):
         if state in ENDED:
             return _ended_hint(reason)
         if state == JobState.SUSPENDED and reason.startswith(_BY_SUBSTATE["45"]):
-            words = _hint(_HINTS, reason.partition(": ")[2])
+            text = _hint(_HINTS, reason.partition(": ")[2])
             return "preempted by a job with higher priority; it continues afterwards" + (
-                f"; now {words}" if words else ""
+                f"; now {text}" if text else ""
             )
         never = re.match(_NEVER, reason)
-        words = _hint(_HINTS, reason[never.end() :] if never else reason)
+        text = _hint(_HINTS, reason[never.end() :] if never else reason)
         if never:
             # What can never run was tried on all hosts, whatever runs there.
             if (absent := re.search(_NO_SUCH_NODE, reason)) is not None:
-                words = f"the node {absent['name']} does not exist"
+                text = f"the node {absent['name']} does not exist"
             return (
-                f"it will never start: {words or 'the request cannot be met here'}: change the "
+                f"it will never start: {text or 'the request cannot be met here'}: change the "
                 f"request or delete it"
             )
-        if not words:
+        if not text:
             # A job that was put back keeps what its last run ended with.
-            words = _hint(_ENDINGS, reason)
-        if not words and state == JobState.HELD:
+            text = _hint(_ENDINGS, reason)
+        if not text and state == JobState.HELD:
             return "held; release it to let it run"
-        return words
+        return text
 
     def never_starts(self, state: str, reason: str | None) -> str:
         if state not in WAITING or not reason:
@@ -466,11 +468,11 @@ class PbsReasons(ReasonsPart):
         """By the comments that `_limit` puts into words, and those on shares and reservations."""
         if state not in WAITING or not reason:
             return None
-        for pattern, words in _HINTS:
+        for pattern, text in _HINTS:
             found = re.search(pattern, reason, re.IGNORECASE)
             if found is None:
                 continue
-            if words is _limit:
+            if text is _limit:
                 groups = found.groupdict()
                 resource = groups.get("resource")
                 return PolicyReason(

@@ -135,8 +135,8 @@ def read_record(
             "Submit its script: hpcdash submit.",
         )
     variables = _variables(native.get("Variable_List", ""))
-    words = (native.get("Submit_arguments") or native.get("submit_args") or "").split()
-    has_environment = "-V" in words or "V" in in_script
+    parts = (native.get("Submit_arguments") or native.get("submit_args") or "").split()
+    has_environment = "-V" in parts or "V" in in_script
     notes: list[str] = []
     found = {
         key: value
@@ -160,7 +160,7 @@ def read_record(
     left_out += ["its start time"] if native.get("Execution_Time") else []
     if left_out:
         notes.append(f"left out, since they no longer apply: {', '.join(left_out)}")
-    named = _named_variables([*words, "-v", in_script.get("v", "")]) if has_environment else None
+    named = _named_variables([*parts, "-v", in_script.get("v", "")]) if has_environment else None
     passed, lost = _passed_on(variables, named)
     if lost:
         notes.append(
@@ -182,12 +182,12 @@ def read_record(
     )
 
 
-def _name(told: str, row: Mapping[str, Any]) -> str:
+def _name(reported: str, row: Mapping[str, Any]) -> str:
     """A job's name; Torque adds a task's number to its array's."""
     return (
-        told.removesuffix(f"-{row['_task']}")
+        reported.removesuffix(f"-{row['_task']}")
         if row["array_id"] and row["_task"] is not None
-        else told
+        else reported
     )
 
 
@@ -219,9 +219,9 @@ def _with_memory(select: str, whole: int) -> str:
     count_all = sum(count for count, _ in shares)
     parts = []
     for (_, memory), chunk in zip(shares, select.split("+"), strict=True):
-        wanted = whole * memory // had if had else whole // max(1, count_all)
-        kept = [part for part in chunk.split(":") if not part.startswith("mem=")]
-        parts.append(":".join([*kept, *([f"mem={_kib(wanted)}"] if wanted else [])]))
+        requested = whole * memory // had if had else whole // max(1, count_all)
+        remaining = [part for part in chunk.split(":") if not part.startswith("mem=")]
+        parts.append(":".join([*remaining, *([f"mem={_kib(requested)}"] if requested else [])]))
     return "+".join(parts)
 
 
@@ -233,18 +233,18 @@ def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
     """qsub's words for a record, but for what directives say just so, and for arrays and
     variables.
     """
-    words: list[str] = []
+    parts: list[str] = []
     for key, value in record.settings.items():
         if key in in_script and _same(key, value, in_script[key], record.work_dir):
             continue
         kind, _, name = key.partition(".")
         if kind == "l":
-            words += ["-l", f"{name}={_quoted(value)}"]
+            parts += ["-l", f"{name}={_quoted(value)}"]
         else:
-            words += [f"-{kind}", f"{name}={value}" if name else value]
+            parts += [f"-{kind}", f"{name}={value}" if name else value]
     if record.has_environment and "V" not in in_script:
-        words.append("-V")
-    return words
+        parts.append("-V")
+    return parts
 
 
 def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
@@ -264,55 +264,55 @@ def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[st
     return unlike
 
 
-def _same(key: str, recorded: str | None, said: str, work_dir: str) -> bool:
+def _same(key: str, recorded: str | None, message: str, work_dir: str) -> bool:
     """Whether a directive asks for what is on record."""
     if recorded is None:
         return False
     if key in _TIMES:
         try:
-            return parse_duration(recorded) == parse_duration(said)
+            return parse_duration(recorded) == parse_duration(message)
         except ValueError:
-            return recorded == said
+            return recorded == message
     if key in ("k", "m"):
-        return set(recorded) == set(said)
+        return set(recorded) == set(message)
     if key in ("o", "e"):
-        path = said if said.startswith("/") or ":" in said else f"{work_dir}/{said}"
+        path = message if message.startswith("/") or ":" in message else f"{work_dir}/{message}"
         return recorded.rstrip("/") == path.rstrip("/")
     if key == "W.umask":
-        return recorded.lstrip("0") == said.lstrip("0")
-    return recorded == said
+        return recorded.lstrip("0") == message.lstrip("0")
+    return recorded == message
 
 
 def _resources(native: Mapping[str, str]) -> dict[str, str]:
     """What was asked for by -l: `nodes`, or `select` and `place`, and what is no sum over the
     chunks.
     """
-    told = {
+    reported = {
         name.removeprefix(_RESOURCE): value
         for name, value in native.items()
         if name.startswith(_RESOURCE)
     }
     derived = frozenset({"nodect", "neednodes"})
-    if "select" in told:
+    if "select" in reported:
         # PBS makes a select of nodes, which it does not take beside it.
-        asked = {"nodes"} if "nodes" in told else {"select", "place"}
+        requested = {"nodes"} if "nodes" in reported else {"select", "place"}
         derived = (
-            _SUMMED | {name for _, chunk in chunks(told["select"]) for name, _ in chunk}
-        ) - asked
-    return {f"l.{name}": value for name, value in told.items() if name not in derived}
+            _SUMMED | {name for _, chunk in chunks(reported["select"]) for name, _ in chunk}
+        ) - requested
+    return {f"l.{name}": value for name, value in reported.items() if name not in derived}
 
 
-def _path(told: str, letter: str, number: str, work_dir: str, host: str) -> str:
+def _path(reported: str, letter: str, number: str, work_dir: str, host: str) -> str:
     """A path as -o and -e take it; '' for the one a job has by default."""
-    on_host, colon, path = told.partition(":")
+    on_host, colon, path = reported.partition(":")
     if not colon or "/" in on_host:
-        on_host, path = "", told
+        on_host, path = "", reported
     folder, _, name = path.rpartition("/")
     if folder == work_dir and re.fullmatch(
         rf".*\.{letter}{number}([.-](\^array_index\^|\d+))?", name, re.DOTALL
     ):
         return ""
-    return path if on_host in ("", host) else told
+    return path if on_host in ("", host) else reported
 
 
 def _variables(text: str) -> dict[str, str]:
@@ -349,9 +349,9 @@ def _passed_on(
     return tuple(passed), lost
 
 
-def _named_variables(words: list[str]) -> set[str]:
-    texts = [after for word, after in pairwise(words) if word == "-v"]
-    texts += [word[2:] for word in words if word.startswith("-v") and len(word) > 2]
+def _named_variables(parts: list[str]) -> set[str]:
+    texts = [after for word, after in pairwise(parts) if word == "-v"]
+    texts += [word[2:] for word in parts if word.startswith("-v") and len(word) > 2]
     return {item.partition("=")[0] for text in texts for item in split_list(text)}
 
 

@@ -58,7 +58,7 @@ class Records(Struct, frozen=True):
 
 
 def read_records(
-    raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "", start: int = 0
+    raw: bytes, form: Form, requested: Sequence[str], *, token: str = "", start: int = 0
 ) -> Records | None:
     """All records of `raw` from byte `start` on; None where it holds text but no record at all (it
     is something else).
@@ -70,7 +70,7 @@ def read_records(
     that is always first, cannot be told from a real one.
     """
     rejected: list[str] = []
-    names = tuple(dict.fromkeys(wanted))
+    names = tuple(dict.fromkeys(requested))
     tables: list[pa.Table] = []
     if form is Form.DSV:
         lines = _DsvLines(token.encode(), rejected)
@@ -109,8 +109,8 @@ def read_all(
     if rejected and not found_any:
         return None
     texts: list[tuple[str, Mapping[str, str]]] = [
-        (as_text(name), {as_text(key): as_text(value) for key, value in said.items()})
-        for name, said in records
+        (as_text(name), {as_text(key): as_text(value) for key, value in reported.items()})
+        for name, reported in records
     ]
     return texts, tuple(rejected)
 

@@ -65,13 +65,13 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
     records, rejected = _records(listed)
     times = Counter(name for name, _ in records)
     rows = []
-    for name, said in records:
+    for name, reported in records:
         if name not in known or times[name] > 1:
             rejected.append(
                 row_excerpt(f"{_HEAD}{name}: more than one record, or not in the list".encode())
             )
         else:
-            rows.append(_row(name, said, user, frozenset(groups.split())))
+            rows.append(_row(name, reported, user, frozenset(groups.split())))
     rows.sort(key=lambda row: (row["starts_at"] is None, row["starts_at"], row["name"]))
     return ParsedTable(pa.Table.from_pylist(rows, schema.RESERVATIONS), tuple(rejected))
 
@@ -90,21 +90,23 @@ def _records(text: str) -> tuple[list[tuple[str, dict[str, str]]], list[str]]:
     return records, rejected
 
 
-def _row(name: str, said: Mapping[str, str], user: str, groups: frozenset[str]) -> dict[str, Any]:
-    state = said.get("reserve_state", "").removeprefix(_PREFIX)
-    queue = said.get("queue") or name.partition(".")[0]
-    hosts = parse_hosts(said.get("resv_nodes", ""))
-    users, own_groups = said.get("Authorized_Users", ""), said.get("Authorized_Groups", "")
-    title = said.get("Reserve_Name", "")
-    owner = said.get("Reserve_Owner", "").partition("@")[0]
+def _row(
+    name: str, reported: Mapping[str, str], user: str, groups: frozenset[str]
+) -> dict[str, Any]:
+    state = reported.get("reserve_state", "").removeprefix(_PREFIX)
+    queue = reported.get("queue") or name.partition(".")[0]
+    hosts = parse_hosts(reported.get("resv_nodes", ""))
+    users, own_groups = reported.get("Authorized_Users", ""), reported.get("Authorized_Groups", "")
+    title = reported.get("Reserve_Name", "")
+    owner = reported.get("Reserve_Owner", "").partition("@")[0]
     return {
         "name": name,
         "state": _STATES.get(state, state.lower()),
         "allowed": _is_allowed(users, own_groups, owner, user, groups),
-        "starts_at": _instant(said.get("reserve_start", "")),
-        "ends_at": _instant(said.get("reserve_end", "")),
-        "duration_seconds": duration_seconds(said.get("reserve_duration", "")),
-        "nodes": digits(said.get("Resource_List.nodect", "")) or (len(hosts) or None),
+        "starts_at": _instant(reported.get("reserve_start", "")),
+        "ends_at": _instant(reported.get("reserve_end", "")),
+        "duration_seconds": duration_seconds(reported.get("reserve_duration", "")),
+        "nodes": digits(reported.get("Resource_List.nodect", "")) or (len(hosts) or None),
         "node_list": compress(hosts) if hosts else None,
         "queue": queue,
         "users": _names(users),
@@ -113,7 +115,7 @@ def _row(name: str, said: Mapping[str, str], user: str, groups: frozenset[str]) 
         "flags": [
             flag
             for key, flag in (("reserve_rrule", "STANDING"), ("reserve_job", "FROM_JOB"))
-            if said.get(key)
+            if reported.get(key)
         ],
         "_option": f"-q {queue}",
         "_note": "; ".join(filter(None, (title, f"made by {owner}" if owner else ""))) or None,

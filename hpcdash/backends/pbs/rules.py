@@ -97,7 +97,7 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
 
 
 def _query(
-    dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Format
+    dialect: Dialect, command: tuple[str, ...], name: str, what: str, formatter: _Format
 ) -> Query[Mapping[str, str]]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
@@ -105,13 +105,19 @@ def _query(
     else:
         token, argv, form = "", pbs(*command, name), Form.TEXT
     parse = partial(
-        _parse, command=(*command, name), form=form, token=token, what=what, words=words
+        _parse, command=(*command, name), form=form, token=token, what=what, formatter=formatter
     )
     return Query(argv, parse, command=(*command, name), cap_bytes=TEXT_BYTES)
 
 
 def _parse(
-    answer: Answer, *, command: tuple[str, ...], form: Form, token: str, what: str, words: _Format
+    answer: Answer,
+    *,
+    command: tuple[str, ...],
+    form: Form,
+    token: str,
+    what: str,
+    formatter: _Format,
 ) -> Mapping[str, str]:
     """{} where nothing was told: others' jobs may be hidden."""
     require_success(answer, command)
@@ -121,49 +127,51 @@ def _parse(
             raise unreadable(answer, what, command)
         return {}
     # A value may have been cut off.
-    return {name: value for name, value in words(records[0][1]).items() if value}
+    return {name: value for name, value in formatter(records[0][1]).items() if value}
 
 
 def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
-    asked = _whole(native.get("Priority", ""))
-    words = {"asked for": "none of its own (qsub -p)" if not asked else f"{asked:+d} (qsub -p)"}
+    requested = _whole(native.get("Priority", ""))
+    texts = {
+        "asked for": "none of its own (qsub -p)" if not requested else f"{requested:+d} (qsub -p)"
+    }
     waited = duration_seconds(native.get("eligible_time", ""))
     if waited is not None:
-        words["counted wait"] = f"for {format_duration(waited)}"
+        texts["counted wait"] = f"for {format_duration(waited)}"
     if accrues := _ACCRUES.get(native.get("accrue_type", "")):
-        words["its wait"] = accrues
+        texts["its wait"] = accrues
     if native.get("topjob", "").lower() == "true":
-        words["its place"] = "is kept: it is among the first"
+        texts["its place"] = "is kept: it is among the first"
     hosts = parse_hosts(native.get("estimated.exec_vnode", ""))
     if hosts:
         more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-        words["may run on"] = ", ".join(hosts[:_MOST_HOSTS]) + more
+        texts["may run on"] = ", ".join(hosts[:_MOST_HOSTS]) + more
     runs = _whole(native.get("run_count", ""))
     if runs and runs > 0:
-        words["was started"] = "once already" if runs == 1 else f"already {runs} times"
-    return words
+        texts["was started"] = "once already" if runs == 1 else f"already {runs} times"
+    return texts
 
 
 def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
-    words: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if native.get("enabled") == "False":
-        words["takes jobs"] = "none now"
+        texts["takes jobs"] = "none now"
     elif native.get("from_route_only") == "True":
-        words["takes jobs"] = "only those that another queue passes on"
+        texts["takes jobs"] = "only those that another queue passes on"
     if native.get("started") == "False":
-        words["starts jobs"] = "none now"
+        texts["starts jobs"] = "none now"
     if native.get("route_destinations"):
-        words["passes jobs on to"] = native["route_destinations"].replace(",", ", ")
+        texts["passes jobs on to"] = native["route_destinations"].replace(",", ", ")
     for start, time_label, label in _PER_JOB:
         given = _resources(native, start)
         if seconds := duration_seconds(given.pop("walltime", "")):
-            words[time_label] = format_duration(seconds)
+            texts[time_label] = format_duration(seconds)
         if given:
-            words[label] = ", ".join(resource_amount(name, value) for name, value in given.items())
-    words |= _limits(native)
+            texts[label] = ", ".join(resource_amount(name, value) for name, value in given.items())
+    texts |= _limits(native)
     for entity, label in _LISTS:
         if native.get(f"acl_{entity}_enable", "").lower() == "true":
-            words[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
+            texts[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
     priority = _whole(native.get("Priority", ""))
     if priority:
         express = (
@@ -171,10 +179,10 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
             if priority >= _EXPRESS_PRIORITY
             else ""
         )
-        words["the queue's priority"] = f"{priority}{express}"
+        texts["the queue's priority"] = f"{priority}{express}"
     if delay := _whole(native.get("kill_delay", "")):
-        words["from TERM to KILL"] = format_duration(delay)
-    return words
+        texts["from TERM to KILL"] = format_duration(delay)
+    return texts
 
 
 def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
@@ -187,7 +195,7 @@ def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
 
 
 def _limits(native: Mapping[str, str]) -> dict[str, str]:
-    words = {
+    texts = {
         f"{label} of {who}": limit
         for name, label in _COUNTS.items()
         for who, limit in _by_entity(native.get(name, ""))
@@ -202,8 +210,8 @@ def _limits(native: Mapping[str, str]) -> dict[str, str]:
     for name, label in _OLD_AMOUNTS.items():
         for resource, value in _resources(native, name).items():
             amounts.setdefault(label, []).append(resource_amount(resource, value))
-    words |= {label: native[name] for name, label in _OLD_COUNTS.items() if native.get(name)}
-    return words | {label: ", ".join(parts) for label, parts in amounts.items()}
+    texts |= {label: native[name] for name, label in _OLD_COUNTS.items() if native.get(name)}
+    return texts | {label: ", ".join(parts) for label, parts in amounts.items()}
 
 
 def _by_entity(limits: str) -> list[tuple[str, str]]:

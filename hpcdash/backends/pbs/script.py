@@ -164,27 +164,27 @@ def batch_script(
             exports(body.environment),
             _waiting(request, place, place.waiting, slot_type),
         ]
-    said = (
+    messages = (
         *warnings,
         *resources.warnings,
         *_unasked(request),
         *_rerun_warnings(request),
         *body.notes,
     )
-    asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
+    requested = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
     return BatchScript(
-        script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts),
+        script_text(requested, (*generated, *resources.options, *limit, *extra), "#PBS", parts),
         name,
-        said,
+        messages,
     )
 
 
-def _into_logs(words: Sequence[Word], folder: str) -> tuple[Word, ...]:
+def _into_logs(parts: Sequence[Word], folder: str) -> tuple[Word, ...]:
     """What PBS starts on a host writes into the job's own logs, and a run of an allocation has
     others.
     """
     into = f'exec >> "$0/{STDOUT_NAME}" 2>> "$0/{STDERR_NAME}"; exec "$@"'
-    return (*map(Word, ("bash", "-c", into, folder)), *words)
+    return (*map(Word, ("bash", "-c", into, folder)), *parts)
 
 
 # What runs beside a job is not PBS's to know: it is looked for among the processes, of one node
@@ -286,48 +286,48 @@ def _rerun_warnings(request: Request) -> list[str]:
     ]
 
 
-def _lines_a_chunk(asked: tuple[str, ...]) -> int:
+def _lines_a_chunk(requested: tuple[str, ...]) -> int:
     """How often a chunk's host stands in $PBS_NODEFILE: once for each of its mpiprocs."""
-    found = re.search(r":mpiprocs=([1-9][0-9]{0,5})\b", " ".join(asked))
+    found = re.search(r":mpiprocs=([1-9][0-9]{0,5})\b", " ".join(requested))
     return int(found[1]) if found else 1
 
 
-def _limit(request: Request, asked: tuple[str, ...]) -> list[str]:
+def _limit(request: Request, requested: tuple[str, ...]) -> list[str]:
     if request.limit_seconds is None:
         return []
-    if any("walltime=" in option for option in asked):
+    if any("walltime=" in option for option in requested):
         refuse_repeated({"walltime": "time"}, {"walltime": "-l walltime"})
     return [f"-l walltime={format_walltime(request.limit_seconds)}"]
 
 
-def _limit_seconds(request: Request, asked: tuple[str, ...]) -> int | None:
+def _limit_seconds(request: Request, requested: tuple[str, ...]) -> int | None:
     """The request's limit, else the walltime among the -l of a person's own options."""
     if request.limit_seconds is not None:
         return request.limit_seconds
     return build_demand(
-        [option for text in asked for option in qsub.read_directive(text).given]
+        [option for text in requested for option in qsub.read_directive(text).given]
     ).limit_seconds
 
 
 def _unasked(request: Request) -> list[str]:
     """What PBS has no option for."""
-    said = []
+    messages = []
     if request.qos:
-        said.append(f"PBS knows no QoS: {request.qos} is not asked for")
+        messages.append(f"PBS knows no QoS: {request.qos} is not asked for")
     if request.exclude_nodes:
-        said.append(
+        messages.append(
             f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all "
             f"the same"
         )
     if request.rank_logs:
-        said.append("rank_logs: PBS has none, all ranks write to the job's log alone")
+        messages.append("rank_logs: PBS has none, all ranks write to the job's log alone")
     others = [
         name
         for name in ("max_requeues", *NOT_IN_SCRIPTS)
         if getattr(request, name) not in ("", (), None)
     ]
-    said += [f"{name}: PBS has none, it is not asked for" for name in others]
-    return said
+    messages += [f"{name}: PBS has none, it is not asked for" for name in others]
+    return messages
 
 
 def _refuse_repeated(generated: list[str], extra: tuple[str, ...]) -> None:
@@ -391,10 +391,10 @@ def resource_directives(
         # What mpirun takes for the slots of a host.
         beside.append(("mpiprocs", str(slots.per_node)))
     besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
-    words = [f"select={slots.nodes}{amount}{cpus}{besides}"]
+    parts = [f"select={slots.nodes}{amount}{cpus}{besides}"]
     if place := _placement(request.place, theirs, slots):
-        words.append(f"place={place}")
-    words += [
+        parts.append(f"place={place}")
+    parts += [
         f"{name}={value}" if value else name
         for name, value in theirs
         if name not in ("select", "place")
@@ -416,7 +416,7 @@ def resource_directives(
             "as in extra_args: -l select=1:gpu_model=a100"
         )
     return Directives(
-        tuple(f"-l {directive_word('extra_args', word)}" for word in words), tuple(warnings)
+        tuple(f"-l {directive_word('extra_args', word)}" for word in parts), tuple(warnings)
     )
 
 
@@ -440,19 +440,21 @@ def _cpus_beside_gpus(
         )
     if "ncpus" in given or (not request.cpus_per_gpu and not request.site.gres_supported):
         return "", []
-    each, said = request.cpus_per_gpu, []
+    each, messages = request.cpus_per_gpu, []
     if each is None:
         each = share.per_gpu if share else None
         unknown = (
             "no CPUs are asked for with the GPUs, and PBS gives each chunk 1; cpus_per_gpu "
             "asks for more"
         )
-        said = [share.words if share else unknown]
+        messages = [share.words if share else unknown]
     if each is None:
-        return "", said
+        return "", messages
     # PBS sets OMP_NUM_THREADS to all CPUs of the chunk, which each rank would take for its own.
     has_ranks = request.launcher in (NODE_LAUNCHERS | LONE_LAUNCHERS) and "ompthreads" not in given
-    return f":ncpus={each * slots.per_node}" + (f":ompthreads={each}" if has_ranks else ""), said
+    return f":ncpus={each * slots.per_node}" + (
+        f":ompthreads={each}" if has_ranks else ""
+    ), messages
 
 
 def _memory(amount_bytes: int) -> str:
@@ -473,10 +475,10 @@ def _asked(extra_args: Iterable[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _beside_slots(asked: Iterable[tuple[str, str]], ours: str) -> list[tuple[str, str]]:
+def _beside_slots(requested: Iterable[tuple[str, str]], ours: str) -> list[tuple[str, str]]:
     """What a person's own select asks for in each chunk, besides what the slots say."""
-    kept: dict[str, str] = {}
-    for name, value in asked:
+    stored: dict[str, str] = {}
+    for name, value in requested:
         if name != "select":
             continue
         parts = qsub.chunks(value)
@@ -485,23 +487,23 @@ def _beside_slots(asked: Iterable[tuple[str, str]], ours: str) -> list[tuple[str
                 f"-l select={value}: chunks of several kinds cannot be joined with slots",
                 "Write a script of your own for them, or one kind of chunk.",
             )
-        kept |= {resource: amount for resource, amount in parts[0][1] if resource != ours}
-    return list(kept.items())
+        stored |= {resource: amount for resource, amount in parts[0][1] if resource != ours}
+    return list(stored.items())
 
 
-def _left_out(asked: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list[str]:
+def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list[str]:
     """What the slots say otherwise than a person's own select; one chunk stands for any number."""
-    said = []
-    for name, value in asked:
+    messages = []
+    for name, value in requested:
         if name != "select":
             continue
         (count, parts), each = qsub.chunks(value)[0], str(slots.per_node)
         if count not in ("", "1", str(slots.nodes)) or dict(parts).get(ours, each) != each:
-            said.append(
+            messages.append(
                 f"-l select={value} in extra_args: slots and slots_per_node decide its count and "
                 f"{ours}"
             )
-    return said
+    return messages
 
 
 def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> str:
@@ -524,16 +526,16 @@ def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> s
         else "".join(f"-l place={value} in extra_args" for value in given)
     )
     try:
-        asked = qsub.read_placement(field or given[0]) if written else qsub.Placement()
+        requested = qsub.read_placement(field or given[0]) if written else qsub.Placement()
     except ValueError as error:
         raise UsageError(f"{written}: {error}") from error
-    if asked.arrangement not in ("", "scatter"):
+    if requested.arrangement not in ("", "scatter"):
         raise UsageError(
-            f"{written}: slots_per_node asks for {slots.nodes} nodes, which {asked.arrangement} "
+            f"{written}: slots_per_node asks for {slots.nodes} nodes, which {requested.arrangement} "
             f"may not give",
-            f"Leave {asked.arrangement} out, or slots_per_node.",
+            f"Leave {requested.arrangement} out, or slots_per_node.",
         )
-    return str(dataclasses.replace(asked, arrangement="scatter"))
+    return str(dataclasses.replace(requested, arrangement="scatter"))
 
 
 MARK = "HPCDASH_COMMAND_OF"
@@ -710,7 +712,7 @@ _ON_SEVERAL = """'exec bash -c "$@"' bash \\
 
 
 def fanout(
-    words: Sequence[str | Word],
+    parts: Sequence[str | Word],
     environment: Mapping[str, str],
     *,
     passed_on: Sequence[str] = (),
@@ -737,7 +739,7 @@ def fanout(
     variables += "".join(f'      "{name}=${name}" \\\n' for name in passed_on)
     lines = f" / {int(lines_a_chunk)}" if lines_a_chunk > 1 else ""
     return _FANOUT.format(
-        words=quote_arguments(words),
+        words=quote_arguments(parts),
         variables=variables,
         mark=MARK,
         slots_a_chunk=int(slots_a_chunk),
@@ -882,7 +884,7 @@ _NOT_IN_PROJECTS = re.compile(r"[/\[\]\";:|<>+,?*]")
 PBS_NAME_LETTERS = 230
 
 
-def project_options(words: Iterable[str]) -> tuple[str, ...]:
+def project_options(parts: Iterable[str]) -> tuple[str, ...]:
     """`-P "a_b"`, or nothing; what PBS takes in no project's name is `_`."""
-    joined = NOT_IN_DIRECTIVES.sub("_", _NOT_IN_PROJECTS.sub("_", "_".join(words)))
+    joined = NOT_IN_DIRECTIVES.sub("_", _NOT_IN_PROJECTS.sub("_", "_".join(parts)))
     return (f'-P "{joined}"',) if joined else ()

@@ -74,21 +74,23 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
         if not found:
             return (Outcome(job_id, None, "qsub returned no job ID"),)
         return (Outcome(job_id, True, f"job {found[-1].decode()}"),)
-    words = _refusal(answer)
-    spoken = words.lower()
+    text = _refusal(answer)
+    spoken = text.lower()
     is_lost = answer.status in _CUT_OFF or any(phrase in spoken for phrase in _MAY_BE_DONE)
-    words = words or f"qsub exited with status {answer.status}"
+    text = text or f"qsub exited with status {answer.status}"
     if is_lost and _NOT_DONE not in spoken:
-        return (Outcome(job_id, None, words),)
-    return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
+        return (Outcome(job_id, None, text),)
+    return (Outcome(job_id, False, text, failure(answer).exit_status == EXIT_UNREACHABLE),)
 
 
 def _refusal(answer: Answer) -> str:
     """What qsub, or a hook through it, says of why; without its usage, and of Slurm's wrapper what
     sbatch says.
     """
-    said = re.split(rb"^usage: ", answer.stderr or answer.stdout, maxsplit=1, flags=re.MULTILINE)[0]
-    lines = [_PREFIX.sub("", line).strip() for line in excerpt(said).splitlines()]
+    reported = re.split(
+        rb"^usage: ", answer.stderr or answer.stdout, maxsplit=1, flags=re.MULTILINE
+    )[0]
+    lines = [_PREFIX.sub("", line).strip() for line in excerpt(reported).splitlines()]
     if "and the output was:" in lines:
         lines = lines[lines.index("and the output was:") + 1 :]
     return "; ".join(dict.fromkeys(line for line in lines if line not in ("", "'")))
@@ -148,14 +150,17 @@ def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[
             f"{line.script[0]!r} is not an option of qsub",
             "The script comes first, its options after --.",
         )
-    for where, said, letters in (("", own, "IX"), (" of the script's #PBS lines", in_script, "I")):
-        if found := next((letter for letter in letters if letter in said), ""):
+    for where, reported, letters in (
+        ("", own, "IX"),
+        (" of the script's #PBS lines", in_script, "I"),
+    ):
+        if found := next((letter for letter in letters if letter in reported), ""):
             raise UsageError(
                 f"-{found}{where} asks for a terminal, which a job from here has not",
                 "Leave it out.",
             )
         for attribute in ("block", "interactive"):
-            if said.get(f"W.{attribute}", "").lower() == "true":
+            if reported.get(f"W.{attribute}", "").lower() == "true":
                 raise UsageError(
                     f"-W {attribute}=true{where} has qsub wait for the job's end, which nothing "
                     f"here does",
@@ -167,16 +172,16 @@ def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[s
     """The options as given, without -v and, if `without_depend`, without depend: these are written
     again.
     """
-    words: list[str] = []
+    parts: list[str] = []
     for option in line.given:
         if option.name == "v":
             continue
         if option.name == "W" and without_depend:
             for name, value in attributes(option.value or ""):
-                words += [] if name == "depend" else ["-W", f"{name}={value}"]
+                parts += [] if name == "depend" else ["-W", f"{name}={value}"]
         else:
-            words += option.words
-    return words
+            parts += option.words
+    return parts
 
 
 def _arguments(dialect: Dialect, arguments: Sequence[str]) -> list[str]:
@@ -248,16 +253,16 @@ def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str,
     return own.get("v", in_script.get("v", ""))
 
 
-def _advice(dialect: Dialect, told: Mapping[str, str]) -> list[str]:
+def _advice(dialect: Dialect, reported: Mapping[str, str]) -> list[str]:
     if dialect is not Dialect.OPENPBS:
         return []
     notes = []
-    if "d" not in told.get("k", ""):
+    if "d" not in reported.get("k", ""):
         notes.append(
             "its output stays on the execution host until it ends; with -k oed it is read while "
             "the job runs"
         )
-    if "V" in told:
+    if "V" in reported:
         notes.append(
             "-V hands over nothing in some releases of PBS (23.06): name what the job needs with -v"
         )
@@ -269,25 +274,25 @@ def _wrapped(submission: Submission) -> SubmitCommand:
 
     A comment, our mark, it has not.
     """
-    words = shell_safe(submission.options)
+    label = shell_safe(submission.options)
     if submission.array:
-        words += ["-t", str(_tasks(submission.array))]
+        label += ["-t", str(_tasks(submission.array))]
     if submission.after:
-        words += ["-W", f"depend={_slurm_depend(submission.after)}"]
+        label += ["-W", f"depend={_slurm_depend(submission.after)}"]
     if submission.held:
-        words.append("-h")
-    name = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "-N"), None)
-    if name is None and not any(word.startswith("-N") for word in words):
+        label.append("-h")
+    name = next((label[at + 1] for at, word in enumerate(label[:-1]) if word == "-N"), None)
+    if name is None and not any(word.startswith("-N") for word in label):
         text = submission.script.decode("utf-8", "surrogateescape")
         own = last_value(sbatch.read_directives(text).options, "job-name")
         own = own or settings(read_directives(text).options, in_script=True).get("N")
         name = _job_name(Dialect.SLURM_WRAPPERS, own or submission.name)
-        words += ["-N", name]
+        label += ["-N", name]
     arguments = [shlex.quote(word) for word in submission.arguments]
     if submission.file:
-        argv: tuple[str, ...] = ("qsub", *words, shlex.quote(submission.file), *arguments)
+        argv: tuple[str, ...] = ("qsub", *label, shlex.quote(submission.file), *arguments)
     else:
-        argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *words, _STDIN_FILE, *arguments)
+        argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *label, _STDIN_FILE, *arguments)
     read = partial(read_answer, job_id=submission.name, has_bare_ids=True)
     command = ActionCommand(argv, (submission.name,), read, submission.script, _LIMIT_SECONDS)
     return SubmitCommand(command, (), "", name or "")
@@ -338,36 +343,36 @@ class PbsSubmit(DialectPart, SubmitPart):
         directives = read_directives(text, own.get("C", MAGIC))
         in_script = settings(directives.options, in_script=True)
         _refuse(line, own, in_script)
-        told = {**in_script, **own}
+        reported = {**in_script, **own}
         if (
             self.dialect is not Dialect.TORQUE
-            and (submission.array or "J" in told)
-            and told.get("r") == "n"
+            and (submission.array or "J" in reported)
+            and reported.get("r") == "n"
         ):
             where = "" if "r" in own else " in the script"
             raise UsageError(
                 f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
                 "Leave -r n out: a task may then start again after a node failure.",
             )
-        words = _given_arguments(line, without_depend=bool(submission.after))
+        label = _given_arguments(line, without_depend=bool(submission.after))
         notes: list[str] = []
         if submission.arguments:
-            words += _arguments(self.dialect, submission.arguments)
+            label += _arguments(self.dialect, submission.arguments)
         if submission.array:
-            words += _array_arguments(self.dialect, _tasks(submission.array))
+            label += _array_arguments(self.dialect, _tasks(submission.array))
         if submission.after:
-            words += [
+            label += [
                 "-W",
-                f"depend={_depend(self.dialect, submission.after, told.get('W.depend', ''))}",
+                f"depend={_depend(self.dialect, submission.after, reported.get('W.depend', ''))}",
             ]
             notes.append(
                 "a job that depends on one PBS no longer knows ends at once, without running"
             )
-        if submission.held and "h" not in told:
-            words.append("-h")
-        name = told.get("N") or _job_name(self.dialect, submission.name)
-        if "N" not in told:
-            words += ["-N", name]
+        if submission.held and "h" not in reported:
+            label.append("-h")
+        name = reported.get("N") or _job_name(self.dialect, submission.name)
+        if "N" not in reported:
+            label += ["-N", name]
             if name != submission.name:
                 notes.append(
                     f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
@@ -380,16 +385,16 @@ class PbsSubmit(DialectPart, SubmitPart):
             )
             mark = ""
         if mark or "v" in own:
-            words += [
+            label += [
                 "-v",
                 ",".join(
                     part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part
                 ),
             ]
-        notes += _advice(self.dialect, told)
+        notes += _advice(self.dialect, reported)
         argv = (
             *_as_account(submission, _qsub(self.dialect)),
-            *words,
+            *label,
             *([submission.file] if submission.file else []),
         )
         read = partial(
@@ -428,31 +433,31 @@ class PbsSubmit(DialectPart, SubmitPart):
             record, in_script
         )
         record = with_limits(record, limits, row["nodes"] or 1)
-        words = ["-C", _NO_DIRECTIVES] if unlike else []
+        parts = ["-C", _NO_DIRECTIVES] if unlike else []
         notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
         if unlike:
             notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
-        words += to_arguments(record, {} if unlike else in_script)
+        parts += to_arguments(record, {} if unlike else in_script)
         throttle = None
         if row["array_id"]:
             if tasks is None and not record.array:
                 raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
             again = _tasks(record.array) if tasks is None else tasks
             again = ArrayTasks(again.ranges, record.throttle or again.throttle)
-            words, throttle = [*words, *_array_arguments(self.dialect, again)], again.throttle
-        words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
-        argv = (*_qsub(self.dialect), *words)
+            parts, throttle = [*parts, *_array_arguments(self.dialect, again)], again.throttle
+        parts += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
+        argv = (*_qsub(self.dialect), *parts)
         if row["work_dir"]:
             argv = ("sh", "-c", _IN_FOLDER, "sh", row["work_dir"], *argv)
         if any("\ufffd" in word for word in argv):
             notes.append(
                 "bytes that are no UTF-8 are lost: some options are not quite what they were"
             )
-        asked = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
+        requested = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
         stdin = script.text.encode("utf-8", "surrogateescape")
-        read = partial(read_answer, job_id=asked, has_bare_ids=self.dialect is Dialect.TORQUE)
+        read = partial(read_answer, job_id=requested, has_bare_ids=self.dialect is Dialect.TORQUE)
         return SubmitCommand(
-            ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS),
+            ActionCommand(argv, (requested,), read, stdin, _LIMIT_SECONDS),
             tuple(notes),
             mark,
             row["name"] or "",

@@ -38,12 +38,12 @@ def restored(raw: bytes) -> bytes:
 
 
 def _utf8(found: re.Match[bytes]) -> bytes:
-    meant = bytes((byte - 64) & 0xFF for byte in found[0][1::2])
+    selected = bytes((byte - 64) & 0xFF for byte in found[0][1::2])
     try:
-        meant.decode()
+        selected.decode()
     except UnicodeDecodeError:
         return found[0]
-    return meant
+    return selected
 
 
 def unescaped(value: bytes) -> bytes:

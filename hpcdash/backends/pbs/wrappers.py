@@ -180,15 +180,15 @@ _NO_QUOTES = frozenset({"v"})
 _NEXT_STEP = "Leave it out, or write it into the script as a #SBATCH line."
 
 
-def shell_safe(words: Sequence[str]) -> list[str]:
+def shell_safe(parts: Sequence[str]) -> list[str]:
     """The options so that qsub's shell takes each value for what it is; raises UsageError where
     that cannot be said.
     """
-    return list(_safe(words))
+    return list(_safe(parts))
 
 
-def _safe(words: Sequence[str]) -> Iterator[str]:
-    rest = list(words)
+def _safe(parts: Sequence[str]) -> Iterator[str]:
+    rest = list(parts)
     while rest:
         word = rest.pop(0)
         dashes = word[: len(word) - len(word.lstrip("-"))]

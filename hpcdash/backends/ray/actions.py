@@ -40,8 +40,8 @@ def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     if not response.is_success:
         # The dashboard asks an agent for it, by a path that it does not quote.
         odd = "".join(letter for letter in _PATH_LETTERS if letter in job_id)
-        words = f"Ray cannot stop a job whose ID contains {odd}" if odd else refusal(response.body)
-        return (Outcome(job_id, False, words),)
+        text = f"Ray cannot stop a job whose ID contains {odd}" if odd else refusal(response.body)
+        return (Outcome(job_id, False, text),)
     try:
         is_stopped = table(decode(answer, response)).get("stopped") is not False
     except HpcdashError as error:

@@ -133,18 +133,20 @@ def parse_jobs(
         elif not job_ids or row["id"] in job_ids or row["_other_id"] in job_ids:
             rows.append(row)
     now = response.epoch_seconds
-    kept = [
+    remaining = [
         row
         for row in rows
         if (ended if row["state"] in ENDED else active)
         and (since_seconds is None or now is None or (row["ends_at"] or now) >= now - since_seconds)
     ]
     if now is not None:
-        for row in kept:
+        for row in remaining:
             if row["state"] == JobState.RUNNING and row["started_at"] is not None:
                 row["elapsed_seconds"] = max(int(now) - row["started_at"], 0)
-    kept.sort(key=lambda row: row["_number"], reverse=True)
-    return ParsedTable(pa.Table.from_pylist(kept, schema=_PLAIN).cast(schema.JOBS), tuple(rejected))
+    remaining.sort(key=lambda row: row["_number"], reverse=True)
+    return ParsedTable(
+        pa.Table.from_pylist(remaining, schema=_PLAIN).cast(schema.JOBS), tuple(rejected)
+    )
 
 
 def _arrow(field: pa.Field) -> pa.DataType:
@@ -184,7 +186,9 @@ def _resource_columns(
 ) -> dict[str, int]:
     """Return what a job's entrypoint holds, a part counted as a whole. Its tasks may hold more."""
     if held is None:
-        held = {_RESOURCES[name]: asked for name, asked in noted_resources(metadata).items()}
+        held = {
+            _RESOURCES[name]: requested for name, requested in noted_resources(metadata).items()
+        }
     gpus = next((kind for kind in ACCELERATORS if held.get(kind)), "")
     kinds = {"cpus": "CPU", "gpus": gpus, "memory_bytes": "memory"}
     amounts = {column: held.get(kind, 0) for column, kind in kinds.items()}

@@ -141,10 +141,10 @@ def _ray_log(name: str, title: str, node_id: str, process: str) -> OtherLog:
 
 
 def _task_files(task: Mapping[str, Any]) -> dict[str, str]:
-    told = table(task.get("task_log_info"))
+    reported = table(task.get("task_log_info"))
     found = {}
     for key in ("stdout_file", "stderr_file"):
-        name = (text(told.get(key)) or "").rpartition("/")[2]
+        name = (text(reported.get(key)) or "").rpartition("/")[2]
         if _FILE.fullmatch(name):
             found[key] = name
     return found

@@ -175,14 +175,14 @@ def _note(used: float | None, total: float) -> str:
     return f"{total:g} in all" if used is None else f"{used:g} of {total:g} in use"
 
 
-def _table(rows: list[dict[str, Any]], wanted: pa.Schema) -> pa.Table:
+def _table(rows: list[dict[str, Any]], requested: pa.Schema) -> pa.Table:
     plain = pa.schema(
         [
             (field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type)
-            for field in wanted
+            for field in requested
         ]
     )
-    return pa.Table.from_pylist(rows, schema=plain).cast(wanted)
+    return pa.Table.from_pylist(rows, schema=plain).cast(requested)
 
 
 def _is_custom(kind: str) -> bool:

@@ -196,12 +196,12 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     if least > heads.nodes:
         there = f"the cluster has {counted(heads.nodes, 'slice')} of {kind.name} now"
         found.append(LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"))
-    tpus, wanted = offers.queue("TPU"), _tpus(request, kind)
+    tpus, requested = offers.queue("TPU"), _tpus(request, kind)
     most = (tpus.gpus_per_node or 0) if tpus else 0
-    if wanted > most:
-        words = f"no node has {counted(wanted, 'TPU')} now, at most {most}: the job waits for one"
+    if requested > most:
+        text = f"no node has {counted(requested, 'TPU')} now, at most {most}: the job waits for one"
         found.append(
-            LintFinding("warning", "tpus_per_worker", words, f"Write tpus_per_worker = {most}.")
+            LintFinding("warning", "tpus_per_worker", text, f"Write tpus_per_worker = {most}.")
         )
     return tuple(found)
 
@@ -215,15 +215,15 @@ def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
     if _needs_slots(request) and largest is not None and request.slots > largest:
         unit = "CPU" if is_cpu else "GPU"
         most = f", at most {largest}" if largest else ""
-        words = f"no node has {counted(request.slots, unit)} now{most}: the job waits for one"
-        found.append(LintFinding("warning", "slots", words))
+        text = f"no node has {counted(request.slots, unit)} now{most}: the job waits for one"
+        found.append(LintFinding("warning", "slots", text))
     memory = cpus.memory_per_node_bytes if cpus else None
     if request.memory_bytes is not None and memory is not None and request.memory_bytes > memory:
-        words = (
+        text = (
             f"no node has {format_memory(request.memory_bytes)} now, at most "
             f"{format_memory(memory)}"
         )
-        found.append(LintFinding("warning", "memory", f"{words}: the job waits for one"))
+        found.append(LintFinding("warning", "memory", f"{text}: the job waits for one"))
     return tuple(found)
 
 
@@ -237,13 +237,13 @@ def _read_is_there(answer: Answer) -> bool:
 
 def _metadata(request: Request) -> dict[str, str]:
     """What a request says of itself; the values of metadata are text."""
-    said = {
+    reported = {
         "slice": request.slice,
         "workspace": request.workspace,
         "labels": ",".join(request.labels),
     }
     switches = dict(zip(SWITCH_VARIABLES, (request.kill_switch, request.save_switch), strict=True))
-    return {name: value for name, value in {**said, **switches}.items() if value}
+    return {name: value for name, value in {**reported, **switches}.items() if value}
 
 
 def _on_slices(
@@ -251,7 +251,7 @@ def _on_slices(
 ) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     kind = slice_type(request.slice)
     environment = _environment(request)
-    wanted: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "slice": kind.name,
         "head_resource": kind.head_resource,
         "workers": kind.workers,
@@ -265,8 +265,8 @@ def _on_slices(
         "environment": environment,
         "container": _container(request, name),
     }
-    text = json.dumps(wanted, indent=1, sort_keys=True)
-    unreported = {**wanted, "environment": dict.fromkeys(environment, "…")}
+    text = json.dumps(requested, indent=1, sort_keys=True)
+    unreported = {**requested, "environment": dict.fromkeys(environment, "…")}
     shown = json.dumps(unreported, indent=1, sort_keys=True, ensure_ascii=False)
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
@@ -313,9 +313,9 @@ def _plain(
     if request.num_slices:
         raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')
     kind = "entrypoint_num_cpus" if request.slot_type is SlotType.CPU else "entrypoint_num_gpus"
-    asked: dict[str, Any] = {kind: request.slots} if _needs_slots(request) else {}
+    requested: dict[str, Any] = {kind: request.slots} if _needs_slots(request) else {}
     if request.memory_bytes is not None:
-        asked["entrypoint_memory"] = request.memory_bytes
+        requested["entrypoint_memory"] = request.memory_bytes
     exports = "".join(
         f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items()
     )
@@ -327,7 +327,12 @@ def _plain(
     library += f'export {_PACKAGE[1:]}="$PWD"\n' if request.call is not None else ""
     script = f"#!/bin/bash\n{library}{exports}{_script(request, mark)}"
     shown = f"#!/bin/bash\n{library}{''.join(f'export {key}=…' + chr(10) for key in _environment(request))}"
-    return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request, mark)
+    return (
+        {_RUN_NAME: script.encode()},
+        f"bash {_RUN_NAME}",
+        requested,
+        shown + _script(request, mark),
+    )
 
 
 def _needs_slots(request: Request) -> bool:
@@ -390,10 +395,10 @@ def _call(request: Request, call: Call, mark: str) -> str:
         result_format=call.result_format if call.result_format != PICKLE else None,
     )
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
-    words = " \\\n  ".join([call_python(call), *options])
+    message = " \\\n  ".join([call_python(call), *options])
     if is_json and not request.slice:
-        words += _TELL_RESULT.format(output=shlex.quote(output), result=_RESULT, failure=_FAILURE)
-    return words.replace(f"={_PACKAGE}", f'="${_PACKAGE[1:]}"')
+        message += _TELL_RESULT.format(output=shlex.quote(output), result=_RESULT, failure=_FAILURE)
+    return message.replace(f"={_PACKAGE}", f'="${_PACKAGE[1:]}"')
 
 
 def logged_result(content: bytes) -> tuple[bytes | None, bytes | None]:
@@ -486,7 +491,7 @@ class RaySubmit(ScriptSubmit):
                     "Leave it out, or leave out `slice`.",
                 )
         name = request.name or request.slice or "job"
-        content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(
+        content, entrypoint, requested, shown = (_on_slices if request.slice else _plain)(
             request, name, mark
         )
         if request.job_library:
@@ -513,8 +518,8 @@ class RaySubmit(ScriptSubmit):
             "entrypoint": entrypoint,
             "runtime_env": {**(request.runtime_env or {}), "working_dir": f"gcs://{uri}"},
             "metadata": {"job_name": name, **_metadata(request), SCRIPT_KEY: shown}
-            | ({RESOURCES_KEY: json.dumps(asked)} if asked else {}),
-            **asked,
+            | ({RESOURCES_KEY: json.dumps(requested)} if requested else {}),
+            **requested,
         }
         if request.runtime_env:
             shown += (
@@ -539,12 +544,12 @@ class RaySubmit(ScriptSubmit):
         """
         found: tuple[LintFinding, ...] = ()
         if _shown_runtime_env(request) != request.runtime_env:
-            words = (
+            text = (
                 "it holds a password or a token, which everyone who reaches the dashboard can read"
             )
             found = (
                 LintFinding(
-                    "warning", "runtime_env", words, "Configure the package index on the nodes."
+                    "warning", "runtime_env", text, "Configure the package index on the nodes."
                 ),
             )
         if not offers.queues:

@@ -65,8 +65,8 @@ def read_responses(answer: Answer) -> tuple[Response, ...]:
     found, position = [], 0
     while frame := _FRAME.match(answer.stdout, position):
         end = frame.end() + int(frame[2])
-        told = None if frame[3] == b"-" else float(frame[3])
-        found.append(Response(int(frame[1]), answer.stdout[frame.end() : end], told))
+        reported = None if frame[3] == b"-" else float(frame[3])
+        found.append(Response(int(frame[1]), answer.stdout[frame.end() : end], reported))
         position = end
     if not found or position != len(answer.stdout):
         raise unreadable(answer, "the answer was cut short")
@@ -79,10 +79,10 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
     for response in responses:
         if response.is_success:
             continue
-        words = refusal(response.body)
-        if response.status == _NOT_FOUND and "does not exist" in words:
+        text = refusal(response.body)
+        if response.status == _NOT_FOUND and "does not exist" in text:
             raise NoSuchJob(
-                "Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, words=words
+                "Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, words=text
             )
         if response.status == _NOT_FOUND:
             raise UnreadableOutput(
@@ -90,7 +90,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "Check the URL. hpcdash needs Ray 2.9 or later with its dashboard (ray[default]).",
                 argv=answer.argv,
                 status=_NOT_FOUND,
-                words=words,
+                words=text,
             )
         if response.status == _TOO_MANY:
             raise ControllerDown(
@@ -98,7 +98,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "It answers only so many at once: try again a little later.",
                 argv=answer.argv,
                 status=response.status,
-                words=words,
+                words=text,
             )
         if response.status >= 500:
             raise ControllerDown(
@@ -106,20 +106,20 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "`ray status` on the head node says whether Ray runs.",
                 argv=answer.argv,
                 status=response.status,
-                words=words,
+                words=text,
             )
-        raise SchedulerRefused("Ray refused", argv=answer.argv, status=response.status, words=words)
+        raise SchedulerRefused("Ray refused", argv=answer.argv, status=response.status, words=text)
     return responses
 
 
 def refusal(body: bytes) -> str:
     """The words of a refusal: of a traceback its last line that says something."""
-    words = _message(body) or body[-_MOST_WORDS:].decode("utf-8", "replace")
-    if "Traceback" not in words:
-        return excerpt(words.encode())
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    text = _message(body) or body[-_MOST_WORDS:].decode("utf-8", "replace")
+    if "Traceback" not in text:
+        return excerpt(text.encode())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception): ", line)]
-    return excerpt((errors or lines or [words])[-1].encode())
+    return excerpt((errors or lines or [text])[-1].encode())
 
 
 def _message(body: bytes) -> str:

@@ -173,8 +173,8 @@ class SliceRun(Struct, frozen=True):
                     )
                 )
                 begin = max(begin, numbers.stop)
-        told = self._record.get("ended")
-        for row in told if isinstance(told, list) else ():
+        reported = self._record.get("ended")
+        for row in reported if isinstance(reported, list) else ():
             if isinstance(row, list) and len(row) == 5 and (number := _count(row[0])) is not None:
                 kind, why, code, node = str(row[1]), str(row[2]), _count(row[3]), str(row[4])
                 if kind in _STATES:
@@ -241,7 +241,7 @@ def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, An
         return {}
     has_ended = state in ENDED
     last = run.past[-1] if run.past else ""
-    told = {
+    reported = {
         "nodes": run.worker_count or None,
         "gpus": run.worker_count * run.tpus or None,
         "node_list": ",".join(run.nodes or run.slices) or None,
@@ -249,10 +249,10 @@ def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, An
     }
     if isinstance(kind, str) and _TYPE.fullmatch(kind):
         # It takes of each of these resources, which are queues here.
-        told["queue"] = ",".join((*run.slices, f"TPU-{kind}-head"))
+        reported["queue"] = ",".join((*run.slices, f"TPU-{kind}-head"))
     if not has_ended and (run.waiting or run.attempt > 1):
-        told["reason"] = run.waiting or run.counts
-    return told
+        reported["reason"] = run.waiting or run.counts
+    return reported
 
 
 def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[str, Any]]:

@@ -94,9 +94,9 @@ def parse_activity(answer: Answer) -> Activity:
         if not response.is_success:
             notes.append(f"{kind}s: {refusal(response.body)}")
             continue
-        listed, told = state_summary(decode(answer, response))
+        listed, reported = state_summary(decode(answer, response))
         counts += [found for one in listed if (found := _count(kind, one, name)) is not None]
-        notes += [f"{kind}s: {told}"] if told else []
+        notes += [f"{kind}s: {reported}"] if reported else []
     failed = state_rows(answer, responses[2]) if len(responses) > 2 else []
     for response in responses[3:]:
         restarts = _restarts(state_rows(answer, response))
@@ -179,12 +179,12 @@ def _state(native: str) -> JobState:
 
 def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     name = text(task.get("name")) or text(task.get("func_or_class_name"))
-    words = text(task.get("error_message")) or text(task.get("error_type"))
-    if name is None or words is None:
+    message = text(task.get("error_message")) or text(task.get("error_type"))
+    if name is None or message is None:
         return None
-    if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(words)):
+    if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(message)):
         return name, f"its node {address[1]} died"
-    lines = [line.strip() for line in words.splitlines() if line.strip()] or [words]
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or [message]
     # An exception of the task's stands below its traceback; what Ray says itself begins with what
     # happened.
     return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

@@ -91,10 +91,10 @@ def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
     if pid is None or rss is None or spent[0] is None:
         return None
     # Ray writes its title over the words of a command: the rest of them are empty.
-    words = worker.get("cmdline")
+    text = worker.get("cmdline")
     command = (
-        " ".join(word for word in words if isinstance(word, str) and word)
-        if isinstance(words, list)
+        " ".join(word for word in text if isinstance(word, str) and word)
+        if isinstance(text, list)
         else ""
     )
     return ProcessSample(pid, sum(part or 0.0 for part in spent), rss, "", command)

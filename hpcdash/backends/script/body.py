@@ -152,10 +152,10 @@ def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]
     return list(environment.items())
 
 
-def quote_arguments(words: Sequence[str | Word]) -> str:
-    if not words:
+def quote_arguments(parts: Sequence[str | Word]) -> str:
+    if not parts:
         raise UsageError("command: there is nothing to run", "Write command or script.")
-    made = [word if isinstance(word, Word) else Word(word) for word in words]
+    made = [word if isinstance(word, Word) else Word(word) for word in parts]
     if any("\0" in word.text for word in made):
         raise UsageError("command: words cannot contain NUL bytes", "Leave it out.")
     return " ".join(word.quoted() for word in made)
@@ -205,15 +205,15 @@ def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, si
     end = f"END_OF_{variable.upper()}"
     while end in text.split("\n"):
         end += "_"
-    kept = f"trap '' {signal}\n" if signal else ""
+    stored = f"trap '' {signal}\n" if signal else ""
     each = _ON_EACH.format(
-        name=name, NAME=name.upper(), kept=kept, limit=limit, longest=limit + 20, failed=failed
+        name=name, NAME=name.upper(), kept=stored, limit=limit, longest=limit + 20, failed=failed
     )
-    said = (
+    message = (
         "# On each node before the command starts anywhere; where it fails on any the job ends "
         "with 1."
     )
-    return f"{said}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
+    return f"{message}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
 
 
 # What a command in a container writes to stderr before anything of its own.
@@ -408,10 +408,10 @@ def packages_part(request: Request, place: Place) -> str:
     return text.replace("PYTHON", python).replace("CODE", _PACKAGES_CODE)
 
 
-def with_code_state(script: BatchScript, words: str) -> BatchScript:
+def with_code_state(script: BatchScript, text: str) -> BatchScript:
     """With the state of its code in a comment below its first lines."""
     first, second, rest = script.text.split("\n", 2)
-    return replace(script, text=f"{first}\n{second}\n# code: {words}\n{rest}")
+    return replace(script, text=f"{first}\n{second}\n# code: {text}\n{rest}")
 
 
 def folder_name(request: Request, uid: str) -> str:
@@ -487,9 +487,9 @@ def script_body(
     plain = {name: value for name, value in request.environment.items() if name not in secrets}
     variables = {**plain, **_switches(request)}
     ranks = _rank_lines(request, environment)
-    said = "What runs on each node:"
+    message = "What runs on each node:"
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
-        said = (
+        message = (
             "What each task runs:"
             if request.launcher is Launcher.SRUN
             else "What runs once, on the first node:"
@@ -497,7 +497,9 @@ def script_body(
     read = f"{_secrets_line(place)} || exit\n" if secrets else ""
     container = request.container
     line = f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
-    command = _text("command", _from_copies(request, place, line) if place.copies else line, said)
+    command = _text(
+        "command", _from_copies(request, place, line) if place.copies else line, message
+    )
     if path:
         del plain["PATH"], variables["PATH"]
     if container is None or container.runtime is Runtime.NONE:
@@ -547,10 +549,10 @@ def script_body(
             Word("sh"),
             Word("bash"),
         )
-        words = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
+        parts = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
         return Body(
             f"{command}\n{inside}",
-            words,
+            parts,
             start,
             given,
             (*start.notes, *notes),
@@ -609,10 +611,10 @@ def _from_copies(request: Request, place: Place, line: str) -> str:
             'Write launcher = "srun", or have storage_root set to a folder that only you and root '
             "can replace.",
         )
-    kept = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
+    stored = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
     library = f'{_SAID}\nexport PYTHONPATH="${COPY}"/{LIBRARY_NAME}{_REST_OF_PATH}\n'
     return (
-        f"{_UNTIL_ITS_END}{kept}{copy_part(place.folder, place.copies, place.code_folder)}"
+        f"{_UNTIL_ITS_END}{stored}{copy_part(place.folder, place.copies, place.code_folder)}"
         # bash runs what comes last in its own place, without its traps.
         f'{library if LIBRARY_NAME in place.copies else ""}(\n{line}\n)\nexit "$?"'
     )
@@ -710,19 +712,19 @@ def secrets_file(request: Request) -> bytes:
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-def _text(name: str, text: str, said: str) -> str:
+def _text(name: str, text: str, message: str) -> str:
     """Bash that sets a variable to a text as it stands, of several lines too."""
     end = f"END_OF_{name.upper()}"
     while end in text.split("\n"):
         end += "_"
-    return f"# {said}\nIFS= read -r -d '' {name} << '{end}'\n{text}\n{end}\n"
+    return f"# {message}\nIFS= read -r -d '' {name} << '{end}'\n{text}\n{end}\n"
 
 
-def script_text(asked: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
+def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
     """The whole script: what was asked, in words, directives, then parts with a blank line between
     them.
     """
-    head = ["#!/bin/bash", f"# {asked}", *(f"{prefix} {option}" for option in options)]
+    head = ["#!/bin/bash", f"# {requested}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
     # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
@@ -819,7 +821,7 @@ def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
         for bind in (request.container.binds if request.container else ())
         for path in bind.split(":")[:2]
     }
-    wanted = dict.fromkeys(
+    requested = dict.fromkeys(
         path
         for path in (request.work_dir, launch_folder, *others)
         if path.startswith("/") and path not in bound
@@ -833,7 +835,7 @@ def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
             f"work_dir: enroot mounts no path with white space: {request.work_dir!r}",
             "Choose another folder.",
         )
-    return tuple(wanted)
+    return tuple(requested)
 
 
 def is_spread(request: Request, slot_type: SlotType) -> bool:

@@ -179,8 +179,8 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def watch_script(argv: tuple[str, ...], variables: Mapping[str, str]) -> str:
     """A script that runs one round of the watchdogs; `variables` are set for it."""
-    words = " ".join(map(shlex.quote, argv))
+    text = " ".join(map(shlex.quote, argv))
     settings = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())
     )
-    return f"#!/bin/sh\n{settings}exec {words}\n"
+    return f"#!/bin/sh\n{settings}exec {text}\n"

@@ -97,8 +97,8 @@ def start_commands(
     if not command.strip():
         raise UsageError("command: there is nothing to run", "Write command or script.")
     if launcher in (Launcher.PLAIN, Launcher.SRUN) or launcher in LONE_LAUNCHERS:
-        kept = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
-        line = kept.format(signal_name(signal)) if signal else ""
+        stored = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
+        line = stored.format(signal_name(signal)) if signal else ""
         if launcher in LONE_LAUNCHERS:
             return _lone_start(launcher, line, command, per_node, ranks, environment, path)
         line += path + command
@@ -110,8 +110,8 @@ def start_commands(
         )
     before, setup = "", ""
     if not python:
-        before, command, said = _split_program(launcher, command)
-        notes += said
+        before, command, messages = _split_program(launcher, command)
+        notes += messages
     if signal and signal_name(signal) in _ENDS_LAUNCHERS:
         notes.append(
             f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and "
@@ -208,19 +208,19 @@ def _split_program(launcher: Launcher, command: str) -> tuple[str, str, list[str
             if is_python
             else f"hpcdash writes {program}'s options"
         )
-        said = (
+        message = (
             f"{launcher} stands in the place of {program}"
             if before
             else f"{program} is left out of the command"
         )
-        return before, command[found[0].end() :], [f"{why}: {said}"]
+        return before, command[found[0].end() :], [f"{why}: {message}"]
     if first and found:
-        words = (
+        text = (
             f"command: {launcher} starts one program of Python's, and there are {len(found)} "
             f"after {first.group()}"
         )
         raise UsageError(
-            words, "Move what comes before it into a script, or write the whole command: plain."
+            text, "Move what comes before it into a script, or write the whole command: plain."
         )
     if first:
         return (

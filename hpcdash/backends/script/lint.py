@@ -72,9 +72,9 @@ def lint(
         return tuple(found)
     found += _typographic(lines, rules.magic)
     # A character of print in an option is told once.
-    told = {one.field for one in found}
+    reported = {one.field for one in found}
     given = rules.read_directives("\n".join(lines)).given
-    odd = (one for option in given for one in _option(option, rules) if one.field not in told)
+    odd = (one for option in given for one in _option(option, rules) if one.field not in reported)
     found += islice(odd, _MOST_FINDINGS)
     found += _not_read(lines, rules)
     found += rules.foreign(lines, bool(given))
@@ -94,8 +94,8 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     bom = next((bom for bom in _BOMS if script.startswith(bom)), b"")
     if bom:
         kind = "UTF-8" if len(bom) == 3 else "UTF-16"
-        words = f"it starts with a byte-order mark ({kind})"
-        yield LintFinding("error", "line 1", words, "Save it as UTF-8 without one.")
+        text = f"it starts with a byte-order mark ({kind})"
+        yield LintFinding("error", "line 1", text, "Save it as UTF-8 without one.")
     elif b"\x00" in script:
         yield LintFinding(
             "error",
@@ -104,10 +104,10 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
             f"{rules.program} takes scripts, not programs.",
         )
     elif not script.startswith(b"#!"):
-        severity, words = rules.not_taken
+        severity, text = rules.not_taken
         first = re.search(rb"(?m)^[ \t]*#!", script)
         where = "#! must be its first bytes." if first else "Start it with #!/bin/bash."
-        yield LintFinding(severity, "line 1", f"its first line is no #!: {words}", where)
+        yield LintFinding(severity, "line 1", f"its first line is no #!: {text}", where)
     if crlf := script.count(b"\r\n"):
         all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
         yield LintFinding(
@@ -134,13 +134,13 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
         if named > _MOST_LINES_NAMED:
             return
         letter = odd[odd.lastindex or 0][0]
-        kind, meant = _kind(letter)
-        words = (
+        kind, selected = _kind(letter)
+        text = (
             f"{kind} of print ({letter if kind != 'a blank' else f'U+{ord(letter):04X}'}) "
-            f"where {meant} is meant"
+            f"where {selected} is meant"
         )
         yield LintFinding(
-            "error" if is_directive else "warning", f"line {number}", words, "Type it anew."
+            "error" if is_directive else "warning", f"line {number}", text, "Type it anew."
         )
 
 
@@ -178,8 +178,8 @@ def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]
             return
         if text.startswith(magic) and first and number > first:
             named += 1
-            words = f"not read: line {first} before it is a command"
-            yield LintFinding("warning", place, words, "Move it to the top.")
+            message = f"not read: line {first} before it is a command"
+            yield LintFinding("warning", place, message, "Move it to the top.")
         elif text.startswith(magic) and text != line and rules.begins_line:
             named += 1
             yield LintFinding(

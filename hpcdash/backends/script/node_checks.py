@@ -229,26 +229,26 @@ def parse_results(
     found: dict[tuple[str, str], CheckResult] = {}
     gpus: dict[str, tuple[str, ...]] = {}
     for line in lines:
-        said = _SAID.fullmatch(line.rstrip("\r\n"))
-        if said is None:
+        reported = _SAID.fullmatch(line.rstrip("\r\n"))
+        if reported is None:
             continue
-        node = said["node"]
-        if said["gpus"] is not None:
-            gpus[node] = tuple(_GPU.findall(said["gpus"]))
-        elif said["failed"]:
-            found[node, said["failed"]] = CheckResult(
-                node, said["failed"], "failed", said["finding"]
+        node = reported["node"]
+        if reported["gpus"] is not None:
+            gpus[node] = tuple(_GPU.findall(reported["gpus"]))
+        elif reported["failed"]:
+            found[node, reported["failed"]] = CheckResult(
+                node, reported["failed"], "failed", reported["finding"]
             )
         else:
-            found[node, said["name"]] = CheckResult(
-                node, said["name"], said["state"], said["words"] or ""
+            found[node, reported["name"]] = CheckResult(
+                node, reported["name"], reported["state"], reported["words"] or ""
             )
     return tuple(found.values()), gpus
 
 
-def parse_names(words: Sequence[str]) -> str:
+def parse_names(parts: Sequence[str]) -> str:
     """Names as a probe has them, each once. Raises ValueError, naming one that there is not."""
-    for word in words:
+    for word in parts:
         if word not in CHECKS:
             raise ValueError(word)
-    return ",".join(dict.fromkeys(words))
+    return ",".join(dict.fromkeys(parts))

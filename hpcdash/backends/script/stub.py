@@ -82,8 +82,8 @@ def _directives(lines: list[str]) -> list[str]:
     """Those before the first line that is neither empty nor a comment."""
     found = []
     for line in lines[1:]:
-        words = line.strip()
-        if words and not words.startswith("#"):
+        text = line.strip()
+        if text and not text.startswith("#"):
             break
         if line.startswith(_DIRECTIVES):
             found.append(line)

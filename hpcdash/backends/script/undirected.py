@@ -23,7 +23,7 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
 
 
 def refusal_hint(
-    words: str,
+    text: str,
     version: str,
     script: str,
     options: Sequence[str] = (),

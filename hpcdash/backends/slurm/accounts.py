@@ -36,7 +36,7 @@ _LIMIT_SECONDS = 20.0
 def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
     """One's associations with the default account; a database may serve several clusters."""
     cluster_filter = (f"cluster={cluster}",) if cluster else ()
-    asked = (
+    requested = (
         "show",
         "user",
         f"name={user}",
@@ -45,7 +45,7 @@ def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[Accou
         f"format={','.join(_OF_A_USER)}",
     )
     return Query(
-        slurm("sacctmgr", "-n", "-P", "-r", *asked),
+        slurm("sacctmgr", "-n", "-P", "-r", *requested),
         parse_associations,
         _LIMIT_SECONDS,
         cap_bytes=TEXT_BYTES,
@@ -71,9 +71,9 @@ def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
 
 
 def qos_offers_query() -> Query[ParsedOffers[QosOffer]]:
-    asked = ("show", "qos", f"format={','.join(_OF_A_QOS)}")
+    requested = ("show", "qos", f"format={','.join(_OF_A_QOS)}")
     return Query(
-        slurm("sacctmgr", "-n", "-P", "-r", *asked),
+        slurm("sacctmgr", "-n", "-P", "-r", *requested),
         parse_qos_offers,
         _LIMIT_SECONDS,
         cap_bytes=TEXT_BYTES,

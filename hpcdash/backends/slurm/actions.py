@@ -95,16 +95,16 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
     general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Outcome:
-        words = errors.get(target.argument)
-        if words is not None:
-            if "[" in target.argument and _INVALID in words:
+        text = errors.get(target.argument)
+        if text is not None:
+            if "[" in target.argument and _INVALID in text:
                 # It says so when one of the tasks is not there, and ends the others.
                 return Outcome(
                     target.job_id,
                     None,
-                    f"{words} (for one of several tasks; the others may be cancelled)",
+                    f"{text} (for one of several tasks; the others may be cancelled)",
                 )
-            return Outcome(target.job_id, _done(words), words)
+            return Outcome(target.job_id, _done(text), text)
         if answer.status in _CUT_OFF and not errors:
             return Outcome(target.job_id, None, general)
         if target.argument in begun or answer.status == 0:
@@ -131,11 +131,16 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
 
     def outcome(target: Target) -> Outcome:
         is_only = is_step and len(targets) == 1
-        words = next(
-            (said for known, said in errors if is_only or _is_same_job(target.job_id, known)), None
+        text = next(
+            (
+                reported
+                for known, reported in errors
+                if is_only or _is_same_job(target.job_id, known)
+            ),
+            None,
         )
-        if words is not None:
-            return Outcome(target.job_id, _done(words), words)
+        if text is not None:
+            return Outcome(target.job_id, _done(text), text)
         its_own = (
             sent if is_only else [known for known in sent if _is_same_job(target.job_id, known)]
         )
@@ -167,36 +172,38 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
     if answer.status == 0:
         return _each(targets, lambda target: Outcome(target.job_id, True))
     lines = _lines(answer)
-    said: dict[str, list[tuple[JobId, str]]] = {}
+    reported: dict[str, list[tuple[JobId, str]]] = {}
     unclear: list[str] = []
     for line in lines:
         if (found := _OF_TASKS.fullmatch(line)) and (job := _parse_array_tasks(found[1], found[2])):
-            said.setdefault(job.number, []).append((job, found[3]))
+            reported.setdefault(job.number, []).append((job, found[3]))
         elif (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
-            said.setdefault(job.number, []).append((job, found[3] or _own_message(found[1])))
+            reported.setdefault(job.number, []).append((job, found[3] or _own_message(found[1])))
         elif not _SUMMARY.match(line):
             unclear.append(line)
     general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Outcome:
-        asked = parse_job_id(target.job_id if target.is_shared else target.argument)
-        named = said.get(asked.number, ())
-        about = [(job, words) for job, words in named if covers(asked, job) or covers(job, asked)]
-        failed = [(job, words) for job, words in about if words != _NO_ERROR]
+        requested = parse_job_id(target.job_id if target.is_shared else target.argument)
+        named = reported.get(requested.number, ())
+        about = [
+            (job, text) for job, text in named if covers(requested, job) or covers(job, requested)
+        ]
+        failed = [(job, text) for job, text in about if text != _NO_ERROR]
         if failed:
-            others = [str(job) for job, words in about if words == _NO_ERROR]
-            if _is_one(asked) or (not others and all(job == asked for job, _ in failed)):
-                words = failed[0][1]
+            others = [str(job) for job, text in about if text == _NO_ERROR]
+            if _is_one(requested) or (not others and all(job == requested for job, _ in failed)):
+                text = failed[0][1]
             else:
-                words = "; ".join(f"{job}: {words}" for job, words in failed)
-                words += f" (done: {', '.join(others)})" if others else ""
-            return Outcome(target.job_id, _done(words), words)
+                text = "; ".join(f"{job}: {text}" for job, text in failed)
+                text += f" (done: {', '.join(others)})" if others else ""
+            return Outcome(target.job_id, _done(text), text)
         if about:
             return Outcome(target.job_id, True)
         # Slurm cuts a long list of tasks short: this task may be in the rest of any.
         rest = list(
             dict.fromkeys(
-                words for job, words in named if job.tasks is not None and job.tasks.is_incomplete
+                text for job, text in named if job.tasks is not None and job.tasks.is_incomplete
             )
         )
         if rest == [_NO_ERROR]:
@@ -206,7 +213,7 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
             return Outcome(target.job_id, done, " or ".join(rest))
         if answer.status in _CUT_OFF:
             return Outcome(target.job_id, None, general)
-        if said and not unclear:
+        if reported and not unclear:
             return Outcome(target.job_id, True)
         return Outcome(target.job_id, _done(general), general)
 
@@ -229,10 +236,10 @@ def _is_one(job: JobId) -> bool:
     return job.component is not None or (job.tasks is not None and job.tasks.count == 1)
 
 
-def _is_same_job(asked: str, known: str) -> bool:
+def _is_same_job(requested: str, known: str) -> bool:
     """Whether what scancel names (88_3, 29, 29.0) is the job asked for, or a task of it."""
     job = _read(known.partition(".")[0])
-    return job is not None and covers(parse_job_id(asked), job)
+    return job is not None and covers(parse_job_id(requested), job)
 
 
 def _read(text: str) -> JobId | None:
@@ -249,9 +256,9 @@ def _parse_array_tasks(number: str, tasks: str) -> JobId | None:
         return None
 
 
-def _done(words: str) -> bool | None:
+def _done(text: str) -> bool | None:
     """False where it was certainly not done, None where it may have been."""
-    return None if any(phrase in words for phrase in _MAY_BE_DONE) else False
+    return None if any(phrase in text for phrase in _MAY_BE_DONE) else False
 
 
 def _lines(answer: Answer) -> list[str]:
@@ -270,11 +277,11 @@ def _general_message(answer: Answer, lines: Sequence[str]) -> str:
     """
     if answer.status == _NOT_FOUND_STATUS:
         return f"{program_name(answer.argv)}: command not found"
-    words = [
+    parts = [
         _own_message(line) for line in lines if not any(known.match(line) for known in _OF_A_JOB)
     ]
-    if words:
-        return excerpt(words[-1].encode(), 300)
+    if parts:
+        return excerpt(parts[-1].encode(), 300)
     if answer.status in _CUT_OFF:
         return "it was stopped before it answered"
     return f"{program_name(answer.argv)} exited with status {answer.status}"
@@ -452,14 +459,14 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             # What has ended is not requeued then.
-            words = (
+            parts = (
                 ("requeuehold", "incomplete") if request.hold else (_SCONTROL_WORDS[request.verb],)
             )
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
             targets = _scontrol_targets(jobs)
             # What was requeued may begin in two minutes at the earliest.
             before = tuple(_update(targets, ("starttime=now",))) if request.at_once else ()
-            return (*before, *_scontrol(targets, lambda ids: ("scontrol", *words, ids), read))
+            return (*before, *_scontrol(targets, lambda ids: ("scontrol", *parts, ids), read))
         case _:
             raise UsageError(f"{request.verb} is not an action on jobs")
 
@@ -505,19 +512,19 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
         (alone if step and job.tasks is not None else together).append((job_id, job))
     for group in (together, *([job] for job in alone)):
         for targets in _portions(_targets(group, joined_from=_JOINED_FROM_TASKS, after=step)):
-            words = ("-v", "--state=RUNNING", f"--signal={signal}", *options, *_arguments(targets))
-            timed = slurm("timeout", str(_SIGNAL_SECONDS), "scancel", *words)
+            parts = ("-v", "--state=RUNNING", f"--signal={signal}", *options, *_arguments(targets))
+            timed = slurm("timeout", str(_SIGNAL_SECONDS), "scancel", *parts)
             argv = ("env", *_WITHOUT_SCANCEL_ENVIRONMENT, *timed[1:])
             yield _command(argv, targets, partial(read_signal, targets=targets, is_step=bool(step)))
 
 
 def _signal_word(text: str) -> str:
     """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is."""
-    wanted = text.strip().upper().removeprefix("SIG")
-    if wanted in _SIGNALS or (
-        wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL
+    requested = text.strip().upper().removeprefix("SIG")
+    if requested in _SIGNALS or (
+        requested.isdecimal() and requested.isascii() and 1 <= int(requested[:6]) <= _LAST_SIGNAL
     ):
-        return wanted
+        return requested
     raise UsageError(
         f"{text!r} is not a signal Slurm sends",
         f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.",
@@ -537,12 +544,12 @@ def _recipient(text: str) -> str:
 
 def _scontrol(
     targets: Sequence[Target],
-    words: Callable[[str], tuple[str, ...]],
+    formatter: Callable[[str], tuple[str, ...]],
     read: Callable[..., tuple[Outcome, ...]] = read_scontrol,
 ) -> Iterator[ActionCommand]:
     """Commands that take a list of ids; one that fails keeps none of the others from being done."""
     for portion in _portions(targets):
-        argv = slurm(*words(",".join(_arguments(portion))))
+        argv = slurm(*formatter(",".join(_arguments(portion))))
         yield _command(argv, portion, partial(read, targets=portion))
 
 

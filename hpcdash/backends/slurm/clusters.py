@@ -147,8 +147,8 @@ def named_on_clusters(columns: Columns, *names: str) -> Columns:
     table = columns.table
     for name in names:
         text = pc.replace_substring_regex(table[name].combine_chunks(), r"\*$", "")
-        told = pc.binary_join_element_wise(text, table["cluster"].combine_chunks(), "@")
-        table = table.set_column(table.column_names.index(name), name, told)
+        reported = pc.binary_join_element_wise(text, table["cluster"].combine_chunks(), "@")
+        table = table.set_column(table.column_names.index(name), name, reported)
     return Columns(table, columns.rejected)
 
 

@@ -23,7 +23,7 @@ elder() { false; }
 
 def cron_parts(job: CronJob) -> CronParts:
     """A job that is submitted again at its start; `singleton` lets no two run at once."""
-    words = (
+    parts = (
         f"--job-name={job.name}",
         "--nodes=1",
         "--ntasks=1",
@@ -32,4 +32,4 @@ def cron_parts(job: CronJob) -> CronParts:
         "--dependency=singleton",
         *job.options,
     )
-    return CronParts(tuple(f"#SBATCH {word}" for word in words), _FUNCTIONS)
+    return CronParts(tuple(f"#SBATCH {word}" for word in parts), _FUNCTIONS)

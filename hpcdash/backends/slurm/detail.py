@@ -127,7 +127,7 @@ def _parse_record(record: str) -> dict[str, str]:
             found += [(key, [value]) for key, value in _pairs(line.strip() if number else line)]
         elif found:
             found[-1][1].append(line)
-    return _numbered((key, "\n".join(said)) for key, said in found)
+    return _numbered((key, "\n".join(messages)) for key, messages in found)
 
 
 def _first_record(text: str) -> str:
@@ -202,7 +202,7 @@ def parse_script(answer: Answer) -> Script:
     """
     if answer.status == 0 and answer.stdout:
         return Script(_text(answer.stdout), "Slurm's own copy")
-    words = excerpt(answer.stderr)
+    text = excerpt(answer.stderr)
     for phrases, message, next_step in (
         (
             _ANOTHERS_WORDS,
@@ -211,12 +211,12 @@ def parse_script(answer: Answer) -> Script:
         ),
         (_NO_SCRIPT_WORDS, "this job has no batch script", "It was started by srun or salloc."),
     ):
-        if any(phrase in words for phrase in phrases):
+        if any(phrase in text for phrase in phrases):
             raise SchedulerRefused(
-                message, next_step, argv=answer.argv, status=answer.status, words=words
+                message, next_step, argv=answer.argv, status=answer.status, words=text
             )
     require_success(answer)
-    if words:
+    if text:
         raise failure(answer)
     raise NoSuchJob("Slurm has no script of this job", argv=answer.argv, status=answer.status)
 

@@ -60,15 +60,15 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     """The error a failed answer stands for; `command` is what failed, where argv is a script around
     it.
     """
-    words = excerpt(answer.stderr) or excerpt(answer.stdout)
+    text = excerpt(answer.stderr) or excerpt(answer.stdout)
     argv = command or answer.argv
     name = program_name(argv)
 
     def error(kind: type[CommandError], message: str, next_step: str) -> CommandError:
-        return kind(message, next_step, argv=argv, status=answer.status, words=words)
+        return kind(message, next_step, argv=argv, status=answer.status, words=text)
 
     def has(phrases: tuple[str, ...]) -> bool:
-        return any(phrase in words for phrase in phrases)
+        return any(phrase in text for phrase in phrases)
 
     if answer.status == _MISSING_STATUS:
         return error(
@@ -77,14 +77,14 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
             'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` '
             "searches for it.",
         )
-    if has(_NO_SUCH_JOB_WORDS) or _NO_SUCH_TASK.search(words):
+    if has(_NO_SUCH_JOB_WORDS) or _NO_SUCH_TASK.search(text):
         return error(
             NoSuchJob,
             "Slurm no longer knows this job",
             "Finished jobs: `hpcdash history`, or key 4 in the app.",
         )
     if name in {"sacct", "sacctmgr"} and has((*_ACCOUNTING_WORDS, *_CONTROLLER_WORDS)):
-        if "disabled" in words or "accounting_storage/none" in words or "is supported" in words:
+        if "disabled" in text or "accounting_storage/none" in text or "is supported" in text:
             return error(
                 AccountingUnavailable,
                 "this cluster keeps no history (no accounting storage)",
@@ -126,9 +126,9 @@ def accounting_unavailable(
     command: tuple[str, ...] = (),
 ) -> AccountingUnavailable:
     """The error of an answer that tells of no accounting; `command` as in `failure`."""
-    words = excerpt(answer.stderr) or excerpt(answer.stdout)
+    text = excerpt(answer.stderr) or excerpt(answer.stdout)
     return AccountingUnavailable(
-        message, next_step, argv=command or answer.argv, status=answer.status, words=words
+        message, next_step, argv=command or answer.argv, status=answer.status, words=text
     )
 
 

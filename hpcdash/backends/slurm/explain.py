@@ -73,14 +73,14 @@ def count_phrase(one: str, many: str) -> Formatter:
 def memory(each: str, *, all_of_it: str) -> Formatter:
     """`4G of memory per node`; a bare number counts MB, and `all_of_it` says what 0 means."""
 
-    def words(value: str | None) -> str:
+    def formatter(value: str | None) -> str:
         text = (value or "").strip()
         if _ZERO.fullmatch(text):
             return all_of_it
         amount = f"{text}M" if text.isdigit() else text
         return f"{amount} {each}" if each.startswith("of ") else f"{amount} of memory {each}"
 
-    return words
+    return formatter
 
 
 def nodes(value: str | None) -> str:
@@ -101,14 +101,14 @@ def tasks(value: str | None) -> str:
         many = held.count if held is not None else None
     except ValueError:
         many = None
-    words = (
+    message = (
         f"array {indices}"
         if many is None
         else f"array of {many} {'task' if many == 1 else 'tasks'}"
     )
     if percent and throttle != "0":
-        words += ", one at a time" if throttle == "1" else f", {throttle} at a time"
-    return words
+        message += ", one at a time" if throttle == "1" else f", {throttle} at a time"
+    return message
 
 
 def dependencies(value: str | None) -> str:
@@ -153,11 +153,9 @@ def signal(value: str | None) -> str:
     flags, name, seconds = found.groups()
     whom = "the batch shell" if "B" in (flags or "").upper() else "its steps"
     name = _SIGNAL_NAMES.get(name, name.upper())
-    words = f"sends {name} to {whom} {seconds or _SIGNAL_SECONDS} s before the limit"
+    text = f"sends {name} to {whom} {seconds or _SIGNAL_SECONDS} s before the limit"
     return (
-        f"{words}, or before a reservation takes its nodes"
-        if "R" in (flags or "").upper()
-        else words
+        f"{text}, or before a reservation takes its nodes" if "R" in (flags or "").upper() else text
     )
 
 
@@ -166,13 +164,13 @@ def gres(kind: str, each: str) -> Formatter:
     not name it.
     """
 
-    def words(value: str | None) -> str:
+    def formatter(value: str | None) -> str:
         parts = [_resource(one, kind) for one in (value or "").split(",") if one]
         if parts == ["none"]:
             return "no GRES"
         return " and ".join(f"{part}{each}" for part in parts)
 
-    return words
+    return formatter
 
 
 def _resource(text: str, kind: str) -> str:
@@ -224,8 +222,8 @@ def cpu_frequency(value: str | None) -> str:
 def switches(value: str | None) -> str:
     """`under at most 1 switch, waits 1 h for that`."""
     count, at, wait = (value or "").partition("@")
-    words = f"under at most {count} {'switch' if count == '1' else 'switches'}"
-    return f"{words}, waits {duration(wait)} for that" if at else words
+    text = f"under at most {count} {'switch' if count == '1' else 'switches'}"
+    return f"{text}, waits {duration(wait)} for that" if at else text
 
 
 # What to say of an option's value; of one that may come without its value, None.

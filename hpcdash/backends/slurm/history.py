@@ -176,11 +176,11 @@ def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
-def recorded_gpus(told: pa.Array, counts_gpus: bool) -> pa.Array:
+def recorded_gpus(reported: pa.Array, counts_gpus: bool) -> pa.Array:
     """GPUs that an ended job's TRES name; null where they name none and GPUs are not counted
     there.
     """
-    return pc.fill_null(told, 0) if counts_gpus else told
+    return pc.fill_null(reported, 0) if counts_gpus else reported
 
 
 def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
@@ -319,14 +319,16 @@ class SlurmHistory(ClusterPart, HistoryPart):
     ) -> Query[ParsedTable]:
         token = fresh_token()
         named = [self.clusters.split_cluster(job_id) for job_id in job_ids]
-        wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [
+        requested = list(dict.fromkeys(cluster for _, cluster in named)) or [
             self.clusters.several or self.clusters.default
         ]
         job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
-        is_each = len(wanted) > 1 or bool(self.clusters.several and not named)
-        if is_each and "" in wanted and not self.clusters.own:
+        is_each = len(requested) > 1 or bool(self.clusters.several and not named)
+        if is_each and "" in requested and not self.clusters.own:
             raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
-        cluster = ",".join(one or self.clusters.own for one in wanted) if is_each else wanted[0]
+        cluster = (
+            ",".join(one or self.clusters.own for one in requested) if is_each else requested[0]
+        )
         fields = FIELDS_OF_EACH if is_each else FIELDS
         if job_ids:
             selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))

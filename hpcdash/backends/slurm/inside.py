@@ -99,7 +99,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     """srun within the job. Slurm refuses it to all but the job's owner and operators."""
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
-    words = command.words(token, str(row["work_dir"] or ""), as_job=False)
+    parts = command.words(token, str(row["work_dir"] or ""), as_job=False)
     job = (
         queue_id(str(row["id"])),
         str(row["nodes"] or 1),
@@ -110,7 +110,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         nodes = tuple(expand(row["node_list"] or ""))
     except ValueError:
         nodes = ()
-    argv = held(seconds, *slurm("sh", "-c", _STEP, "sh", *job, *words))
+    argv = held(seconds, *slurm("sh", "-c", _STEP, "sh", *job, *parts))
     return InsideStep(argv, token, seconds + 15.0, _failure, nodes, ("srun",))
 
 
@@ -121,7 +121,7 @@ def _failure(answer: Answer) -> CommandError:
     if "step aborted" in error.words:
         return SchedulerRefused("The job ended while the command ran", words=error.words)
     step = "Only its owner can, while it runs. Some sites allow no steps from the login node."
-    words = error.words or "it said nothing"
+    text = error.words or "it said nothing"
     return SchedulerRefused(
-        "Slurm does not start a step in this job", step, status=answer.status, words=words
+        "Slurm does not start a step in this job", step, status=answer.status, words=text
     )

@@ -90,17 +90,17 @@ def _with_exclusive(layout: Layout) -> Layout:
 
 
 def _parse_each(
-    answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, wanted: frozenset[str]
+    answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, requested: frozenset[str]
 ) -> ParsedTable:
     """Rows of several clusters; of those with a name of their own only what was `wanted` (none:
     all).
     """
     parsed = parse(known_in_part(answer))
-    if not wanted:
+    if not requested:
         return parsed
-    meant = [parse_job_id(job_id) for job_id in wanted]
+    selected = [parse_job_id(job_id) for job_id in requested]
     rows = [
-        any(covers(one, parse_job_id(row_id)) for one in meant)
+        any(covers(one, parse_job_id(row_id)) for one in selected)
         for row_id in parsed.table["id"].to_pylist()
     ]
     table = parsed.table.filter(pa.array(rows, pa.bool_()))
@@ -146,12 +146,12 @@ def queue_id(job_id: str) -> str:
 
     Raises UsageError for what is no id: squeue takes '6;x' for job 6.
     """
-    asked = job_id.partition("_[")[0]
-    if not _JOB_ID.fullmatch(asked):
+    requested = job_id.partition("_[")[0]
+    if not _JOB_ID.fullmatch(requested):
         raise UsageError(
             f"{job_id!r} is not a Slurm job ID", "Write 123, or 123_4 for an array task."
         )
-    return asked
+    return requested
 
 
 def parse_jobs(
@@ -304,7 +304,7 @@ def array_columns(
 
 
 def _job_gpus(
-    raw: dict[str, pa.ChunkedArray], told: pa.Array, counts_gpus: bool, active: pa.Array
+    raw: dict[str, pa.ChunkedArray], reported: pa.Array, counts_gpus: bool, active: pa.Array
 ) -> pa.Array:
     """GPUs of each job: those its TRES name, else those it asked for, else 0.
 
@@ -334,7 +334,7 @@ def _job_gpus(
         else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
     )
     null = pa.scalar(None, pa.int64())
-    return pc.coalesce(told, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
+    return pc.coalesce(reported, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
 
 
 def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
@@ -403,18 +403,18 @@ class SlurmQueue(ClusterPart, QueuePart):
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
         """As jobs_on_cluster, on the selected cluster, or each of several."""
         named = [self.clusters.split_cluster(job_id) for job_id in scope.job_ids]
-        wanted = dict.fromkeys(cluster for _, cluster in named)
+        requested = dict.fromkeys(cluster for _, cluster in named)
         scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
-        if len(wanted) <= 1 and not (self.clusters.several and not named):
+        if len(requested) <= 1 and not (self.clusters.several and not named):
             layout = _with_exclusive(LAYOUT) if self.clusters.has_exclusive else LAYOUT
             query = jobs_on_cluster(scope, counts_gpus=self.clusters.counts_gpus, layout=layout)
-            return named_rows(query, next(iter(wanted), self.clusters.default))
-        if "" in wanted and not self.clusters.own:
+            return named_rows(query, next(iter(requested), self.clusters.default))
+        if "" in requested and not self.clusters.own:
             raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
         layout = _with_exclusive(LAYOUT_OF_EACH) if self.clusters.has_exclusive else LAYOUT_OF_EACH
         query = jobs_on_cluster(scope, counts_gpus=self.clusters.counts_gpus, layout=layout)
-        asked = (
-            ",".join(cluster or self.clusters.own for cluster in wanted) or self.clusters.several
+        queried = (
+            ",".join(cluster or self.clusters.own for cluster in requested) or self.clusters.several
         )
         ids = frozenset(
             with_cluster(plain, cluster or self.clusters.own) for plain, cluster in named
@@ -423,9 +423,9 @@ class SlurmQueue(ClusterPart, QueuePart):
             _parse_each,
             parse=query.parse,
             own="" if self.clusters.named else self.clusters.own,
-            wanted=ids,
+            requested=ids,
         )
-        return replace(query_on(query, asked), parse=parse)
+        return replace(query_on(query, queried), parse=parse)
 
     def nodes(self) -> Query[ParsedTable]:
         return nodes_query(self.clusters)

@@ -178,9 +178,11 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
             name for name, use in controller.qos.items() if number.strip() in use.users
         )
     for name in dict.fromkeys((*chosen, *by_partition)):
-        said, use = all_qos.get(name, {"name": name}), controller.qos.get(name)
+        reported, use = all_qos.get(name, {"name": name}), controller.qos.get(name)
         own_accounts = tuple(dict.fromkeys(one["account"] for one in own))
-        rows += _qos_rows(said, use, (user, number.strip()), own_accounts, by_partition.get(name))
+        rows += _qos_rows(
+            reported, use, (user, number.strip()), own_accounts, by_partition.get(name)
+        )
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), tuple(rejected))
 
 
@@ -275,9 +277,9 @@ def _partition_qos(text: str) -> dict[str, list[str]]:
     """QoS → the partitions that apply it to all of their jobs."""
     by_qos: dict[str, list[str]] = {}
     for line in text.split("\n"):
-        said = pairs(line)
-        if (name := said.get("PartitionName")) and said.get("QoS", "N/A") != "N/A":
-            by_qos.setdefault(said["QoS"], []).append(name)
+        reported = pairs(line)
+        if (name := reported.get("PartitionName")) and reported.get("QoS", "N/A") != "N/A":
+            by_qos.setdefault(reported["QoS"], []).append(name)
     return by_qos
 
 
@@ -285,9 +287,9 @@ def _partition_qos(text: str) -> dict[str, list[str]]:
 
 
 def _association_rows(
-    said: Mapping[str, str], user: str, controller: _Controller
+    reported: Mapping[str, str], user: str, controller: _Controller
 ) -> Iterator[dict[str, Any]]:
-    account, partition = said["account"], said["partition"]
+    account, partition = reported["account"], reported["partition"]
     name = "/".join(part for part in (account, user, partition) if part)
     used = controller.associations.get((account, user, partition))
     jobs = {"_of_user": user, "_of_account": account, "_of_queue": partition or None}
@@ -296,7 +298,14 @@ def _association_rows(
         per = "job" if limit.per == "job" else "user"
         subject = None if per == "job" else user
         yield from _limit_rows(
-            limit, said, used, scope="association", name=name, per=per, subject=subject, jobs=jobs
+            limit,
+            reported,
+            used,
+            scope="association",
+            name=name,
+            per=per,
+            subject=subject,
+            jobs=jobs,
         )
 
 
@@ -317,7 +326,7 @@ def _account_rows(account: str, controller: _Controller) -> Iterator[dict[str, A
 
 
 def _qos_rows(
-    said: Mapping[str, str],
+    reported: Mapping[str, str],
     use: _Use | None,
     user: tuple[str, str],
     accounts: Sequence[str],
@@ -327,7 +336,7 @@ def _qos_rows(
 
     A QoS of a partition that jobs cannot be told from by their own QoS is not counted.
     """
-    name = said["name"]
+    name = reported["name"]
     for limit in _OF_QOS:
         subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [
             (None, use.own if use else None)
@@ -344,7 +353,7 @@ def _qos_rows(
                 jobs[f"_of_{limit.per}"] = str(subject)
             yield from _limit_rows(
                 limit,
-                said,
+                reported,
                 used,
                 scope="qos",
                 name=name,
@@ -357,7 +366,7 @@ def _qos_rows(
 
 def _limit_rows(
     limit: _Limit,
-    said: Mapping[str, str],
+    reported: Mapping[str, str],
     used: Mapping[str, str] | None,
     *,
     scope: str,
@@ -370,8 +379,8 @@ def _limit_rows(
     """A row for each amount that a limit sets; `used` None: the controller tells nothing, and the
     jobs are counted.
     """
-    told, now = said.get(limit.field, ""), (used or {}).get(limit.key, "")
-    most = _reported_amounts(told, limit) or _controller_amounts(now, limit, which=0)
+    message, now = reported.get(limit.field, ""), (used or {}).get(limit.key, "")
+    most = _reported_amounts(message, limit) or _controller_amounts(now, limit, which=0)
     uses = _controller_amounts(now, limit, which=1)
     for resource, maximum in most.items():
         # Of what nobody has used yet the controller prints nothing.

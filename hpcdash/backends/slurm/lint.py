@@ -39,8 +39,8 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     given = [
         option for option in read_directives(directive_part(script)).given if not option.problem
     ]
-    said = [option for option in read_command_line(over).given if not option.problem]
-    demand, names = build_demand((*given, *said)), {option.name for option in said}
+    messages = [option for option in read_command_line(over).given if not option.problem]
+    demand, names = build_demand((*given, *messages)), {option.name for option in messages}
     return overridden_demand(demand, names, queues={"partition"}, limit_seconds={"time"})
 
 
@@ -109,8 +109,8 @@ def _seconds(text: str) -> int | None:
 
 def _gpu_gres(text: str) -> list[str]:
     """`a100:2` of `gpu:a100:2,license:1`; a bare `gpu` is one."""
-    words = [word.partition("(")[0] for word in text.split(",")]
-    return [word[4:] or "1" for word in words if word == "gpu" or word.startswith("gpu:")]
+    parts = [word.partition("(")[0] for word in text.split(",")]
+    return [word[4:] or "1" for word in parts if word == "gpu" or word.startswith("gpu:")]
 
 
 def _gpus(*texts: str) -> tuple[int | None, str]:
@@ -130,35 +130,35 @@ def _gpus(*texts: str) -> tuple[int | None, str]:
 
 def _unknown(option: Option, place: str) -> LintFinding:
     near = difflib.get_close_matches(option.written.lstrip("-")[:60], OPTIONS, n=1, cutoff=0.75)
-    words = f"sbatch has no option {option.written}"
+    text = f"sbatch has no option {option.written}"
     if near:
-        return LintFinding("error", place, words, f"Did you mean --{near[0]}?")
+        return LintFinding("error", place, text, f"Did you mean --{near[0]}?")
     return LintFinding(
-        "warning", place, words, "It refuses the script unless a site plugin accepts it."
+        "warning", place, text, "It refuses the script unless a site plugin accepts it."
     )
 
 
 def _value(option: Option, place: str) -> Iterator[LintFinding]:
     if option.name == "time" and not _is_time(option.value or ""):
-        words = f"{option.value!r} is not a time to sbatch: it takes no units"
+        text = f"{option.value!r} is not a time to sbatch: it takes no units"
         yield LintFinding(
-            "error", place, words, "Write minutes, hours:minutes:seconds or days-hours."
+            "error", place, text, "Write minutes, hours:minutes:seconds or days-hours."
         )
     elif option.value and (found := _VARIABLE.search(option.value)):
-        words = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
+        text = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
         yield LintFinding(
-            "warning", place, words, "Write it out, or set the option on the command line."
+            "warning", place, text, "Write it out, or set the option on the command line."
         )
 
 
 def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     if first := first_line_with(lines, "#PBS"):
         # Seen on 22.05: beside #SBATCH lines too.
-        words = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
+        text = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
         step = (
             "Write #SBATCH lines instead." if not has_own else "Remove them, or use --ignore-pbs."
         )
-        yield LintFinding("warning", f"line {first}", words, step)
+        yield LintFinding("warning", f"line {first}", text, step)
 
 
 _RULES = ScriptRules(
@@ -191,7 +191,7 @@ _VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
 _FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
 
 
-def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
+def _bug_hint(text: str, version: str, options: Iterable[str]) -> str:
     """What to do about a refusal that is a bug of this version of Slurm; '' where none is known to
     be.
     """
@@ -200,7 +200,7 @@ def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
     is_requested_so = any(option.startswith("--gpus=") for option in given) and any(
         map(_NODE_RANGE.fullmatch, given)
     )
-    if _NOT_AVAILABLE not in words or found is None or not is_requested_so:
+    if _NOT_AVAILABLE not in text or found is None or not is_requested_so:
         return ""
     if not _FIRST_BAD <= tuple(map(int, found.groups())) <= _LAST_BAD:
         return ""
@@ -212,18 +212,18 @@ def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
 
 
 def refusal_hint(
-    words: str,
+    text: str,
     version: str,
     script: str,
     options: Sequence[str] = (),
     gpu_types: Sequence[str] = (),
 ) -> str:
     """What to do about a refusal of a script whose own words mislead; '' where they do not."""
-    if _NOT_AVAILABLE not in words:
+    if _NOT_AVAILABLE not in text:
         return ""
     own = [word for option in read_directives(script).options for word in option.words]
     given = (*own, *options)
-    wanted = next((found[1] for word in given if (found := _GPU_TYPE.fullmatch(word))), "")
-    if wanted and gpu_types and wanted.casefold() not in map(str.casefold, gpu_types):
-        return f"no node has a GPU of type {wanted}; there are: {', '.join(gpu_types)}"
-    return _bug_hint(words, version, given)
+    requested = next((found[1] for word in given if (found := _GPU_TYPE.fullmatch(word))), "")
+    if requested and gpu_types and requested.casefold() not in map(str.casefold, gpu_types):
+        return f"no node has a GPU of type {requested}; there are: {', '.join(gpu_types)}"
+    return _bug_hint(text, version, given)

@@ -132,8 +132,8 @@ def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | No
     stdout, stderr = shown_files(row, native)
     notes: list[str] = []
     if script is not None:
-        asked = read_directives(script.text).options
-        patterns = [value for name in ("output", "error") if (value := last_value(asked, name))]
+        requested = read_directives(script.text).options
+        patterns = [value for name in ("output", "error") if (value := last_value(requested, name))]
         shown_stdout, shown_stderr = _shown_paths(native)
         stdout = _settled(shown_stdout, stdout, patterns, facts, notes)
         stderr = _settled(shown_stderr, stderr, patterns, facts, notes)
@@ -204,8 +204,8 @@ def _note(native: Native, script: Script | None, sources: set[str]) -> str:
         parts.append(f"Slurm's own name for it{silent}")
     note = ", ".join(parts)
     missing = [
-        words
-        for words, is_missing in (
+        text
+        for text, is_missing in (
             ("its script", script is None),
             ("its command line", not native.get("SubmitLine")),
         )
@@ -241,9 +241,9 @@ class SlurmLogs(ClusterPart, LogsPart):
         facts = path_facts(row, native)
         if "JobId" in native:
             return _files_shown(row, native, facts, script)
-        if told := find_last_value(native, "StdOut"):
+        if reported := find_last_value(native, "StdOut"):
             error = find_last_value(native, "StdErr")
-            stdout = output_path(told, facts, with_modulo=True)
+            stdout = output_path(reported, facts, with_modulo=True)
             stderr = output_path(error, facts, with_modulo=True) if error else None
             return LogFiles(stdout, None if stderr == stdout else stderr)
         return _past_log_files(row, native, facts, script)

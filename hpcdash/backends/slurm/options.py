@@ -75,29 +75,29 @@ OPTIONS: dict[str, OptionKind] = {kind.name: kind for kind in _kinds()}
 _BY_LETTER = {kind.letter: kind for kind in OPTIONS.values() if kind.letter}
 
 
-def read_command_line(words: Sequence[str], line: int = 0) -> ParsedCommandLine:
+def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
     """Options up to the first word that is none (the script) or `--`."""
     given: list[Option] = []
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(parts):
+        word = parts[at]
         if word == "--":
             at += 1
             break
         if word.startswith("--"):
-            found = [_long(words, at, line)]
+            found = [_long(parts, at, line)]
         elif word.startswith("-") and len(word) > 1:
-            found = _letters(words, at, line)
+            found = _letters(parts, at, line)
         else:
             break
         given += found
         # A value that stands in a word of its own is the last option's.
         at += 2 if len(found[-1].words) > 1 else 1
-    return ParsedCommandLine(tuple(given), tuple(words[at:]))
+    return ParsedCommandLine(tuple(given), tuple(parts[at:]))
 
 
-def _long(words: Sequence[str], at: int, line: int) -> Option:
-    word = words[at]
+def _long(parts: Sequence[str], at: int, line: int) -> Option:
+    word = parts[at]
     written, equals, value = word[2:].partition("=")
 
     def bad(problem: str) -> Option:
@@ -108,25 +108,25 @@ def _long(words: Sequence[str], at: int, line: int) -> Option:
         if written in OPTIONS
         else [one for one in OPTIONS.values() if one.name.startswith(written)]
     )
-    meant = {_SAME.get(kind.name, kind.name) for kind in matching}
-    if not meant:
+    selected = {_SAME.get(kind.name, kind.name) for kind in matching}
+    if not selected:
         return bad("unknown")
-    if len(meant) > 1:
-        return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(meant)))
-    kind = OPTIONS[meant.pop()]
+    if len(selected) > 1:
+        return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(selected)))
+    kind = OPTIONS[selected.pop()]
     if equals and kind.takes == "nothing":
         return bad("given a value it cannot take")
     if equals or kind.takes != "value":
         return Option(kind.name, value if equals else None, f"--{written}", (word,), line)
-    if at + 1 >= len(words):
+    if at + 1 >= len(parts):
         return bad(WITHOUT_VALUE)
-    return Option(kind.name, words[at + 1], f"--{written}", (word, words[at + 1]), line)
+    return Option(kind.name, parts[at + 1], f"--{written}", (word, parts[at + 1]), line)
 
 
-def _letters(words: Sequence[str], at: int, line: int) -> list[Option]:
+def _letters(parts: Sequence[str], at: int, line: int) -> list[Option]:
     """The options behind one dash: those without a value may stand together."""
     found: list[Option] = []
-    letters = words[at][1:]
+    letters = parts[at][1:]
     for position, letter in enumerate(letters):
         kind = _BY_LETTER.get(letter)
         rest = letters[position + 1 :]
@@ -137,10 +137,10 @@ def _letters(words: Sequence[str], at: int, line: int) -> list[Option]:
             found.append(Option(kind.name, None, written, (written,), line))
         elif rest:
             return [*found, Option(kind.name, rest, written, (f"{written}{rest}",), line)]
-        elif at + 1 < len(words):
+        elif at + 1 < len(parts):
             return [
                 *found,
-                Option(kind.name, words[at + 1], written, (written, words[at + 1]), line),
+                Option(kind.name, parts[at + 1], written, (written, parts[at + 1]), line),
             ]
         else:
             found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
@@ -172,14 +172,14 @@ def split_arguments(text: str) -> list[str]:
     """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no
     word at all.
     """
-    words: list[str] = []
+    parts: list[str] = []
     word: list[str] = []
     at = 0
     while at < len(text):
         part = _WORD_PART.match(text, at)
         if part is None:
             if word:
-                words.append("".join(word))
+                parts.append("".join(word))
             word = []
             if text[at] == "#":
                 break
@@ -193,7 +193,7 @@ def split_arguments(text: str) -> list[str]:
         else:
             word.append(found)
         at = part.end()
-    return [*words, "".join(word)] if word else words
+    return [*parts, "".join(word)] if word else parts
 
 
 def directive_word(field: str, value: str) -> str:
@@ -228,7 +228,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
     Raises UsageError naming all options that are the request's to say, however spelt: `-N4`,
     `--node=4`, `-N 4`.
     """
-    kept: dict[str, None] = {}
+    stored: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
     for text in whole_options(extra_args, _read, directive_word):
         option = text.strip()
@@ -242,9 +242,9 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
                 )
             )
             continue
-        told: set[str] = set()
+        reported: set[str] = set()
         for name, written in _named(option):
-            if written in told:
+            if written in reported:
                 continue
             if name in RESERVED:
                 refused.append(
@@ -263,7 +263,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
             else:
                 continue
             # What may be short for several is told once.
-            told.add(written)
+            reported.add(written)
         if rest := _read(option).script:
             # sbatch leaves out what follows the first word that is no option.
             refused.append(
@@ -273,12 +273,12 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
                 )
             )
         if any(_is_gpu(entry) for entry in _gres(option)):
-            words = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
-            refused.append((words, "Its fields are slots, slots_per_node, gpu_type."))
-        kept[option] = None
+            message = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
+            refused.append((message, "Its fields are slots, slots_per_node, gpu_type."))
+        stored[option] = None
     raise_for(refused)
     nodes = ",".join(dict.fromkeys(exclude_nodes))
-    return (*kept, *((f"--exclude={nodes}",) if nodes else ()))
+    return (*stored, *((f"--exclude={nodes}",) if nodes else ()))
 
 
 def _read(text: str) -> ParsedCommandLine:
@@ -371,32 +371,32 @@ def read_submit_line(
     ):
         if text and " " in text.strip():
             line = line.replace(text, text.replace(" ", _BLANK), times)
-    words = line.split(" ")
-    if os.path.basename(words[0]) != "sbatch":
+    parts = line.split(" ")
+    if os.path.basename(parts[0]) != "sbatch":
         return None
-    words = words[1:]
-    read = read_command_line(words)
-    usual = len(words) - len(read.script)
+    parts = parts[1:]
+    read = read_command_line(parts)
+    usual = len(parts) - len(read.script)
     is_certain = True
     if command is not None:
-        begin = _script_begins(words, command)
+        begin = _script_begins(parts, command)
     else:
         is_sure = not read.script or _is_path(read.script[0], row["name"])
-        begin = usual if is_sure else _named_script(words, usual, row["name"], read.options)
+        begin = usual if is_sure else _named_script(parts, usual, row["name"], read.options)
     if begin is None:
         begin, is_certain = usual, False
-    options = tuple(map(_whole_option, _options(words[:begin])))
-    return SubmitLine(options, tuple(map(_whole, words[begin:])), is_certain)
+    options = tuple(map(_whole_option, _options(parts[:begin])))
+    return SubmitLine(options, tuple(map(_whole, parts[begin:])), is_certain)
 
 
-def _script_begins(words: Sequence[str], command: str) -> int | None:
+def _script_begins(parts: Sequence[str], command: str) -> int | None:
     """Which word is the script's name: from it on the words are those of Command, which may name it
     by a full path.
     """
     if command == _NULL:
-        return len(words)
-    for at in range(len(words)):
-        rest = _whole(" ".join(words[at:]))
+        return len(parts)
+    for at in range(len(parts)):
+        rest = _whole(" ".join(parts[at:]))
         if command == rest or command.endswith(f"/{rest}"):
             return at
     return None
@@ -409,7 +409,7 @@ def _is_path(word: str, name: str | None) -> bool:
 
 
 def _named_script(
-    words: Sequence[str], begin: int, name: str | None, given: Sequence[Option]
+    parts: Sequence[str], begin: int, name: str | None, given: Sequence[Option]
 ) -> int | None:
     """Which word from `begin` on a job has its name from: the script's file gives it where no
     option does.
@@ -417,13 +417,13 @@ def _named_script(
     if not name or last_value(given, "job-name") is not None:
         return None
     return next(
-        (at for at in range(begin, len(words)) if os.path.basename(_whole(words[at])) == name), None
+        (at for at in range(begin, len(parts)) if os.path.basename(_whole(parts[at])) == name), None
     )
 
 
-def _options(words: Sequence[str]) -> tuple[Option, ...]:
+def _options(parts: Sequence[str]) -> tuple[Option, ...]:
     """Options alone: a word among them that is none goes on the value before it."""
-    joined = list(words)
+    joined = list(parts)
     while True:
         read: ParsedCommandLine = read_command_line(joined)
         if not read.script:

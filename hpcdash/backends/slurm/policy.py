@@ -50,8 +50,8 @@ def parse_priority(answer: Answer) -> Mapping[str, str]:
     Where priorities are not multifactor sprio says so and there is nothing to tell. Factors that
     give nothing and can give nothing are left out.
     """
-    said = (answer.stdout + answer.stderr).decode("utf-8", "replace")
-    if "priority/multifactor" in said or "Unable to find jobs" in said:
+    message = (answer.stdout + answer.stderr).decode("utf-8", "replace")
+    if "priority/multifactor" in message or "Unable to find jobs" in message:
         return {}
     require_success(answer)
     line = next(
@@ -63,23 +63,23 @@ def parse_priority(answer: Answer) -> Mapping[str, str]:
     if len(values) != len(_REST) + 2 * len(_FACTORS):
         raise unreadable(answer, "priorities")
     total, site, tres, nice = values[: len(_REST)]
-    words = {TOTAL: total}
+    texts = {TOTAL: total}
     for (name, _, _), points, part in zip(
         _FACTORS, values[len(_REST) :: 2], values[len(_REST) + 1 :: 2], strict=True
     ):
         if _number(points) or _number(part):
-            words[name] = f"{points} ({_percent(part)} of max)"
+            texts[name] = f"{points} ({_percent(part)} of max)"
     if tres not in _NONE:
-        words["resources"] = tres
+        texts["resources"] = tres
     if _number(site):
-        words["site"] = site
+        texts["site"] = site
     if _number(nice):
-        words["nice"] = (
+        texts["nice"] = (
             f"{-_number(nice):.0f}, as it was asked for"
             if _number(nice) > 0
             else f"+{-_number(nice):.0f}"
         )
-    return words
+    return texts
 
 
 def _number(text: str) -> float:
@@ -149,16 +149,16 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
         return {}
     above = [name for name, other in by_name.items() if qos in other["preempt"].split(",")]
     below = [name for name in own["preempt"].split(",") if name]
-    words: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if above:
-        words[PREEMPTED_BY] = ", ".join(above)
+        texts[PREEMPTED_BY] = ", ".join(above)
         # Where the mode is the cluster's own, the grace still is the QoS's.
-        words |= _making_way(own["preemptmode"], own["gracetime"]) or {
+        texts |= _making_way(own["preemptmode"], own["gracetime"]) or {
             GRACE: _format_grace(own["gracetime"])
         }
     if below:
-        words["may preempt"] = ", ".join(below)
-    return words | {label: own[field] for label, field in _LIMITS if own[field]}
+        texts["may preempt"] = ", ".join(below)
+    return texts | {label: own[field] for label, field in _LIMITS if own[field]}
 
 
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
@@ -186,10 +186,10 @@ def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
     own = partitions.get(queue)
     if own is None:
         return {}
-    words = _making_way(own.get("PreemptMode", ""), own.get("GraceTime", ""))
+    texts = _making_way(own.get("PreemptMode", ""), own.get("GraceTime", ""))
     above = [name for name, other in partitions.items() if _tier(other) > _tier(own)]
     return (
-        {PREEMPTED_BY: ", ".join(above), **words} if above and "partition_prio" in head else words
+        {PREEMPTED_BY: ", ".join(above), **texts} if above and "partition_prio" in head else texts
     )
 
 

@@ -101,8 +101,10 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
         known = queues.get(name)
         together = {key: count + (known[key] if known else 0) for key, count in counts.items()}
         if max(together.values()) > MOST:
-            said = " ".join(text for text in row.values() if text)
-            rejected.append(f"a partition with more than can be counted: {said[:_SHOWN_LETTERS]}")
+            message = " ".join(text for text in row.values() if text)
+            rejected.append(
+                f"a partition with more than can be counted: {message[:_SHOWN_LETTERS]}"
+            )
             continue
         if known:
             known.update(together)

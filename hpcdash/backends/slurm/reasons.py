@@ -113,21 +113,21 @@ _NEVER = ("PerJob", "PerNode")
 _OF_SOMEBODY = re.compile(r"Max\w+Per(?:Account|User)")
 
 
-def _nodes_hint(said: str) -> str:
+def _nodes_hint(message: str) -> str:
     """Explains what follows ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `,
     Reserved for …`.
     """
-    if "maintenance" in said:
+    if "maintenance" in message:
         return (
             "would run into maintenance on the nodes it could use; a shorter time limit may "
             "let it start before"
         )
-    if "reserved for other" in said:
+    if "reserved for other" in message:
         return (
             "the nodes it could use are reserved for another job; a shorter time limit may let "
             "it start before"
         )
-    found = re.search(r"Unavailable(?:Nodes)?:([^)\s]+)", said)
+    found = re.search(r"Unavailable(?:Nodes)?:([^)\s]+)", message)
     if found:
         return (
             f"the nodes it could use ({found[1]}) are down, drained or reserved; waiting for them"
@@ -150,9 +150,9 @@ def _limit_hint(reason: str) -> str:
         owner = "its account allows"
     if "Minutes" in reason or "RunMins" in reason:
         return f"the compute time that {owner} is used up"
-    per = next((words for mark, words in _PER if mark in reason), "")
+    per = next((text for mark, text in _PER if mark in reason), "")
     limited = re.sub(r"Per(?:User|Account|Node|Job)", "", reason)
-    what = next((words for mark, words in _SUBJECTS if mark in limited), "resources")
+    what = next((text for mark, text in _SUBJECTS if mark in limited), "resources")
     if "Min" in limited:
         return f"will not start: asks for fewer {what}{per} than {owner}"
     if any(mark in reason for mark in _NEVER):

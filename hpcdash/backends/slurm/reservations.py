@@ -92,13 +92,13 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
 
 
 def _person(head: str, token: str) -> _Person:
-    who, *told = head.split(token)
+    who, *reported = head.split(token)
     user, _, groups = who.strip("\n").partition("\n")
     accounts = None
-    if len(told) >= 2:
+    if len(reported) >= 2:
         own, tree = (
             [line.split("|") for line in part.split("\n") if line.count("|") == 1]
-            for part in (told[0], told[1])
+            for part in (reported[0], reported[1])
         )
         parents = {account: parent for account, parent in tree if account != parent}
         found: set[str] = set()
@@ -115,28 +115,30 @@ _JOBS_NEED = {"QOS": "for jobs of QoS", "AllowedPartitions": "for jobs of partit
 
 def _row(line: str, person: _Person) -> dict[str, Any]:
     # A comment comes last, and may hold what looks like other keys.
-    said = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
-    users, groups, accounts = (_names(said.get(key, "")) for key in ("Users", "Groups", "Accounts"))
-    flags = _names(said.get("Flags", "")) or []
+    reported = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
+    users, groups, accounts = (
+        _names(reported.get(key, "")) for key in ("Users", "Groups", "Accounts")
+    )
+    flags = _names(reported.get("Flags", "")) or []
     allowed = _is_allowed(users, groups, accounts, person)
     # Later releases also name QoS and partitions that a job must have.
-    needs = [f"{what} {said[key]}" for key, what in _JOBS_NEED.items() if said.get(key)]
+    needs = [f"{what} {reported[key]}" for key, what in _JOBS_NEED.items() if reported.get(key)]
     if needs and allowed:
         allowed = None
-    seconds = duration_seconds(said.get("Duration", ""))
+    seconds = duration_seconds(reported.get("Duration", ""))
     is_endless = seconds is not None and seconds >= _ENDLESS_SECONDS
-    state = said.get("State", "")
-    name = said["ReservationName"]
+    state = reported.get("State", "")
+    name = reported["ReservationName"]
     return {
         "name": name,
         "state": _STATES.get(state, state.lower()),
         "allowed": allowed,
-        "starts_at": _instant(said.get("StartTime")),
-        "ends_at": None if is_endless else _instant(said.get("EndTime")),
+        "starts_at": _instant(reported.get("StartTime")),
+        "ends_at": None if is_endless else _instant(reported.get("EndTime")),
         "duration_seconds": None if is_endless else seconds,
-        "nodes": digits(said.get("NodeCnt")),
-        "node_list": said.get("Nodes") or None,
-        "queue": said.get("PartitionName") or None,
+        "nodes": digits(reported.get("NodeCnt")),
+        "node_list": reported.get("Nodes") or None,
+        "queue": reported.get("PartitionName") or None,
         "users": users,
         "groups": groups,
         "accounts": accounts,

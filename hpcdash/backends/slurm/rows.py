@@ -108,7 +108,7 @@ def _good_lines(
     firsts: list[bytes], expected_separators: int
 ) -> tuple[list[int], list[bytes], list[str]]:
     """Which rows have all their plain fields, those lines, and what was refused."""
-    kept: list[int] = []
+    remaining: list[int] = []
     lines: list[bytes] = []
     refused: list[str] = []
     for index, first in enumerate(firsts):
@@ -118,11 +118,11 @@ def _good_lines(
         if noise and not noise.isspace():
             refused.append(row_excerpt(noise))
         if line.count(SEPARATOR.encode()) == expected_separators and b"\r" not in line:
-            kept.append(index)
+            remaining.append(index)
             lines.append(line)
         else:
             refused.append(row_excerpt(line) or "a row without its first fields")
-    return kept, lines, refused
+    return remaining, lines, refused
 
 
 def _chunk(parts: list[bytes], layout: Layout) -> tuple[pa.Table | None, list[str]]:
@@ -136,11 +136,11 @@ def _chunk(parts: list[bytes], layout: Layout) -> tuple[pa.Table | None, list[st
     if lines and lines.count(b"\n") == len(firsts) - 1 and b"\r" not in lines:
         plain, clean = _read_plain(lines, layout.plain)
     if not clean or plain.num_rows != len(firsts):
-        kept, good, refused = _good_lines(firsts, len(layout.plain) - 1)
-        if not kept:
+        remaining, good, refused = _good_lines(firsts, len(layout.plain) - 1)
+        if not remaining:
             return None, refused
         plain, _ = _read_plain(_valid_utf8(b"\n".join(good)), layout.plain)
-        hostile = [[pieces[index] for index in kept] for pieces in hostile]
+        hostile = [[pieces[index] for index in remaining] for pieces in hostile]
     for name, pieces in zip(layout.hostile, hostile, strict=True):
         plain = plain.append_column(name, text_column(pieces))
     return plain, refused

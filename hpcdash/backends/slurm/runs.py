@@ -444,13 +444,13 @@ def amounts(tres: pa.Array, name: str) -> pa.Array:
 
 def sizes(texts: pa.Array) -> pa.Array:
     """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
-    told = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    reported = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     try:
-        numbers = pc.cast(pc.utf8_rtrim(told, "K"), pa.int64())
-        return pc.multiply_checked(numbers, pc.if_else(pc.ends_with(told, "K"), 1024, 1))
+        numbers = pc.cast(pc.utf8_rtrim(reported, "K"), pa.int64())
+        return pc.multiply_checked(numbers, pc.if_else(pc.ends_with(reported, "K"), 1024, 1))
     except pa.ArrowInvalid:
         # Mostly it is a few: '1.50G'.
-        return as_array(per_distinct(told, size_bytes, pa.int64()))
+        return as_array(per_distinct(reported, size_bytes, pa.int64()))
 
 
 def cpu_seconds(texts: pa.Array) -> pa.Array:

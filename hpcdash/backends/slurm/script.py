@@ -186,18 +186,18 @@ def batch_script(
         if step
     ]
     parts += before
-    words = body.words
+    arguments = body.words
     is_alone = request_slots(request).nodes == 1 and tasks == 1
     log = _rank_log(request, place)
     if request.launcher not in LONE_LAUNCHERS and (log or not is_alone):
-        around, words = keep_status(words, early_name, log=log, is_alone=is_alone)
+        around, arguments = keep_status(arguments, early_name, log=log, is_alone=is_alone)
         parts.append(around)
     if request.signal and request.signal.batch_only:
         # scancel ends this shell with TERM; any other early signal no longer means anything.
         no_trap = "-" if early_name == "TERM" else "''"
         parts += [
             fanout(
-                words,
+                arguments,
                 {},
                 step=len(before),
                 tasks_per_node=tasks,
@@ -210,7 +210,9 @@ def batch_script(
             else START,
         ]
     else:
-        parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options, is_lone=is_lone))
+        parts.append(
+            srun_line(arguments, tasks_per_node=tasks, srun_options=options, is_lone=is_lone)
+        )
         if watch:
             parts[-1] += 'status=$?\nrequeue_preempted\nexit "$status"\n'
     if place.waiting is not None:
@@ -224,7 +226,7 @@ def batch_script(
         for name in (*_PBS_FIELDS, *NOT_IN_SCRIPTS)
         if getattr(request, name) not in ("", (), None)
     ]
-    said = (
+    messages = (
         *warnings,
         *(f"{name}: Slurm has none, it is not asked for" for name in others),
         *(
@@ -236,9 +238,9 @@ def batch_script(
         *(early.warnings if early else ()),
         *body.notes,
     )
-    asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
+    requested = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
     return BatchScript(
-        script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said
+        script_text(requested, (*generated, *extra, *excluded), "#SBATCH", parts), name, messages
     )
 
 
@@ -288,12 +290,12 @@ def _files(request: Request, place: Place) -> list[str]:
 
 def _amounts(request: Request) -> list[str]:
     """Time to the second, memory of a node in GiB or MiB, rounded up."""
-    words = []
+    parts = []
     if request.limit_seconds is not None:
-        words.append(f"--time={format_clock(request.limit_seconds)}")
+        parts.append(f"--time={format_clock(request.limit_seconds)}")
     if request.memory_bytes is not None:
-        words.append(f"--mem={_memory(request.memory_bytes)}")
-    return words
+        parts.append(f"--mem={_memory(request.memory_bytes)}")
+    return parts
 
 
 def _memory(amount_bytes: int) -> str:
@@ -321,14 +323,16 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
     ours = next((option for option in generated if option.startswith("--gres=")), None)
     if ours is None:
         return generated, extra
-    joined, kept = [ours], []
+    joined, remaining = [ours], []
     for text in extra:
         read = sbatch.read_command_line(sbatch.split_arguments(text)).given
         if [option.name for option in read] == ["gres"]:
             joined += [value] if (value := read[0].value or "") and value.lower() != "none" else []
         else:
-            kept.append(text)
-    return [",".join(joined) if option == ours else option for option in generated], tuple(kept)
+            remaining.append(text)
+    return [",".join(joined) if option == ours else option for option in generated], tuple(
+        remaining
+    )
 
 
 def _refuse_repeated(
@@ -345,18 +349,18 @@ def _refuse_repeated(
     given = _given(extra)
     refuse_repeated(fields, given)
     return tuple(
-        f"{given[name]} in extra_args: {words}"
-        for name, words in _BETTER_AS_FIELDS.items()
+        f"{given[name]} in extra_args: {text}"
+        for name, text in _BETTER_AS_FIELDS.items()
         if name in given
     )
 
 
 def _given(options: list[str] | tuple[str, ...]) -> dict[str, str]:
     """Options by their long names, as they are written."""
-    words = [word for text in options for word in sbatch.split_arguments(text)]
+    parts = [word for text in options for word in sbatch.split_arguments(text)]
     return {
         option.name: option.written
-        for option in sbatch.read_command_line(words).given
+        for option in sbatch.read_command_line(parts).given
         if option.name
     }
 
@@ -373,18 +377,18 @@ def resource_directives(request: Request, slot_type: SlotType) -> Directives:
     GRES, or not at all.
     """
     slots = request_slots(request)
-    asked = _slots(request, slots, slot_type)
+    requested = _slots(request, slots, slot_type)
     if slot_type is SlotType.CPU or not slots.slots or not request.cpus_per_gpu:
-        return asked
-    return asked + Directives((_cpus_beside_gpus(request, slots, asked),))
+        return requested
+    return requested + Directives((_cpus_beside_gpus(request, slots, requested),))
 
 
-def _cpus_beside_gpus(request: Request, slots: Slots, asked: Directives) -> str:
+def _cpus_beside_gpus(request: Request, slots: Slots, requested: Directives) -> str:
     """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a
     node's.
     """
     if (
-        any(option.startswith("--gpus=") for option in asked.options)
+        any(option.startswith("--gpus=") for option in requested.options)
         and request.launcher not in _OF_RANKS
     ):
         return f"--cpus-per-gpu={request.cpus_per_gpu}"
@@ -438,12 +442,12 @@ def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directi
     ):
         # Without --gpus-per-task Slurm spreads the tasks by CPUs: 7 on a node of 4 GPUs, one on the
         # next.
-        asked = (
+        requested = (
             f"--gpus={kind}{slots.slots}",
             f"--nodes={_any_nodes(request)}",
             f"--ntasks={slots.slots}",
         )
-        return Directives((*asked, f"--gpus-per-task={kind}1"))
+        return Directives((*requested, f"--gpus-per-task={kind}1"))
     nodes, each = slots.nodes, slots.per_node
     tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
     if slot_type is SlotType.CPU:
@@ -571,7 +575,7 @@ signal_nodes() {
 
 
 def keep_status(
-    words: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
+    parts: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
 ) -> tuple[str, tuple[Word, ...]]:
     """Bash and words for the tasks of an srun, so that its status is that of the task that failed.
 
@@ -580,15 +584,15 @@ def keep_status(
     there is but one task.
     """
     around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
-    said, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
+    message, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
     if log:
-        said, before, after = (
-            f"{_RANK_LOGS_SAID}{said}",
+        message, before, after = (
+            f"{_RANK_LOGS_SAID}{message}",
             _RANK_LOGS_BEFORE.replace("@LOG", log),
             _RANK_LOGS_AFTER + after,
         )
     text = _ON_NODE.replace("@BEFORE", before).replace("@AFTER", after)
-    return said + text.replace("@SIGNALS", f"TERM {signal}".strip()), (*around, *words)
+    return message + text.replace("@SIGNALS", f"TERM {signal}".strip()), (*around, *parts)
 
 
 def _rank_log(request: Request, place: Place) -> str:
@@ -632,7 +636,7 @@ def _preemption_watch(request: Request, place: Place) -> str:
 
 
 def srun_line(
-    words: Sequence[str | Word],
+    parts: Sequence[str | Word],
     *,
     tasks_per_node: int | None = 1,
     srun_options: Sequence[str] = (),
@@ -647,12 +651,12 @@ def srun_line(
     once, without srun, and ranks on all nodes by itself. Raises UsageError for what bash cannot
     hold.
     """
-    started = quote_arguments(words) if is_lone else _srun(words, tasks_per_node, srun_options, "")
+    started = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "")
     return f"{_settings(None if is_lone else tasks_per_node)}\n{started}\n"
 
 
 def fanout(
-    words: Sequence[str | Word],
+    parts: Sequence[str | Word],
     environment: Mapping[str, str],
     *,
     step: int = 0,
@@ -663,7 +667,7 @@ def fanout(
     """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the
     script.
     """
-    srun = quote_arguments(words) if is_lone else _srun(words, tasks_per_node, srun_options, "  ")
+    srun = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "  ")
     settings = _settings(None if is_lone else tasks_per_node)
     text = _FANOUT.format(srun=srun, step=int(step))
     if is_lone:
@@ -677,7 +681,7 @@ def _settings(tasks_per_node: int | None) -> str:
 
 
 def _srun(
-    words: Sequence[str | Word], tasks_per_node: int | None, options: Sequence[str], indent: str
+    parts: Sequence[str | Word], tasks_per_node: int | None, options: Sequence[str], indent: str
 ) -> str:
     if tasks_per_node is None:
         tasks = '--ntasks="$SLURM_NTASKS"'
@@ -690,7 +694,7 @@ def _srun(
         f'srun --nodes="$SLURM_JOB_NUM_NODES" {tasks}',
         " ".join(shlex.quote(one) for one in options if not one.startswith("--container-")),
         *(shlex.quote(one) for one in options if one.startswith("--container-")),
-        quote_arguments(words),
+        quote_arguments(parts),
     ]
     return f" \\\n{indent}  ".join(line for line in lines if line)
 
@@ -797,8 +801,8 @@ def _node_step(text: str, name: str, variable: str, signal: str) -> str:
     step = _PROBE.replace("@NAME", name).replace("@TEXT", variable)
     if not signal:
         return text + step
-    kept = f"# {signal} is for the command, which has not started.\ntrap '' {signal}\n"
-    return f"{text}{kept}{step}trap - {signal}\n"
+    stored = f"# {signal} is for the command, which has not started.\ntrap '' {signal}\n"
+    return f"{text}{stored}{step}trap - {signal}\n"
 
 
 _END_TIME = """\
@@ -822,7 +826,7 @@ def end_time(limit_seconds: int | None) -> str:
     return _END_TIME.format(else_at=from_now(limit_seconds) or "")
 
 
-def project_options(words: Iterable[str]) -> tuple[str, ...]:
+def project_options(parts: Iterable[str]) -> tuple[str, ...]:
     """`--wckey="a,b"`, or nothing."""
-    joined = NOT_IN_DIRECTIVES.sub("_", ",".join(words))
+    joined = NOT_IN_DIRECTIVES.sub("_", ",".join(parts))
     return (f'--wckey="{joined}"',) if joined else ()

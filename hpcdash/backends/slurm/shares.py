@@ -50,8 +50,8 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     """Rows of domain.schema.SHARES in sshare's order, each account after its parent; `user` '':
     every user is own.
     """
-    said = (answer.stdout + answer.stderr).decode("utf-8", "replace")
-    if any(words in said for words in _NO_SHARES):
+    message = (answer.stdout + answer.stderr).decode("utf-8", "replace")
+    if any(text in message for text in _NO_SHARES):
         raise accounting_unavailable(
             answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP
         )
@@ -73,23 +73,23 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), tuple(rejected))
 
 
-def _row(said: Mapping[str, str], user: str) -> dict[str, Any]:
-    account, name = said["Account"].strip(), said["User"] or None
-    partition = said["Partition"] or None
-    depth = len(said["Account"]) - len(said["Account"].lstrip(" "))
+def _row(reported: Mapping[str, str], user: str) -> dict[str, Any]:
+    account, name = reported["Account"].strip(), reported["User"] or None
+    partition = reported["Partition"] or None
+    depth = len(reported["Account"]) - len(reported["Account"].lstrip(" "))
     return {
         "account": account,
         "user": name,
         "partition": partition,
         # 'parent' for one that has its parent's.
-        "raw_shares": digits(said["RawShares"]),
+        "raw_shares": digits(reported["RawShares"]),
         # The root has no parent, and 0 there.
-        "normalized_shares": _decimal(said["NormShares"]) if depth else None,
-        "raw_usage": digits(said["RawUsage"]),
-        "normalized_usage": _decimal(said["NormUsage"]),
-        "effective_usage": _decimal(said["EffectvUsage"]),
-        "fair_share": _decimal(said["FairShare"]),
-        "level_fair_share": _decimal(said["LevelFS"]),
+        "normalized_shares": _decimal(reported["NormShares"]) if depth else None,
+        "raw_usage": digits(reported["RawUsage"]),
+        "normalized_usage": _decimal(reported["NormUsage"]),
+        "effective_usage": _decimal(reported["EffectvUsage"]),
+        "fair_share": _decimal(reported["FairShare"]),
+        "level_fair_share": _decimal(reported["LevelFS"]),
         "own": name is not None and name == (user or name),
         "_id": "/".join(part for part in (account, name, partition) if part),
         "_depth": depth,

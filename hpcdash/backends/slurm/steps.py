@@ -56,9 +56,9 @@ def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
         return None
     token = fresh_token()
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS
-    words = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
+    parts = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
     return Query(
-        slurm("sh", "-c", _SCRIPT, "sh", *words),
+        slurm("sh", "-c", _SCRIPT, "sh", *parts),
         partial(parse_steps, token=token),
         command=("sacct",),
         cap_bytes=TEXT_BYTES,
@@ -82,8 +82,8 @@ def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
     require_success(
         _Part(("sacct",), answer.stdout, answer.status, answer.stderr, answer.truncated)
     )
-    told, _, used = answer.stdout.rpartition(token.encode())
-    columns = read_columns(_Part(("sacct",), told), token, FIELDS)
+    reported, _, used = answer.stdout.rpartition(token.encode())
+    columns = read_columns(_Part(("sacct",), reported), token, FIELDS)
     is_step = pc.fill_null(pc.match_substring(columns.table["jobid"], "."), False)
     return ParsedTable(_in_schema(columns.table.filter(is_step), _running(used)), columns.rejected)
 
@@ -104,7 +104,7 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
     clocks = pc.struct_field(pc.extract_regex(sampled, r"(?:^|,)cpu=(?P<cpu>[-0-9:.]*)"), "cpu")
     cpu = pc.if_else(pc.is_valid(sampled), as_array(cpu_seconds(clocks)), cpu)
     # Of a step that still runs sacct tells no CPU time, but nought.
-    is_told = pc.or_(ended, pc.is_valid(sampled))
+    is_known = pc.or_(ended, pc.is_valid(sampled))
     exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     columns = {
         "id": pc.replace_substring_regex(raw["jobid"], r"^[^.]*\.", ""),
@@ -120,7 +120,7 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
         "node_list": none_to_null(raw["nodelist"]),
         "exit_code": exit_code,
         "exit_signal": exit_signal,
-        "cpu_seconds_used": pc.if_else(is_told, cpu, pa.scalar(None, pa.float64())),
+        "cpu_seconds_used": pc.if_else(is_known, cpu, pa.scalar(None, pa.float64())),
         "memory_peak_bytes": amounts(tres, "mem"),
     }
     return pa.table([columns[name] for name in schema.STEPS.names], schema=schema.STEPS)

@@ -194,10 +194,10 @@ def _on_target(after: str, target: str, clusters: Clusters) -> str:
     return f"{kind}{colon}{plain}"
 
 
-def _argv(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+def _argv(parts: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     if not arguments:
-        return (*_CLEAN, "sbatch", *words)
-    return (*_CLEAN, "sh", "-c", _WITH_ARGUMENTS, "sh", "sbatch", *words, _STDIN_FILE, *arguments)
+        return (*_CLEAN, "sbatch", *parts)
+    return (*_CLEAN, "sh", "-c", _WITH_ARGUMENTS, "sh", "sbatch", *parts, _STDIN_FILE, *arguments)
 
 
 def _submit_line(
@@ -210,13 +210,13 @@ def _submit_line(
 
 def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The options that are given again, and in words those that are not."""
-    kept: list[str] = []
+    remaining: list[str] = []
     dropped: list[str] = []
     has_folder = any(option.name == "chdir" for option in given)
     for option in given:
         if option.problem:
             # A site's plugin may take it.
-            kept += option.words
+            remaining += option.words
         elif option.name in _OF_THAT_TIME:
             dropped.append(_word(option.name, option.value))
         elif (
@@ -226,10 +226,10 @@ def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[lis
             and not has_folder
         ):
             # Relative to where sbatch was called: the job's folder, as none was chosen.
-            kept.append(f"--{option.name}={row['work_dir']}/{option.value}")
+            remaining.append(f"--{option.name}={row['work_dir']}/{option.value}")
         elif option.name not in _NOT_THE_JOBS and option.name not in _SAID_ANEW:
-            kept.append(_word(option.name, option.value))
-    return kept, dropped
+            remaining.append(_word(option.name, option.value))
+    return remaining, dropped
 
 
 def _word(name: str, value: str | None) -> str:
@@ -252,7 +252,7 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
 
 
 def _with_limits(
-    words: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
+    parts: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
 ) -> list[str]:
     """The options with other limits; memory by the option that it was asked with."""
     replaced: dict[str, str] = {}
@@ -260,7 +260,7 @@ def _with_limits(
         replaced["time"] = f"--time={-(-limits.time_seconds // 60)}"
     if limits.memory_bytes is not None:
         on_line = [
-            name for name in _MEMORY_OPTIONS if any(word.startswith(f"--{name}=") for word in words)
+            name for name in _MEMORY_OPTIONS if any(word.startswith(f"--{name}=") for word in parts)
         ]
         written = [name for name in _MEMORY_OPTIONS if last_value(in_script, name) is not None]
         name = next(iter((*on_line, *written)), "mem")
@@ -268,8 +268,10 @@ def _with_limits(
         share = 1 if name == "mem" else max(1, per_node // max(1, row["nodes"] or 1))
         replaced |= dict.fromkeys(_MEMORY_OPTIONS, "")
         replaced[name] = f"--{name}={-(-limits.memory_bytes // (share << 20))}M"
-    kept = [word for word in words if word.partition("=")[0].removeprefix("--") not in replaced]
-    return [*kept, *filter(None, replaced.values())]
+    remaining = [
+        word for word in parts if word.partition("=")[0].removeprefix("--") not in replaced
+    ]
+    return [*remaining, *filter(None, replaced.values())]
 
 
 def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
@@ -328,7 +330,7 @@ def _recorded_options(
         value = find_last_value(native, key) or ""
         return "" if value in ("N/A", "0", "*", "None") else value
 
-    words = []
+    parts = []
     for name, key in (
         ("nodes", "NumNodes"),
         ("ntasks", "NumTasks"),
@@ -344,20 +346,20 @@ def _recorded_options(
         ("reservation", "Reservation"),
     ):
         if value := value_text(key):
-            words.append(f"--{name}={_as_option(name, value)}")
-    words += [f"--{name}={row[column]}" for name, column in _PINNED if row[column]]
+            parts.append(f"--{name}={_as_option(name, value)}")
+    parts += [f"--{name}={row[column]}" for name, column in _PINNED if row[column]]
     if row["limit_seconds"]:
-        words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+        parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
     if "JobId" not in native:
-        return words
+        return parts
     stdout, stderr = (
         _as_pattern(find_last_value(native, key), row, native) for key in ("StdOut", "StdErr")
     )
     if stdout and stdout != f"{row['work_dir']}/{TASK_DEFAULT if row['array_id'] else JOB_DEFAULT}":
-        words += [f"--output={stdout}"] if last_value(in_script, "output") is None else []
+        parts += [f"--output={stdout}"] if last_value(in_script, "output") is None else []
     if stderr and stderr != stdout and last_value(in_script, "error") is None:
-        words.append(f"--error={stderr}")
-    return words
+        parts.append(f"--error={stderr}")
+    return parts
 
 
 def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, str]) -> str:
@@ -441,13 +443,13 @@ def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[
         for line in excerpt(answer.stderr or answer.stdout).splitlines()
         if line.strip()
     ]
-    words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
-    words += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in words else ""
-    may_be_done = answer.status in _CUT_OFF or any(phrase in words for phrase in _MAY_BE_DONE)
-    words = words or f"sbatch exited with status {answer.status}"
+    text = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
+    text += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in text else ""
+    may_be_done = answer.status in _CUT_OFF or any(phrase in text for phrase in _MAY_BE_DONE)
+    text = text or f"sbatch exited with status {answer.status}"
     if may_be_done:
-        return (Outcome(job_id, None, words),)
-    return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
+        return (Outcome(job_id, None, text),)
+    return (Outcome(job_id, False, text, failure(answer).exit_status == EXIT_UNREACHABLE),)
 
 
 # 26.05 has an "a" before "using".
@@ -499,21 +501,21 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
     """The start, or why it would be refused; raises ControllerDown, NoConfiguration,
     CommandMissing.
     """
-    words = answer.stderr.decode("utf-8", "replace")
+    text = answer.stderr.decode("utf-8", "replace")
     if answer.status != 0:
         error = failure(answer)
         if isinstance(error, ControllerDown | NoConfiguration | CommandMissing):
             raise error
-        refusal = _refusal(words) or f"sbatch exited with status {answer.status}"
+        refusal = _refusal(text) or f"sbatch exited with status {answer.status}"
         return StartEstimate(refusal=refusal, hint=_hint(refusal))
-    found = _TO_START.search(words)
+    found = _TO_START.search(text)
     if found is None:
         return StartEstimate(hint="it would be accepted; Slurm gives no start estimate")
-    told, cpus, nodes, queue = found.groups()
-    is_epoch = told.isdecimal() and len(told) <= _EPOCH_DIGITS
-    clock = () if is_epoch else (f"it would start at {told}, cluster time",)
+    reported, cpus, nodes, queue = found.groups()
+    is_epoch = reported.isdecimal() and len(reported) <= _EPOCH_DIGITS
+    clock = () if is_epoch else (f"it would start at {reported}, cluster time",)
     return StartEstimate(
-        starts_at_epoch=float(told) if is_epoch else None,
+        starts_at_epoch=float(reported) if is_epoch else None,
         cpus=int(cpus),
         node_list=nodes,
         queue=queue,
@@ -522,10 +524,12 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
 
 
 def _not_counted(given: tuple[Option, ...], submission: Submission) -> tuple[str, ...]:
-    asked = {option.name for option in given}
-    waits = [why for name, why in _NOT_COUNTED if name in asked]
-    waits += ["it is held"] if submission.held and "hold" not in asked else []
-    waits += ["it depends on other jobs"] if submission.after and "dependency" not in asked else []
+    requested = {option.name for option in given}
+    waits = [why for name, why in _NOT_COUNTED if name in requested]
+    waits += ["it is held"] if submission.held and "hold" not in requested else []
+    waits += (
+        ["it depends on other jobs"] if submission.after and "dependency" not in requested else []
+    )
     notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
     return (
         (*notes, "of an array, its first task")
@@ -534,20 +538,19 @@ def _not_counted(given: tuple[Option, ...], submission: Submission) -> tuple[str
     )
 
 
-def _refusal(words: str) -> str:
+def _refusal(text: str) -> str:
     lines = [
-        _START_ESTIMATE_PREFIX.sub("", line.strip())
-        for line in excerpt(words.encode()).splitlines()
+        _START_ESTIMATE_PREFIX.sub("", line.strip()) for line in excerpt(text.encode()).splitlines()
     ]
-    told = list(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))[
+    reported = list(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))[
         -_SHOWN_LINES:
     ]
     # A sentence goes on over several lines.
-    return "; ".join(told).replace("; line must", " line must").replace("; instead", " instead")
+    return "; ".join(reported).replace("; line must", " line must").replace("; instead", " instead")
 
 
 def _hint(refusal: str) -> str:
-    return next((hint for words, hint in _HINTS if words.lower() in refusal.lower()), "")
+    return next((hint for text, hint in _HINTS if text.lower() in refusal.lower()), "")
 
 
 class SlurmSubmit(ClusterPart, SubmitPart):
@@ -575,30 +578,30 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             )
         text = submission.script.decode("utf-8", "surrogateescape")
         given = (*line.options, *read_directives(text).options)
-        words = list(submission.options)
+        parts = list(submission.options)
         chosen = last_value(line.options, "clusters") or ""
         if not chosen and self.clusters.several:
             several = f"SLURM_CLUSTERS names several clusters: {self.clusters.several}"
             raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
         if not chosen and self.clusters.default:
             # As sbatch takes the variable: over the script's own line.
-            words.append(f"--clusters={self.clusters.default}")
+            parts.append(f"--clusters={self.clusters.default}")
         target = chosen or self.clusters.default or last_value(given, "clusters") or ""
         if submission.array:
-            words.append(f"--array={submission.array}")
+            parts.append(f"--array={submission.array}")
         if submission.after:
             after = tuple(_on_target(one, target, self.clusters) for one in submission.after)
-            words.append(f"--dependency={format_after(after)}")
+            parts.append(f"--dependency={format_after(after)}")
         if submission.held:
-            words.append("--hold")
+            parts.append("--hold")
         # Through stdin the file's name is not seen, and that of a staged file tells nothing.
         job_name = last_value(given, "job-name")
         if job_name is None:
-            words.append(f"--job-name={submission.name}")
+            parts.append(f"--job-name={submission.name}")
         # A job that has a comment of its own keeps it.
         mark = submission.mark if last_value(given, "comment") is None else ""
         if mark:
-            words.append(
+            parts.append(
                 f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}"
             )
         if submission.run_as:
@@ -608,14 +611,14 @@ class SlurmSubmit(ClusterPart, SubmitPart):
                 "-u",
                 submission.run_as,
                 submission.program or "sbatch",
-                *words,
+                *parts,
                 submission.file,
                 *submission.arguments,
             )
         elif submission.file:
-            argv = (*_CLEAN, "sbatch", *words, submission.file, *submission.arguments)
+            argv = (*_CLEAN, "sbatch", *parts, submission.file, *submission.arguments)
         else:
-            argv = _argv(words, submission.arguments)
+            argv = _argv(parts, submission.arguments)
         read = partial(_read, job_id=submission.name, clusters=self.clusters)
         stdin = None if submission.file else submission.script
         command = ActionCommand(
@@ -675,25 +678,25 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             notes += _blank_notes(line, arguments)
         given = {option.name for option in (*(line.options if line else ()), *in_script)}
         known = given if line else {option.partition("=")[0][2:] for option in options}
-        words = [*options]
-        words += [
+        parts = [*options]
+        parts += [
             f"--{name}={row[column]}"
             for name, column in _PINNED
             if name not in known and row[column]
         ]
         if "time" not in known and row["limit_seconds"]:
-            words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+            parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
         if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
             # It may be from the script's file, or a variable: stdin has none.
-            words.append(f"--job-name={row['name']}")
-        words = _with_limits(words, limits, row, in_script)
-        words += _overriding(in_script, notes)
-        words += _array(row, native, tasks, line.options if line else (), in_script)
+            parts.append(f"--job-name={row['name']}")
+        parts = _with_limits(parts, limits, row, in_script)
+        parts += _overriding(in_script, notes)
+        parts += _array(row, native, tasks, line.options if line else (), in_script)
         if row["work_dir"]:
-            words.append(f"--chdir={row['work_dir']}")
+            parts.append(f"--chdir={row['work_dir']}")
         comment = row["comment"] or ""
         own_comment = "" if comment.startswith(MARK_START) else comment
-        words.append(
+        parts.append(
             f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
         )
         if own_comment:
@@ -704,9 +707,9 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         exported = last_value((*(line.options if line else ()), *in_script), "export") or ""
         if exported.upper() not in ("NONE", "NIL"):
             notes.append("it gets a new session's environment, not the original one")
-        if any("\ufffd" in word for word in words):
+        if any("\ufffd" in word for word in parts):
             notes.append("bytes that are not UTF-8 were lost: some options may differ")
-        argv = _argv(words, arguments)
+        argv = _argv(parts, arguments)
         if cluster:
             at = argv.index("sbatch") + 1
             argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
@@ -785,8 +788,8 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         # Of two the last counts.
         fewer = () if nodes is None else (f"--nodes={nodes}",)
         bare = len(_CLEAN)
-        words = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])
-        tested = (*argv[:bare], "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *words)
+        parts = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])
+        tested = (*argv[:bare], "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *parts)
         return Query(
             tested, parse_start_estimate, _START_ESTIMATE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES
         )

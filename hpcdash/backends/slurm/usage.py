@@ -88,7 +88,7 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
     if state in ENDED:
         argv = slurm("sacct", "-n", "-P", "-j", sacct_id(job_id), "-o", ",".join(ENDED_FIELDS))
         return Query(argv, partial(parse_ended, gpus=row["gpus"]), cap_bytes=TEXT_BYTES)
-    asked = Usage(
+    requested = Usage(
         cpus=row["cpus"],
         elapsed_seconds=row["elapsed_seconds"],
         memory_asked_bytes=_on_a_node(row["memory_bytes"], row["nodes"]),
@@ -101,17 +101,17 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
         argv = slurm(*command)
     else:
         argv = slurm("sh", "-c", _SSTAT_BY_OWN_NUMBER, "sh", number, fields)
-    parse = partial(parse_running, asked=asked)
+    parse = partial(parse_running, requested=requested)
     return Query(argv, parse, command=command, cap_bytes=TEXT_BYTES)
 
 
-def parse_running(answer: Answer, *, asked: Usage) -> Usage:
+def parse_running(answer: Answer, *, requested: Usage) -> Usage:
     """`asked` with what the running steps use; raises SchedulerRefused for another user's job.
 
     sstat always exits 0; if stdout is empty, its stderr tells what went wrong.
     """
     require_success(answer)
-    words = answer.stderr.decode("utf-8", "replace")
+    text = answer.stderr.decode("utf-8", "replace")
     values = [
         dict(zip(RUNNING_FIELDS, line, strict=True)) for line in _lines(answer, RUNNING_FIELDS)
     ]
@@ -119,20 +119,20 @@ def parse_running(answer: Answer, *, asked: Usage) -> Usage:
         _step(one, _count_nodes(one["nodelist"]), _parse_cpu_seconds(one["tresusageintot"]))
         for one in values
     ]
-    if not steps and any(phrase in words for phrase in _REFUSED):
+    if not steps and any(phrase in text for phrase in _REFUSED):
         raise SchedulerRefused(
             "Slurm reports a running job's usage only to its owner",
             "Try again once it has ended: accounting may show it to everyone.",
             argv=answer.argv,
             status=answer.status,
-            words=words.strip(),
+            words=text.strip(),
         )
     if not steps:
-        if words.strip() and _NO_STEP not in words:
+        if text.strip() and _NO_STEP not in text:
             raise failure(answer)
-        return replace(asked, note=NO_STEP_NOTE)
+        return replace(requested, note=NO_STEP_NOTE)
     return replace(
-        _summed(asked, steps, _sum_known(step.cpu_seconds for step in steps)), note=RUNNING_NOTE
+        _summed(requested, steps, _sum_known(step.cpu_seconds for step in steps)), note=RUNNING_NOTE
     )
 
 
@@ -153,7 +153,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
         if "." in row["jobid"]
     ]
     allocated_gpus, memory_bytes = tres(whole["alloctres"])
-    asked = Usage(
+    requested = Usage(
         cpus=digits(whole["ncpus"]),
         elapsed_seconds=digits(whole["elapsedraw"]),
         memory_asked_bytes=_on_a_node(memory_bytes, digits(whole["nnodes"])),
@@ -163,7 +163,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     if not cpu_seconds and all(step.memory_bytes is None for step in steps):
         # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
         cpu_seconds = None
-    return _summed(asked, steps, cpu_seconds)
+    return _summed(requested, steps, cpu_seconds)
 
 
 def _lines(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
@@ -214,15 +214,15 @@ def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int)
     return max(largest * -(-tasks // nodes), (total or 0) // nodes)
 
 
-def _summed(asked: Usage, steps: Sequence[_Step], cpu_seconds: float | None) -> Usage:
+def _summed(requested: Usage, steps: Sequence[_Step], cpu_seconds: float | None) -> Usage:
     gpu_percent = _largest(*(step.gpu_percent for step in steps))
     return replace(
-        asked,
+        requested,
         cpu_seconds=cpu_seconds,
         memory_peak_bytes=_peak(steps),
         gpu_percent=None
         if gpu_percent is None
-        else min(100.0, gpu_percent / max(1, asked.gpus or 1)),
+        else min(100.0, gpu_percent / max(1, requested.gpus or 1)),
         gpu_memory_peak_bytes=_largest(*(step.gpu_memory_bytes for step in steps)),
         disk_read_bytes=_sum_known(step.read_bytes for step in steps),
         disk_written_bytes=_sum_known(step.written_bytes for step in steps),

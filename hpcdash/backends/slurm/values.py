@@ -129,7 +129,7 @@ def requested_gpus(text: str) -> int | None:
     it names none.
     """
     found = _REQUESTED.findall(text)
-    gpus = [count or words.rpartition(":")[2] for kind, words, count in found if kind == "gpu"]
+    gpus = [count or label.rpartition(":")[2] for kind, label, count in found if kind == "gpu"]
     if gpus:
         return sum(int(count) if _COUNT.fullmatch(count) else 1 for count in gpus)
     return 1 if found else None

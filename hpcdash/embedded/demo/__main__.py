@@ -34,11 +34,11 @@ def main(folder: Path) -> None:
     try:
         try:
             one.begin()
-            said = READY
+            message = READY
         except (HpcdashError, OSError) as error:
-            said = " ".join(str(error).split())
+            message = " ".join(str(error).split())
         try:
-            print(said, flush=True)
+            print(message, flush=True)
         except BrokenPipeError:
             return
         sys.stdin.buffer.read()

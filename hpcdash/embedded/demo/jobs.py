@@ -144,17 +144,17 @@ class Demonstration:
         options = [f"--job-name={sample.name}", f"--output={file}-{pattern}.out", *sample.options]
         if sample.after:
             options.append(f"--dependency=afterok:{numbers[sample.after]}")
-        status, said, complaint = self._command("submit", *options, str(script))
+        status, message, complaint = self._command("submit", *options, str(script))
         if status != 0:
             raise HpcdashError(f"the demonstration's queue cannot be filled: {complaint.strip()}")
-        return str(json.loads(said)["id"])
+        return str(json.loads(message)["id"])
 
-    def _command(self, *words: str) -> tuple[int, str, str]:
+    def _command(self, *arguments: str) -> tuple[int, str, str]:
         """(status, stdout, stderr) of a command of the queue, run in this process."""
-        said, complaint = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaint):
-            status = commands.main([str(self.queue_folder), *words])
-        return status, said.getvalue(), complaint.getvalue()
+        reported, complaint = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(reported), contextlib.redirect_stderr(complaint):
+            status = commands.main([str(self.queue_folder), *arguments])
+        return status, reported.getvalue(), complaint.getvalue()
 
     def end(self) -> None:
         """End every job and the supervisor; the folder is the caller's to remove."""
@@ -162,8 +162,8 @@ class Demonstration:
             return
         over = time.monotonic() + _END_SECONDS
         try:
-            status, said, _ = self._command("jobs")
-            if status == 0 and (ids := json.loads(said)["columns"].get("id")):
+            status, message, _ = self._command("jobs")
+            if status == 0 and (ids := json.loads(message)["columns"].get("id")):
                 self._command("cancel", *sorted({one.partition("_")[0] for one in ids}))
             while any((self.queue_folder / "attempts").glob("*")) and time.monotonic() < over:
                 time.sleep(0.02)

@@ -77,10 +77,10 @@ def main() -> None:
             f"consumed samples: {step * 1024:12} |",
             flush=step > HEAD_START,
         )
-        is_asked = takes_save_switch()
-        if step % 500 == 0 or step == last or is_asked:
+        is_requested = takes_save_switch()
+        if step % 500 == 0 or step == last or is_requested:
             save(step)
-        if is_asked:
+        if is_requested:
             print(f"save switch seen: checkpoint saved at step {step}", flush=True)
         if is_there("HPCDASH_KILL_SWITCH"):
             save(step)

@@ -156,9 +156,9 @@ class Poller:
     def is_spared(self, kind: Kind) -> bool:
         """Whether it is asked less often than wanted, as its answers take long."""
         schedule = self._schedules[kind]
-        wanted = self.pace.seconds[kind] * (1.0 if self.focused else self.pace.unfocused_factor)
+        requested = self.pace.seconds[kind] * (1.0 if self.focused else self.pace.unfocused_factor)
         took = schedule.took_seconds
-        return not schedule.failures and took > 1.5 * wanted * self.pace.controller_share
+        return not schedule.failures and took > 1.5 * requested * self.pace.controller_share
 
     def next_in_seconds(self, kind: Kind) -> float:
         """How long until this kind is asked again."""

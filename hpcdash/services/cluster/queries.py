@@ -174,7 +174,7 @@ class QueryRunner:
                 self._cluster.budget.spend()
         return answer
 
-    async def act(self, command: ActionCommand, said: OnOutput | None = None) -> Answer:
+    async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever the ceiling says; raises what the
         transport raises.
         """
@@ -185,7 +185,7 @@ class QueryRunner:
                 stdin=command.stdin,
                 limit_seconds=command.limit_seconds,
                 cap_bytes=TEXT_BYTES,
-                said=said,
+                on_output=on_output,
             )
         except NEVER_SENT:
             self._cluster.budget.refund()
@@ -275,7 +275,7 @@ class CommandBudget:
 
 async def find_scheduler(
     backends: Sequence[Backend],
-    ask: Callable[[Query[Probe]], Awaitable[Probe]],
+    fetch: Callable[[Query[Probe]], Awaitable[Probe]],
     prepend_path: Callable[[str], None],
 ) -> tuple[Backend, Probe]:
     """The first backend that finds its scheduler there, settled, and what it found; raises why none
@@ -288,10 +288,10 @@ async def find_scheduler(
     for backend in backends:
         try:
             try:
-                probe = await ask(backend.probe.query())
+                probe = await fetch(backend.probe.query())
             except CommandElsewhere as elsewhere:
                 prepend_path(elsewhere.folder)
-                probe = await ask(backend.probe.query())
+                probe = await fetch(backend.probe.query())
         except CommandMissing as error:
             missing.append(error)
             continue

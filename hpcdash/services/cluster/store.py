@@ -90,11 +90,11 @@ def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
     Newest end first.
     """
     ends = known["ends_at"].cast(pa.int64())
-    is_kept = pc.and_(
+    is_stored = pc.and_(
         pc.invert(pc.is_in(known["id"], new["id"].combine_chunks())),
         pc.fill_null(pc.greater_equal(ends, int(now) - HISTORY_SECONDS), True),
     )
-    table = pa.concat_tables([new, known.filter(is_kept)]).unify_dictionaries()
+    table = pa.concat_tables([new, known.filter(is_stored)]).unify_dictionaries()
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
     return table.take(order).combine_chunks()
 
@@ -183,8 +183,8 @@ class ClusterStore:
         """Whether a job may start and end unseen, as the cluster forgets those that ended sooner
         than it was asked.
         """
-        kept = self.probe.ended_kept_seconds if self.probe else None
-        return kept is not None and self._departures.poll_seconds > kept
+        stored = self.probe.ended_kept_seconds if self.probe else None
+        return stored is not None and self._departures.poll_seconds > stored
 
     @property
     def events(self) -> Sequence[JobEvent]:
@@ -303,19 +303,19 @@ class ClusterStore:
                 self.notify_health()
             return self.probe
 
-    def _measured(self, told: float | None, queried_at: float) -> None:
+    def _measured(self, reported: float | None, queried_at: float) -> None:
         """Set the clock by what the cluster's said since `queried_at`; a recording's is the cluster's
         own.
         """
-        if told is not None and isinstance(self.clock, ClusterClock):
-            self.clock.measured(told, queried_at, self.clock.now())
+        if reported is not None and isinstance(self.clock, ClusterClock):
+            self.clock.measured(reported, queried_at, self.clock.now())
 
     async def _watch_clock(self, kind: Kind, jobs: pa.Table) -> None:
         """Measure the cluster's clock again where running jobs show that it was set."""
-        if not isinstance(self.clock, ClusterClock) or (told := latest_time(jobs)) is None:
+        if not isinstance(self.clock, ClusterClock) or (reported := latest_time(jobs)) is None:
             return
         if (
-            abs(told - self.clock.now() - self._jobs_behind_seconds.get(kind, 0.0))
+            abs(reported - self.clock.now() - self._jobs_behind_seconds.get(kind, 0.0))
             <= _CLOCK_STEP_SECONDS
         ):
             return
@@ -325,7 +325,7 @@ class ClusterStore:
         except HpcdashError:
             return
         # Jobs that were suspended for a while have run for less.
-        self._jobs_behind_seconds[kind] = told - self.clock.now()
+        self._jobs_behind_seconds[kind] = reported - self.clock.now()
 
     async def resolve_backend(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is asked for its
@@ -346,8 +346,8 @@ class ClusterStore:
             self.connection_error = None
 
     async def _find_scheduler(self) -> Probe:
-        ask, prepend_path = self._asking.run_unchanged, self.transport.prepend_path
-        self.backend, probe = await find_scheduler(self._backends, ask, prepend_path)
+        fetch, prepend_path = self._asking.run_unchanged, self.transport.prepend_path
+        self.backend, probe = await find_scheduler(self._backends, fetch, prepend_path)
         return probe
 
     async def ask(self, query: Query[T]) -> T:
@@ -361,13 +361,13 @@ class ClusterStore:
         """As `ask`, for what nobody waits for: under the ceiling itself."""
         return await self._asking.ask(query)
 
-    async def act(self, command: ActionCommand, said: OnOutput | None = None) -> Answer:
+    async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
 
         `said` is called with each piece of its stderr as it comes. Raises what the transport
         raises; the line has to be open (`open`).
         """
-        return await self._asking.act(command, said)
+        return await self._asking.act(command, on_output)
 
     async def forget(self, job_ids: Iterable[str]) -> None:
         """Show ended jobs that were deleted no more; the next answer does not have them either."""
@@ -538,9 +538,9 @@ class ClusterStore:
         if query is None or not await asyncio.to_thread(has_pending, jobs):
             return jobs
         is_due = now - self._pause_requested_at >= _HOSTS_EVERY_SECONDS
-        if is_due and (asking := self._fetching.get(Kind.QUEUES)) is not None:
+        if is_due and (request := self._fetching.get(Kind.QUEUES)) is not None:
             with contextlib.suppress(HpcdashError):
-                await asyncio.shield(asking)
+                await asyncio.shield(request)
         queues = self.snapshots.get(Kind.QUEUES)
         if queues is not None and now - queues.taken_at < 2 * _HOSTS_EVERY_SECONDS:
             # The list of queues has it.

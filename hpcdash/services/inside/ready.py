@@ -61,23 +61,23 @@ def read_command(line: str) -> InsideCommand:
     Raises UsageError.
     """
     try:
-        words = shlex.split(line)
+        parts = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{str(error).lower()}") from None
     each_gpu, seconds = False, 60
-    while words[:1] and words[0] in (_EACH_GPU, _TIMEOUT):
-        if words.pop(0) == _EACH_GPU:
+    while parts[:1] and parts[0] in (_EACH_GPU, _TIMEOUT):
+        if parts.pop(0) == _EACH_GPU:
             each_gpu = True
             continue
         try:
-            limit = parse_duration(words.pop(0)) if words else None
+            limit = parse_duration(parts.pop(0)) if parts else None
         except ValueError:
             limit = None
         if limit is None or not 1 <= limit <= HOUR:
             raise UsageError(f"{_TIMEOUT} takes a time from 1s to 1h")
         seconds = limit
-    if words[:1] == ["--"]:
-        words.pop(0)
-    if not words or not words[0]:
+    if parts[:1] == ["--"]:
+        parts.pop(0)
+    if not parts or not parts[0]:
         raise UsageError("there is no command")
-    return InsideCommand(tuple(words), seconds, each_gpu)
+    return InsideCommand(tuple(parts), seconds, each_gpu)

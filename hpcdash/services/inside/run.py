@@ -194,10 +194,12 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
     frames.feed(answer.stdout + b"\n")
     if not frames.outputs:
         raise step.failure(answer)
-    heard = {node for node, _ in frames.outputs}
-    words = excerpt(answer.stderr)
+    received = {node for node, _ in frames.outputs}
+    text = excerpt(answer.stderr)
     silent = [
-        NodeOutput(node, problem=_silence(node, words)) for node in step.nodes if node not in heard
+        NodeOutput(node, problem=_silence(node, text))
+        for node in step.nodes
+        if node not in received
     ]
     skipped = [
         NodeOutput(node, problem="not asked: too many nodes for ssh") for node in step.skipped
@@ -210,9 +212,9 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
     return InsideAnswer(command, tuple(sorted([*outputs, *silent, *skipped], key=_order)))
 
 
-def _silence(node: str, words: str) -> str:
+def _silence(node: str, text: str) -> str:
     """Why a node sent nothing: the last line that names it, else the last line."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if node in line.replace(":", " ").split()]
     return f"no answer ({(own or lines)[-1]})" if lines else "no answer"
 

@@ -114,8 +114,8 @@ def _format_who(who: Sequence[str]) -> str:
                 runs[-1][-1:] = [runs[-1][-1], rank] if len(runs[-1]) == 1 else [rank]
             else:
                 runs.append([rank])
-        words = ",".join("-".join(map(str, run)) for run in runs)
-        parts.append(f"rank {words}" if len(ranks) == 1 else f"ranks {words}")
+        text = ",".join("-".join(map(str, run)) for run in runs)
+        parts.append(f"rank {text}" if len(ranks) == 1 else f"ranks {text}")
     if others:
         parts.append(
             ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")

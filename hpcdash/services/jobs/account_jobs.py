@@ -49,17 +49,17 @@ class AccountJobs:
         await self._store.open()
         # Where jobs have no owner they are everyone's.
         whose = accounts if Capability.OWNERS in self._store.backend.capabilities else (None,)
-        shared, ask = (
+        shared, query = (
             (self._ended, self._query_history)
             if state == "ended"
             else (self._queued, self._query_queue)
         )
         found = await asyncio.gather(
-            *(shared.get(account, partial(ask, account)) for account in whose)
+            *(shared.get(account, partial(query, account)) for account in whose)
         )
         table = pa.concat_tables([one.table for one in found]).unify_dictionaries()
-        wanted = STATES[state] if state else ACTIVE | WAITING
-        table = table.filter(are_in(table, wanted))
+        requested = STATES[state] if state else ACTIVE | WAITING
+        table = table.filter(are_in(table, requested))
         return FoundJobs(
             table, min(one.taken_at for one in found), sum(one.rejected_rows for one in found)
         )

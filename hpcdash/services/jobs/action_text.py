@@ -92,8 +92,8 @@ def title(plan: Plan) -> str:
         return f"Send {visible(signal_name(request.signal))} to {what}?"
     if request.verb is Verb.SUBMIT and not plan.rows:
         return f"Submit {' and '.join(map(visible, request.job_ids))}?"
-    asked = _ASKED.get(request.verb, request.verb.capitalize())
-    return f"{asked} {what}{' by force' if request.force else ''}?"
+    requested = _ASKED.get(request.verb, request.verb.capitalize())
+    return f"{requested} {what}{' by force' if request.force else ''}?"
 
 
 def format_running(plan: Plan) -> str:
@@ -248,8 +248,10 @@ def shown_command(command: ActionCommand) -> str:
 
 def format_error(error: HpcdashError) -> str:
     """What went wrong and what to do, in one line."""
-    said = [" ".join(part.split()).rstrip(".") for part in (error.message, error.next_step) if part]
-    return visible(". ".join(said))
+    messages = [
+        " ".join(part.split()).rstrip(".") for part in (error.message, error.next_step) if part
+    ]
+    return visible(". ".join(messages))
 
 
 def format_done(report: Report) -> str:

@@ -90,7 +90,7 @@ class Actions:
         return Plan(request, tuple(rows), commands)
 
     def _as_account(self, command: ActionCommand, account: str) -> ActionCommand:
-        program, *words = without_env(command.argv)
+        program, *parts = without_env(command.argv)
         path = (self.store.probe.commands if self.store.probe else {}).get(program, "")
         if not path.startswith("/"):
             title = self.store.backend.title
@@ -98,7 +98,7 @@ class Actions:
                 f"{title} cannot be asked this as {account}",
                 f"Run it as {account}: {command.words}",
             )
-        return replace(command, argv=("sudo", "-n", "-u", account, path, *words))
+        return replace(command, argv=("sudo", "-n", "-u", account, path, *parts))
 
     @property
     def can_signal_parts(self) -> bool:
@@ -138,8 +138,8 @@ class Actions:
     async def run(
         self,
         plan: Plan,
-        told: Callable[[Outcome], None] = lambda outcome: None,
-        heard: Callable[[str], None] | None = None,
+        on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+        on_message: Callable[[str], None] | None = None,
     ) -> Report:
         """Run the commands one after the other.
 
@@ -151,7 +151,7 @@ class Actions:
         it notes in the journal what is known so far. `heard` gets what a command says on stderr
         where it then goes on for seconds, a line at a time.
         """
-        running = _Run(plan, self.store, told, heard)
+        running = _Run(plan, self.store, on_outcome, on_message)
         # Whatever fails before a command is sent has changed nothing.
         await running.open()
         noting = asyncio.ensure_future(asyncio.to_thread(self._note_before, plan))
@@ -230,13 +230,13 @@ class _Run:
         self,
         plan: Plan,
         store: ClusterStore,
-        told: Callable[[Outcome], None],
-        heard: Callable[[str], None] | None,
+        on_outcome: Callable[[Outcome], None],
+        on_message: Callable[[str], None] | None,
     ) -> None:
         self._plan = plan
         self._store = store
-        self._report = told
-        self._on_progress = heard
+        self._report = on_outcome
+        self._on_progress = on_message
         self._known: dict[str, Outcome] = {}
         self._sent: ActionCommand | None = None
         self._begun = 0
@@ -284,9 +284,11 @@ class _Run:
             self._learn(outcomes)
             self._sent = None
             if self._plan.request.verb is Verb.SUBMIT:
-                kept = await keep_submitted(self._store, command, outcomes)
+                remaining = await keep_submitted(self._store, command, outcomes)
                 self._learn(
-                    after for after, before in zip(kept, outcomes, strict=True) if after != before
+                    after
+                    for after, before in zip(remaining, outcomes, strict=True)
+                    if after != before
                 )
 
     async def _answer(self, command: ActionCommand) -> Answer:
@@ -295,15 +297,15 @@ class _Run:
         """
         if self._on_progress is None:
             return await self._store.act(command)
-        said = bytearray()
-        told = 0
-        acting = asyncio.ensure_future(self._store.act(command, said.extend))
+        reported = bytearray()
+        known = 0
+        acting = asyncio.ensure_future(self._store.act(command, reported.extend))
         try:
             while not (await asyncio.wait({acting}, timeout=_GOES_ON_SECONDS))[0]:
-                end = said.rfind(b"\n") + 1
-                for line in said[told:end].decode("utf-8", "replace").splitlines():
+                end = reported.rfind(b"\n") + 1
+                for line in reported[known:end].decode("utf-8", "replace").splitlines():
                     self._on_progress(command.explain(line.strip()))
-                told = max(told, end)
+                known = max(known, end)
         finally:
             if not acting.done():
                 acting.cancel()
@@ -351,13 +353,13 @@ class _Run:
         ]
 
     def _not_run(self, commands: Sequence[ActionCommand], why: str) -> None:
-        words = (
+        text = (
             f"{NEVER_ARRIVED}: {why}"
             if self._plan.request.verb is Verb.SUBMIT
             else f"not run: {why}"
         )
         self._learn(
-            Outcome(job_id, False, words) for command in commands for job_id in command.job_ids
+            Outcome(job_id, False, text) for command in commands for job_id in command.job_ids
         )
 
     def _learn(self, outcomes: Iterable[Outcome]) -> None:

@@ -81,21 +81,21 @@ def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) ->
     return container is not None and container.runtime is not Runtime.NONE
 
 
-def _node(row: Mapping[str, Any], wanted: str) -> str:
+def _node(row: Mapping[str, Any], requested: str) -> str:
     """The name of the node that is meant; the first where none is, '' where the job's are not
     known.
     """
     nodes = expand(str(row["node_list"] or "")) if row["node_list"] else []
-    if not wanted or wanted in nodes:
-        return wanted or (nodes[0] if nodes else "")
-    if wanted.isascii() and wanted.isdigit() and int(wanted) < len(nodes):
-        return nodes[int(wanted)]
+    if not requested or requested in nodes:
+        return requested or (nodes[0] if nodes else "")
+    if requested.isascii() and requested.isdigit() and int(requested) < len(nodes):
+        return nodes[int(requested)]
     if len(nodes) <= _MOST_NODES_NAMED:
         named = ", ".join(f"{at} {visible(name)}" for at, name in enumerate(nodes))
     else:
         named = f"0 to {len(nodes) - 1}: {visible(compress(nodes))}"
     raise UsageError(
-        f"job {visible(str(row['id']))} has no node {visible(wanted)}",
+        f"job {visible(str(row['id']))} has no node {visible(requested)}",
         f"Its nodes: {named}." if nodes else "Its nodes are not known.",
     )
 

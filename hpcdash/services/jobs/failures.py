@@ -92,14 +92,14 @@ def _failure(
 ) -> JobFailure:
     """Of two files that which says more of why; of two that say nothing, stderr."""
     names = ("stderr", "stdout") if files.stderr is not None else ("", "log")
-    told = [
+    reported = [
         (failure_excerpt(end.lines, containers=containers, up=up, debug=debug), name)
         for name, end in zip(names, ends, strict=True)
         if name and not end.problem
     ]
-    if not told:
+    if not reported:
         return JobFailure(problem=ends[0 if files.stderr is not None else 1].problem)
-    written = [one for one in told if one[0].lines]
+    written = [one for one in reported if one[0].lines]
     if not written:
         return JobFailure(problem="its log is empty")
     excerpt, stream = max(

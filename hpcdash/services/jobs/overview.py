@@ -105,8 +105,8 @@ def find_job(
     if row is not None and row["array_id"]:
         tasks, ended_tasks = _dependency_tasks(row["array_id"], tables, before.ended_tasks)
     if row is not None and detail is not None and not is_whole_array:
-        told = detail.job.select(_OF_DETAIL).to_pylist()[0]
-        row = {**row, **{name: value for name, value in told.items() if value is not None}}
+        reported = detail.job.select(_OF_DETAIL).to_pylist()[0]
+        row = {**row, **{name: value for name, value in reported.items() if value is not None}}
     related, dependents = _dependencies(row, tables) if row is not None else ((), ())
     return JobSight(row, is_whole_array, tasks, ended_tasks, related, dependents)
 
@@ -153,12 +153,12 @@ def _dependencies(
     row: Row, tables: Sequence[KnownTable]
 ) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
     """The jobs that a job depends on, and those that wait for some job."""
-    wanted = parse_dependency(row["dependency"]).job_ids
+    requested = parse_dependency(row["dependency"]).job_ids
     related: dict[str, Row] = {}
     dependents: dict[str, Row] = {}
     for table in (known.table for known in tables):
-        if wanted:
-            ids = pa.array(wanted, pa.string())
+        if requested:
+            ids = pa.array(requested, pa.string())
             mask = pc.or_(
                 pc.is_in(table["id"], ids), pc.fill_null(pc.is_in(table["array_id"], ids), False)
             )
@@ -333,12 +333,12 @@ class JobPicture:
             if self.is_whole_array
             else self.job_id.__eq__
         )
-        told = (
+        reported = (
             event
             for event in (*self.store.events, *self.store.reason_events)
             if is_same_job(event.job_id)
         )
-        return tuple(sorted(told, key=lambda event: event.at))
+        return tuple(sorted(reported, key=lambda event: event.at))
 
     @property
     def policy_reason(self) -> PolicyReason | None:
@@ -600,9 +600,9 @@ class JobPicture:
         past.
         """
         assert self.row is not None
-        wanted = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
+        requested = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
         unknown = missing_from(
-            [known.table for known in self._known.stored_tables(self._owner)], wanted
+            [known.table for known in self._known.stored_tables(self._owner)], requested
         )
         if not unknown:
             return

@@ -65,7 +65,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        return "".join(words for words, _ in self.pieces) if self.pieces else self.value
+        return "".join(text for text, _ in self.pieces) if self.pieces else self.value
 
 
 class Group(Struct, frozen=True):
@@ -160,8 +160,8 @@ def job_groups(
 
 
 def _launched(picture: JobPicture) -> tuple[Entry, ...]:
-    told = picture.launched
-    return () if told is None else tuple(Entry(label, words) for label, words in told.words())
+    reported = picture.launched
+    return () if reported is None else tuple(Entry(label, text) for label, text in reported.words())
 
 
 def _policy(picture: JobPicture) -> list[Entry]:
@@ -211,21 +211,21 @@ def _log_entries(picture: JobPicture) -> list[Entry]:
         return _remarks(picture, Part.LOG)
     if failure.excerpt is None:
         return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
-    words = clip(failure.words, _MOST_LOG_CELLS)
-    return [Entry(f"{failure.stream} {'says' if failure.excerpt.explains else 'ends with'}", words)]
+    text = clip(failure.words, _MOST_LOG_CELLS)
+    return [Entry(f"{failure.stream} {'says' if failure.excerpt.explains else 'ends with'}", text)]
 
 
 def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
     """What is on its way, and what could not be had."""
-    said = []
+    messages = []
     for part in parts:
         error = picture.errors.get(part)
         if part in picture.asking:
-            said.append(Entry(value=f"{part}: asking …", is_dim=True))
+            messages.append(Entry(value=f"{part}: asking …", is_dim=True))
         elif error is not None:
             why = "not in this recording" if isinstance(error, NotRecorded) else error.message
-            said.append(Entry(value=f"{part}: {why}", is_dim=True))
-    return said
+            messages.append(Entry(value=f"{part}: {why}", is_dim=True))
+    return messages
 
 
 def _cancelled_by(row: Mapping[str, Any], native: Mapping[str, str]) -> list[Entry]:
@@ -270,8 +270,8 @@ def _usage(picture: JobPicture) -> list[Entry]:
         )
         for meter in meters(usage, row["nodes"])
     ]
-    if words := advice(usage, str(row["state"])):
-        entries.append(Entry("→", words))
+    if text := advice(usage, str(row["state"])):
+        entries.append(Entry("→", text))
     if usage.note:
         entries.append(Entry(value=usage.note, is_dim=True))
     return entries + [
@@ -336,9 +336,9 @@ def activity_entries(activity: Activity) -> list[Entry]:
             )
             continue
         totals: dict[tuple[str, str], int] = {}
-        for words, state, count in (states for one in kind_counts for states in one.states):
-            totals[words, state] = totals.get((words, state), 0) + count
-        states = [(words, state, count) for (words, state), count in totals.items()]
+        for text, state, count in (states for one in kind_counts for states in one.states):
+            totals[text, state] = totals.get((text, state), 0) + count
+        states = [(text, state, count) for (text, state), count in totals.items()]
         entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in kind_counts)))
         largest = sorted(kind_counts, key=lambda one: -sum(count for _, _, count in one.states))[
             :_MOST_ACTIVITIES
@@ -349,7 +349,7 @@ def activity_entries(activity: Activity) -> list[Entry]:
                 Entry(value=f"and {len(kind_counts) - _MOST_ACTIVITIES} more names", is_dim=True)
             )
     entries += [
-        Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures
+        Entry(f"{name} failed", clip(text, _MOST_LOG_CELLS)) for name, text in activity.failures
     ]
     entries += [Entry(value=note, is_dim=True) for note in activity.notes]
     return entries
@@ -357,8 +357,8 @@ def activity_entries(activity: Activity) -> list[Entry]:
 
 def _counts(label: str, states: Sequence[tuple[str, str, int]], restarts: int) -> Entry:
     pieces: list[tuple[str, str]] = []
-    for at, (words, state, count) in enumerate(states):
-        pieces += [(" · ", "")] * (at > 0) + [(f"{count} {words}", state)]
+    for at, (text, state, count) in enumerate(states):
+        pieces += [(" · ", "")] * (at > 0) + [(f"{count} {text}", state)]
     if restarts:
         pieces.append((f" · {counted(restarts, 'restart')}", ""))
     return Entry(label, pieces=tuple(pieces))
@@ -384,10 +384,10 @@ def _priority(picture: JobPicture) -> tuple[Entry, ...]:
     assert row is not None
     if row["state"] not in WAITING:
         return ()
-    words = dict(picture.priority)
-    total = words.pop(TOTAL, "")
+    texts = dict(picture.priority)
+    total = texts.pop(TOTAL, "")
     entries = [Entry("total", total)] if total else []
-    for name, value in words.items():
+    for name, value in texts.items():
         percent = _PERCENT.search(value)
         entries.append(Entry(name, value, None if percent is None else int(percent[1]) / 100))
     if not entries and Part.PRIORITY not in picture.errors and Part.PRIORITY not in picture.asking:
@@ -457,8 +457,8 @@ def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
     pieces: list[tuple[str, str]] = [(branch.name, ""), ("  ", "")] if branch.name else []
     if not states and branch.job_id:
         states = [("no longer known", "unknown")]
-    for at, (words, state) in enumerate(states):
-        pieces += [(", ", "")] * (at > 0) + [(words.strip(), state)]
+    for at, (text, state) in enumerate(states):
+        pieces += [(", ", "")] * (at > 0) + [(text.strip(), state)]
     pieces += [("  ", "")] * bool(pieces) + [(branch.words, "")]
     label = ("  " * branch.depth + "└ " if branch.depth else "") + (branch.job_id or "others")
     return Entry(label, pieces=tuple(pieces))
@@ -490,8 +490,8 @@ def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list
         entries.append(Entry("in order", pieces=tuple(tasks.as_signs(signs))))
     elif (runs := tasks.as_runs(_MOST_RUNS)) is not None and signs:
         pieces: list[tuple[str, str]] = []
-        for words, state in runs:
-            pieces += [(" · ", "")] * bool(pieces) + [(f"{words} {signs.get(state, '?')}", state)]
+        for text, state in runs:
+            pieces += [(" · ", "")] * bool(pieces) + [(f"{text} {signs.get(state, '?')}", state)]
         entries.append(Entry("in order", pieces=tuple(pieces)))
     for state, count in counts.items():
         label = f"{signs.get(state, '')} {state_word(state)}".strip()
@@ -520,6 +520,6 @@ def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[En
             f"{state_word(event.before)} → " if event.before and event.before != event.after else ""
         )
         why = f": {_why(picture, event)}" if event.reason else ""
-        words = f"{which}{was}{state_word(event.after)}{why}  ({ago} ago)"
-        entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", words, state=event.after))
+        text = f"{which}{was}{state_word(event.after)}{why}  ({ago} ago)"
+        entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", text, state=event.after))
     return tuple(entries)

@@ -70,12 +70,12 @@ def find_row(table: pa.Table, job_id: str) -> pa.Table:
 
 def _holding_row(table: pa.Table, job_id: str) -> int:
     """Of a single task its own row, or the one of its array that holds it; else the first."""
-    wanted = _read(job_id)
-    if wanted is None or wanted.tasks is None:
+    requested = _read(job_id)
+    if requested is None or requested.tasks is None:
         return 0
     for index, known_id in enumerate(table["id"].to_pylist()):
         held = _read(known_id)
-        if held is not None and covers(wanted, held):
+        if held is not None and covers(requested, held):
             return index
     raise NoSuchJob(f"array {parse_array_id(job_id)} has no task {parse_task_part(job_id)}")
 
@@ -89,17 +89,17 @@ def _select(
     """(row's position, the tasks of it that are meant or None for all of it)."""
     if job_id in by_id:
         return [(position, None) for position in by_id[job_id]]
-    wanted = _read(job_id)
-    if wanted is None:
+    requested = _read(job_id)
+    if requested is None:
         return []
     found: list[tuple[int, ArrayTasks | None]] = []
-    for position in by_number.get(str(int(wanted.number)), ()):
+    for position in by_number.get(str(int(requested.number)), ()):
         held = _read(known_ids[position])
-        if held is not None and covers(wanted, held):
+        if held is not None and covers(requested, held):
             found.append(
                 (
                     position,
-                    wanted.tasks if held.tasks is not None and held.tasks.count > 1 else None,
+                    requested.tasks if held.tasks is not None and held.tasks.count > 1 else None,
                 )
             )
     return found
@@ -112,17 +112,22 @@ def _read(job_id: str) -> JobId | None:
         return None
 
 
-def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row:
+def _restricted(row: dict[str, Any], requested: Sequence[ArrayTasks | None]) -> Row:
     """The row, or where only some of its tasks are meant, one that stands for these."""
-    if None in wanted:
+    if None in requested:
         return row
     held = parse_tasks(row["array_task"])
-    shared = [tasks for tasks in wanted if tasks is not None]
-    meant = joined_tasks(task for tasks in shared for task in (shared_tasks(held, tasks) or ()))
-    if meant is None or meant.count == held.count:
+    shared = [tasks for tasks in requested if tasks is not None]
+    selected = joined_tasks(task for tasks in shared for task in (shared_tasks(held, tasks) or ()))
+    if selected is None or selected.count == held.count:
         return row
-    job_id = with_tasks(str(row["array_id"]), meant)
-    part = {"id": job_id, "array_task": str(meant), "_task": meant.first, "_tasks": meant.count}
+    job_id = with_tasks(str(row["array_id"]), selected)
+    part = {
+        "id": job_id,
+        "array_task": str(selected),
+        "_task": selected.first,
+        "_tasks": selected.count,
+    }
     return {**row, **part}
 
 
@@ -140,11 +145,11 @@ def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _in_full(job_id: str, known: Mapping[str, Sequence[tuple[JobId, Row]]]) -> str:
-    wanted = _read(job_id)
-    if wanted is None:
+    requested = _read(job_id)
+    if requested is None:
         return job_id
-    for held, row in known.get(wanted.number, ()):
-        if (held.server or held.has_brackets) and covers(wanted, held):
+    for held, row in known.get(requested.number, ()):
+        if (held.server or held.has_brackets) and covers(requested, held):
             return in_full(job_id, row["id"], row["array_id"])
     return job_id
 
@@ -164,8 +169,8 @@ def array_rows(table: pa.Table, array_id: str) -> pa.Table:
 
 def are_in(table: pa.Table, states: Iterable[JobState]) -> pa.Array:
     """As many booleans as rows, without nulls: whether a job is in one of the states."""
-    words = pa.array(sorted(str(state) for state in states), pa.string())
-    return pc.fill_null(pc.is_in(as_array(table["state"]).cast(pa.string()), words), False)
+    text = pa.array(sorted(str(state) for state in states), pa.string())
+    return pc.fill_null(pc.is_in(as_array(table["state"]).cast(pa.string()), text), False)
 
 
 def row_with_id(table: pa.Table, job_id: str) -> Row | None:

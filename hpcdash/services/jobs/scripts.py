@@ -106,7 +106,7 @@ async def keep_submitted(
         or Capability.KEEPS_SCRIPTS in store.backend.capabilities
     ):
         return tuple(outcomes)
-    told = []
+    reported = []
     for outcome in outcomes:
         if outcome.new_job:
             try:
@@ -115,10 +115,10 @@ async def keep_submitted(
                     store.scripts.keep, store.name, outcome.new_job, command.stdin, now
                 )
             except OSError as error:
-                words = f"{outcome.words}; its script could not be saved: {error.strerror}"
-                outcome = replace(outcome, words=words)
-        told.append(outcome)
-    return tuple(told)
+                text = f"{outcome.words}; its script could not be saved: {error.strerror}"
+                outcome = replace(outcome, words=text)
+        reported.append(outcome)
+    return tuple(reported)
 
 
 async def _submitted_file(

@@ -179,11 +179,11 @@ class JobTracker:
                 _departed_tasks, before, after, self._missing.keys()
             ):
                 self._missing.setdefault(row["id"], _Missing(row))
-        told = {event.job_id for event in happened}
+        reported = {event.job_id for event in happened}
         for row in _present(after, [*self._missing, *self._ended]):
             self._missing.pop(row["id"], None)
             _, ended = self._ended.pop(row["id"], (now, None))
-            if ended is not None and row["id"] not in told:
+            if ended is not None and row["id"] not in reported:
                 happened.append(
                     JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or "")
                 )
@@ -413,12 +413,12 @@ class JobTracker:
         be a moment ago.
         """
         job_id = missing.row["id"]
-        wanted = _tasks(missing.row["array_task"])
-        held = [row for row in rows if _holds(row, wanted)]
+        requested = _tasks(missing.row["array_task"])
+        held = [row for row in rows if _holds(row, requested)]
         # What is left of an array that was cancelled goes by the array's own number.
         remainder = next((row for row in held if row["array_task"] is None), None)
         known_tasks = sum(row["_tasks"] or 1 for row in held)
-        is_whole = remainder is not None or wanted is None or known_tasks >= wanted.count
+        is_whole = remainder is not None or requested is None or known_tasks >= requested.count
         if (
             not held
             or not is_whole
@@ -457,9 +457,9 @@ class _Index(Struct, frozen=True):
     by_array: dict[str, list[Row]]
 
 
-def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
+def _index(known: pa.Table, requested: Iterable[str]) -> _Index:
     """The rows of the wanted jobs, and those of wanted records' arrays."""
-    ids = list(wanted)
+    ids = list(requested)
     arrays = sorted({parse_array_id(job_id) for job_id in ids if holds_many(job_id)})
     mask = pc.is_in(known["id"], pa.array([*ids, *arrays], pa.string()))
     if arrays:
@@ -493,14 +493,14 @@ def _tasks_by_array(
 ) -> dict[str, list[ArrayTasks]]:
     """What the pending records of some arrays hold."""
     found: dict[str, list[ArrayTasks]] = {}
-    wanted = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
-    if len(wanted):
-        is_wanted = pc.fill_null(pc.is_in(table["array_id"], value_set=wanted), False)
+    requested = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
+    if len(requested):
+        is_requested = pc.fill_null(pc.is_in(table["array_id"], value_set=requested), False)
         is_record = pc.is_in(
             table["state"].cast(pa.string()), value_set=pa.array(sorted(WAITING), pa.string())
         )
         for row in (
-            table.filter(pc.and_(is_wanted, is_record))
+            table.filter(pc.and_(is_requested, is_record))
             .select(["array_id", "array_task"])
             .to_pylist()
         ):
@@ -525,15 +525,15 @@ def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str])
         held.setdefault(row["array_id"], []).append(_tasks(row["array_task"]))
     departed = []
     for row in records.to_pylist():
-        wanted, others = _tasks(row["array_task"]), held.get(row["array_id"], [])
+        requested, others = _tasks(row["array_task"]), held.get(row["array_id"], [])
         if (
             row["id"] in missing
-            or wanted is None
+            or requested is None
             or None in others
-            or wanted.count > _MOST_TASKS_COMPARED
+            or requested.count > _MOST_TASKS_COMPARED
         ):
             continue
-        left = set(wanted).difference(*(tasks for tasks in others if tasks is not None))
+        left = set(requested).difference(*(tasks for tasks in others if tasks is not None))
         if (tasks := joined_tasks(left)) is not None:
             ids = {"id": with_tasks(row["array_id"], tasks), "array_task": str(tasks)}
             departed.append({**row, **ids, "_task": tasks.first, "_tasks": tasks.count})
@@ -557,6 +557,6 @@ def _tasks(text: str | None) -> ArrayTasks | None:
     return None if tasks.is_incomplete else tasks
 
 
-def _holds(row: Row, wanted: ArrayTasks | None) -> bool:
+def _holds(row: Row, requested: ArrayTasks | None) -> bool:
     held = _tasks(row["array_task"])
-    return held is None or wanted is None or held.overlaps(wanted)
+    return held is None or requested is None or held.overlaps(requested)

@@ -229,9 +229,9 @@ class TriageReader:
         return self.triage
 
     async def _show(self, tasks: Tasks, notes: Sequence[str]) -> None:
-        told = [tasks.problem] if tasks.problem else []
+        reported = [tasks.problem] if tasks.problem else []
         groups = await asyncio.to_thread(_groups, tasks.ended, dict(self._lines))
-        self.triage = Triage(tasks, groups, (*told, *notes))
+        self.triage = Triage(tasks, groups, (*reported, *notes))
 
     async def _read_logs(self, rows: Sequence[Row]) -> list[str]:
         """Reads the ends of these tasks' logs; what kept some from being read, in words."""
@@ -321,9 +321,13 @@ async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
     one = rows[0]
     # A task on another node tells whether the node's name is in the path.
     other = next((row for row in rows[1:] if row["node_list"] != one["node_list"]), rows[-1])
-    asked = [one] if other is one else [one, other]
+    requested = [one] if other is one else [one, other]
     places = dict(
-        zip((row["id"] for row in asked), [await _locate(store, row) for row in asked], strict=True)
+        zip(
+            (row["id"] for row in requested),
+            [await _locate(store, row) for row in requested],
+            strict=True,
+        )
     )
     known = {
         job_id: place.files

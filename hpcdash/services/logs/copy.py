@@ -41,7 +41,7 @@ def _same_file(path: Path, chunk: Chunk) -> Path | None:
 
 
 async def copy_end(
-    file: LogFile, said: Callable[[int, int], None], most_bytes: int = COPIED_BYTES
+    file: LogFile, on_output: Callable[[int, int], None], most_bytes: int = COPIED_BYTES
 ) -> Path:
     """A new file of this machine, which only this user can read, with the end of the log; to be
     deleted by the caller.
@@ -49,18 +49,18 @@ async def copy_end(
     `said` hears how many bytes of how many are there. Raises what LogFile raises, and OSError where
     there is no room.
     """
-    look = await file.look()
-    offset = begin = max(0, look.size - most_bytes)
+    check = await file.look()
+    offset = begin = max(0, check.size - most_bytes)
     descriptor, name = tempfile.mkstemp(prefix="hpcdash-log-", suffix=".log")
     try:
         with os.fdopen(descriptor, "wb") as out:
-            while offset < look.size:
-                chunk = await file.read(offset, min(_READ_BYTES, look.size - offset))
+            while offset < check.size:
+                chunk = await file.read(offset, min(_READ_BYTES, check.size - offset))
                 if not chunk.content:
                     break
                 await asyncio.to_thread(out.write, chunk.content)
                 offset = chunk.end
-                said(offset - begin, look.size - begin)
+                on_output(offset - begin, check.size - begin)
     except BaseException:  # Cancelled as well: whoever waits may give up.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)

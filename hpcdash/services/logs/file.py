@@ -150,7 +150,7 @@ class LogFile:
         return _page(chunk, max(0, chunk.end - length), chunk.end)
 
     async def find(
-        self, wanted: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
+        self, requested: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
     ) -> int | None:
         """Where the piece begins that holds the next match at or after `offset` (the last that ends
         before, backwards).
@@ -159,7 +159,9 @@ class LogFile:
         (of ASCII letters) differ only where `wanted` has an upper-case letter. A match does not go
         over the end of a line.
         """
-        needle = wanted.encode("utf-8", "surrogateescape" if is_encodable(wanted) else "replace")
+        needle = requested.encode(
+            "utf-8", "surrogateescape" if is_encodable(requested) else "replace"
+        )
         if (
             not needle
             or b"\n" in needle
@@ -174,7 +176,7 @@ class LogFile:
             else (max(0, offset), offset + span_bytes)
         )
         match = await self._grep(
-            wanted, low, high, backwards=backwards, folds_case=wanted == wanted.lower()
+            requested, low, high, backwards=backwards, folds_case=requested == requested.lower()
         )
         if match is None:
             return None
@@ -194,8 +196,8 @@ class LogFile:
         answer = await self._run(
             ("sh", "-c", COUNT_SCRIPT, "sh", safe_path(self.path), str(offset)), limit_seconds
         )
-        words = answer.stdout.split() if answer is not None else ()
-        return int(words[-1]) if words and words[-1].isdigit() else 0
+        parts = answer.stdout.split() if answer is not None else ()
+        return int(parts[-1]) if parts and parts[-1].isdigit() else 0
 
     async def _count_read(self, offset: int) -> int:
         """The newlines before `offset`, where they can only be read."""
@@ -238,12 +240,12 @@ class LogFile:
         return _chunk_read(answer, begin, length) if self._reader else query.parse(answer)[0]
 
     async def _grep(
-        self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool
+        self, requested: str, low: int, high: int, *, backwards: bool, folds_case: bool
     ) -> int | None:
         """The offset of the first match in these bytes (the last one, backwards)."""
         if self._reader:
             return await self._scan(
-                wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
+                requested.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
             )
         argv = (
             "sh",
@@ -251,7 +253,7 @@ class LogFile:
             FIND_SCRIPT,
             "sh",
             safe_path(self.path),
-            wanted,
+            requested,
             str(low),
             str(high),
             str(_FIND_WINDOW_BYTES),
@@ -259,12 +261,12 @@ class LogFile:
             "-i" if folds_case else "",
         )
         answer = await self._run(argv, FIND_LIMIT_SECONDS)
-        words = answer.stdout.split() if answer is not None else []
-        if words and words[-1].isdigit():
-            return int(words[-1])
-        if words[-1:] == [b"cannot"]:
+        parts = answer.stdout.split() if answer is not None else []
+        if parts and parts[-1].isdigit():
+            return int(parts[-1])
+        if parts[-1:] == [b"cannot"]:
             return await self._scan(
-                wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
+                requested.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
             )
         return None
 
@@ -300,9 +302,9 @@ def _page(chunk: Chunk, first: int, last: int) -> Page:
     begin, end = cut.index_at(first), cut.index_at(last - 1) + 1
     cuts = cut.cuts[begin : end + 1]
     hidden = frozenset(start for start in cut.overwritten if cuts[0] <= start < cuts[-1])
-    kept = chunk.content[cuts[0] - chunk.offset : cuts[-1] - chunk.offset]
+    stored = chunk.content[cuts[0] - chunk.offset : cuts[-1] - chunk.offset]
     shown = Pieces(cuts, hidden, cut.is_open and cuts[-1] == cut.end)
-    return Page(Chunk(chunk.look, cuts[0], kept), shown)
+    return Page(Chunk(chunk.look, cuts[0], stored), shown)
 
 
 def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
@@ -311,13 +313,13 @@ def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     It is the account's to say.
     """
     header, _, content = answer.stdout.partition(b"\n")
-    look = parse_stat(header.rpartition(b" ")[0])
-    if not look.is_there:
+    check = parse_stat(header.rpartition(b" ")[0])
+    if not check.is_there:
         problem = reader_problem(answer) if answer.status else "unexpected answer from its account"
         obstacle = Obstacle.MISSING if answer.status == NOTHING_THERE else None
         return Chunk(FileStat(problem=problem, obstacle=obstacle), begin or 0, b"")
-    start = max(0, look.size - length) if begin is None else begin
-    return cut_blocks(look, start, length, 1, content, reader_problem(answer))
+    start = max(0, check.size - length) if begin is None else begin
+    return cut_blocks(check, start, length, 1, content, reader_problem(answer))
 
 
 # $1 path, $2 text, $3 and $4 between which bytes, $5 window, $6 forwards or backwards, $7 -i or

@@ -307,9 +307,9 @@ def _extended_colour(numbers: list[int]) -> str:
 
 @lru_cache(maxsize=4096)
 def _style(pen: _Pen) -> str:
-    words = sorted(pen.attributes)
+    parts = sorted(pen.attributes)
     if pen.colour:
-        words.append(pen.colour)
+        parts.append(pen.colour)
     if pen.background:
-        words += ("on", pen.background)
-    return " ".join(words)
+        parts += ("on", pen.background)
+    return " ".join(parts)

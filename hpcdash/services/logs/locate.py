@@ -60,12 +60,12 @@ async def fetch_other_logs(store: ClusterStore, place: LogPlace) -> tuple[OtherL
     return () if query is None else await store.ask(query)
 
 
-def find_other_log(logs: Sequence[OtherLog], wanted: str) -> OtherLog:
+def find_other_log(logs: Sequence[OtherLog], requested: str) -> OtherLog:
     """The log with this name, else the only one that has it among its aliases; raises UsageError,
     naming some.
     """
-    named = [log for log in logs if log.name == wanted] or [
-        log for log in logs if wanted in log.aliases
+    named = [log for log in logs if log.name == requested] or [
+        log for log in logs if requested in log.aliases
     ]
     if len(named) == 1:
         return named[0]
@@ -74,7 +74,7 @@ def find_other_log(logs: Sequence[OtherLog], wanted: str) -> OtherLog:
     some = ", ".join(visible(log.name) for log in (named or logs)[:_MOST_NAMED])
     why = f"{len(named)} logs match" if named else "this job has no other log named"
     raise UsageError(
-        f"{why} {visible(wanted)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}",
+        f"{why} {visible(requested)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}",
         _HOW_LISTED,
     )
 

@@ -72,12 +72,12 @@ class NoTimes(Exception):
 
 async def find_text(
     file: LogFile,
-    wanted: str,
+    requested: str,
     start: int,
     size: int,
     *,
     backwards: bool = False,
-    said: OnProgress = lambda share: None,
+    on_output: OnProgress = lambda share: None,
 ) -> SearchHit | None:
     """The next line with a text at or after `start` (backwards: before it), else from the other end
     of `size` bytes.
@@ -92,13 +92,13 @@ async def find_text(
     for from_the_other_end, (here, end) in enumerate(halves):
         while here > end if backwards else here < end:
             span = min(SPAN_BYTES, abs(end - here) + _SHARED_BYTES)
-            offset = await file.find(wanted, here, backwards=backwards, span_bytes=span)
+            offset = await file.find(requested, here, backwards=backwards, span_bytes=span)
             if offset is not None:
                 return SearchHit(offset, bool(from_the_other_end))
             step = min(SPAN_BYTES - _SHARED_BYTES, abs(end - here))
             here += -step if backwards else step
             looked_bytes += step
-            said(looked_bytes / max(size, 1))
+            on_output(looked_bytes / max(size, 1))
     return None
 
 
@@ -123,18 +123,18 @@ class _TimeSearch:
 
     async def find(self, typed: str) -> TimeFound:
         last = await self._last()
-        wanted = parse_target_time(typed, last, self._now_epoch, self._zone)
+        requested = parse_target_time(typed, last, self._now_epoch, self._zone)
         before, after = 0, self._size
         while after - before > _PROBE_BYTES:
             middle = (before + after) // 2
             found = await self._first_from(middle, after, last)
-            if found is None or found[1] >= wanted:
+            if found is None or found[1] >= requested:
                 after = middle
             else:
                 before = found[0]
         # The line may begin before the last half and end in it.
-        offset = await self._first_at(wanted, before, last)
-        return TimeFound(offset, wanted)
+        offset = await self._first_at(requested, before, last)
+        return TimeFound(offset, requested)
 
     async def _last(self) -> Stamp:
         """The last time in the file."""
@@ -164,7 +164,7 @@ class _TimeSearch:
                 return position, comparable(stamp, last)
         return None
 
-    async def _first_at(self, wanted: float, offset: int, last: Stamp) -> int | None:
+    async def _first_at(self, requested: float, offset: int, last: Stamp) -> int | None:
         """The first line from `offset` on that is not before `wanted`."""
         here = offset
         limit = offset + 2 * _LONGEST_WITHOUT_TIMES_BYTES
@@ -173,7 +173,7 @@ class _TimeSearch:
             for position, stamp in await asyncio.to_thread(
                 self._stamps, chunk, here == 0 or here == offset
             ):
-                if comparable(stamp, last) >= wanted:
+                if comparable(stamp, last) >= requested:
                     return position
             # The next begins with the line that this one's end cut.
             cut = chunk.content.rfind(b"\n") + 1
@@ -276,9 +276,9 @@ def parse_target_time(
     the like count from now, with the log's clock in `zone` (None: this machine's) where it says
     none. Raises ValueError naming the text.
     """
-    wanted = text.strip().lower()
+    requested = text.strip().lower()
     if (
-        (clock := _TYPED_TIME_OF_DAY.fullmatch(wanted))
+        (clock := _TYPED_TIME_OF_DAY.fullmatch(requested))
         and int(clock[1]) < 24
         and int(clock[2]) < 60
     ):

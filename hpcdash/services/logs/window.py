@@ -86,12 +86,12 @@ class FileGrowth:
         # When bytes last came, in epoch seconds; None: not known.
         self.last_at: float | None = None
 
-    def saw(self, now: float, look: FileStat) -> None:
+    def saw(self, now: float, check: FileStat) -> None:
         if not self._readings:
-            self.last_at = look.modified_at or None
-        elif look.size > self._readings[-1][1]:
+            self.last_at = check.modified_at or None
+        elif check.size > self._readings[-1][1]:
             self.last_at = now
-        self._readings.append((now, look.size))
+        self._readings.append((now, check.size))
         while len(self._readings) > 2 and now - self._readings[1][0] >= _RATE_SECONDS:
             self._readings.popleft()
 
@@ -156,12 +156,12 @@ class LogWindow:
             return index + 1
         return index
 
-    def find(self, wanted: str, offset: int, *, backwards: bool = False) -> int | None:
+    def find(self, requested: str, offset: int, *, backwards: bool = False) -> int | None:
         """The next row that is held with a text, from `offset` on (backwards: the last before it),
         as LogFile.find.
         """
-        folds_case = wanted == wanted.lower()
-        needle = wanted.encode("utf-8", "replace")
+        folds_case = requested == requested.lower()
+        needle = requested.encode("utf-8", "replace")
         first = bisect_left(self.rows, offset, key=attrgetter("offset"))
         for row in reversed(self.rows[:first]) if backwards else self.rows[first:]:
             if needle in (row.content.lower() if folds_case else row.content):
@@ -310,17 +310,17 @@ class LogWindow:
         """Take a look in; whether what is held is of another file, or of what this one was."""
         now = self._now()
         # It may have grown between the look and the reading.
-        look = (
+        check = (
             replace(chunk.look, size=max(chunk.look.size, chunk.end))
             if chunk.content
             else chunk.look
         )
-        before, self.look, self.looked_at = self.look, look, now
-        if not look.is_there:
+        before, self.look, self.looked_at = self.look, check, now
+        if not check.is_there:
             if before.is_there:
                 self._seen_bytes = before.size
                 self.happened = Happened(
-                    Event.DELETED if look.is_missing else Event.CLOSED, now, before.size
+                    Event.DELETED if check.is_missing else Event.CLOSED, now, before.size
                 )
                 self._is_gone = self.is_open
             return False
@@ -328,16 +328,16 @@ class LogWindow:
         was_deleted = (
             self.happened is not None and self.happened.event is Event.DELETED and self._is_gone
         )
-        if self.is_open and (was_deleted or look.identity != self._identity):
+        if self.is_open and (was_deleted or check.identity != self._identity):
             event = Event.REPLACED
-        elif self.is_open and look.size < known:
+        elif self.is_open and check.size < known:
             event = Event.TRUNCATED
         else:
             if self._is_gone:
                 self._is_gone, self.happened = False, None
-            self.growth.saw(now, look)
+            self.growth.saw(now, check)
             return False
-        self.happened = Happened(event, now, look.size)
+        self.happened = Happened(event, now, check.size)
         self._identity = ""
         self._is_gone = False
         self.growth = FileGrowth()

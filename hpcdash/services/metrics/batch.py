@@ -196,8 +196,8 @@ def _points(
         start += len(block.offsets)
     row_samples: dict[str, list[int]] = {}
     row_values: dict[str, list[float]] = {}
-    for row, (_, said) in enumerate(rows, first_row):
-        for name, value in said.items():
+    for row, (_, reported) in enumerate(rows, first_row):
+        for name, value in reported.items():
             row_samples.setdefault(name, []).append(row)
             row_values.setdefault(name, []).append(value)
     for name, positions in row_samples.items():

@@ -135,9 +135,9 @@ class Cells:
         """The cells as they are now, sharing their memory; of the outermost ones the content may
         still change.
         """
-        kept = copy(self)
-        kept.table = copy(self.table)
-        return kept
+        stored = copy(self)
+        stored.table = copy(self.table)
+        return stored
 
     def append(self, cells: Floats, attempts: Integers) -> None:
         if len(self.table):

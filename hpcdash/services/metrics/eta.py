@@ -79,10 +79,8 @@ def estimate_eta(
     if useful <= 0:
         cost, limit = format_span(repeated_seconds), format_span(task_limit_seconds)
         unit = "task" if is_array else "job"
-        words = (
-            f"{against}: no further {unit} gets there: repeated steps take {cost} of its {limit}"
-        )
-        return Eta(steps_left, nan, left, -1, words)
+        text = f"{against}: no further {unit} gets there: repeated steps take {cost} of its {limit}"
+        return Eta(steps_left, nan, left, -1, text)
     tasks = ceil((work - left) / useful)
     plural = "s" if tasks > 1 else ""
     more = f"{against}: needs {tasks} more " + (
@@ -95,7 +93,7 @@ def format_lost_time(lost: LostTime) -> str:
     """`3 restarts: 1 200 steps again (40 min), 12 min between attempts`; "" without a restart."""
     if not lost.restarts:
         return ""
-    said = f"{lost.restarts} restart" + ("s" if lost.restarts > 1 else "")
+    message = f"{lost.restarts} restart" + ("s" if lost.restarts > 1 else "")
     parts = []
     if lost.repeated_steps:
         again = f"{format_step(lost.repeated_steps)} steps again"
@@ -106,7 +104,7 @@ def format_lost_time(lost: LostTime) -> str:
         )
     if lost.gap_seconds > 0:
         parts.append(f"{format_span(lost.gap_seconds)} between attempts")
-    return f"{said}: {', '.join(parts)}" if parts else said
+    return f"{message}: {', '.join(parts)}" if parts else message
 
 
 def repeated_seconds(lost: LostTime) -> float:

@@ -76,15 +76,15 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
             else f"{places.size} times, last at {format_step(float(x[last]))}"
         )
         end = "a number again since" if until is not None else "no number since"
-        words = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
-        words += f" {format_step(until)}" if until is not None else ""
+        text = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
+        text += f" {format_step(until)}" if until is not None else ""
         findings.append(
             MetricFinding(
                 "nan" if kind == "nan" else "inf",
                 float(x[first]),
                 until,
                 float(values[first]),
-                words=words,
+                words=text,
             )
         )
     return tuple(findings)
@@ -115,8 +115,8 @@ def find_zero(x: Floats, values: Floats) -> MetricFinding | None:
         float(np.median(changes)), float(changes[changes > 0].min())
     ):
         return None
-    words = f"exactly 0 since {format_step(float(x[since]))} ({values.size - since} points)"
-    return MetricFinding("nan", float(x[since]), None, 0.0, words=words)
+    text = f"exactly 0 since {format_step(float(x[since]))} ({values.size - since} points)"
+    return MetricFinding("nan", float(x[since]), None, 0.0, words=text)
 
 
 def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
@@ -140,11 +140,11 @@ def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
         records, since = int(after.size), float(after[0])
     if not records:
         return None
-    words = (
+    text = (
         f"not logged since {format_step(since)}, in {records} records: some trainers leave "
         f"out a loss that is nan"
     )
-    return MetricFinding("nan", since, None, nan, words=words)
+    return MetricFinding("nan", since, None, nan, words=text)
 
 
 def _newest_attempt(x: Floats) -> Floats:
@@ -182,8 +182,8 @@ def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
     if 2 * error > least or any(abs(fall) > least + error for fall in falls):
         return None
     since = float(x[-count])
-    words = f"flat at {format_number(levels[2])} since {format_step(since)} ({count} points)"
-    return MetricFinding("plateau", since, None, levels[2], words=words)
+    text = f"flat at {format_number(levels[2])} since {format_step(since)} ({count} points)"
+    return MetricFinding("plateau", since, None, levels[2], words=text)
 
 
 def find_stall(
@@ -204,8 +204,8 @@ def find_stall(
     usual = float(np.median(gaps))
     if silence <= max(usual_gaps * usual, 2 * float(gaps.max()), LEAST_SILENCE_SECONDS):
         return None
-    words = (
+    text = (
         f"no sample for {format_span(silence)} after {format_step(last_step)}; usual is every "
         f"{format_span(usual)}"
     )
-    return MetricFinding("stall", last_step, None, silence, silence / usual, words=words)
+    return MetricFinding("stall", last_step, None, silence, silence / usual, words=text)

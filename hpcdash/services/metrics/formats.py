@@ -200,7 +200,7 @@ def read_pairs(text: str) -> Reading | None:
         text = _AT.sub(r"\g<place>, \g<name>\g<sign>", text)
     if "#" in text:
         text = _NUMBER_SIGN.sub("", text)
-    text, words = _with_digits(text)
+    text, texts = _with_digits(text)
     matches = [
         found
         for found in islice(_SIGNED.finditer(text), _MOST_PAIRS)
@@ -217,7 +217,7 @@ def read_pairs(text: str) -> Reading | None:
                 found.start("name") < m.end() and _begin(m) < found.end() for m in matches
             ):
                 matches.append(found)
-    reading = _reading(text, matches, words)
+    reading = _reading(text, matches, texts)
     if reading is None or not reading.values:
         return None
     if any(map(is_known, reading.values)):
@@ -239,18 +239,18 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
 
     The words stay where they are part of a name, as in Megatron's `number of nan iterations: 0`.
     """
-    words: dict[int, str] = {}
+    texts: dict[int, str] = {}
     lowered = text.lower()
     if "nan" not in lowered and "inf" not in lowered:
-        return text, words
+        return text, texts
     parts: list[str] = []
     edge = 0
     for found in _VALUE_WORD.finditer(text):
         if is_known(found["name"]):
             begin, end = found.span("value")
             parts += (text[edge:begin], "1" * (end - begin))
-            words[end], edge = found["value"], end
-    return "".join((*parts, text[edge:])), words
+            texts[end], edge = found["value"], end
+    return "".join((*parts, text[edge:])), texts
 
 
 class _Place(NamedTuple):
@@ -310,20 +310,24 @@ def _place_in_epoch(found: re.Match[str]) -> _Place:
     """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's
     ImageNet example and what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`.
     """
-    said = found.groupdict()
-    word, mode, epochs = (said.get("word") or "").lower(), said.get("mode") or "", said["epochs"]
-    kind = (said.get("kind") or "").lower()
+    reported = found.groupdict()
+    word, mode, epochs = (
+        (reported.get("word") or "").lower(),
+        reported.get("mode") or "",
+        reported["epochs"],
+    )
+    kind = (reported.get("kind") or "").lower()
     base, is_usual = 1, False
     if word and epochs is None and not kind:
-        if word == "epoch" and (said["open"] or mode):
-            base, is_usual = (0 if said["colon"] else 1), True
-        elif word == "train" and said["colon"] and not said["open"]:
+        if word == "epoch" and (reported["open"] or mode):
+            base, is_usual = (0 if reported["colon"] else 1), True
+        elif word == "train" and reported["colon"] and not reported["open"]:
             base, is_usual = 0, True
     return _Place(
         *found.span(),
-        int(said["n"]),
-        int(said["of"]),
-        int(said["epoch"]),
+        int(reported["n"]),
+        int(reported["of"]),
+        int(reported["epoch"]),
         None if epochs is None else int(epochs),
         base,
         is_usual,
@@ -332,7 +336,7 @@ def _place_in_epoch(found: re.Match[str]) -> _Place:
     )
 
 
-def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) -> Reading | None:
+def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) -> Reading | None:
     place = _find_place(text)
     pairs: list[tuple[str, float]] = []
     best: tuple[int, float, str | None] | None = None
@@ -345,7 +349,7 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         if name == "ep" and text[found.start() - 1 : found.start()] == "[":
             name = "epoch"
         counts_epochs = is_epoch(name)
-        value = parse_number(words.get(found.end("number"), found["number"]), found["unit"])
+        value = parse_number(texts.get(found.end("number"), found["number"]), found["unit"])
         if counts_epochs:
             epochs = of
         elif rank is not None and is_step(value):

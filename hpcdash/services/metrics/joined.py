@@ -317,10 +317,10 @@ def _split(piece: Series, cut: float) -> tuple[Series, Series]:
     if not piece.x.size or piece.x.max() < cut:
         return piece, _at(piece, np.empty(0, dtype=np.int64))
     counts = piece.x_first < cut
-    kept = _at(piece, np.flatnonzero(counts))
+    stored = _at(piece, np.flatnonzero(counts))
     # A cell with points on both sides of the cut is shown on both.
-    kept = _with_x(kept, np.minimum(kept.x, nextafter(cut, -inf)))
-    return kept, _at(piece, np.flatnonzero(piece.x >= cut))
+    stored = _with_x(stored, np.minimum(stored.x, nextafter(cut, -inf)))
+    return stored, _at(piece, np.flatnonzero(piece.x >= cut))
 
 
 def _one_series(name: str, axis: str, pieces: Sequence[Series]) -> Series:

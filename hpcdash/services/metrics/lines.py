@@ -140,8 +140,8 @@ class LineReader:
             return reading
         if (bar := read_bar(text)) is not None:
             self._take_bar(bar, offset)
-        elif (said := read_dict(text)) is not None:
-            self._take_dict(said[0], offset)
+        elif (messages := read_dict(text)) is not None:
+            self._take_dict(messages[0], offset)
         elif (record := read_record(text)) is not None:
             self.begin_samples(offset)
             self._record = (offset, *record)
@@ -202,9 +202,9 @@ class LineReader:
         """Nothing more comes to what is open."""
         if self._block is not None:
             at, head = self._block
-            said = sort_pairs("block", head.values.items())
-            step = head.step if head.step == head.step else said.step
-            self._add(at, head._replace(values=said.values, tokens=said.tokens, step=step))
+            messages = sort_pairs("block", head.values.items())
+            step = head.step if head.step == head.step else messages.step
+            self._add(at, head._replace(values=messages.values, tokens=messages.tokens, step=step))
         if self._bar is not None and self._bar[1].reading is not None:
             self._add(self._bar[0], self._bar[1].reading)
         if self._dict is not None:
@@ -242,10 +242,10 @@ class LineReader:
             self._epoch, self._is_epoch_unknown = None, False
         elif bar.is_training and self._bar is not None:
             self.flush()
-        if (said := read_dict(bar.after) if bar.after else None) is not None:
+        if (messages := read_dict(bar.after) if bar.after else None) is not None:
             # Right behind the bar: it is the bar's step.
-            is_beside = not said[1].strip()
-            self._take_dict(_with_step(said[0], bar) if is_beside else said[0], offset)
+            is_beside = not messages[1].strip()
+            self._take_dict(_with_step(messages[0], bar) if is_beside else messages[0], offset)
             if is_beside:
                 self.flush()
         elif bar.after and (reading := self.parse_sample_line(bar.after)) is not None:
@@ -320,9 +320,9 @@ def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
     found = pattern.search(text)
     if found is None:
         return None
-    said = {name: (raw or "").strip() for name, raw in found.items()}
+    reported = {name: (raw or "").strip() for name, raw in found.items()}
     pairs = [
-        (name, parse_number(raw)) for name, raw in said.items() if _EXACT_NUMBER.fullmatch(raw)
+        (name, parse_number(raw)) for name, raw in reported.items() if _EXACT_NUMBER.fullmatch(raw)
     ]
     places = sort_pairs(
         "pattern", [pair for pair in pairs if pair[0] in _PLACES], parse_line_seconds(text)

@@ -117,21 +117,21 @@ class LossTails:
         rows = rows[:MOST_JOBS]
         try:
             await self._locate(rows)
-            wanted = [
+            requested = [
                 (str(row["id"]), path)
                 for row in rows
                 for path in self._files.get(str(row["id"]), ())
             ]
-            if wanted and self._store.budget.wait_seconds() > 0:
+            if requested and self._store.budget.wait_seconds() > 0:
                 return False
-            read = await self._store.poll(self._query(wanted)) if wanted else []
+            read = await self._store.poll(self._query(requested)) if requested else []
         except (RateLimited, UnreachableError):
             return False
         except HpcdashError:
             read = []
         self.looked_at.update(str(row["id"]) for row in rows if str(row["id"]) in self._files)
-        for job_id, path, look, tail in read:
-            self._stats[job_id, path] = look
+        for job_id, path, check, tail in read:
+            self._stats[job_id, path] = check
             self._tails.setdefault(job_id, {})[path] = tail
         self._forget({str(row["id"]) for row in rows})
         return bool(read)
@@ -140,7 +140,7 @@ class LossTails:
         """Find out where jobs write: from the list where it tells, else by asking for a few of
         them.
         """
-        budget, asked = self._store.budget, 0
+        budget, requested = self._store.budget, 0
         for row in rows:
             job_id = str(row["id"])
             if job_id in self._files:
@@ -148,9 +148,12 @@ class LossTails:
             if row["stdout_path"]:
                 self._note_files(job_id, LogFiles(row["stdout_path"], row["stderr_path"]))
                 continue
-            if asked == _LOCATED_AT_ONCE or budget.per_minute + _COMMANDS_EACH > budget.ceiling / 2:
+            if (
+                requested == _LOCATED_AT_ONCE
+                or budget.per_minute + _COMMANDS_EACH > budget.ceiling / 2
+            ):
                 continue
-            asked += 1
+            requested += 1
             try:
                 place = await locate_logs(self._store, job_id, known_table(self._store, job_id))
                 self._note_files(job_id, place.files)
@@ -163,26 +166,26 @@ class LossTails:
                 self._files[job_id] = ()
 
     def _query(
-        self, wanted: Sequence[tuple[str, str]]
+        self, requested: Sequence[tuple[str, str]]
     ) -> Query[list[tuple[str, str, FileStat, LossTail]]]:
         """Job, file, its look and its tail, of each file that is another now.
 
         Parse runs in a thread.
         """
-        known = [self._stats.get(one) for one in wanted]
+        known = [self._stats.get(one) for one in requested]
         ranges = [
-            FileRange(path, None, TAIL_BYTES, look)
-            for (_, path), look in zip(wanted, known, strict=True)
+            FileRange(path, None, TAIL_BYTES, check)
+            for (_, path), check in zip(requested, known, strict=True)
         ]
         query = files_query(ranges, limit_seconds=_LIMIT_SECONDS)
 
         def parse(answer: Answer) -> list[tuple[str, str, FileStat, LossTail]]:
             return [
                 (job_id, path, chunk.look, self._parse_tail(job_id, chunk))
-                for (job_id, path), look, chunk in zip(
-                    wanted, known, query.parse(answer), strict=True
+                for (job_id, path), check, chunk in zip(
+                    requested, known, query.parse(answer), strict=True
                 )
-                if not chunk.look.problem and chunk.look != look
+                if not chunk.look.problem and chunk.look != check
             ]
 
         return Query(query.argv, parse, query.limit_seconds)

@@ -173,12 +173,12 @@ async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[st
             stdout, stderr = row["stdout_path"], row["stderr_path"]
             found[row["id"]] = LogFiles(stdout, None if stderr == stdout else stderr)
     unknown = [row for row in rows if row["id"] not in found]
-    asked = unknown if len(unknown) <= 2 else [unknown[-1], unknown[0]]
-    for row in asked:
+    requested = unknown if len(unknown) <= 2 else [unknown[-1], unknown[0]]
+    for row in requested:
         await _locate(store, row, found)
     unknown = [row for row in unknown if row["id"] not in found]
-    if unknown and len(asked) == 2 and all(row["id"] in found for row in asked):
-        one, other = asked
+    if unknown and len(requested) == 2 and all(row["id"] in found for row in requested):
+        one, other = requested
         first, second = found[one["id"]], found[other["id"]]
         numbers = (str(one["array_task"]), str(other["array_task"]))
         stdout = path_template((first.stdout, second.stdout), numbers)
@@ -266,9 +266,9 @@ class NamedMetricsFiles:
         found = self._texts[unit]
         if found is None:
             return None
-        whence, text = found
-        if whence:
-            return NamedSwitch(text, whence)
+        source, text = found
+        if source:
+            return NamedSwitch(text, source)
         known = known_values(row, self._store.backend)
         named = path_in_script((METRICS,), text, known)
         names = [name for name in named.unknown if name.isidentifier()] if named is not None else []

@@ -324,8 +324,8 @@ def plain_lines(content: bytes) -> tuple[list[bytes], Integers]:
         for index in np.flatnonzero(lengths > LONGEST_LINE_BYTES).tolist():
             lines[index] = OVERLONG
     if not _BLANK.isdisjoint(lines):
-        kept = [index for index, line in enumerate(lines) if line not in _BLANK]
-        return [lines[index] for index in kept], starts[kept]
+        remaining = [index for index, line in enumerate(lines) if line not in _BLANK]
+        return [lines[index] for index in remaining], starts[remaining]
     return lines, starts
 
 
@@ -339,8 +339,8 @@ def _without_colours(text: bytes) -> bytes:
     ends = behind[np.arange(begins.size), 1 + lengths]
     if not bool(((behind[:, 0] == 0x5B) & (ends == 0x6D)).all()):
         return _COLOUR.sub(b"", text)
-    kept = np.ones(letters.size, bool)
+    stored = np.ones(letters.size, bool)
     for position in range(_COLOUR_LETTERS + 3):
-        kept[begins[lengths + 3 > position] + position] = False
-    kept[len(text) :] = False
-    return letters[kept].tobytes()
+        stored[begins[lengths + 3 > position] + position] = False
+    stored[len(text) :] = False
+    return letters[stored].tobytes()

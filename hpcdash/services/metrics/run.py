@@ -365,9 +365,9 @@ class WatchedRun:
             await asyncio.sleep(_STATE_TICK_SECONDS)
             now = time.monotonic()
             living = [place for place in self._places.values() if may_grow(place)]
-            looks = [place.read_state(source) for place in living for source in place.sources]
+            checks = [place.read_state(source) for place in living for source in place.sources]
             # At the last looks: where these are seldom, what grows is not quiet in between.
-            quiet = min((looked.looked_at - looked.moved_at for looked in looks), default=now)
+            quiet = min((looked.looked_at - looked.moved_at for looked in checks), default=now)
             is_elsewhere = any(source.problem for place in living for source in place.streams)
             if (
                 (not self.is_over or is_elsewhere)

@@ -147,13 +147,13 @@ class MetricLog:
         if self._attempts_known[0] != self.version:
             before = None
             if self._one_attempt:
-                told = [join_attempt(self._stretches)]
+                reported = [join_attempt(self._stretches)]
             else:
                 before = (
                     steps_before(self._stretches, self._last_step) if self._leading == 0 else None
                 )
-                told = split_attempts(self._stretches, before, self._leading)
-            self._attempts_known = self.version, tuple(told), before
+                reported = split_attempts(self._stretches, before, self._leading)
+            self._attempts_known = self.version, tuple(reported), before
         return self._attempts_known[1:]
 
     @property
@@ -181,11 +181,11 @@ class MetricLog:
         """
         if self._epochs.position is None or self.first_epoch is not None:
             return self
-        kept = self.snapshot()
-        kept._epochs.begins_with = first_epoch
-        kept._correct(self._epochs)
-        kept.version += 1
-        return kept
+        stored = self.snapshot()
+        stored._epochs.begins_with = first_epoch
+        stored._correct(self._epochs)
+        stored.version += 1
+        return stored
 
     @property
     def memory(self) -> SeriesMemory:
@@ -194,7 +194,7 @@ class MetricLog:
             *self._points.values(),
             *(cells.table for cells in self._cells.values()),
         ]
-        cells = sum(len(kept.table) for kept in self._cells.values())
+        cells = sum(len(stored.table) for stored in self._cells.values())
         return SeriesMemory(self._read, self._exact, cells, sum(table.nbytes for table in tables))
 
     def axes(self) -> tuple[str, ...]:
@@ -236,13 +236,13 @@ class MetricLog:
         """The log as it is now, to be read while this one goes on changing; shares its memory, and
         is not to be added to. The outermost cells may already hold points that came later.
         """
-        kept = copy(self)
-        kept._samples = copy(self._samples)
-        kept._points = {name: copy(table) for name, table in self._points.items()}
-        kept._cells = {name: cells.snapshot() for name, cells in self._cells.items()}
-        kept._stretches = list(self._stretches)
-        kept._epochs = copy(self._epochs)
-        return kept
+        stored = copy(self)
+        stored._samples = copy(self._samples)
+        stored._points = {name: copy(table) for name, table in self._points.items()}
+        stored._cells = {name: cells.snapshot() for name, cells in self._cells.items()}
+        stored._stretches = list(self._stretches)
+        stored._epochs = copy(self._epochs)
+        return stored
 
     def strip(self, name: str, first: int, until: int | None) -> Strip:
         """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the
@@ -399,13 +399,13 @@ class MetricLog:
         starts = self._attempt_offsets()
         axes = np.stack((batch.steps, batch.epochs, batch.tokens, batch.times))
         for name, points in batch.metrics.items():
-            kept = self._cells[name]
+            stored = self._cells[name]
             for begin in _chunk_begins(points.values.size, behind):
                 of = points.samples[begin : begin + _AT_ONCE]
                 values = points.values[begin : begin + _AT_ONCE]
                 cells = cells_from_points(batch.offsets[of].astype(float), axes[:, of], values)
-                kept.append(cells, starts) if behind else kept.prepend(cells, starts)
-                kept.keep_within(self._most_cells_each, starts)
+                stored.append(cells, starts) if behind else stored.prepend(cells, starts)
+                stored.keep_within(self._most_cells_each, starts)
 
     def _note_attempts(self, batch: MetricBatch, behind: bool) -> None:
         if self._leading and not bool(np.isnan(batch.steps).all()):

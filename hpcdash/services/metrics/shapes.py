@@ -296,23 +296,25 @@ def _learn(
     spans = [token.span() for token in pattern.finditer(line) if token.start() >= begin]
     if len(spans) > 2 * _MOST_FIELDS:
         return None
-    kept: list[tuple[tuple[int, int], _Field]] = []
+    remaining: list[tuple[tuple[int, int], _Field]] = []
     for span in spans:
         field = _field_role(line, span, base, careful)
         if field is not None:
-            kept.append((span, field))
-    if not any(field.role == "step" for _, field in kept) or len(kept) > _MOST_FIELDS:
+            remaining.append((span, field))
+    if not any(field.role == "step" for _, field in remaining) or len(remaining) > _MOST_FIELDS:
         return None
-    literals = _literals(line, [span for span, _ in kept], stamp.span() if stamp else None)
+    literals = _literals(line, [span for span, _ in remaining], stamp.span() if stamp else None)
     numeric = set(_NUMERIC.decode())
     if len(set(literals)) > _MOST_LITERALS or any(
         set(literal) <= numeric for literal in literals[1:-1]
     ):
         return None
-    commas = any("," in line[start:end] for (start, end), _ in kept)
+    commas = any("," in line[start:end] for (start, end), _ in remaining)
     where = (stamp.start(), stamp[0]) if stamp else None
-    shape = Shape(literals, tuple(field for _, field in kept), where, base, commas)
-    others = [_changed_line(line, [span for span, _ in kept], variant) for variant in (1, 2, 3)]
+    shape = Shape(literals, tuple(field for _, field in remaining), where, base, commas)
+    others = [
+        _changed_line(line, [span for span, _ in remaining], variant) for variant in (1, 2, 3)
+    ]
     return shape if all(_agrees(shape, each, careful) for each in (line, *others)) else None
 
 
@@ -396,17 +398,19 @@ def _changed(token: str, variant: int) -> str:
 
 def _agrees(shape: Shape, line: str, careful: Careful) -> bool:
     block, rest = shape.read([line.encode()], np.zeros(1, np.int64))
-    said = careful(line)
-    if block is None or rest or said is None:
+    messages = careful(line)
+    if block is None or rest or messages is None:
         return False
     columns = (block.steps, block.epochs, block.tokens, block.times)
     places = [float("nan") if column is None else float(column[0]) for column in columns]
-    told = (said.step, said.epoch, said.tokens, said.time)
+    reported = (messages.step, messages.epoch, messages.tokens, messages.time)
     return (
-        all(_same(one, other) for one, other in zip(places, told, strict=True))
-        and block.last_step == said.last_step
-        and list(block.metrics) == list(said.values)
-        and all(_same(float(block.metrics[name][0]), value) for name, value in said.values.items())
+        all(_same(one, other) for one, other in zip(places, reported, strict=True))
+        and block.last_step == messages.last_step
+        and list(block.metrics) == list(messages.values)
+        and all(
+            _same(float(block.metrics[name][0]), value) for name, value in messages.values.items()
+        )
     )
 
 
@@ -445,9 +449,9 @@ def _without_stamps(
     times = _seconds(digits.astype(np.int64))
     if times is None:
         return None
-    kept = np.ones(len(letters), bool)
-    kept[where.ravel()] = False
-    return letters[kept].tobytes(), times
+    stored = np.ones(len(letters), bool)
+    stored[where.ravel()] = False
+    return letters[stored].tobytes(), times
 
 
 def _seconds(digits: Integers) -> Floats | None:

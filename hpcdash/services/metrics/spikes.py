@@ -298,20 +298,20 @@ def find_spikes(
     if values.size > 1.2 * judged:
         # Measure the tail of the noise again once there is a fifth more data.
         limits, judged = _spike_limits(values, blocks, levels), values.size
-    kept = [
+    remaining = [
         finding
         for finding in before.findings
         if finding.step_to is not None and finding.step_from < x[begin]
     ]
-    again_from = max((finding.step_to or 0.0 for finding in kept), default=-np.inf)
+    again_from = max((finding.step_to or 0.0 for finding in remaining), default=-np.inf)
     flagged = _flagged(levels.z_scores(values, begin), limits) + begin
     if not begin and values.size >= FEWEST_POINTS:
         early = _flagged(z_at_first(values), Limits(MOST_Z_UNKNOWN, MOST_Z_IN_A_ROW))
         flagged = np.union1d(early, flagged)
     spans = _spans(values, flagged[x[flagged] > again_from], levels)
     found = [_finding(x, values, start, back, levels) for start, back in spans]
-    found += _slow_divergence(x, values, blocks.medians, levels.noises, [*kept, *found])
-    merged = sorted([*kept, *found], key=lambda finding: finding.step_from)
+    found += _slow_divergence(x, values, blocks.medians, levels.noises, [*remaining, *found])
+    merged = sorted([*remaining, *found], key=lambda finding: finding.step_from)
     return SpikeAnalysis(
         tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged
     )
@@ -404,15 +404,15 @@ def _finding(
     rise = f"{format_number(level)} → {format_number(peak)}"
     if back is not None:
         after = back - start
-        words = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
+        text = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
             "s" if after > 1 else ""
         )
-        return MetricFinding("spike", first, float(x[back]), peak, z, after, words, peak_at)
+        return MetricFinding("spike", first, float(x[back]), peak, z, after, text, peak_at)
     if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
-        words = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
-        return MetricFinding("divergence", first, None, peak, z, None, words)
-    words = f"spike at {format_step(first)}: {rise}, not yet back"
-    return MetricFinding("spike", first, None, peak, z, None, words, peak_at)
+        text = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
+        return MetricFinding("divergence", first, None, peak, z, None, text)
+    text = f"spike at {format_step(first)}: {rise}, not yet back"
+    return MetricFinding("spike", first, None, peak, z, None, text, peak_at)
 
 
 def _stays_up(values: Floats, level: float) -> bool:
@@ -440,8 +440,8 @@ def _slow_divergence(
     start = min((best_at + int(below[-1]) + 2) * BLOCK, values.size - 1)
     peak = float(values[start:].max())
     z = (newest - best) / float(noises[-1])
-    words = (
+    text = (
         f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best "
         f"to {format_number(newest)}"
     )
-    return [MetricFinding("divergence", float(x[start]), None, peak, z, None, words)]
+    return [MetricFinding("divergence", float(x[start]), None, peak, z, None, text)]

@@ -113,13 +113,13 @@ class TrainingPace(Struct, frozen=True):
         amount = self.newest
         if unit == "s/step" and amount < 0.1:
             amount, unit = 1000 * amount, "ms/step"
-        said = f"{format_amount(amount)} {unit}" + (" per device" if self.per_device else "")
+        message = f"{format_amount(amount)} {unit}" + (" per device" if self.per_device else "")
         if not isfinite(self.drift_percent):
-            return said
+            return message
         if abs(self.drift_percent) < STEADY_PERCENT:
-            return f"{said}, steady"
+            return f"{message}, steady"
         way = "faster" if self.drift_percent > 0 else "slower"
-        return f"{said}, {abs(self.drift_percent):.0f} % {way} than the run's median"
+        return f"{message}, {abs(self.drift_percent):.0f} % {way} than the run's median"
 
 
 def metric_quantity(name: str) -> Quantity | None:

@@ -91,7 +91,7 @@ class Coordinator:
         pool: PoolSettings,
         database: ShareDatabase,
         actions: Actions,
-        tell: Callable[[str], None] = lambda words: None,
+        notify: Callable[[str], None] = lambda text: None,
         *,
         launch: LaunchSettings | None = None,
     ) -> None:
@@ -99,7 +99,7 @@ class Coordinator:
         self.rules = pool_rules(pool)
         self.database = database
         self.actions = actions
-        self.tell = tell
+        self.tell = notify
         # What was decided last, and for how many nodes.
         self.decision = Decision()
         self.capacity = pool.nodes
@@ -338,12 +338,12 @@ class Coordinator:
         """Why a job is no task of this pool; '' where it is one."""
         if row["_tasks"] != 1 or row["array_id"] is not None:
             return "an array is no task"
-        for what, wanted, has in (
+        for what, requested, has in (
             ("queue", self.pool.queue, row["queue"]),
             ("QoS", self.pool.qos, row["qos"]),
         ):
-            if wanted and has != wanted:
-                return f"its {what} is {has}, and the pool's is {wanted} alone"
+            if requested and has != requested:
+                return f"its {what} is {has}, and the pool's is {requested} alone"
         if refusal := self.rules.refusal(
             task, capacity=self.pool.nodes, gpus=int(row["gpus"] or 0)
         ):
@@ -443,15 +443,15 @@ class Coordinator:
 
     def _heed(self, task: StoredTask, mark: TaskMark) -> StoredTask:
         """Take up what a task's owner wants of it; the task as it is noted then."""
-        changes, words = apply_wishes(
+        changes, text = apply_wishes(
             task, mark, self.rules, capacity=self.pool.nodes, now=self._now
         )
         if changes:
             with self.database.writing(self._now):
                 self.database.alter(task.id, changes)
-        if words and self._applied_marks.get(task.id) != (words, mark):
-            self._applied_marks[task.id] = (words, mark)
-            self.tell(f"job {task.id}: {words}")
+        if text and self._applied_marks.get(task.id) != (text, mark):
+            self._applied_marks[task.id] = (text, mark)
+            self.tell(f"job {task.id}: {text}")
         return replace(task, **changes)
 
     def _note_uncalled(self, task: StoredTask, row: Row) -> StoredTask:
@@ -523,14 +523,14 @@ class Coordinator:
             return task
         changed = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
         is_moved = any(
-            wanted and row[column] != wanted
-            for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
+            requested and row[column] != requested
+            for column, requested in (("queue", self.pool.queue), ("qos", self.pool.qos))
         )
         if changed == task and not is_moved:
             return task if task.id in self._members else self._set_aside(task)
         return await self._check(task, row, "was changed")
 
-    async def _check(self, task: StoredTask, row: Row, said: str) -> StoredTask:
+    async def _check(self, task: StoredTask, row: Row, message: str) -> StoredTask:
         """Note a waiting task as its job is now; what may not run is refused, and its job
         cancelled.
         """
@@ -543,7 +543,7 @@ class Coordinator:
                 {name: getattr(noted, name) for name in ("nodes", "name", "words", "state")},
             )
         waits = f"waits for {counted(noted.nodes, 'node')}"
-        self.tell(f"job {task.id} {said}: {refusal or waits}")
+        self.tell(f"job {task.id} {message}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
         return noted
@@ -555,15 +555,15 @@ class Coordinator:
         if task.state != "waiting" or task.retry_at > self._now:
             return task
         reservation = self.pool.reservation
-        words = (
+        text = (
             f"it is not in reservation {reservation}"
             if reservation
             else "the scheduler no longer has it in the pool"
         )
-        changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
+        changes: dict[str, Any] = {"words": text, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):
             self.database.alter(task.id, changes)
-        self._warn_once(task.id, f"job {task.id}: {words}")
+        self._warn_once(task.id, f"job {task.id}: {text}")
         return replace(task, **changes)
 
     async def _watch_running(self) -> None:
@@ -588,12 +588,12 @@ class Coordinator:
                 [written or 0.0, *(began or 0.0 for _, _, began, _, _ in runs.get(task.id, ()))]
             )
             if written is not None and self._now - since > self.pool.no_log_seconds:
-                words = f"no log output for {self.pool.no_log_seconds:g} s"
-                self._note_failing(task, words)
+                text = f"no log output for {self.pool.no_log_seconds:g} s"
+                self._note_failing(task, text)
                 await self._act(Verb.CANCEL, task.id, task.user)
 
     async def _inspect_task(
-        self, tasks: Sequence[StoredTask], look: Callable[[StoredTask], Awaitable[_Seen]]
+        self, tasks: Sequence[StoredTask], check: Callable[[StoredTask], Awaitable[_Seen]]
     ) -> list[tuple[StoredTask, _Seen]]:
         """Each task with what is seen of it; a few at once, as each look at another account's is a
         sudo.
@@ -601,7 +601,7 @@ class Coordinator:
 
         async def looked(task: StoredTask) -> tuple[StoredTask, _Seen]:
             async with self._checks:
-                return task, await look(task)
+                return task, await check(task)
 
         return await asyncio.gather(*map(looked, tasks))
 
@@ -637,16 +637,16 @@ class Coordinator:
             return None if seen is None else float(seen[1])
         return await self._files(task).modified_at(str(path)) if path.is_absolute() else None
 
-    def _note_failing(self, task: StoredTask, words: str) -> None:
+    def _note_failing(self, task: StoredTask, text: str) -> None:
         with self.database.writing(self._now):
             self.database.change(
                 "UPDATE tasks SET state = 'suspending', words = ?, asked_at = coalesce(asked_at, "
                 "?) WHERE id = ?",
-                words,
+                text,
                 self._now,
                 task.id,
             )
-        self.tell(f"job {task.id} cancelled: {words}")
+        self.tell(f"job {task.id} cancelled: {text}")
 
     async def _suspend(self, task: StoredTask) -> None:
         """Ask a task to suspend; end it once it has saved, or its time is over."""
@@ -658,25 +658,27 @@ class Coordinator:
         is_ready = await files.is_ready()
         if task.state != "suspending" or (task.asked_at is None and not is_ready):
             # What is ready without being asked goes by itself.
-            asked = None if is_ready else now
+            requested = None if is_ready else now
             with self.database.writing(now):
                 self.database.change(
                     "UPDATE tasks SET state = 'suspending', asked_at = ? WHERE id = ?",
-                    asked,
+                    requested,
                     task.id,
                 )
             self.tell(f"job {task.id} {'suspends itself' if is_ready else 'is asked to suspend'}")
         if not is_ready:
             asked_at = task.asked_at or now
             # Once it is written it stays, and each write as another account is a sudo.
-            told: bool | None = self._requested_at.get(task.id) == asked_at
-            if not told and (told := await files.tell()):
+            reported: bool | None = self._requested_at.get(task.id) == asked_at
+            if not reported and (reported := await files.tell()):
                 self._requested_at[task.id] = asked_at
             # A write that failed is tried again at each look.
             grace = self.pool.grace_seconds
-            if told is not None and now < suspend_deadline(asked_at, None, grace):
+            if reported is not None and now < suspend_deadline(asked_at, None, grace):
                 return
-            if told is not None and now < suspend_deadline(asked_at, await files.seen_at(), grace):
+            if reported is not None and now < suspend_deadline(
+                asked_at, await files.seen_at(), grace
+            ):
                 return
         await self._requeue(task)
 
@@ -705,7 +707,7 @@ class Coordinator:
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
         waits = [one.id for one in tasks.values() if one.state == "waiting" and one.id in rows]
         self.waits_for = {
-            job_id: words for job_id in waits if (words := _format_dependency(rows[job_id]))
+            job_id: text for job_id in waits if (text := _format_dependency(rows[job_id]))
         }
         decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         if (decision.start or decision.suspend) and self._usable_at < now:
@@ -808,8 +810,8 @@ class Coordinator:
 
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():
-            words = f"the suspend files of its last run in {task.folder} cannot be removed"
-            self._warn_once(task.id, f"job {task.id} cannot start: {words}")
+            text = f"the suspend files of its last run in {task.folder} cannot be removed"
+            self._warn_once(task.id, f"job {task.id} cannot start: {text}")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
         if self._is_start_overdue(task):
@@ -878,10 +880,10 @@ class Coordinator:
             self._warn_once(job_id, f"job {job_id}: {verb}: {outcome.words}")
         return outcome
 
-    def _warn_once(self, job_id: str, words: str) -> None:
-        if self._told.get(job_id) != words:
-            self._told[job_id] = words
-            self.tell(words)
+    def _warn_once(self, job_id: str, text: str) -> None:
+        if self._told.get(job_id) != text:
+            self._told[job_id] = text
+            self.tell(text)
 
 
 def _in_turn(new: Sequence[tuple[Row, TaskMark]]) -> list[tuple[Row, TaskMark]]:

@@ -299,12 +299,12 @@ class ShareDatabase:
             task,
         )
 
-    def withdraw(self, task: StoredTask, words: str, retry_at: float) -> None:
+    def withdraw(self, task: StoredTask, text: str, retry_at: float) -> None:
         """Note that a task did not start, and waits again."""
         self.change(
             "UPDATE tasks SET state = 'waiting', level = NULL, since = NULL, words = ?, retry_at = "
             "? WHERE id = ?",
-            words,
+            text,
             retry_at,
             task.id,
         )

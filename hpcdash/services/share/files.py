@@ -116,10 +116,14 @@ class TaskFiles:
             except OSError:
                 return None
             return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
-        told = await self._run("read", name, "end", "0")
-        if told is None or told.status != 0 or (said := _FOUND.match(told.stdout)) is None:
+        reported = await self._run("read", name, "end", "0")
+        if (
+            reported is None
+            or reported.status != 0
+            or (message := _FOUND.match(reported.stdout)) is None
+        ):
             return None
-        return int(said[1]), int(said[2])
+        return int(message[1]), int(message[2])
 
     async def _write(self, name: str, content: bytes) -> bool | None:
         """Whether it was written; None where there is no such file to write to."""
@@ -131,8 +135,8 @@ class TaskFiles:
             seen = await self._run("read", name, "end", "0")
             if seen is None or seen.status == NOTHING_THERE:
                 return False if seen is None else None
-            told = await self._run("write", name, stdin=content)
-            return told is not None and told.status == 0
+            reported = await self._run("write", name, stdin=content)
+            return reported is not None and reported.status == 0
         try:
             return await self._on_disk(partial(_write_own, f"{self._folder}/{name}", content))
         except OSError:
@@ -162,9 +166,9 @@ class TaskFiles:
         return cast("_Found", found[1])
 
     async def _run(
-        self, verb: str, *words: str, stdin: bytes | None = None
+        self, verb: str, *arguments: str, stdin: bytes | None = None
     ) -> CommandResult | None:
-        argv = program_argv(self._account, self._program, verb, self._launch, *words)
+        argv = program_argv(self._account, self._program, verb, self._launch, *arguments)
         try:
             return await self._transport.run(argv, stdin=stdin, limit_seconds=_LIMIT_SECONDS)
         except HpcdashError:

@@ -343,9 +343,9 @@ class PoolRules(Struct, frozen=True):
     least_gpus: int = 0
     demote_after_seconds: float = DEMOTE_AFTER_SECONDS
 
-    def allowed_priority(self, user: str, asked: Priority) -> Priority:
+    def allowed_priority(self, user: str, requested: Priority) -> Priority:
         """What was asked for; AUTO for a user who may not choose."""
-        return asked if {user, EVERYONE} & self.choosers else Priority.AUTO
+        return requested if {user, EVERYONE} & self.choosers else Priority.AUTO
 
     def refusal(self, task: PoolTask, *, capacity: int, gpus: int | None = None) -> str:
         """Why a task could never run here; '' where it could. `gpus`: of all its nodes together."""

@@ -394,8 +394,8 @@ def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[T
     # Of a day's tasks three quarters come within its half around noon.
     moments = rng.uniform(0, span, 4 * tasks)
     by_day = np.abs(moments % 86_400 - 43_200) < 21_600
-    kept = moments[rng.uniform(size=moments.size) < np.where(by_day, 0.75, 0.25)]
-    submitted = np.sort(kept[:tasks] if kept.size >= tasks else rng.uniform(0, span, tasks))
+    stored = moments[rng.uniform(size=moments.size) < np.where(by_day, 0.75, 0.25)]
+    submitted = np.sort(stored[:tasks] if stored.size >= tasks else rng.uniform(0, span, tasks))
     task_users = np.minimum(rng.zipf(1.4, tasks) - 1, users - 1)
     levels = (
         Priority.LOW,

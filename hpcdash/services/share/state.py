@@ -342,13 +342,13 @@ def publish(state: Pool, file: Path) -> None:
         content = msgspec.json.encode(state)
     while len(content) >= MOST_BYTES:
         ordered = in_order(state.tasks)
-        kept, left_out = (
+        remaining, left_out = (
             {task.id for task in ordered[: len(ordered) // 2]},
             ordered[len(ordered) // 2 :],
         )
         state = msgspec.structs.replace(
             state,
-            tasks=tuple(task for task in state.tasks if task.id in kept),
+            tasks=tuple(task for task in state.tasks if task.id in remaining),
             tasks_left_out=state.tasks_left_out + sum(task.is_unfinished for task in left_out),
         )
         content = msgspec.json.encode(state)
@@ -565,24 +565,27 @@ class PoolReader:
         known = None if self._last is None or self.state is None else self._last.look
         query = files_query([FileRange(self._file, 0, MOST_BYTES + 1, known)])
         [chunk] = await self._store.ask(query)
-        look, name = chunk.look, self.pool.name
-        coordinator, owner = self.pool.coordinator or self._store.user, look.owner or "nobody known"
-        if look.is_missing:
+        check, name = chunk.look, self.pool.name
+        coordinator, owner = (
+            self.pool.coordinator or self._store.user,
+            check.owner or "nobody known",
+        )
+        if check.is_missing:
             raise HpcdashError(
-                f"pool {name} has published nothing: {self._file}: {look.problem}",
+                f"pool {name} has published nothing: {self._file}: {check.problem}",
                 f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says "
                 f"where it publishes.",
             )
-        if look.problem:
-            raise HpcdashError(f"pool {name}: {self._file}: {look.problem}")
+        if check.problem:
+            raise HpcdashError(f"pool {name}: {self._file}: {check.problem}")
         if owner != coordinator:
             raise HpcdashError(
                 f"pool {name}: {self._file} belongs to {owner}, its coordinator is {coordinator}",
                 f"coordinator in [share.{name}] names the account whose file is believed.",
             )
-        if known is not None and look == known and not chunk.content and self.state is not None:
+        if known is not None and check == known and not chunk.content and self.state is not None:
             return self.state
-        if look.size > MOST_BYTES or len(chunk.content) > MOST_BYTES:
+        if check.size > MOST_BYTES or len(chunk.content) > MOST_BYTES:
             raise HpcdashError(f"pool {name}: {self._file} is larger than {MOST_BYTES >> 20} MiB")
         try:
             self.state = parse_state(chunk.content)

@@ -37,11 +37,12 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
         )
     fitting = _fitting(request, pools)
     if pools and not fitting:
-        asked = ", ".join(
+        requested = ", ".join(
             f"{what} {there}" for what in _PLACES if (there := getattr(request, what))
         )
         raise UsageError(
-            f"share: no pool has {asked}", f"Pools here: {', '.join(one.name for one in pools)}."
+            f"share: no pool has {requested}",
+            f"Pools here: {', '.join(one.name for one in pools)}.",
         )
     if len(fitting) > 1:
         raise UsageError(
@@ -50,12 +51,12 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
         )
     for pool in fitting:
         for what in _PLACES:
-            asked, has = getattr(request, what), getattr(pool, what)
-            if has and asked not in ("", has):
+            requested, has = getattr(request, what), getattr(pool, what)
+            if has and requested not in ("", has):
                 raise UsageError(
-                    f"{what}: pool {pool.name} has {has}, not {asked}", f"Leave {what} out."
+                    f"{what}: pool {pool.name} has {has}, not {requested}", f"Leave {what} out."
                 )
-            request = replace(request, **{what: has or asked})
+            request = replace(request, **{what: has or requested})
         if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
             # Nothing else tells whose task it is.
             request = replace(request, pool=pool.name)
@@ -108,11 +109,11 @@ async def require_turn(
         # It may not have begun yet; it refuses what it must itself.
         return f"share: {error.message}; the job stays held until it is coordinated"
     user = request.site.run_as or store.user or ""
-    if words := refusal(
+    if text := refusal(
         pool, fitting[0], request, user, slot_type, is_embedded=store.backend.is_embedded
     ):
         raise UsageError(
-            f"share: pool {pool.pool} refuses this: {words}", "`hpcdash share show` has its quotas."
+            f"share: pool {pool.pool} refuses this: {text}", "`hpcdash share show` has its quotas."
         )
     silence = format_silence(pool, datetime.fromtimestamp(store.clock.now(), UTC))
     return f"share: pool {pool.pool}: {silence}" if silence else ""
@@ -135,11 +136,11 @@ def refusal(
     if is_embedded:
         each = (settings.gpus_per_node or 1) if gpus else settings.cpus_per_node
         nodes = -(-total // each)
-    asked = parse_priority(request.share) if request.share else Priority.AUTO
-    priority = pool.rules.allowed_priority(user, asked)
+    requested = parse_priority(request.share) if request.share else Priority.AUTO
+    priority = pool.rules.allowed_priority(user, requested)
     task = PoolTask("", user, max(1, nodes), priority, (0.0, 0))
-    if words := pool.rules.refusal(task, capacity=pool.nodes, gpus=gpus):
-        return words
+    if text := pool.rules.refusal(task, capacity=pool.nodes, gpus=gpus):
+        return text
     twin = next(
         (
             one

@@ -53,26 +53,26 @@ def apply_wishes(
     is as it says.
     """
     changes: dict[str, Any] = {}
-    words = ""
+    text = ""
     priority = rules.allowed_priority(task.user, mark.priority)
     if priority != task.priority:
-        words = rules.refusal(replace(task.pool_task, priority=priority), capacity=capacity)
-        if not words:
+        text = rules.refusal(replace(task.pool_task, priority=priority), capacity=capacity)
+        if not text:
             changes["priority"] = int(priority)
-            words = f"asks for {priority.name}"
+            text = f"asks for {priority.name}"
             level = replace(task.pool_task, priority=priority).level
             if task.level is not None and level not in (Priority.AUTO, task.level):
                 since = now if task.state == "running" else task.since or now
                 changes |= level_columns(task.running_task.moved(level, now, since=since))
         else:
-            words = f"{priority.name} is refused: {words}"
+            text = f"{priority.name} is refused: {text}"
     if (labels := write_labels(mark.labels)) != task.labels:
         changes["labels"] = labels
     if mark.is_paused and task.state == "waiting":
-        changes["state"], words = "paused", "suspended by its owner"
+        changes["state"], text = "paused", "suspended by its owner"
     elif not mark.is_paused and task.state == "paused":
-        changes["state"], words = "waiting", "resumed by its owner"
-    return changes, words
+        changes["state"], text = "waiting", "resumed by its owner"
+    return changes, text
 
 
 async def plan_wish(
@@ -113,12 +113,12 @@ async def plan_wish(
         )
     interrupted: Sequence[Task] = ()
     if wish in (Wish.RAISE, Wish.LOWER):
-        wanted = _priority(pool, task, wish, priority)
-        mark = dataclasses.replace(mark, priority=wanted)
-        interrupted = pool.interrupted_by(job_id, priority=wanted)
+        requested = _priority(pool, task, wish, priority)
+        mark = dataclasses.replace(mark, priority=requested)
+        interrupted = pool.interrupted_by(job_id, priority=requested)
         question = (
             f"{wish.capitalize()} job {visible(job_id)} from {task.level or task.priority} "
-            f"to {wanted.name}?"
+            f"to {requested.name}?"
         )
         outcome: tuple[str, ...] = ()
     else:
@@ -145,7 +145,7 @@ async def plan_wish(
     return WishPlan(plan, question, outcome, tuple(interrupted))
 
 
-def _priority(pool: Pool, task: Task, wish: Wish, asked: Priority | None) -> Priority:
+def _priority(pool: Pool, task: Task, wish: Wish, requested: Priority | None) -> Priority:
     """The one that was asked for, else the next one that has quota for the task."""
     rules = pool.rules
     if rules.allowed_priority(task.user, Priority.NORMAL) == Priority.AUTO:
@@ -160,12 +160,12 @@ def _priority(pool: Pool, task: Task, wish: Wish, asked: Priority | None) -> Pri
         return rules.refusal(one, capacity=pool.nodes)
 
     present = Priority[task.level or task.priority]
-    if asked is not None:
-        if words := refusal(asked):
-            raise HpcdashError(f"job {task.id} cannot have {asked.name}: {words}")
-        if asked == Priority[task.priority]:
-            raise HpcdashError(f"job {task.id} has {asked.name} already")
-        return asked
+    if requested is not None:
+        if text := refusal(requested):
+            raise HpcdashError(f"job {task.id} cannot have {requested.name}: {text}")
+        if requested == Priority[task.priority]:
+            raise HpcdashError(f"job {task.id} has {requested.name} already")
+        return requested
     is_higher = wish is Wish.RAISE
     levels = [level for level in LEVELS if (level > present if is_higher else level < present)]
     fitting = [level for level in levels if not refusal(level)]

@@ -82,7 +82,7 @@ _creating = threading.Lock()
 # Folders whose file system was found to have no locks: nobody waits for them again.
 _without_locks: set[Path] = set()
 _noticed: set[str] = set()
-_listener: Callable[[str], None] = lambda words: None  # noqa: E731
+_listener: Callable[[str], None] = lambda text: None  # noqa: E731
 
 
 def listen(listener: Callable[[str], None]) -> None:
@@ -210,15 +210,15 @@ class StateDatabase:
 
         version = _version(connection)
         if version > SCHEMA_VERSION:
-            words = (
+            text = (
                 f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes "
                 f"{SCHEMA_VERSION})"
             )
             if is_write:
                 raise StateUnusable(
-                    f"{words}: opened read-only", "Use that version, or set HPCDASH_STATE."
+                    f"{text}: opened read-only", "Use that version, or set HPCDASH_STATE."
                 )
-            _notice(f"{words}: opened read-only")
+            _notice(f"{text}: opened read-only")
         elif version < SCHEMA_VERSION or old_files(self.path.parent):
             try:
                 self._migrate(connection)
@@ -280,11 +280,11 @@ class StateDatabase:
     def _run_without_locks(self, work: Callable[[sqlite3.Connection], _T], *, is_write: bool) -> _T:
         import sqlite3
 
-        words = f"{self.path} is read-only: its file system has no locks"
+        text = f"{self.path} is read-only: its file system has no locks"
         step = "HPCDASH_STATE names a folder on another one, such as a local disk."
         if is_write:
-            raise StateUnusable(words, step)
-        _notice(f"{words}, so it is read-only. {step}")
+            raise StateUnusable(text, step)
+        _notice(f"{text}, so it is read-only. {step}")
         uri = self._uri("mode=ro&immutable=1")
         try:
             with contextlib.closing(
@@ -392,7 +392,7 @@ def _encodable(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(without_surrogates(one) if isinstance(one, str) else one for one in values)
 
 
-def _notice(words: str) -> None:
-    if words not in _noticed:
-        _noticed.add(words)
-        _listener(words)
+def _notice(text: str) -> None:
+    if text not in _noticed:
+        _noticed.add(text)
+        _listener(text)

@@ -171,8 +171,8 @@ class Journal:
                 begun.setdefault(line.id, line)
             else:
                 ended[line.id] = line
-        wanted = list(begun.values())[::-1][:newest]
-        return [self._entry(line, ended.get(line.id)) for line in wanted], unreadable
+        requested = list(begun.values())[::-1][:newest]
+        return [self._entry(line, ended.get(line.id)) for line in requested], unreadable
 
     def _time(self) -> str:
         return (

@@ -64,9 +64,9 @@ def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
     )
 
 
-def code_state_statement(cluster: str, folder: str, words: str) -> Statement:
+def code_state_statement(cluster: str, folder: str, text: str) -> Statement:
     """What remembers the state of the code that a launch was made from."""
-    return "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)", (cluster, folder, words)
+    return "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)", (cluster, folder, text)
 
 
 # Of a folder that is kept for some days: `completed EPOCH_SECONDS`.

@@ -73,10 +73,10 @@ class ScriptStore:
         Where `submitted_at` is known, the one that was kept then; None where there is none from
         about that time.
         """
-        wanted = _read(job_id)
-        if wanted is None:
+        requested = _read(job_id)
+        if requested is None:
             return None
-        whole = JobId(wanted.number, server=wanted.server)
+        whole = JobId(requested.number, server=requested.server)
         files = [file for file in _files(self._cluster_folder(cluster)) if covers(whole, file.job)]
         if submitted_at is None:
             files.sort(key=lambda file: -file.kept_at)

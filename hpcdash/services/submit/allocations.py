@@ -158,10 +158,10 @@ def build_allocation(row: Mapping[str, Any]) -> Allocation:
     return Allocation(str(row["id"]), row, posixpath.dirname(path))
 
 
-def _no_allocation(job_id: str, words: str = "") -> UsageError:
+def _no_allocation(job_id: str, text: str = "") -> UsageError:
     return UsageError(
         f"job {visible(job_id)} is not an allocation that accepts "
-        f"runs{f': {words}' if words else ''}",
+        f"runs{f': {text}' if text else ''}",
         "Create one with hpcdash alloc; hpcdash alloc --list lists yours.",
     )
 
@@ -176,13 +176,13 @@ def runs_query(allocation: Allocation) -> Query[tuple[Run, ...]]:
             raise refused(answer, "the runs cannot be listed")
         lines = answer.stdout.decode("utf-8", "replace").splitlines()
         fields = [line.split("\t") for line in lines if line.count("\t") == 3]
-        return tuple(_read_run(allocation.folder, at, words) for at, words in enumerate(fields, 1))
+        return tuple(_read_run(allocation.folder, at, parts) for at, parts in enumerate(fields, 1))
 
     return Query(("sh", "-c", _LIST, "sh", allocation.folder), parse)
 
 
-def _read_run(folder: str, number: int, words: Sequence[str]) -> Run:
-    name, started, ended, title = words
+def _read_run(folder: str, number: int, parts: Sequence[str]) -> Run:
+    name, started, ended, title = parts
     status, _, at = ended.strip().partition(" ")
     has_ended = status.isdecimal() and at.isdecimal()
     return Run(
@@ -240,12 +240,12 @@ def plan_hand_over(
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(title, True, f"handed to job {allocation.job_id}"),)
-        words = "; ".join(
+        text = "; ".join(
             line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip()
         )
         if answer.status == _NO_ALLOCATION:
-            words = _no_allocation(allocation.job_id).message
-        return (Outcome(title, False, words or f"it ended with {answer.status}"),)
+            text = _no_allocation(allocation.job_id).message
+        return (Outcome(title, False, text or f"it ended with {answer.status}"),)
 
     total = sum(map(len, staged.contents.values()))
     shown = (

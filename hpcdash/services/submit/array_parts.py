@@ -29,7 +29,7 @@ async def submit_parts(
     *,
     is_chained: bool,
     after: str = "",
-    told: Callable[[int, Outcome], None] = lambda part, outcome: None,
+    on_outcome: Callable[[int, Outcome], None] = lambda part, outcome: None,
 ) -> tuple[Outcome, ...]:
     """Submit a plan's commands one by one, each an action of its own in the journal;
     `planned.plan.parts` are all.
@@ -48,7 +48,9 @@ async def submit_parts(
         plan = replace(planned.plan, request=request, commands=(command,))
         return SubmissionPlan(plan, (), {name: planned.searches[name]})
 
-    return await submit_chain(plan_part, actions, actions.store, len(planned.plan.commands), told)
+    return await submit_chain(
+        plan_part, actions, actions.store, len(planned.plan.commands), on_outcome
+    )
 
 
 def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:

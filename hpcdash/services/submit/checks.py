@@ -107,11 +107,11 @@ def request_kill_switch(request: Request) -> str:
 
 def dropped_finding(path: str) -> LintFinding:
     """What to say before something is submitted whose kill switch is there."""
-    words = f"the kill switch {path} is still set: the job would stop at once"
+    text = f"the kill switch {path} is still set: the job would stop at once"
     return LintFinding(
         "warning",
         "",
-        words,
+        text,
         f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)",
     )
 
@@ -175,7 +175,7 @@ _OTHER = {
 
 async def missing_paths(
     store: ClusterStore,
-    wanted: Request | Iterable[str | RequiredPath],
+    requested: Request | Iterable[str | RequiredPath],
     *,
     staged: Collection[str] = (),
 ) -> tuple[LintFinding, ...]:
@@ -189,24 +189,26 @@ async def missing_paths(
     if store.backend.submit.takes_requests:
         # There is no login node whose files could be looked at.
         return ()
-    if isinstance(wanted, Request):
-        paths = request_paths(wanted, staged)
+    if isinstance(requested, Request):
+        paths = request_paths(requested, staged)
     else:
         paths = tuple(
-            one if isinstance(one, RequiredPath) else RequiredPath(one, one) for one in wanted
+            one if isinstance(one, RequiredPath) else RequiredPath(one, one) for one in requested
         )
-    asked = [one for one in paths if one.path and "\x00" not in one.path]
-    if not asked:
+    query = [one for one in paths if one.path and "\x00" not in one.path]
+    if not query:
         return ()
-    findings = await store.ask(_query(tuple(asked[:MOST_PATHS])))
-    if len(asked) > MOST_PATHS:
+    findings = await store.ask(_query(tuple(query[:MOST_PATHS])))
+    if len(query) > MOST_PATHS:
         findings += (
-            LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not checked"),
+            LintFinding("warning", "", f"{len(query) - MOST_PATHS} paths were not checked"),
         )
     return findings
 
 
-async def missing_log_folders(store: ClusterStore, wanted: Submission) -> tuple[LintFinding, ...]:
+async def missing_log_folders(
+    store: ClusterStore, requested: Submission
+) -> tuple[LintFinding, ...]:
     """The folders of a script's logs that are not there; none where that cannot be asked."""
     paths = [
         RequiredPath(
@@ -217,7 +219,7 @@ async def missing_log_folders(store: ClusterStore, wanted: Submission) -> tuple[
             "the folder of its log: ",
             f"mkdir -p {shlex.quote(folder)}",
         )
-        for folder in store.backend.submit.log_folders(wanted)
+        for folder in store.backend.submit.log_folders(requested)
         if not _FILLED_IN.search(folder)
     ]
     try:
@@ -263,9 +265,9 @@ async def estimate_start(
 
 
 def _query(paths: tuple[RequiredPath, ...]) -> Query[tuple[LintFinding, ...]]:
-    words = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
+    parts = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
     return Query(
-        ("sh", "-c", _SCRIPT, "sh", *words),
+        ("sh", "-c", _SCRIPT, "sh", *parts),
         partial(_read, paths=paths),
         _LIMIT_SECONDS,
         ("sh", "-c", "test -e …"),
@@ -277,14 +279,14 @@ def _read(answer: Answer, *, paths: tuple[RequiredPath, ...]) -> tuple[LintFindi
     if answer.status != 0 or len(lines) != len(paths):
         raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
     return tuple(
-        _finding(one, said) for one, said in zip(paths, lines, strict=True) if said != "ok"
+        _finding(one, message) for one, message in zip(paths, lines, strict=True) if message != "ok"
     )
 
 
-def _finding(one: RequiredPath, said: str) -> LintFinding:
-    if said == "dropped":
+def _finding(one: RequiredPath, message: str) -> LintFinding:
+    if message == "dropped":
         return dropped_finding(one.path)
-    what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "does not exist")
+    what = {"closed": _CLOSED, "other": _OTHER}.get(message, {}).get(one.kind, "does not exist")
     return LintFinding(
         "error" if one.is_needed else "warning",
         one.field,

@@ -83,7 +83,7 @@ async def tidied(
         ended = await fetch_ended(store, [record.job_id for record in may_have_ended])
     by_job = await asyncio.to_thread(rows_by_job, ended)
     living: LivingJobs | None = None
-    told = []
+    reported = []
     for record in (*due, *may_have_ended):
         rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
         if (
@@ -108,16 +108,16 @@ async def tidied(
                 store, record.folder, record.sums, record.run_as, launch_program, has_run=True
             )
             if left:
-                told.append(
+                reported.append(
                     f"job {record.job_id} {how}, but its files remain in {record.folder}: {left}"
                 )
                 await asyncio.to_thread(records.stays, record, left)
             else:
-                told.append(f"job {record.job_id} {how}: removed {record.folder}")
+                reported.append(f"job {record.job_id} {how}: removed {record.folder}")
                 await asyncio.to_thread(records.removed, record)
         elif has_failed(rows, record.tasks):
             await asyncio.to_thread(records.stays, record, "it did not complete")
-    return tuple(told)
+    return tuple(reported)
 
 
 def has_completed(rows: Sequence[Row], tasks: int) -> bool:

@@ -132,16 +132,16 @@ class CodeFiles(Struct, frozen=True):
     def notes(self) -> tuple[str, ...]:
         """What a person should know before they are sent."""
         leading_out = [one for one in self.files if one.target and _leads_out(one)]
-        said = [f"files: {self.words}"]
+        messages = [f"files: {self.words}"]
         if leading_out:
             first = leading_out[0]
             others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
-            said.append(
+            messages.append(
                 f"files: {_shown(first.name)}{others} leads out of the folder, to "
                 f"{_shown(first.target)}: "
                 "the link is sent as it is, not what it leads to here"
             )
-        return tuple(said)
+        return tuple(messages)
 
 
 class PackedCode(Struct, frozen=True):
@@ -260,12 +260,12 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
     regular = {one.name: one for one in code.files if not one.target}
     found: dict[str, SentFile] = {}
     for one in code.files:
-        wanted = one
+        requested = one
         if one.target:
             inner = os.path.normpath(os.path.join(os.path.dirname(one.name), one.target))
             if inner not in regular:
                 continue
-            wanted = regular[inner]
+            requested = regular[inner]
         try:
             name = one.name.decode()
         except UnicodeDecodeError:
@@ -274,12 +274,12 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
             ) from None
         try:
             number = os.open(
-                wanted.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                requested.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             )
             with os.fdopen(number, "rb") as stream:
-                found[name] = SentFile(stream.read(), wanted.is_program)
+                found[name] = SentFile(stream.read(), requested.is_program)
         except OSError as error:
-            raise _unreadable(wanted, error) from error
+            raise _unreadable(requested, error) from error
     return found
 
 
@@ -472,8 +472,8 @@ def code_command(
         stderr = b"\n".join(
             line for line in answer.stderr.split(b"\n") if not line.startswith(_ARRIVED.encode())
         )
-        words = format_failure(stderr, root) or "the files could not be unpacked"
-        return (Outcome(job, False, f"nothing was submitted: {words}"),)
+        text = format_failure(stderr, root) or "the files could not be unpacked"
+        return (Outcome(job, False, f"nothing was submitted: {text}"),)
 
     def explain(line: str) -> str:
         arrived = line.removeprefix(_ARRIVED)

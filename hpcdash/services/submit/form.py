@@ -91,8 +91,10 @@ def read_script_form(
     `has_own_disk`: the cluster is this machine, where a path here and one there are the same.
     """
     texts = draft.texts
-    asked = ("queue", "time", "array", "after", "hold")
-    document, problems = _document(Draft({name: texts[name] for name in asked if name in texts}))
+    requested = ("queue", "time", "array", "after", "hold")
+    document, problems = _document(
+        Draft({name: texts[name] for name in requested if name in texts})
+    )
     links = _links(texts, problems)
     request = Request()
     try:
@@ -102,21 +104,21 @@ def read_script_form(
     file = texts.get("file", "").strip()
     if not file:
         problems["file"] = f"{MISSING}: a batch script's path"
-    words: dict[str, tuple[str, ...]] = {}
+    labels: dict[str, tuple[str, ...]] = {}
     for name in ("arguments", "extra_args"):
         try:
-            words[name] = tuple(shlex.split(texts.get(name, "")))
+            labels[name] = tuple(shlex.split(texts.get(name, "")))
         except ValueError:
             problems[name] = "a quote is not closed"
     options = [
         *reader.queue_and_time_options(request.queue, request.limit_seconds),
-        *words.get("extra_args", ()),
+        *labels.get("extra_args", ()),
     ]
     return ScriptReading(
         file,
         has_own_disk or texts.get("file_where", "") in ("", HERE),
         tuple(options),
-        words.get("arguments", ()),
+        labels.get("arguments", ()),
         str(request.array) if request.array else "",
         request.after,
         request.hold,
@@ -150,15 +152,15 @@ def parse_draft(text: str, file: str = "REQUEST.toml") -> Draft:
     return Draft(texts, rest)
 
 
-def split_error(words: str) -> tuple[str, str]:
+def split_error(text: str) -> tuple[str, str]:
     """(field, the rest) of an error that names a field: `time: too long`; ('', words) of any other.
 
     One about a person's own options names the option, and says that it is of extra_args.
     """
-    name, _, rest = words.partition(":")
+    name, _, rest = text.partition(":")
     if name in FIELDS and rest.strip():
         return name, rest.strip()
-    return ("extra_args" if re.search(r"\bextra_args\b", words) else "", words)
+    return ("extra_args" if re.search(r"\bextra_args\b", text) else "", text)
 
 
 def _document(draft: Draft) -> tuple[dict[str, Any], dict[str, str]]:
@@ -215,9 +217,9 @@ def _note(error: RequestProblems, problems: dict[str, str]) -> None:
         name = _form_field(problem.key)
         part = problem.key.partition(".")[2] if name and problem.key != name else ""
         parts.setdefault(name, []).append(f"{part}: {problem.message}" if part else problem.message)
-    for name, words in parts.items():
+    for name, arguments in parts.items():
         has_parts = name in FIELDS and FIELDS[name].kind is FieldKind.PAIRS
-        problems.setdefault(name, "; ".join(words) if has_parts else words[0])
+        problems.setdefault(name, "; ".join(arguments) if has_parts else arguments[0])
 
 
 def _form_field(key: str) -> str:

@@ -52,13 +52,13 @@ def git_environment() -> dict[str, str]:
 def run_git(
     folder: Path,
     environment: dict[str, str],
-    *words: str,
+    *arguments: str,
     stdin: bytes = b"",
     most_bytes: int = MOST_OUTPUT_BYTES,
 ) -> GitOutput:
     """Run one command of git in a folder. Raises OSError and TimeoutExpired."""
     overrides = (part for override in _OVERRIDES for part in ("-c", override))
-    argv = ("git", *overrides, "-C", os.fspath(folder), *words)
+    argv = ("git", *overrides, "-C", os.fspath(folder), *arguments)
     with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)

@@ -63,7 +63,7 @@ class LaunchRecords:
         sql = "SELECT words FROM code_states WHERE cluster = ? AND folder = ?"
         try:
             return "".join(
-                words for (words,) in self._database.read(sql, self.cluster, record.folder)
+                text for (text,) in self._database.read(sql, self.cluster, record.folder)
             )
         except StateUnusable:
             # It was written before there were any.

@@ -221,7 +221,7 @@ class LaunchService:
         self,
         client: str,
         accounts: Sequence[str],
-        asked: Request,
+        requested: Request,
         files: Mapping[str, bytes],
         key: str | None = None,
     ) -> ServedLaunch:
@@ -233,7 +233,7 @@ class LaunchService:
         surely not submitted, and what keeps the cluster from answering.
         """
         await self._store.open()
-        account, request = self._as_allowed(asked, accounts)
+        account, request = self._as_allowed(requested, accounts)
         digest = _digest(request, files)
         if key is None:
             return await asyncio.shield(self._begin(client, account, request, files, digest, None))
@@ -252,19 +252,19 @@ class LaunchService:
             raise _reused()
         return await asyncio.shield(known[1])
 
-    def _as_allowed(self, asked: Request, accounts: Sequence[str]) -> tuple[str, Request]:
+    def _as_allowed(self, requested: Request, accounts: Sequence[str]) -> tuple[str, Request]:
         """The account that a launch belongs to, and the request as that account; where jobs have no
         owner, as it is.
         """
-        is_said = f"{SITE_SAID}run_as" in asked.said
-        account = asked.site.run_as if is_said else accounts[0]
+        is_set = f"{SITE_SAID}run_as" in requested.said
+        account = requested.site.run_as if is_set else accounts[0]
         if account not in accounts:
             raise NotAllowed(
                 f"this token may not run as {account}", f"It may run as {', '.join(accounts)}."
             )
         backend, is_own = self._store.backend, account == self.own_account
         if Capability.OWNERS not in backend.capabilities:
-            if is_said:
+            if is_set:
                 raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Leave it out.")
             is_own = True
         if not is_own and not backend.submit.program:
@@ -273,7 +273,9 @@ class LaunchService:
                 f"submits them",
                 f"Its own account is {self.own_account}: name that in accounts of the token.",
             )
-        return account, replace(asked, site=replace(asked.site, run_as="" if is_own else account))
+        return account, replace(
+            requested, site=replace(requested.site, run_as="" if is_own else account)
+        )
 
     def _begin(
         self,
@@ -326,12 +328,12 @@ class LaunchService:
                     return _same(found, digest)
                 report = await self._session.actions.run(planned.plan)
                 outcome = (await reconcile(self._store, planned, report))[-1]
-                said = (
+                message = (
                     await self._launches.conclude(planned, outcome)
                     if isinstance(planned, LaunchPlan)
                     else ""
                 )
-                return await self._settled(launch, outcome, said)
+                return await self._settled(launch, outcome, message)
             finally:
                 self._own.discard(launch.launch_id)
 
@@ -358,19 +360,21 @@ class LaunchService:
         return as_it_is, record, as_it_is.notes
 
     async def _settled(
-        self, launch: ServedLaunch, outcome: Outcome, said: str = ""
+        self, launch: ServedLaunch, outcome: Outcome, message: str = ""
     ) -> ServedLaunch:
         """Note how a submission ended; raises what to say of one that surely did not arrive."""
         if outcome.done is False:
             await asyncio.to_thread(self._served.forget, launch)
-            raise _refusal(outcome, said)
-        words = "; ".join(filter(None, (launch.words, said, "" if outcome.done else outcome.words)))
+            raise _refusal(outcome, message)
+        text = "; ".join(
+            filter(None, (launch.words, message, "" if outcome.done else outcome.words))
+        )
         if outcome.done:
             record = replace(launch.record, job_id=outcome.new_job)
             launch = msgspec.structs.replace(launch, stage=Stage.SUBMITTED, record=record)
         else:
             self._changed.set()
-        launch = msgspec.structs.replace(launch, words=words)
+        launch = msgspec.structs.replace(launch, words=text)
         await asyncio.to_thread(self._served.update, launch)
         return launch
 
@@ -684,9 +688,9 @@ def _reused() -> KeyReused:
     )
 
 
-def _refusal(outcome: Outcome, said: str) -> HpcdashError:
-    words = "; ".join(filter(None, (outcome.words, said)))
-    message = f"not submitted: {words.removeprefix('not submitted: ')}"
+def _refusal(outcome: Outcome, reported: str) -> HpcdashError:
+    text = "; ".join(filter(None, (outcome.words, reported)))
+    message = f"not submitted: {text.removeprefix('not submitted: ')}"
     if outcome.is_unreachable or outcome.words.startswith(NEVER_ARRIVED):
         return UnreachableError(message, "Send it again; the same Idempotency-Key may be used.")
     return SchedulerRefused(message, words=outcome.words)

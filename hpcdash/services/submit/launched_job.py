@@ -97,7 +97,7 @@ class LaunchedJob(Struct, frozen=True):
             ("packages in", self.code_files[1] if len(self.code_files) > 1 else ""),
             ("folder", self.folder),
         )
-        return tuple((label, words) for label, words in pairs if words)
+        return tuple((label, text) for label, text in pairs if text)
 
 
 async def launched_job(

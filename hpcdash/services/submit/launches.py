@@ -160,10 +160,8 @@ class Launches:
                 raise
             # Its disk may be another than that of the launches.
             found = await self.store.ask(_root_query(storage_root))
-            words = (
-                f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
-            )
-            self._switches[switch] = LintFinding("warning", "", words)
+            text = f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
+            self._switches[switch] = LintFinding("warning", "", text)
         if found.is_switch_dropped:
             self._switches[switch] = dropped_finding(switch)
         return found
@@ -180,7 +178,7 @@ class Launches:
 
     async def plan(
         self,
-        asked: Request,
+        requested: Request,
         text: str = "",
         files: Mapping[str, bytes] = MappingProxyType({}),
         base: Path | None = None,
@@ -203,9 +201,11 @@ class Launches:
         from hpcdash.services.submit.plan import after_in_full, refuse_large_array
 
         await self.store.open(force=True)
-        if asked.site.run_as:
+        if requested.site.run_as:
             submitting_program(self.store)
-        if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
+        if requested.site.run_as and not (
+            requested.site.storage_root or self.settings.site.storage_root
+        ):
             raise UsageError(
                 "storage_root is not set; run_as needs a folder that the other account can enter",
                 "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
@@ -213,22 +213,22 @@ class Launches:
             )
         from hpcdash.services.submit.checks import request_kill_switch
 
-        where = asked.site.storage_root or self.settings.site.storage_root
-        root = await self._root(where, request_kill_switch(asked))
-        if asked.site.run_as:
+        where = requested.site.storage_root or self.settings.site.storage_root
+        root = await self._root(where, request_kill_switch(requested))
+        if requested.site.run_as:
             await self._trust(root.rstrip("/"))
-        request = replace(asked, after=await after_in_full(self.store, asked.after))
+        request = replace(requested, after=await after_in_full(self.store, requested.after))
         request, aside = self._in_its_queue(request)
         if request.site.storage_root not in ("", where):
             # Its queue says where.
             root = await self._root(where := request.site.storage_root)
-        is_given = asked.site.storage_root in ("", self.settings.site.storage_root)
+        is_given = requested.site.storage_root in ("", self.settings.site.storage_root)
         weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)
-        name = asked.script.rpartition("/")[2]
+        name = requested.script.rpartition("/")[2]
         # A call that is to be found again has it from its content.
-        uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(
-            _UID_BYTES
-        )
+        uid = (requested.call.cache_key if requested.call else "")[
+            : 2 * _UID_BYTES
+        ] or secrets.token_hex(_UID_BYTES)
         place = self._place(request, uid, root, staged=bool(name) and name in files)
         if request.site.run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
@@ -252,8 +252,8 @@ class Launches:
 
             slot_type = slot_type_in(request, await self.queues.offers())
             named = replace(request, name=script.job_name)
-            if words := await require_turn(self.store, self.pools, named, slot_type):
-                script = replace(script, warnings=(words, *script.warnings))
+            if message := await require_turn(self.store, self.pools, named, slot_type):
+                script = replace(script, warnings=(message, *script.warnings))
         code_state = await self._code_state(request, base)
         if code_state is not None:
             script = with_code_state(script, code_state.words)
@@ -342,7 +342,7 @@ class Launches:
 
     async def plan_run(
         self,
-        asked: Request,
+        requested: Request,
         allocation: Allocation,
         title: str,
         text: str,
@@ -354,7 +354,7 @@ class Launches:
 
         Nothing is staged. Raises UsageError, and what keeps the cluster from answering.
         """
-        if asked.array is not None or asked.after or asked.hold:
+        if requested.array is not None or requested.after or requested.hold:
             raise UsageError(
                 "array, after and hold belong to the scheduler and do not apply to a run",
                 "Runs execute in the order they arrive; submit one per task.",
@@ -368,7 +368,7 @@ class Launches:
         )
 
         await self.queues.learn()
-        request, aside = self._in_its_queue(asked)
+        request, aside = self._in_its_queue(requested)
         folder = new_run_folder(self.store, allocation)
         name = request.script.rpartition("/")[2]
         script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
@@ -436,20 +436,20 @@ class Launches:
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
         result = format_result_path(planned.request, folder)
-        said = "; ".join(
+        message = "; ".join(
             part for part in ("" if outcome.done else f"its files are in {folder}", result) if part
         )
         try:
-            words = "" if planned.code_state is None else planned.code_state.words
+            text = "" if planned.code_state is None else planned.code_state.words
             await asyncio.to_thread(
                 self.records.launched,
                 launch_record(planned, outcome, self.store.clock.now()),
-                words,
+                text,
             )
         except StateUnusable as error:
-            kept = f"its files are in {folder}, but this could not be recorded: {error.message}"
-            return "; ".join(part for part in (said, kept) if part)
-        return said
+            stored = f"its files are in {folder}, but this could not be recorded: {error.message}"
+            return "; ".join(part for part in (message, stored) if part)
+        return message
 
     async def _gpu_types(self) -> tuple[str, ...]:
         """Those of the nodes; () where they are not known."""
@@ -503,7 +503,7 @@ class Launches:
             self._all_read_at = None if records.unread() else stamp
             return read
 
-    def follow(self, told: Callable[[str], None]) -> Callable[[], None]:
+    def follow(self, on_message: Callable[[str], None]) -> Callable[[], None]:
         """Read checks of nodes with each list of one's jobs; tidy with the first one, and when jobs
         have ended.
 
@@ -512,25 +512,25 @@ class Launches:
         has_looked = False
         running: set[asyncio.Task[None]] = set()
 
-        async def look(*, is_to_tidy: bool) -> None:
+        async def check(*, is_to_tidy: bool) -> None:
             # Before their folders go.
-            said = (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ()))
-            if said:
-                told("\n".join(said))
+            messages = (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ()))
+            if messages:
+                on_message("\n".join(messages))
 
-        def heard(changed: Changed) -> None:
+        def on_progress(changed: Changed) -> None:
             nonlocal has_looked
             if changed.kind is not Kind.MINE:
                 return
             is_to_tidy = not has_looked or any(event.after in ENDED for event in changed.events)
             has_looked = True
             task = asyncio.create_task(
-                look(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}"
+                check(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}"
             )
             running.add(task)
             task.add_done_callback(running.discard)
 
-        return self.store.listen(heard)
+        return self.store.listen(on_progress)
 
     def _reader_command(self, path: str) -> tuple[str, ...]:
         """The command that reads a file of a launch that was submitted as another account; () for
@@ -616,8 +616,8 @@ class Launches:
         # The only one need not be named, unless something is said of it.
         named = pools if len(pools) > 1 or self.settings.queues else []
         request = with_queue_defaults(request, self.settings.queues, named)
-        has_gpus, is_told = self.queues.has_gpus(request.queue)
-        if request.slot_type is not None or request.slots == 0 or is_told:
+        has_gpus, is_known = self.queues.has_gpus(request.queue)
+        if request.slot_type is not None or request.slots == 0 or is_known:
             return request, ""
         slots = "GPUs" if has_gpus else "CPUs"
         where = f"queue {request.queue}" if request.queue else "the queue"
@@ -670,11 +670,11 @@ def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
 
 def _read_root(answer: Answer) -> _Root:
     number, _, rest = answer.stdout.decode("utf-8", "replace").partition("\n")
-    folder, _, told = rest.partition("\n")
+    folder, _, reported = rest.partition("\n")
     if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
         step = "Set storage_root in [launch] of the configuration."
         raise refused(answer, "the home folder, which holds launches, is unknown", step)
-    lines = told.splitlines()
+    lines = reported.splitlines()
     weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
     return _Root(
         int(number),

@@ -122,12 +122,12 @@ def _more_time(row: Row, queues: pa.Table | None) -> _Part:
     if not had:
         return AS_IT_WAS, AS_IT_WAS, ("it ran out of time; its time limit is unknown",)
     notes = [f"it hit its time limit of {format_span(had, exact=True)}"]
-    wanted = _rounded_up(int(had * _MORE), _TIME_STEPS)
+    requested = _rounded_up(int(had * _MORE), _TIME_STEPS)
     most = _most(queues, "limit_seconds", "name", row["queue"])
-    if most is not None and wanted > most:
-        wanted = max(most, had)
+    if most is not None and requested > most:
+        requested = max(most, had)
         notes.append(f"queue {row['queue']} allows at most {format_span(most, exact=True)}")
-    return NewLimits(had), NewLimits(wanted), tuple(notes)
+    return NewLimits(had), NewLimits(requested), tuple(notes)
 
 
 def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
@@ -135,17 +135,17 @@ def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
     peak = usage.memory_peak_bytes
     if had is None and peak is None:
         return AS_IT_WAS, AS_IT_WAS, ("it ran out of memory; its limit and usage are unknown",)
-    said = [f"of the {format_memory(had)} it had on a node" if had is not None else "it had"]
-    said += [
+    messages = [f"of the {format_memory(had)} it had on a node" if had is not None else "it had"]
+    messages += [
         f"measured usage {format_memory(peak)}" if peak is not None else "its usage is unknown"
     ]
-    notes = [f"it ran out of memory: {', '.join(said)}"]
-    wanted = _rounded_up(int(max((had or 0) * _MORE, (peak or 0) * _ABOVE_PEAK)), _MEMORY_STEPS)
+    notes = [f"it ran out of memory: {', '.join(messages)}"]
+    requested = _rounded_up(int(max((had or 0) * _MORE, (peak or 0) * _ABOVE_PEAK)), _MEMORY_STEPS)
     most = _most(nodes, "memory_bytes", "queues", row["queue"])
-    if most is not None and wanted > most:
-        wanted = max(most // _MIB * _MIB, had or 0)
+    if most is not None and requested > most:
+        requested = max(most // _MIB * _MIB, had or 0)
         notes.append(f"no node of {row['queue']} has more than {format_memory(most)}")
-    return NewLimits(memory_bytes=had), NewLimits(memory_bytes=wanted), tuple(notes)
+    return NewLimits(memory_bytes=had), NewLimits(memory_bytes=requested), tuple(notes)
 
 
 def _requested_memory(row: Row, usage: Usage) -> int | None:

@@ -92,10 +92,12 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
         except HpcdashError as error:
             problem = error.message
         found = {(one.node, one.name): one for one in results}
-        wanted = [(node, name) for node in check.nodes for name in check.names]
-        if all(one in found for one in wanted) or time.monotonic() > deadline:
-            told = [found.get(one) or CheckResult(*one, "unknown", problem) for one in wanted]
-            return FoundByCheck(told, gpus, check.job_id)
+        requested = [(node, name) for node in check.nodes for name in check.names]
+        if all(one in found for one in requested) or time.monotonic() > deadline:
+            reported = [
+                found.get(one) or CheckResult(*one, "unknown", problem) for one in requested
+            ]
+            return FoundByCheck(reported, gpus, check.job_id)
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
@@ -110,13 +112,13 @@ async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> t
     if waiting and mine is not None and not mine.cached:
         living = unfinished_ids(mine.table, [one.job_id for one in waiting])
         waiting = tuple(one for one in waiting if one.job_id not in living)
-    told = []
+    reported = []
     for check in await find_ended(store, waiting):
         found = await read_check(store, check)
         known = await asyncio.to_thread(records.note, found, store.clock.now())
-        words = format_results(found.results, known)
-        told.append(f"job {check.job_id} checked {counted(len(check.nodes), 'node')}: {words}")
-    return tuple(told)
+        text = format_results(found.results, known)
+        reported.append(f"job {check.job_id} checked {counted(len(check.nodes), 'node')}: {text}")
+    return tuple(reported)
 
 
 def format_result(result: CheckResult, known: Mapping[str, str]) -> str:
@@ -132,10 +134,10 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
         if one.state not in ("ok", "skipped"):
             verb = "failed" if one.state == "failed" else "is unknown"
             wrong.setdefault(one.node, []).append(f"{one.name} {verb}: {format_result(one, known)}")
-    told = [f"{node}: {'; '.join(words)}" for node, words in wrong.items()]
-    more = len(told) - _MOST_TOLD
+    reported = [f"{node}: {'; '.join(parts)}" for node, parts in wrong.items()]
+    more = len(reported) - _MOST_TOLD
     shown = " · ".join(
-        [*told[:_MOST_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])]
+        [*reported[:_MOST_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])]
     )
     return shown or "all OK"
 
@@ -213,7 +215,7 @@ class NodeCheckRecords:
             return {}
         results = [one for one in found.results if one.state != "unknown"]
         failed = {uuid for one in results if one.state == "failed" for uuid in one.gpus}
-        known = {uuid: words for uuid, words in self.known_gpus(at).items() if uuid in failed}
+        known = {uuid: text for uuid, text in self.known_gpus(at).items() if uuid in failed}
         check_findings = (
             "INSERT INTO node_checks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, node, name) "
             "DO UPDATE SET"

@@ -71,11 +71,11 @@ class SubmissionPlan(Struct, frozen=True):
     searches: Mapping[str, Search]
 
 
-async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
+async def refuse_large_array(store: ClusterStore, requested: Submission) -> None:
     """Raises UsageError for an array that is larger than the cluster takes; where that cannot be
     asked it is sent.
     """
-    query = store.backend.submit.array_refusal(wanted)
+    query = store.backend.submit.array_refusal(requested)
     if query is None:
         return
     try:
@@ -125,7 +125,7 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
 
 
 def plan_submission(
-    store: ClusterStore, wanted: Submission, offers: Offers | None = None
+    store: ClusterStore, requested: Submission, offers: Offers | None = None
 ) -> SubmissionPlan:
     """What handing a script in would run; nothing is submitted.
 
@@ -135,14 +135,14 @@ def plan_submission(
     scheduler decides. `recovery.reconcile` finds out what became of one whose answer was lost.
     """
     findings = store.backend.scripts.reader().lint_script(
-        wanted.script, offers or Offers(), wanted.options
+        requested.script, offers or Offers(), requested.options
     )
-    marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
+    marked = replace(requested, mark=f"{MARK_START}{secrets.token_hex(5)}")
     submit = store.backend.submit.submission(marked)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, submit.command.job_ids)
     searches = {
-        wanted.name: Search(submit.mark, submit.job_name or None, not_before, wanted.run_as)
+        requested.name: Search(submit.mark, submit.job_name or None, not_before, requested.run_as)
     }
     notes = (*map(format_finding, findings), *submit.notes)
     return SubmissionPlan(Plan(request, (), (submit.named_command,)), notes, searches)
@@ -232,16 +232,16 @@ def resubmissions(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     from hpcdash.services.jobs.triage import array_tasks
 
     arrays: dict[str, list[Row]] = {}
-    wanted: list[Resubmission] = []
+    requested: list[Resubmission] = []
     for row in rows:
         if row["array_id"]:
             arrays.setdefault(str(row["array_id"]), []).append(row)
         else:
-            wanted.append(Resubmission(str(row["id"]), None, (row,)))
+            requested.append(Resubmission(str(row["id"]), None, (row,)))
     for array_id, members in arrays.items():
         tasks = joined_tasks(task for row in members for task in (array_tasks(row) or ()))
-        wanted.append(Resubmission(array_id, tasks, tuple(members)))
-    return tuple(wanted)
+        requested.append(Resubmission(array_id, tasks, tuple(members)))
+    return tuple(requested)
 
 
 class ResubmissionPlan(SubmissionPlan, frozen=True):
@@ -257,7 +257,7 @@ class ResubmissionPlan(SubmissionPlan, frozen=True):
 
 async def plan_again(
     store: ClusterStore,
-    wanted: Sequence[Resubmission],
+    requested: Sequence[Resubmission],
     limits: NewLimits = AS_IT_WAS,
     journal: Journal | None = None,
 ) -> ResubmissionPlan:
@@ -269,16 +269,16 @@ async def plan_again(
     SchedulerRefused and AccountingUnavailable where a script is not to be had, NoSuchJob, and what
     keeps the cluster from answering.
     """
-    if len(wanted) > MOST_AT_ONCE:
+    if len(requested) > MOST_AT_ONCE:
         raise UsageError(
-            f"{len(wanted)} jobs and arrays are too many to resubmit at once",
+            f"{len(requested)} jobs and arrays are too many to resubmit at once",
             f"Mark at most {MOST_AT_ONCE}.",
         )
     notes: list[str] = []
     made: list[tuple[Resubmission, SubmitCommand]] = []
-    for one in wanted:
+    for one in requested:
         parts = () if one.tasks is None else store.backend.submit.array_parts(one.tasks)
-        if len(parts) > 1 and len(wanted) > 1:
+        if len(parts) > 1 and len(requested) > 1:
             raise UsageError(
                 f"{store.backend.title} takes the tasks {one.tasks} of {one.job_id} in "
                 f"{len(parts)} submissions",
@@ -286,39 +286,39 @@ async def plan_again(
             )
         if len(parts) > 1:
             return await _plan_parts(store, one, limits, journal)
-    for one in wanted:
+    for one in requested:
         (submit,), own_notes = await _prepare(store, one, limits, (one.tasks,))
         made.append((one, submit))
-        name = f"{one.job_id}: " if len(wanted) > 1 else ""
+        name = f"{one.job_id}: " if len(requested) > 1 else ""
         notes += [note for own_note in own_notes if (note := f"{name}{own_note}") not in notes]
     return _build_plan(store, made, notes)
 
 
 async def _plan_parts(
-    store: ClusterStore, wanted: Resubmission, limits: NewLimits, journal: Journal | None
+    store: ClusterStore, requested: Resubmission, limits: NewLimits, journal: Journal | None
 ) -> ResubmissionPlan:
     from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts, job_to_wait_for
 
-    assert wanted.tasks is not None
+    assert requested.tasks is not None
     sent = (
         SentParts()
         if journal is None
-        else await find_sent_parts(store, journal, wanted.job_id, wanted.tasks)
+        else await find_sent_parts(store, journal, requested.job_id, requested.tasks)
     )
     left = joined_tasks(
-        task for task in wanted.tasks if sent.tasks is None or not sent.tasks.contains(task)
+        task for task in requested.tasks if sent.tasks is None or not sent.tasks.contains(task)
     )
-    parts = store.backend.submit.array_parts(left or wanted.tasks)
+    parts = store.backend.submit.array_parts(left or requested.tasks)
     if len(parts) > _MOST_PARTS:
         raise UsageError(
             f"{store.backend.title} takes these tasks in {len(parts)} submissions, and "
             f"{_MOST_PARTS} are the most",
             "Mark fewer of them.",
         )
-    submits, notes = await _prepare(store, wanted, limits, parts)
-    planned = _build_plan(store, [(wanted, submit) for submit in submits], notes)
+    submits, notes = await _prepare(store, requested, limits, parts)
+    planned = _build_plan(store, [(requested, submit) for submit in submits], notes)
     throttle = submits[0].throttle
-    is_chained = throttle is not None and wanted.tasks.count > throttle
+    is_chained = throttle is not None and requested.tasks.count > throttle
     notes = [
         f"{store.backend.title} takes a range of tasks at a time: "
         f"{counted(len(parts), 'submission')}",
@@ -364,13 +364,16 @@ def _build_plan(
 
 
 async def _prepare(
-    store: ClusterStore, wanted: Resubmission, limits: NewLimits, parts: Sequence[ArrayTasks | None]
+    store: ClusterStore,
+    requested: Resubmission,
+    limits: NewLimits,
+    parts: Sequence[ArrayTasks | None],
 ) -> tuple[list[SubmitCommand], list[str]]:
     """A command for each part, with a mark of its own, and what a person should know of them."""
-    asked = wanted.job_id
-    detail = await _detail(store, wanted)
+    query = requested.job_id
+    detail = await _detail(store, requested)
     script, past = await asyncio.gather(
-        fetch_script(store, asked, detail=detail), _past(store, wanted)
+        fetch_script(store, query, detail=detail), _past(store, requested)
     )
     submits = [
         store.backend.submit.resubmission(
@@ -389,28 +392,28 @@ async def _prepare(
     ]
 
 
-async def _detail(store: ClusterStore, wanted: Resubmission) -> JobDetail:
+async def _detail(store: ClusterStore, requested: Resubmission) -> JobDetail:
     """Of an array that has ended in part, a task's: its own row may be gone."""
     try:
-        return await store.fetch_detail(wanted.job_id)
+        return await store.fetch_detail(requested.job_id)
     except NoSuchJob:
-        if not wanted.rows or wanted.rows[0]["id"] == wanted.job_id:
+        if not requested.rows or requested.rows[0]["id"] == requested.job_id:
             raise
-        return await store.fetch_detail(str(wanted.rows[0]["id"]))
+        return await store.fetch_detail(str(requested.rows[0]["id"]))
 
 
-async def _past(store: ClusterStore, wanted: Resubmission) -> Mapping[str, str]:
+async def _past(store: ClusterStore, requested: Resubmission) -> Mapping[str, str]:
     """What the history says of a job; {} where there is none."""
     if store.probe is not None and store.probe.has_accounting is False:
         return {}
     submitted_at = [
-        row["submitted_at"].timestamp() for row in wanted.rows if row["submitted_at"] is not None
+        row["submitted_at"].timestamp() for row in requested.rows if row["submitted_at"] is not None
     ]
     age = store.clock.now() - max(submitted_at, default=0.0)
     if 0 <= age < _HISTORY_LAG_SECONDS:
         await asyncio.sleep(_HISTORY_LAG_SECONDS - age)
     try:
-        return await store.ask(store.backend.history.native(wanted.job_id))
+        return await store.ask(store.backend.history.native(requested.job_id))
     except (NoSuchJob, AccountingUnavailable, CommandMissing):
         return {}
 

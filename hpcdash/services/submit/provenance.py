@@ -90,8 +90,8 @@ def find_code_state(folder: Path) -> CodeState | None:
     """
     environment = git_environment()
 
-    def git(*words: str) -> GitOutput:
-        return run_git(folder, environment, *words)
+    def git(*arguments: str) -> GitOutput:
+        return run_git(folder, environment, *arguments)
 
     try:
         if git("rev-parse", "--is-inside-work-tree").status != 0:
@@ -199,10 +199,10 @@ def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str,
         settings = list(_comparison_settings(git))
 
         def own_git(
-            *words: str, stdin: bytes = b"", most_bytes: int = _MOST_INDEX_BYTES
+            *arguments: str, stdin: bytes = b"", most_bytes: int = _MOST_INDEX_BYTES
         ) -> GitOutput:
             return run_git(
-                Path(top), environment, *settings, *words, stdin=stdin, most_bytes=most_bytes
+                Path(top), environment, *settings, *arguments, stdin=stdin, most_bytes=most_bytes
             )
 
         yield top, own_git

@@ -119,10 +119,10 @@ class LaunchQueues:
         PBS tells it of the nodes, which take jobs of any queue where they are bound to none.
         """
         queue = self._named(name)
-        is_told = queue is not None and (
+        is_known = queue is not None and (
             queue.has_gpus is not None or bool(self._queue_nodes(queue.name))
         )
-        return self._has_gpus(queue), is_told
+        return self._has_gpus(queue), is_known
 
     def cpu_share(self, name: str, gpus: int) -> CpuShare | None:
         """The CPUs that go with each of a job's `gpus` in a queue: what the queue gives a chunk,
@@ -283,12 +283,12 @@ def build_offers(queue_table: pa.Table | None, node_table: pa.Table | None, now:
         for name in node["queues"] or ():
             own.setdefault(name, []).append(node)
     offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes, now) for row in queues]
-    told = (
+    reported = (
         ()
         if is_bound or not nodes or len(queues) < 2
         else ("a queue's own nodes are unknown: counting all",)
     )
-    return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=told)
+    return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=reported)
 
 
 def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:

@@ -97,7 +97,7 @@ async def reconcile(
     store: ClusterStore,
     again: Sought,
     report: Report,
-    told: Callable[[str], None] = lambda words: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
     """The outcomes with what was unknown looked for, on a line that is opened again, in the queue
     and in the history.
@@ -116,17 +116,19 @@ async def reconcile(
     }
     if not lost:
         return report.outcomes
-    told(_format_searches(lost.values()))
+    on_message(_format_searches(lost.values()))
     commands = {job_id: command for command in again.plan.commands for job_id in command.job_ids}
     longest = max(
         (commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0
     )
     for job_id, found in (
-        await _Looking(store, lost, longest + _END_SECONDS, told).outcomes()
+        await _Looking(store, lost, longest + _END_SECONDS, on_message).outcomes()
     ).items():
         outcomes[job_id] = await _store_script(store, commands.get(job_id), found)
         if found.done:
-            told(f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}")
+            on_message(
+                f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}"
+            )
     known = tuple(outcomes.values())
     if report.note_again is not None and (
         problem := await asyncio.to_thread(report.note_again, known)
@@ -157,8 +159,8 @@ async def _store_script(
 ) -> Outcome:
     if command is None or not found.done:
         return found
-    (kept,) = await keep_submitted(store, command, (found,))
-    return kept
+    (stored,) = await keep_submitted(store, command, (found,))
+    return stored
 
 
 class _Looking:
@@ -169,13 +171,13 @@ class _Looking:
         store: ClusterStore,
         lost: Mapping[str, Search],
         longest_seconds: float,
-        told: Callable[[str], None],
+        on_message: Callable[[str], None],
     ) -> None:
         self._store = store
         self._left = dict(lost)
         self._found: dict[str, Outcome] = {}
         self._queued: set[str] = set()
-        self._report = told
+        self._report = on_message
         self._ends_at = _now() + longest_seconds
 
     async def outcomes(self) -> Mapping[str, Outcome]:
@@ -206,14 +208,14 @@ class _Looking:
 
     def _give_up(self, why: str) -> None:
         for job_id, search in self._left.items():
-            look = f"look for {search.mark}" if search.mark else "look for its name"
-            words = (
+            check = f"look for {search.mark}" if search.mark else "look for its name"
+            text = (
                 f"it may or may not have been submitted: {why}. Before you submit again, "
-                f"{look} in the queue"
+                f"{check} in the queue"
             )
             if search.mark:
-                words += ", or run: hpcdash journal --settle"
-            self._found[job_id] = Outcome(job_id, None, words)
+                text += ", or run: hpcdash journal --settle"
+            self._found[job_id] = Outcome(job_id, None, text)
         self._left.clear()
 
     async def _search_queue(self) -> None:
@@ -239,15 +241,15 @@ class _Looking:
             except UnreachableError:
                 raise
             except HpcdashError as error:
-                words = f"not in the queue; it may have ended at once: {error.message}"
-                self._end(searches, None, words)
+                text = f"not in the queue; it may have ended at once: {error.message}"
+                self._end(searches, None, text)
                 continue
             for job_id, search in searches:
                 self._take(job_id, search, _find_numbers(table, search, seen=self._queued))
             left = [(job_id, search) for job_id, search in searches if job_id in self._left]
             self._end([one for one in left if one[1].name is None], None, _NO_NAME)
-            words = f"{NEVER_ARRIVED}: no such job in the queue or the history"
-            self._end([one for one in left if one[1].name is not None], False, words)
+            text = f"{NEVER_ARRIVED}: no such job in the queue or the history"
+            self._end([one for one in left if one[1].name is not None], False, text)
 
     def _take(self, job_id: str, search: Search, numbers: list[tuple[str, bool]]) -> None:
         marked = [number for number, is_marked in numbers if is_marked]
@@ -261,9 +263,9 @@ class _Looking:
             why = "its mark" if marked else "its name"
             self._end([(job_id, search)], None, f"it may be one of {listed}, which have {why}")
 
-    def _end(self, searches: Iterable[tuple[str, Search]], done: bool | None, words: str) -> None:
+    def _end(self, searches: Iterable[tuple[str, Search]], done: bool | None, text: str) -> None:
         for job_id, _ in searches:
-            self._found[job_id] = Outcome(job_id, done, words)
+            self._found[job_id] = Outcome(job_id, done, text)
             self._left.pop(job_id, None)
 
     def _by_user(self) -> list[tuple[str | None, list[tuple[str, Search]]]]:
@@ -359,7 +361,7 @@ async def reconcile_noted(
     store: ClusterStore,
     journal: Journal,
     entry: JournalEntry,
-    told: Callable[[str], None] = lambda words: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
     """As `settle` for a submission of an earlier run that the journal has; what is found is noted
     there.
@@ -378,7 +380,7 @@ async def reconcile_noted(
         store,
         noted,
         Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)),
-        told,
+        on_message,
     )
 
 
@@ -390,18 +392,18 @@ def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
         return {}
     not_before = datetime.fromtimestamp(entry.at, UTC) - CLOCKS_APART
     marked = [
-        (marks[-1], words) for words in entry.commands if (marks := _MARK.findall("\n".join(words)))
+        (marks[-1], parts) for parts in entry.commands if (marks := _MARK.findall("\n".join(parts)))
     ]
     if not marked and len(entry.job_ids) == 1 and entry.names and entry.commands:
         marked = [("", entry.commands[-1])]
     if len(marked) != len(entry.job_ids):
         return {}
     found = {}
-    for job_id, (mark, words) in zip(entry.job_ids, marked, strict=True):
+    for job_id, (mark, parts) in zip(entry.job_ids, marked, strict=True):
         name = entry.names.get(job_id) or next(
-            (word[len(_NAME) :] for word in words if word.startswith(_NAME)), None
+            (word[len(_NAME) :] for word in parts if word.startswith(_NAME)), None
         )
-        found[job_id] = Search(mark, name, not_before, _account(words) or entry.user)
+        found[job_id] = Search(mark, name, not_before, _account(parts) or entry.user)
     return found
 
 
@@ -432,20 +434,20 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
 
     Queries nothing if there are none, and never raises HpcdashError.
     """
-    said = []
+    messages = []
     for entry in await asyncio.to_thread(unsettled_today, store, journal):
         at = datetime.fromtimestamp(entry.at).astimezone()
         for outcome in await reconcile_noted(store, journal, entry):
             what = f"it is {outcome.words}" if outcome.done else outcome.words
-            said.append(
+            messages.append(
                 f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {what}"
             )
-    return said
+    return messages
 
 
-def _account(words: Sequence[str]) -> str:
+def _account(parts: Sequence[str]) -> str:
     """Whose job it is that was submitted through sudo; '' for one's own."""
-    return words[words.index("-u") + 1] if words[0] == "sudo" and "-u" in words[:-1] else ""
+    return parts[parts.index("-u") + 1] if parts[0] == "sudo" and "-u" in parts[:-1] else ""
 
 
 class _Noted(Struct, frozen=True):

@@ -61,11 +61,11 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
     """What a slot of a request is: as it says, or the site does; else GPUs where its queue has
     some.
     """
-    said = request.slot_type or request.site.slot_type
+    reported = request.slot_type or request.site.slot_type
     queue = offers.queue(request.queue)
-    if said is None and request.gpu_type:
+    if reported is None and request.gpu_type:
         return SlotType.CUDA
-    return said or request_slot_type(request, queue_has_gpus=queue is None or queue.gpus > 0)
+    return reported or request_slot_type(request, queue_has_gpus=queue is None or queue.gpus > 0)
 
 
 def build_demand(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
@@ -157,15 +157,15 @@ def _counted(count: int, word: str) -> str:
 
 def _time(seconds: int) -> str:
     """`20 h`, `1 h 30 min`, `7 d`, `45 s`."""
-    words = []
+    parts = []
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
         # Two days and less are told in hours.
         if unit == "d" and (seconds <= 2 * DAY or seconds % HOUR):
             continue
         count, seconds = divmod(seconds, size)
         if count:
-            words.append(f"{count} {unit}")
-    return " ".join(words) or "0 s"
+            parts.append(f"{count} {unit}")
+    return " ".join(parts) or "0 s"
 
 
 def _spent(slot_seconds: int, unit: str) -> str:

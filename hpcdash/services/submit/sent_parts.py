@@ -30,7 +30,7 @@ class SentParts(Struct, frozen=True):
 
 
 async def find_sent_parts(
-    store: ClusterStore, journal: Journal, array_id: str, wanted: ArrayTasks
+    store: ClusterStore, journal: Journal, array_id: str, requested: ArrayTasks
 ) -> SentParts:
     """The parts of the newest submission of some of the `wanted` tasks that were sent, where others
     were not.
@@ -49,7 +49,7 @@ async def find_sent_parts(
     if not entries:
         return SentParts()
     parts = entries[0].parts
-    if not all(wanted.contains(task) for name in parts for task in _tasks_in(name)):
+    if not all(requested.contains(task) for name in parts for task in _tasks_in(name)):
         return SentParts()
     places = {name: place for place, name in enumerate(parts)}
     newest: dict[str, JournalEntry] = {}

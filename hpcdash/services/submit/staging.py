@@ -253,15 +253,15 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(job, True, f"its files are in {staged.folder}"),)
-        words = format_failure(answer.stderr, staged.root)
-        if staged.run_as and words.endswith(_NO_RULE):
-            words += (
+        text = format_failure(answer.stderr, staged.root)
+        if staged.run_as and text.endswith(_NO_RULE):
+            text += (
                 f" (the sudo rules do not let this account run {staged.launch_program} as "
                 f"{staged.run_as})"
             )
         return (
             Outcome(
-                job, False, f"not submitted: cannot create {staged.folder} and its files: {words}"
+                job, False, f"not submitted: cannot create {staged.folder} and its files: {text}"
             ),
         )
 
@@ -403,8 +403,8 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
             )
         return tuple(map(_inspected, lines))
 
-    words = tuple(word for pair in folders for word in pair)
-    return Query(("sh", "-c", _INSPECT, "sh", *words), read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
+    parts = tuple(word for pair in folders for word in pair)
+    return Query(("sh", "-c", _INSPECT, "sh", *parts), read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
 
 
 def _inspected(line: str) -> InspectedFolder:

@@ -301,9 +301,9 @@ def root_commands(storage_root: str, launch_program: str) -> tuple[str, ...]:
     )
 
 
-def program_argv(account: str, launch_program: str, verb: str, *words: str) -> tuple[str, ...]:
+def program_argv(account: str, launch_program: str, verb: str, *arguments: str) -> tuple[str, ...]:
     """The launch program, run as an account, as the sudo rules have it."""
-    return ("sudo", "-n", "-u", account, launch_program, verb, *words)
+    return ("sudo", "-n", "-u", account, launch_program, verb, *arguments)
 
 
 def _check_path(option: str, what: str, path: str) -> None:

@@ -189,12 +189,12 @@ class SwitchMemory:
 
         Raises StateUnusable.
         """
-        is_kept = (
+        is_stored = (
             self.find_by_job(kind, job_id, name) == path
             and self.find_by_name(kind, name, user) == path
         )
         # The database cannot hold bytes that are no UTF-8.
-        if self._database is None or is_kept or _SURROGATE.search(path + name + user):
+        if self._database is None or is_stored or _SURROGATE.search(path + name + user):
             return
         self._database.write(
             switch_statement(
@@ -207,7 +207,7 @@ class SwitchMemory:
 
         Raises StateUnusable.
         """
-        kept = tuple(
+        remaining = tuple(
             dict.fromkeys(
                 filter(
                     None,
@@ -215,9 +215,9 @@ class SwitchMemory:
                 )
             )
         )
-        if kept:
+        if remaining:
             self.remember(kind, job_id, name, user, "")
-        return kept
+        return remaining
 
     def mark(self, kind: SwitchKind, path: str, mark: LogMark) -> None:
         """Keep how long the logs of one who looks for a switch were as it was dropped.
@@ -334,8 +334,8 @@ def switch_progress(
         if not is_clean:
             badly[_format_end(row)] += count
     one = ids[0] if living + ended == 1 else ""
-    told = ", ".join(words if one else f"{count} {words}" for words, count in badly.most_common())
-    return SwitchProgress(living, ended, clean, told, one)
+    reported = ", ".join(text if one else f"{count} {text}" for text, count in badly.most_common())
+    return SwitchProgress(living, ended, clean, reported, one)
 
 
 def _format_end(row: Row) -> str:

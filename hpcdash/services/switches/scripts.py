@@ -134,38 +134,48 @@ def _parse_snapshot(answer: Answer, *, path: str, token: str) -> SwitchSnapshot:
             status=answer.status,
             words=excerpt(answer.stderr),
         )
-    told = dict(piece.removesuffix("\n").partition(" ")[::2] for piece in pieces[1:-1])
-    return look_of(path, told)
+    reported = dict(piece.removesuffix("\n").partition(" ")[::2] for piece in pieces[1:-1])
+    return look_of(path, reported)
 
 
-def drop_command(look: SwitchSnapshot, owner: str, job_ids: Sequence[str]) -> ActionCommand:
+def drop_command(check: SwitchSnapshot, owner: str, job_ids: Sequence[str]) -> ActionCommand:
     """Make the file, where what was looked at is still so."""
-    folder, name = _parts(look.path)
-    argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
-    read = partial(_outcomes, job_ids=tuple(job_ids), done=f"created {look.path}")
-    group = f", group {look.folder.group}" if look.folder.group else ""
-    shown = f"create the empty file {look.path}{group}; links are not followed"
+    folder, name = _parts(check.path)
+    argv = ("sh", "-c", _DROP.strip(), "sh", folder, check.there, name, owner)
+    read = partial(_outcomes, job_ids=tuple(job_ids), done=f"created {check.path}")
+    group = f", group {check.folder.group}" if check.folder.group else ""
+    shown = f"create the empty file {check.path}{group}; links are not followed"
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
-def clear_command(look: SwitchSnapshot, job_ids: Sequence[str]) -> ActionCommand:
+def clear_command(check: SwitchSnapshot, job_ids: Sequence[str]) -> ActionCommand:
     """Remove what was looked at, where it still is that: a small file no larger than then, a link
     itself, a FIFO.
     """
-    folder, name = _parts(look.path)
-    most = min(look.file.size or 0, MOST_SWITCH_BYTES)
-    argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name, str(look.thing), str(most))
-    done = f"removed {look.path}, created by {look.file.owner or 'somebody'}"
+    folder, name = _parts(check.path)
+    most = min(check.file.size or 0, MOST_SWITCH_BYTES)
+    argv = (
+        "sh",
+        "-c",
+        _CLEAR.strip(),
+        "sh",
+        folder,
+        check.there,
+        name,
+        str(check.thing),
+        str(most),
+    )
+    done = f"removed {check.path}, created by {check.file.owner or 'somebody'}"
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
-    if look.thing is Thing.FILE:
+    if check.thing is Thing.FILE:
         shown = (
             f"remove the "
-            f"{f'file {look.path}, at most {most} bytes' if most else f'empty file {look.path}'}"
+            f"{f'file {check.path}, at most {most} bytes' if most else f'empty file {check.path}'}"
         )
-    elif look.thing is Thing.LINK:
-        shown = f"remove the link {look.path}, not its target"
+    elif check.thing is Thing.LINK:
+        shown = f"remove the link {check.path}, not its target"
     else:
-        shown = f"remove {look.path}, which is not a regular file"
+        shown = f"remove {check.path}, which is not a regular file"
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
@@ -176,13 +186,13 @@ def dropped_path(argv: Sequence[str]) -> str:
 
 
 def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[Outcome, ...]:
-    words = excerpt(answer.stderr).rpartition("\n")[2]
+    text = excerpt(answer.stderr).rpartition("\n")[2]
     if answer.status == 0:
         # Only that the group stays one's own is said by what went well.
-        said = f"{done}; it keeps your group: {words.rpartition(': ')[2]}" if words else done
-        return tuple(Outcome(job_id, True, said) for job_id in job_ids)
-    said = _SAID.get(answer.status) or words.rpartition(": ")[2] or f"status {answer.status}"
-    return tuple(Outcome(job_id, False, said) for job_id in job_ids)
+        message = f"{done}; it keeps your group: {text.rpartition(': ')[2]}" if text else done
+        return tuple(Outcome(job_id, True, message) for job_id in job_ids)
+    message = _SAID.get(answer.status) or text.rpartition(": ")[2] or f"status {answer.status}"
+    return tuple(Outcome(job_id, False, message) for job_id in job_ids)
 
 
 def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Chunk, ...]]:

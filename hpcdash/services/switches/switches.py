@@ -164,10 +164,12 @@ class JobSwitches:
         in words.
         """
         try:
-            kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
+            remaining = self.names.memory.forget(
+                switch.kind, switch.job_id, switch.name, switch.owner
+            )
         except StateUnusable as error:
             return f"could not forget it: {error.message}"
-        return f"forgotten: {', '.join(kept)}" if kept else "nothing was remembered"
+        return f"forgotten: {', '.join(remaining)}" if remaining else "nothing was remembered"
 
     def mark(self, switch: Switch, log: SwitchLog) -> str:
         """Keep how long its log was as it was dropped; in words why it could not be, '' where it
@@ -288,8 +290,10 @@ class JobSwitches:
         living = living_table(self.store)
         # It may have left the queue just now.
         living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
-        wanted = pa.array(sorted(set(map(parse_array_id, job_ids))), pa.string())
-        return int(pc.sum(living.filter(pc.is_in(living["_unit"], wanted))["_tasks"]).as_py() or 0)
+        requested = pa.array(sorted(set(map(parse_array_id, job_ids))), pa.string())
+        return int(
+            pc.sum(living.filter(pc.is_in(living["_unit"], requested))["_tasks"]).as_py() or 0
+        )
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
         """How long ago it was dropped from here, as the journal has it; None where not, or where it
@@ -323,22 +327,24 @@ class JobSwitches:
 
     # -- what is done
 
-    def plan_drop(self, switch: Switch, look: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
+    def plan_drop(self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
         """What drops it; raises SwitchRefused where something is in the way."""
-        if why := refusal(look):
-            raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, look))
+        if why := refusal(check):
+            raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, check))
         return self._plan(
             _DROPS[switch.kind],
             switch,
-            drop_command(look, switch.owner, job_ids or (switch.job_id,)),
+            drop_command(check, switch.owner, job_ids or (switch.job_id,)),
         )
 
-    def plan_clear(self, switch: Switch, look: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
+    def plan_clear(
+        self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()
+    ) -> Plan:
         """What removes the file; raises SwitchRefused where it is not there, or no switch."""
-        if why := clear_refusal(look):
+        if why := clear_refusal(check):
             raise SwitchRefused(f"{switch.path}: {why}")
         return self._plan(
-            _CLEARS[switch.kind], switch, clear_command(look, job_ids or (switch.job_id,))
+            _CLEARS[switch.kind], switch, clear_command(check, job_ids or (switch.job_id,))
         )
 
     def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
@@ -357,8 +363,8 @@ class JobSwitches:
             return ()
         rows = list(await self.actions.fetch_rows(ids))
         past: Sequence[Row] = ()
-        is_wanted = most is None or count_jobs(rows) < most
-        if is_wanted and (store.probe is None or store.probe.has_accounting is not False):
+        is_requested = most is None or count_jobs(rows) < most
+        if is_requested and (store.probe is None or store.probe.has_accounting is not False):
             try:
                 past = (await store.ask(backend.history.jobs(None, 0, ids))).table.to_pylist()
             except UnreachableError:
@@ -369,14 +375,14 @@ class JobSwitches:
         return (*rows, *(row for row in past if row["id"] not in queued))
 
     async def progress(
-        self, look: SwitchSnapshot, job_ids: Sequence[str], seconds_ago: float | None = None
+        self, check: SwitchSnapshot, job_ids: Sequence[str], seconds_ago: float | None = None
     ) -> SwitchProgress:
         """How the jobs that name it fared since it was dropped, as queue and history tell; raises
         UnreachableError.
 
         `seconds_ago` is when it was dropped from here.
         """
-        since = dropped_at(look, seconds_ago)
+        since = dropped_at(check, seconds_ago)
         return (
             SwitchProgress()
             if since is None
@@ -386,14 +392,14 @@ class JobSwitches:
     async def carry_out(self, switch: Switch, plan: Plan) -> Report:
         """Run a plan; if its outcome is unknown, the report says how to check."""
         report = await self.actions.run(plan)
-        look = (
+        check = (
             f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} "
             f"--status"
         )
         outcomes = tuple(
             one
             if one.done is not None
-            else replace(one, words=one.words.replace(ANSWER_LOST, look, 1))
+            else replace(one, words=one.words.replace(ANSWER_LOST, check, 1))
             for one in report.outcomes
         )
         return replace(report, outcomes=outcomes)
@@ -408,10 +414,10 @@ def _number(job_id: str) -> int:
     return int(parse_job_number(job_id) or 0)
 
 
-def _next_step(switch: Switch, look: SwitchSnapshot) -> str:
-    if look.is_dropped:
+def _next_step(switch: Switch, check: SwitchSnapshot) -> str:
+    if check.is_dropped:
         return f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} --clear"
-    if look.problem:
+    if check.problem:
         return "If the job creates this folder, wait for it; --path names another file."
     return ""
 
@@ -456,9 +462,9 @@ class SwitchLog:
         await self.resume()
         if not self._read:
             return None, await self.words(living)
-        said, grows = await self.said()
+        message, grows = await self.said()
         is_active = any(row["state"] in ACTIVE and str(row["id"]) == self._of for row in living)
-        return said, grows if is_active else await self.words(living)
+        return message, grows if is_active else await self.words(living)
 
     async def resume(self) -> None:
         """What was written since the mark it was made with is what `said` tells of, where the logs

@@ -102,9 +102,9 @@ class RunSelection(Struct, frozen=True):
                 pc.is_in(_texts(runs["user"]), value_set=pa.array(self.users, pa.string()))
             )
         conditions: list[FilterCondition] = [
-            TextIs(column, tuple(Pattern(text, "*" in text) for text in wanted))
-            for column, wanted in lists.items()
-            if wanted
+            TextIs(column, tuple(Pattern(text, "*" in text) for text in requested))
+            for column, requested in lists.items()
+            if requested
         ]
         if conditions:
             runs = runs.filter(All(tuple(conditions)).mask(runs, now_epoch))
@@ -255,49 +255,49 @@ class RunArchive:
         async with self._turn:
             files = self._scope_files(scope)
             await asyncio.to_thread(files.load, span)
-            told = HistoryScope()
+            reported = HistoryScope()
             # Asked for first: what ends meanwhile is then in both, and counts once.
             running = (
                 await self._fetch_running(user, span) if with_running and problem is None else None
             )
             if problem is None and (includes_others or self._may_be_forgotten(files, span)):
-                told = await self._fetch_scope()
+                reported = await self._fetch_scope()
             if includes_others:
-                files.see(others=told.hides_others is False)
+                files.see(others=reported.hides_others is False)
             retained_since = (
                 None
-                if told.retention_seconds is None
-                else int(store.clock.now()) - told.retention_seconds
+                if reported.retention_seconds is None
+                else int(store.clock.now()) - reported.retention_seconds
             )
-            asking = _ArchiveQuery(
+            query = _ArchiveQuery(
                 store, files, span, user, progress, stop or asyncio.Event(), retained_since
             )
             if problem is None:
                 try:
-                    await asking.run()
+                    await query.run()
                 except asyncio.CancelledError:
                     # What came is kept, whoever gives up on it.
                     files.save()
                     raise
                 await asyncio.to_thread(files.save)
-                problem = asking.problem
+                problem = query.problem
             self._waits = None
             now = store.clock.now()
             table, running = await asyncio.to_thread(
-                self._selected, files, asking.extra, running, span, selection, columns, now
+                self._selected, files, query.extra, running, span, selection, columns, now
             )
-            missing = files.missing(span, asking.asked)
+            missing = files.missing(span, query.asked)
             files.release()
             if problem is not None and missing == [span]:
                 raise problem
-        hides_others = told.hides_others if includes_others and problem is None else None
+        hides_others = reported.hides_others if includes_others and problem is None else None
         return FetchedRuns(
             table,
             span,
             now,
             tuple(missing),
             problem,
-            tuple(asking.rejected),
+            tuple(query.rejected),
             hides_others,
             retained_since,
             running,
@@ -331,19 +331,19 @@ class RunArchive:
     async def _fetch_scope(self) -> HistoryScope:
         """What the history shows whoever asks; asked for once in a while."""
         user = "" if self._store.probe is None else self._store.probe.user
-        wanted = self._store.backend.history.scope(user) if user else None
-        if wanted is None:
+        requested = self._store.backend.history.scope(user) if user else None
+        if requested is None:
             return HistoryScope()
-        queried_at, told = self._history_scopes.get(user, (-_SCOPE_SECONDS, HistoryScope()))
+        queried_at, reported = self._history_scopes.get(user, (-_SCOPE_SECONDS, HistoryScope()))
         if time.monotonic() - queried_at >= _SCOPE_SECONDS or user not in self._history_scopes:
             try:
-                told = await self._store.poll(wanted)
+                reported = await self._store.poll(requested)
             except RateLimited:
                 return HistoryScope()
             except HpcdashError:
-                told = HistoryScope()
-            self._history_scopes[user] = time.monotonic(), told
-        return told
+                reported = HistoryScope()
+            self._history_scopes[user] = time.monotonic(), reported
+        return reported
 
     def _selected(
         self,
@@ -510,25 +510,25 @@ class _ArchiveQuery:
     def _query(self, since: int, until: int) -> Query[ParsedTable]:
         return self.store.backend.history.runs(self.user, since, until, self.queried_until)
 
-    async def _ask(self, wanted: Query[ParsedTable]) -> ParsedTable | None:
+    async def _ask(self, requested: Query[ParsedTable]) -> ParsedTable | None:
         """The answer; None where it was stopped. Waits where our own ceiling has no room."""
         while not self.stop.is_set():
-            asking = asyncio.ensure_future(self.store.poll(wanted))
+            query = asyncio.ensure_future(self.store.poll(requested))
             stopping = asyncio.ensure_future(self.stop.wait())
             try:
-                await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not asking.done():
+                await asyncio.wait({query, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not query.done():
                     return None
-                return asking.result()
+                return query.result()
             except RateLimited:
                 wait_seconds = self.store.budget.wait_seconds()
                 self._tell(wait_seconds)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), min(max(wait_seconds, 0.1), 1.0))
             finally:
-                for task in (asking, stopping):
+                for task in (query, stopping):
                     task.cancel()
-                await asyncio.gather(asking, stopping, return_exceptions=True)
+                await asyncio.gather(query, stopping, return_exceptions=True)
         return None
 
     async def _keep(self, parsed: ParsedTable, span: Span) -> None:

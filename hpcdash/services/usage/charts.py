@@ -276,28 +276,32 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
         for row in shown
     ]
     heads = (f"{report.unit} h", "CPU h", "JOBS", "FAILED", "USE", "WAIT")
-    kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
+    remaining = [place for place in range(len(heads)) if any(row[place] for row in cells)]
     names = [visible(str(row["key"])) or "(empty)" for row in shown]
     name_cells = min(
         max(len(by), *map(cell_width, names)), 24 if width >= _TWO_COLUMNS_FROM // 2 else 14
     )
     while True:
-        widths = [max(len(heads[place]), *(len(row[place]) for row in cells)) for place in kept]
+        widths = [
+            max(len(heads[place]), *(len(row[place]) for row in cells)) for place in remaining
+        ]
         bar_cells = width - name_cells - sum(widths) - 2 * len(widths) - 3
-        if bar_cells >= _LEAST_BAR or len(kept) == 1:
+        if bar_cells >= _LEAST_BAR or len(remaining) == 1:
             break
-        kept.remove(next(place for place in (1, 5, 4, 3, 2, 0) if place in kept))
+        remaining.remove(next(place for place in (1, 5, 4, 3, 2, 0) if place in remaining))
     bar_cells = max(_LEAST_BAR, bar_cells)
     held = np.array([row[f"{unit}_seconds"] for row in shown], dtype=float)
     bars = draw_bars(held, bar_cells)
     head = f"{by.upper():<{name_cells}}" + " " * (bar_cells + 2)
-    head += "".join(f"  {heads[place]:>{size}}" for place, size in zip(kept, widths, strict=True))
+    head += "".join(
+        f"  {heads[place]:>{size}}" for place, size in zip(remaining, widths, strict=True)
+    )
     lines: list[Line] = [((f"By {by}", "title"),), ((head, "dim"),)]
     for name, bar, row, of in zip(names, bars, cells, shown, strict=True):
         is_bad = of["failed"] >= _MANY_FAILED * max(1, of["jobs"])
         named = clip(name, name_cells)
         line: list[Piece] = [(named + " " * (name_cells - cell_width(named) + 2), ""), *bar]
-        for place, size in zip(kept, widths, strict=True):
+        for place, size in zip(remaining, widths, strict=True):
             line.append(
                 (f"  {row[place]:>{size}}", "bad" if heads[place] == "FAILED" and is_bad else "")
             )
@@ -403,11 +407,11 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
     for row in rows:
         queue = clip(visible(row["queue"]), queue_cells)
         figures = [format_wait(row[f"wait_{name}_seconds"]) for name in parts.values()]
-        words = queue + " " * (queue_cells - cell_width(queue)) + f"  {row['size']:<{size_cells}}"
-        words += f"  {format_count(row['started']):>6}" + "".join(
+        text = queue + " " * (queue_cells - cell_width(queue)) + f"  {row['size']:<{size_cells}}"
+        text += f"  {format_count(row['started']):>6}" + "".join(
             f"  {figure:>8}" for figure in figures
         )
-        lines.append(((words, ""),))
+        lines.append(((text, ""),))
     return lines
 
 
@@ -429,7 +433,7 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
             clip(visible(row["name"] or ""), name_cells),
             clip(visible(row["user"] or ""), 10),
         )
-        words = (
+        text = (
             name + " " * (name_cells - cell_width(name) + 2) + user + " " * (10 - cell_width(user))
         )
         gpu = (
@@ -446,7 +450,7 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
             "GiB h UNUSED": format_hours(row["unused_memory_gib_seconds"]),
             "RUNS": format_count(row["runs"]),
         }
-        lines.append(((words, ""), *((f"  {head_styles[head]:>12}", "") for head in heads)))
+        lines.append(((text, ""), *((f"  {head_styles[head]:>12}", "") for head in heads)))
     return lines
 
 
@@ -457,17 +461,17 @@ def _advice(report: UsageReport, width: int) -> list[Line]:
             visible(f"{advice.name} ({advice.user})" if report.users > 1 else advice.name), width
         )
         lines.append(((name, "value"),))
-        for words in advice.words:
+        for text in advice.words:
             lines += [
                 ((f"  {part}", "warn" if first else ""),)
-                for first, part in _wrapped(words, width - 2)
+                for first, part in _wrapped(text, width - 2)
             ]
     return [(("Advice", "title"),), *lines] if lines else []
 
 
-def _wrapped(words: str, width: int) -> list[tuple[bool, str]]:
+def _wrapped(text: str, width: int) -> list[tuple[bool, str]]:
     lines = [""]
-    for word in words.split(" "):
+    for word in text.split(" "):
         if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
             lines.append(word)
         else:

@@ -348,11 +348,11 @@ def whole_peaks(runs: pa.Table) -> np.ndarray:
 
 def _shared(column: pa.ChunkedArray, group: np.ndarray, first: np.ndarray) -> pa.Array:
     """The word that all rows of a group share; null where they do not."""
-    codes, words = column_codes(column)
+    codes, parts = column_codes(column)
     differs = np.bincount(group, codes != codes[first[group]], minlength=len(first)) > 0
     return pa.array(
         [
-            words[codes[row]] or None if not more else None
+            parts[codes[row]] or None if not more else None
             for row, more in zip(first, differs, strict=True)
         ],
         TEXT,
@@ -422,12 +422,12 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     found: list[Advice] = []
     for number in chosen.tolist():
         members = runs.filter(pa.array(group == number))
-        words, memory, limit = _advice(members)
-        if words:
+        parts, memory, limit = _advice(members)
+        if parts:
             first = members.slice(0, 3).to_pylist()
             whose, what = (first[0][column] or "" for column in ("user", "name"))
             jobs = tuple(row["id"] for row in first)
-            found.append(Advice(whose, what, members.num_rows, jobs, tuple(words), memory, limit))
+            found.append(Advice(whose, what, members.num_rows, jobs, tuple(parts), memory, limit))
     return found[:most]
 
 
@@ -476,7 +476,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
         pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False
     )
     is_completed = completed.to_numpy(zero_copy_only=False)
-    words: list[str] = []
+    parts: list[str] = []
     memory: int | None = None
     time_limit: int | None = None
     elapsed = columns["elapsed_seconds"]
@@ -502,26 +502,26 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
 
     runs, use, _ = busy("gpus", 1)
     if runs and use < _LITTLE_GPU:
-        words.append(
+        parts.append(
             f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: does the program find them?"
         )
     elif runs and use < _LITTLE_USE:
-        words.append(
+        parts.append(
             f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: fewer would do, or feed them "
             f"faster"
         )
-    runs, asked, peak = largest("memory_bytes", "memory_peak_bytes")
+    runs, requested, peak = largest("memory_bytes", "memory_peak_bytes")
     enough = enough_memory(peak)
-    if runs and peak < asked / 2 and asked - enough >= _LEAST_SAVED_BYTES:
+    if runs and peak < requested / 2 and requested - enough >= _LEAST_SAVED_BYTES:
         memory = enough
-        words.append(
-            f"asked {format_memory(asked)}, peak {format_memory(peak)} in {counted(runs, 'run')}: "
+        parts.append(
+            f"asked {format_memory(requested)}, peak {format_memory(peak)} in {counted(runs, 'run')}: "
             f"{format_memory(enough)} would do"
         )
     runs, use, most = busy("cpus", 2)
     if runs and use < _LITTLE_USE:
         cores = f"{use * most:.1f}".removesuffix(".0")
-        words.append(
+        parts.append(
             f"{cores} of {most} CPUs busy in {counted(runs, 'run')}: request fewer, or check its "
             f"thread count"
         )
@@ -529,12 +529,12 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
     if runs and longest < limit / 2 and limit - enough >= _LEAST_SAVED_SECONDS:
         time_limit = enough
-        words.append(
+        parts.append(
             f"asked {format_duration(limit)}, longest {format_duration(longest)} in "
             f"{counted(runs, 'run')}: "
             f"{format_duration(enough)} would do"
         )
-    return words, memory, time_limit
+    return parts, memory, time_limit
 
 
 def _percent(part: float) -> str:

@@ -106,8 +106,8 @@ def report_page(
     )
 
 
-def _text(words: object) -> str:
-    return html.escape(visible(str(words)), quote=True)
+def _text(text: object) -> str:
+    return html.escape(visible(str(text)), quote=True)
 
 
 def _card(title: str, inside: str, key: str = "") -> str:
@@ -169,7 +169,7 @@ def _over_time(report: UsageReport) -> str:
         held = row[f"{unit}_seconds"]
         failed = min(row[f"failed_{unit}_seconds"], held)
         x = left + number * step
-        told = (
+        reported = (
             f"{row['key']}: {format_hours(held)} {report.unit} hours, {row['jobs']} jobs, "
             f"{row['failed']} failed"
         )
@@ -186,7 +186,7 @@ def _over_time(report: UsageReport) -> str:
                     f"<rect class={name} x={x:.1f} y={y:.1f} width={wide:.1f} "
                     f"height={high:.1f} rx=1.5 />"
                 )
-        inside.append(f"<g><title>{_text(told)}</title>{bars}</g>")
+        inside.append(f"<g><title>{_text(reported)}</title>{bars}</g>")
         if x - last_label > 70 and x < _WIDE - 40:
             day = date.fromisoformat(row["key"])
             inside.append(f"<text x={x:.1f} y={_HIGH + bottom + 2}>{day:%b} {day.day}</text>")
@@ -273,10 +273,11 @@ def _load(report: UsageReport) -> str:
             held = float(report.load.held[day, hour])
             if not np.isfinite(held):
                 continue
-            told = f"{name} {hour:02}:00: {rounded(held)} {report.unit}s"
+            reported = f"{name} {hour:02}:00: {rounded(held)} {report.unit}s"
             inside.append(
                 f"<rect x={left + hour * cell} y={y} width={cell - 2} height={high - 2} rx=3 "
-                f"style='fill:rgba(var(--heat),{0.08 + 0.92 * held / most:.2f})'><title>{_text(told)}</title></rect>"
+                f"style='fill:rgba(var(--heat),{0.08 + 0.92 * held / most:.2f})'>"
+                f"<title>{_text(reported)}</title></rect>"
             )
     drawing = (
         f"<svg viewBox='0 0 {left + 24 * cell} {24 + 7 * high}' role=img>{''.join(inside)}</svg>"
@@ -354,9 +355,9 @@ def _waste(report: UsageReport) -> str:
 def _advice(report: UsageReport) -> str:
     items = []
     for advice in report.advice:
-        words = "".join(f"<li>{_text(line)}</li>" for line in advice.words)
+        text = "".join(f"<li>{_text(line)}</li>" for line in advice.words)
         items.append(
             f"<b>{_text(advice.name)}</b> <span "
-            f"class=who>{_text(advice.user)}</span><ul>{words}</ul>"
+            f"class=who>{_text(advice.user)}</span><ul>{text}</ul>"
         )
     return _card("Advice", "".join(items)) if items else ""

@@ -78,7 +78,7 @@ class LiveUse:
         self._state_folder = state_folder
         self._watched = Watched()
 
-    async def follow(self, looks: int | None = None) -> AsyncGenerator[NodeUse, None]:
+    async def follow(self, checks: int | None = None) -> AsyncGenerator[NodeUse, None]:
         """Each use as it comes, node by node, until the job's step ends or the caller leaves;
         `looks` at most a node.
 
@@ -86,35 +86,35 @@ class LiveUse:
         """
         if self._store.backend.inside.measures_use:
             native = (await self._store.fetch_detail(str(self.row["id"]))).native
-            async with aclosing(self._ask(native, looks)) as uses:
+            async with aclosing(self._ask(native, checks)) as uses:
                 async for use in uses:
                     yield use
             return
         while True:
             began = time.monotonic()
-            heard = False
-            async with aclosing(self._step(looks)) as uses:
+            received = False
+            async with aclosing(self._step(checks)) as uses:
                 async for use in uses:
-                    heard = True
+                    received = True
                     yield use
             # A loop that came to its own end is begun again, where one still looks.
-            if looks is not None or not heard or time.monotonic() - began < LEASE_SECONDS / 2:
+            if checks is not None or not received or time.monotonic() - began < LEASE_SECONDS / 2:
                 return
 
     async def _ask(
-        self, native: Mapping[str, str], looks: int | None
+        self, native: Mapping[str, str], checks: int | None
     ) -> AsyncGenerator[NodeUse, None]:
         """Where the scheduler itself tells what a job uses: each look is a question, of the nodes
         it has by then.
         """
         store, count = self._store, 0
         nodes = store.backend.inside.use_nodes(native)
-        while looks is None or count < looks:
+        while checks is None or count < checks:
             if count:
                 await asyncio.sleep(EVERY_SECONDS if count > 1 else _TOLD_SECONDS)
             count += 1
-            asked = await store.ask(nodes)
-            for sample in await store.ask(store.backend.inside.use(native, asked)):
+            requested = await store.ask(nodes)
+            for sample in await store.ask(store.backend.inside.use(native, requested)):
                 known = self.nodes.get(sample.node)
                 if (
                     known is None
@@ -123,9 +123,9 @@ class LiveUse:
                 ):
                     yield self._add(sample)
 
-    async def _step(self, looks: int | None) -> AsyncGenerator[NodeUse, None]:
+    async def _step(self, checks: int | None) -> AsyncGenerator[NodeUse, None]:
         store = self._store
-        step = store.backend.inside.step(self.row, sampler() if looks is None else sampler(looks))
+        step = store.backend.inside.step(self.row, sampler() if checks is None else sampler(checks))
         wait = store.budget.wait_seconds(times=2)
         if wait > 0:
             await asyncio.sleep(wait)
@@ -187,11 +187,11 @@ def _memory_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
         sample = uses[-1].sample
         used, limit = sample.memory_bytes, sample.memory_limit_bytes
         if used is not None and limit and used >= _NEAR_LIMIT * limit:
-            words = (
+            text = (
                 f"memory is near the limit on {visible(node)}: {format_memory(used)} of "
                 f"{format_memory(limit)}"
             )
-            found.append(f"{words}; beyond it the job is killed")
+            found.append(f"{text}; beyond it the job is killed")
     return found
 
 
@@ -311,7 +311,7 @@ def for_json(use: NodeUse) -> dict[str, object]:
 async def fetch_once(live: LiveUse, nodes: int) -> list[NodeUse]:
     """Two looks at each node, two seconds apart. Raises as LiveUse.follow."""
     seen: dict[str, int] = {}
-    async with aclosing(live.follow(looks=2)) as uses:
+    async with aclosing(live.follow(checks=2)) as uses:
         async for use in uses:
             seen[use.sample.node] = seen.get(use.sample.node, 0) + 1
             if len(seen) >= nodes and min(seen.values()) >= 2:

@@ -24,7 +24,7 @@ _MANY_NODES = 4
 def use_lines(live: LiveUse, width: int, *, is_ascii: bool = False) -> list[Line]:
     """Warnings first; of many nodes a line each, of a few all that is known."""
     lines: list[Line] = [
-        (clip(f"{'!' if is_ascii else '⚠'} {words}", width), "warning") for words in live.warnings()
+        (clip(f"{'!' if is_ascii else '⚠'} {text}", width), "warning") for text in live.warnings()
     ]
     if live.problem:
         lines.append((clip(live.problem, width), "warning"))
@@ -66,12 +66,12 @@ def _node_lines(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> list
     title = f"{visible(sample.node)}  ({_count(count)})"
     lines: list[Line] = [(clip(title, width), "title")]
 
-    def line(label: str, words: str, values: Sequence[float | None], ceiling: float | None) -> None:
+    def line(label: str, text: str, values: Sequence[float | None], ceiling: float | None) -> None:
         known = [value for value in values if value is not None]
         top = ceiling or max(known, default=0.0)
         curve = bars(list(values), top, room, is_ascii=is_ascii)
         lines.append(
-            (clip(f"  {label:<{_LABEL - 2}}{words:<{_WORDS}}  {curve}".rstrip(), width), "plain")
+            (clip(f"  {label:<{_LABEL - 2}}{text:<{_WORDS}}  {curve}".rstrip(), width), "plain")
         )
 
     line(
@@ -88,11 +88,11 @@ def _node_lines(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> list
             "" if one.pid not in use.process_cores else f"{use.process_cores[one.pid]:.1f} cores"
         )
         rank = f"rank {one.rank}" if one.rank else ""
-        words = (
+        text = (
             f"  {one.pid:>8}  {rank:<9}{cores:>11}{format_memory(one.rss_bytes):>10}  "
             f"{visible(one.command)}"
         )
-        lines.append((clip(words, width), "dim"))
+        lines.append((clip(text, width), "dim"))
     if count > _MOST_PROCESSES:
         lines.append((f"  and {count - _MOST_PROCESSES} more", "dim"))
     return lines

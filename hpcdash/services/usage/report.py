@@ -204,9 +204,9 @@ def build_report(
         for name, part in _WAITS
     }
     unknown = int(np.isnan(column_floats(used["cpus"])[held.seconds > 0]).sum())
-    said = [f"{unknown} runs have no CPU count: their hours are missing"] if unknown else []
+    messages = [f"{unknown} runs have no CPU count: their hours are missing"] if unknown else []
     if no_gpus := int(np.isnan(column_floats(used["gpus"])[held.seconds > 0]).sum()):
-        said.append(
+        messages.append(
             f"the GPUs of {counted(no_gpus, 'run')} are unknown: their GPU hours are missing"
         )
     return UsageReport(
@@ -219,7 +219,7 @@ def build_report(
         Load(unit, hours.load(unit)),
         wasteful,
         tuple(advice),
-        (*notes, *said),
+        (*notes, *messages),
     )
 
 
@@ -334,11 +334,11 @@ def _seconds_by_bin(
 
 def _waits_in(runs: pa.Table, begin: np.ndarray, span: Span) -> np.ndarray:
     """How long runs waited before they started in the span; nan where they did not."""
-    asked = np.fmax(
+    requested = np.fmax(
         column_floats(as_array(runs["eligible_at"]).cast(COUNT)),
         column_floats(as_array(runs["submitted_at"]).cast(COUNT)),
     )
-    return np.where(_within(begin, span), np.clip(begin - asked, 0, None), np.nan)
+    return np.where(_within(begin, span), np.clip(begin - requested, 0, None), np.nan)
 
 
 def _measures(
@@ -403,8 +403,8 @@ class _ByColumn(_Grouping):
     """A group for each of a column's words."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        codes, words = column_codes(column)
-        super().__init__(codes, codes, [word or NOT_KNOWN for word in words])
+        codes, parts = column_codes(column)
+        super().__init__(codes, codes, [word or NOT_KNOWN for word in parts])
 
     def table(self, waits: np.ndarray) -> pa.Table:
         """The most hours first."""
@@ -509,19 +509,19 @@ def _wasteful(runs: pa.Table, held: _Held) -> pa.Table:
         "unused_gpu_seconds": _unused(held.gpu_seconds, column_floats(runs["gpu_use"])),
         "unused_memory_gib_seconds": memory,
     }
-    kept = np.flatnonzero(np.any([values > 0 for values in unused.values()], axis=0))
+    stored = np.flatnonzero(np.any([values > 0 for values in unused.values()], axis=0))
     group, count = name_codes(runs)
-    group = group[kept]
+    group = group[stored]
     first = np.full(count, runs.num_rows)
-    np.minimum.at(first, group, kept)
+    np.minimum.at(first, group, stored)
     sums = {
         "runs": np.bincount(group, minlength=count),
-        "cpu_seconds": np.bincount(group, held.cpu_seconds[kept], minlength=count),
-        "gpu_seconds": np.bincount(group, held.gpu_seconds[kept], minlength=count),
+        "cpu_seconds": np.bincount(group, held.cpu_seconds[stored], minlength=count),
+        "gpu_seconds": np.bincount(group, held.gpu_seconds[stored], minlength=count),
     }
     are_known = {}
     for column, values in unused.items():
-        values = values[kept]
+        values = values[stored]
         sums[column] = np.bincount(group, np.nan_to_num(values), minlength=count)
         are_known[column] = np.bincount(group, ~np.isnan(values), minlength=count) > 0
     most = np.lexsort([-sums[column] for column in reversed(_WASTE_ORDER)])[:_MOST_WASTEFUL]
@@ -601,7 +601,7 @@ def runs_and_notes(
     *,
     everyone: bool,
     user: str,
-    wanted: Callable[[pa.Table], pa.Table] | None = None,
+    select: Callable[[pa.Table], pa.Table] | None = None,
 ) -> tuple[pa.Table, list[str]]:
     """What a report is made of: the runs that ended and those that still run, and in words whose
     they are, as far as the cluster shows them, and what of the span is not known. Of the runs that
@@ -611,8 +611,8 @@ def runs_and_notes(
         fetched.table,
         *([fetched.running] if fetched.running is not None and fetched.running.num_rows else []),
     ]
-    if wanted is not None:
-        parts = [wanted(part) for part in parts]
+    if select is not None:
+        parts = [select(part) for part in parts]
     notes = [_whose(fetched, everyone=everyone, user=user)]
     if fetched.running is None:
         notes.append("Running jobs are not counted: the queue could not be queried")

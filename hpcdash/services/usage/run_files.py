@@ -96,13 +96,13 @@ class RunFiles:
         for this scope.
         """
         metadata = (schema.metadata or {}) if schema is not None else {}
-        wanted = {
+        requested = {
             _FORMAT: _FORMAT_VERSION,
             _ASKER: self._asker.encode(),
             _SCHEDULER: self._scheduler.encode(),
         }
         if schema is None or any(
-            value and metadata.get(key) != value for key, value in wanted.items()
+            value and metadata.get(key) != value for key, value in requested.items()
         ):
             return _Week()
         if not schema.remove_metadata().equals(RUNS):

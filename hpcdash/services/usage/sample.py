@@ -127,11 +127,11 @@ kill -KILL "$watcher"
 )
 
 
-def sampler(looks: int = 1 + LEASE_SECONDS // EVERY_SECONDS) -> InsideCommand:
+def sampler(checks: int = 1 + LEASE_SECONDS // EVERY_SECONDS) -> InsideCommand:
     """So many looks at each node: the second after two seconds, then one each EVERY_SECONDS."""
     return InsideCommand(
-        (_SCRIPT, str(EVERY_SECONDS), str(looks)),
-        FIRST_GAP_SECONDS + EVERY_SECONDS * max(0, looks - 1) + 30,
+        (_SCRIPT, str(EVERY_SECONDS), str(checks)),
+        FIRST_GAP_SECONDS + EVERY_SECONDS * max(0, checks - 1) + 30,
         is_sampler=True,
     )
 
@@ -161,7 +161,7 @@ def parse_sample(output: NodeOutput, requested_gpus: int | None = None) -> NodeS
     if up is None:
         return None
     ticks, page = _number(fields.get("ticks")) or 100.0, _number(fields.get("page")) or 4096.0
-    found = tuple(one for words in processes if (one := _process(words, ticks, page)) is not None)
+    found = tuple(one for parts in processes if (one := _process(parts, ticks, page)) is not None)
     memory = _memory(fields.get("memory", ""))
     gpus = _nvidia(tables["nvidia"]) if "nvidia" in tables else _rocm(tables.get("rocm", []))
     cpu = _number(fields.get("cpu_usec")), _number(fields.get("cpu_nsec"))
@@ -198,24 +198,24 @@ def _number(text: str | None) -> float | None:
     return value if 0 <= value < 1e18 else None
 
 
-def _process(words: Sequence[str], ticks: float, page: float) -> ProcessSample | None:
-    if len(words) < 5:
+def _process(parts: Sequence[str], ticks: float, page: float) -> ProcessSample | None:
+    if len(parts) < 5:
         return None
-    pid, user, system, pages = (_number(word) for word in words[:4])
+    pid, user, system, pages = (_number(word) for word in parts[:4])
     if pid is None or user is None or system is None or pages is None:
         return None
-    rank = words[4] if words[4].isascii() and words[4].isdigit() and len(words[4]) < 10 else ""
-    command = words[5].strip() if len(words) > 5 else ""
+    rank = parts[4] if parts[4].isascii() and parts[4].isdigit() and len(parts[4]) < 10 else ""
+    command = parts[5].strip() if len(parts) > 5 else ""
     return ProcessSample(int(pid), (user + system) / ticks, int(pages * page), rank, command)
 
 
 def _memory(text: str) -> tuple[int, int | None] | None:
-    words = text.split(" ")
-    used = _number(words[0])
+    parts = text.split(" ")
+    used = _number(parts[0])
     if used is None:
         return None
-    limit = _number(words[1]) if len(words) > 1 else None
-    cache = _number(words[2]) if len(words) > 2 else None
+    limit = _number(parts[1]) if len(parts) > 1 else None
+    cache = _number(parts[2]) if len(parts) > 2 else None
     own = max(0, int(used) - int(cache or 0))
     return own, int(limit) if limit is not None and 0 < limit < _NO_LIMIT_BYTES else None
 
@@ -228,10 +228,10 @@ def _bytes(text: str | None, unit: int) -> int | None:
 def _nvidia(lines: Iterable[str]) -> tuple[GpuSample, ...]:
     found = []
     for line in lines:
-        words = [word.strip() for word in line.split(",", 6)]
-        if len(words) != 7 or not words[0].isdecimal():
+        parts = [word.strip() for word in line.split(",", 6)]
+        if len(parts) != 7 or not parts[0].isdecimal():
             continue
-        index, uuid, percent, used, total, watts, name = words
+        index, uuid, percent, used, total, watts, name = parts
         found.append(
             GpuSample(
                 index,
@@ -275,14 +275,14 @@ def _percent(text: str | None) -> float | None:
 
 
 def _own_gpus(
-    gpus: tuple[GpuSample, ...], visible: str, asked: int | None
+    gpus: tuple[GpuSample, ...], visible: str, requested: int | None
 ) -> tuple[GpuSample, ...]:
     """Those that the job may see: by their numbers or their UUIDs, all where it is not said
     which.
     """
     named = [word.strip() for word in visible.split(",") if word.strip()]
     if not named:
-        return () if asked == 0 else gpus
+        return () if requested == 0 else gpus
     own = tuple(
         gpu
         for gpu in gpus

@@ -106,15 +106,15 @@ async def fetch_earlier_start(
     start beforehand.
     """
     job = await _fetch_job(store, job_id)
-    words, a_node = [], None
+    parts, a_node = [], None
     if memory_bytes is not None:
         a_node = -(-memory_bytes // max(1, job.row["nodes"] or 1))
-        words.append(f"{format_memory(memory_bytes)} of memory")
+        parts.append(f"{format_memory(memory_bytes)} of memory")
     if limit_seconds is not None:
-        words.append(f"a limit of {format_clock(limit_seconds)}")
+        parts.append(f"a limit of {format_clock(limit_seconds)}")
     limits = NewLimits(time_seconds=limit_seconds, memory_bytes=a_node)
     as_it_was = await _ask(store, job, "as it was", AS_IT_WAS, None)
-    return EarlierStart(as_it_was, await _ask(store, job, " and ".join(words), limits, None))
+    return EarlierStart(as_it_was, await _ask(store, job, " and ".join(parts), limits, None))
 
 
 class _Job(Struct, frozen=True):

@@ -232,16 +232,16 @@ class Alerts(Struct, frozen=True):
     def from_json(cls, text: bytes) -> Alerts:
         """Raises HpcdashError for what to_json has not written."""
         try:
-            kept = msgspec.json.decode(text, type=_StoredAlerts)
+            stored = msgspec.json.decode(text, type=_StoredAlerts)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _unreadable(str(error)) from None
-        if kept.schema != STATE_SCHEMA:
-            raise _unreadable(f"it has schema {kept.schema}, not {STATE_SCHEMA}")
+        if stored.schema != STATE_SCHEMA:
+            raise _unreadable(f"it has schema {stored.schema}, not {STATE_SCHEMA}")
         return cls(
-            {state.finding.key: state for state in kept.states},
-            kept.snoozed,
-            kept.owed,
-            kept.passed,
+            {state.finding.key: state for state in stored.states},
+            stored.snoozed,
+            stored.owed,
+            stored.passed,
         )
 
 
@@ -293,8 +293,8 @@ def _next(
     kind = _kind(state, now, settings)
     if kind is None:
         return state, None
-    told = replace(state, told_at=now, told_severity=finding.severity)
-    return told, AlertEvent(kind, finding, state.since, now, state)
+    reported = replace(state, told_at=now, told_severity=finding.severity)
+    return reported, AlertEvent(kind, finding, state.since, now, state)
 
 
 def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind | None:

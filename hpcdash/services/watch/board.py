@@ -92,9 +92,9 @@ class WatchBoard:
             try:
                 settings = await asyncio.to_thread(self._reread)
             except HpcdashError as error:
-                words = " ".join(error.message.split())
+                text = " ".join(error.message.split())
                 self.unread = (
-                    f"the watchdogs are unchanged: the configuration cannot be read: {words}"
+                    f"the watchdogs are unchanged: the configuration cannot be read: {text}"
                 )
                 return
             if settings is None:
@@ -111,11 +111,11 @@ class WatchBoard:
     async def look(self) -> tuple[AlertEvent, ...]:
         """What is new by all that the rules need: asks the cluster."""
         async with self._step:
-            look = await self._watchdogs().look()
+            check = await self._watchdogs().look()
             self.is_check_due = False
-            if look.is_reached:
+            if check.is_reached:
                 self.looked_at = self._store.clock.now()
-            return self._stepped(look)
+            return self._stepped(check)
 
     def toggle_snooze(self, key: str) -> float | None:
         """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when,
@@ -124,12 +124,12 @@ class WatchBoard:
         Raises HpcdashError where that cannot be kept.
         """
         now = self._store.clock.now()
-        kept = {name: until for name, until in self._files.read_snoozed().items() if until > now}
-        until = None if kept.pop(key, None) is not None else now + self.settings.snooze_seconds
+        stored = {name: until for name, until in self._files.read_snoozed().items() if until > now}
+        until = None if stored.pop(key, None) is not None else now + self.settings.snooze_seconds
         if until is not None:
-            kept[key] = until
-        self._files.write_snoozed(kept)
-        self.alerts = with_snoozed(self.alerts, self.settings.snoozed, kept)
+            stored[key] = until
+        self._files.write_snoozed(stored)
+        self.alerts = with_snoozed(self.alerts, self.settings.snoozed, stored)
         return until
 
     def _watchdogs(self) -> Watching:
@@ -147,13 +147,13 @@ class WatchBoard:
             self._watching = Watching(self._store, self.settings, state, shared=self._shared)
         return self._watching
 
-    def _stepped(self, look: Judgement) -> tuple[AlertEvent, ...]:
-        self.problems = (*((self.unread,) if self.unread else ()), *look.problems)
+    def _stepped(self, check: Judgement) -> tuple[AlertEvent, ...]:
+        self.problems = (*((self.unread,) if self.unread else ()), *check.problems)
         find_ending = self._watchdogs().find_ending
         # Who looks at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
         alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
         self.alerts, events = alerts.step(
-            look.findings, self._store.clock.now(), settings, look.unknown, find_ending
+            check.findings, self._store.clock.now(), settings, check.unknown, find_ending
         )
         return events

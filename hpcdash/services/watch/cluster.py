@@ -66,7 +66,7 @@ class Watching(Endings):
         """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not
         answer.
         """
-        look = Judgement()
+        check = Judgement()
         try:
             await self.store.open()
             await self.store.fetch(self.job_kind)
@@ -76,34 +76,34 @@ class Watching(Endings):
         jobs = self._table(self.job_kind)
         assert jobs is not None
         if self._here(self.settings.nodes):
-            await self._fetch(Kind.NODES, look)
+            await self._fetch(Kind.NODES, check)
         if self._wants_history():
-            await self._fetch(Kind.HISTORY, look)
+            await self._fetch(Kind.HISTORY, check)
             self.state.history_at = self.store.clock.now()
-        await self._locate(jobs, look)
+        await self._locate(jobs, check)
         states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
         rows = [
             row
             for rule in self._here(self.settings.saves)
             for row in self._rows(jobs, rule.meant, *states)
         ]
-        look.problems += await query_grace(self.store, self.state, rows)
+        check.problems += await query_grace(self.store, self.state, rows)
         # The last: what it learns is fresh for a short while.
-        await self._fetch_facts(jobs, look)
-        await self._read_pools(look)
+        await self._fetch_facts(jobs, check)
+        await self._read_pools(check)
         judged = await asyncio.to_thread(self.judge)
-        judged.problems[:0] = look.problems
+        judged.problems[:0] = check.problems
         return judged
 
     def _not_reached(self, error: HpcdashError) -> Judgement:
-        look = Judgement(unknown=set(ALL_RULES), problems=[error.message], is_reached=False)
+        check = Judgement(unknown=set(ALL_RULES), problems=[error.message], is_reached=False)
         if isinstance(error, RateLimited):
-            look.unknown.add(finding_key(UNREACHABLE))
-            return look
+            check.unknown.add(finding_key(UNREACHABLE))
+            return check
         self.state.unreachable_rounds += 1
         rounds = self.state.unreachable_rounds
         if rounds >= self.settings.unreachable_rounds:
-            words = (
+            text = (
                 f"{self.store.title} did not respond {rounds} times in a row: "
                 f"{visible(error.message)}"
             )
@@ -112,20 +112,20 @@ class Watching(Endings):
                 if error.next_step
                 else "hpcdash doctor checks the connection."
             )
-            look.findings.append(
-                Finding(UNREACHABLE, self.store.name, Severity.CRITICAL, words, step)
+            check.findings.append(
+                Finding(UNREACHABLE, self.store.name, Severity.CRITICAL, text, step)
             )
-        look.pulses = [
+        check.pulses = [
             f"{rule.meant.name}: the cluster is not responding: {error.message}"
             for rule in self._here(self.settings.running)
         ]
-        return look
+        return check
 
-    async def _fetch(self, kind: Kind, look: Judgement) -> None:
+    async def _fetch(self, kind: Kind, check: Judgement) -> None:
         try:
             await self.store.fetch(kind)
         except HpcdashError as error:
-            look.problems.append(f"{kind} could not be queried: {error.message}")
+            check.problems.append(f"{kind} could not be queried: {error.message}")
 
     def _wants_history(self) -> bool:
         is_old = self.store.clock.now() - self.state.history_at >= HISTORY_EVERY_SECONDS
@@ -133,18 +133,18 @@ class Watching(Endings):
 
     # -- where jobs write, how full disks are, what a QoS does
 
-    async def _locate(self, jobs: pa.Table, look: Judgement) -> None:
+    async def _locate(self, jobs: pa.Table, check: Judgement) -> None:
         """Find where jobs write that were not met before, and whose rule names no file."""
         rules: dict[str, HangingRule | LossesRule] = dict(self._hung(jobs))
         rules |= {
             job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log
         }
-        wanted = [job_id for job_id, rule in rules.items() if not rule.log]
+        requested = [job_id for job_id, rule in rules.items() if not rule.log]
         state = self.state
         for known in (state.logs_of, state.hosts, state.unseen, state.located_at):
-            for job_id in known.keys() - set(wanted):
+            for job_id in known.keys() - set(requested):
                 del known[job_id]
-        missing = [job_id for job_id in wanted if job_id not in state.logs_of]
+        missing = [job_id for job_id in requested if job_id not in state.logs_of]
         missing.sort(key=lambda job_id: state.located_at.get(job_id, 0.0))
         for job_id in missing[:MOST_LOCATED]:
             state.located_at[job_id] = self.store.clock.now()
@@ -153,7 +153,7 @@ class Watching(Endings):
             except NoSuchJob:
                 continue
             except HpcdashError as error:
-                look.problems.append(
+                check.problems.append(
                     f"could not find out where job {job_id} writes: {error.message}"
                 )
                 continue
@@ -165,7 +165,7 @@ class Watching(Endings):
             if not paths:
                 state.unseen[job_id] = files.note or "the scheduler does not report where it writes"
 
-    def _build_facts_request(self, jobs: pa.Table, now: float, look: Judgement) -> FactsRequest:
+    def _build_facts_request(self, jobs: pa.Table, now: float, check: Judgement) -> FactsRequest:
         newest: set[str] = set()
         checkpoints: set[str] = set()
         for rule, place in self._saved_places(jobs).values():
@@ -179,42 +179,42 @@ class Watching(Endings):
             counts_inodes = by_du and one.watch.limit_inodes is not None
             disks.append(DiskQuery(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
         hosts = self.state.hosts
-        files = self._choose_files(jobs, lambda job_id: job_id not in hosts, now, look)
+        files = self._choose_files(jobs, lambda job_id: job_id not in hosts, now, check)
         tails = self._choose_tails(
-            jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False
+            jobs, lambda job_id: job_id not in hosts, now, check, is_own_output=False
         )
         return FactsRequest(
             files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails
         )
 
     def _choose_files(
-        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Judgement
+        self, jobs: pa.Table, is_selected: Callable[[str], bool], now: float, check: Judgement
     ) -> tuple[str, ...]:
         """The logs whose growth is looked at, those first that were not for longest; of a job all
         or none.
         """
-        looks = self.state.log_looks
+        checks = self.state.log_looks
         by_job: dict[str, set[str]] = {}
         for job_id, path in self._followed(jobs):
-            if is_meant(job_id):
+            if is_selected(job_id):
                 by_job.setdefault(job_id, set()).add(path)
         turn = sorted(
-            by_job, key=lambda job_id: min(looks.get(path, 0.0) for path in by_job[job_id])
+            by_job, key=lambda job_id: min(checks.get(path, 0.0) for path in by_job[job_id])
         )
-        asked: set[str] = set()
+        requested: set[str] = set()
         waiting = 0
         for job_id in turn:
-            if waiting or len(asked | by_job[job_id]) > MOST_FILES:
+            if waiting or len(requested | by_job[job_id]) > MOST_FILES:
                 waiting += 1
             else:
-                asked |= by_job[job_id]
-        looks.update(dict.fromkeys(asked, now))
+                requested |= by_job[job_id]
+        checks.update(dict.fromkeys(requested, now))
         if waiting:
             logs = f"the logs of {counted(waiting, 'more job')} were not checked"
-            look.problems.append(
+            check.problems.append(
                 f"{logs}: a round checks at most {MOST_FILES} logs, and the next one continues"
             )
-        return tuple(sorted(asked))
+        return tuple(sorted(requested))
 
     def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
         """(job, path) of the logs whose growth is looked at."""
@@ -227,38 +227,38 @@ class Watching(Endings):
     def _choose_tails(
         self,
         jobs: pa.Table,
-        is_meant: Callable[[str], bool],
+        is_selected: Callable[[str], bool],
         now: float,
-        look: Judgement,
+        check: Judgement,
         *,
         is_own_output: bool,
     ) -> tuple[TailQuery, ...]:
         """The logs of trainings that are read on, those first that were not tried for longest; a
         file that a rule names is none of a job's own.
         """
-        known, looks = self.state.tails, self.state.tail_looks
+        known, checks = self.state.tails, self.state.tail_looks
         paths = {
             path
             for job_id, (rule, _) in self._trainings(jobs).items()
-            if (not is_own_output if rule.log else is_meant(job_id))
+            if (not is_own_output if rule.log else is_selected(job_id))
             for path in self._paths(job_id, rule)
         }
-        turn = sorted(paths, key=lambda path: (looks.get(path, 0.0), path))
-        looks.update(dict.fromkeys(turn[:MOST_TAILS], now))
+        turn = sorted(paths, key=lambda path: (checks.get(path, 0.0), path))
+        checks.update(dict.fromkeys(turn[:MOST_TAILS], now))
         if waiting := len(turn[MOST_TAILS:]):
             logs = (
                 f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} "
                 f"not read"
             )
-            look.problems.append(
+            check.problems.append(
                 f"{logs}: a round reads at most {MOST_TAILS}, and the next one continues"
             )
         return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
 
-    async def _fetch_facts(self, jobs: pa.Table, look: Judgement) -> None:
+    async def _fetch_facts(self, jobs: pa.Table, check: Judgement) -> None:
         now = self.store.clock.now()
         self._forget(jobs)
-        self._asked = self._build_facts_request(jobs, now, look)
+        self._asked = self._build_facts_request(jobs, now, check)
         self._facts, self._facts_at = Facts(), now
         failure: HpcdashError | None = None
         if self._asked:
@@ -273,27 +273,27 @@ class Watching(Endings):
                     )
             except HpcdashError as error:
                 failure = error
-                look.problems.append(f"logs and disks could not be checked: {error.message}")
-        look.problems += [_format_silent(place) for place in self._facts.silent]
-        await self._query_nodes(jobs, now, look)
+                check.problems.append(f"logs and disks could not be checked: {error.message}")
+        check.problems += [_format_silent(place) for place in self._facts.silent]
+        await self._query_nodes(jobs, now, check)
         self._answered_at = self.store.clock.now()
         if self._facts.tails:
             self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
             if patterns := self.settings.metric_patterns:
                 from hpcdash.config.metric_patterns import pattern_problems
 
-                look.problems += pattern_problems(patterns)
+                check.problems += pattern_problems(patterns)
         self._remember(jobs, self._facts, now)
         self._note_blind(jobs, self._facts, failure)
 
-    async def _read_pools(self, look: Judgement) -> None:
+    async def _read_pools(self, check: Judgement) -> None:
         """Read what the coordinators of shared pools have published."""
         found = {}
         for pool in self.shared if self._here(self.settings.pools) else ():
             try:
                 found[pool.name] = await PoolReader(self.store, pool).read()
             except HpcdashError as error:
-                look.problems.append(error.message)
+                check.problems.append(error.message)
         assert self._facts is not None
         self._facts = replace(self._facts, pools=found)
 
@@ -311,20 +311,20 @@ class Watching(Endings):
         state.tails = {path: tail for path, tail in state.tails.items() if path in read}
         state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
 
-    async def _query_nodes(self, jobs: pa.Table, now: float, look: Judgement) -> None:
+    async def _query_nodes(self, jobs: pa.Table, now: float, check: Judgement) -> None:
         """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round,
         each in its turn.
         """
         state = self.state
-        looks = state.host_looks
-        hosts = sorted(set(state.hosts.values()), key=lambda host: (looks.get(host, 0.0), host))
+        checks = state.host_looks
+        hosts = sorted(set(state.hosts.values()), key=lambda host: (checks.get(host, 0.0), host))
         state.host_looks = {
-            host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts
+            host: now if host in hosts[:MOST_NODES] else checks.get(host, 0.0) for host in hosts
         }
-        asked = await asyncio.gather(
-            *(self._query_node(host, jobs, now, look) for host in hosts[:MOST_NODES])
+        requested = await asyncio.gather(
+            *(self._query_node(host, jobs, now, check) for host in hosts[:MOST_NODES])
         )
-        for facts in asked:
+        for facts in requested:
             assert self._facts is not None
             before = self._facts
             self._facts = replace(
@@ -334,14 +334,14 @@ class Watching(Endings):
                 heads={**before.heads, **facts.heads},
             )
 
-    async def _query_node(self, host: str, jobs: pa.Table, now: float, look: Judgement) -> Facts:
+    async def _query_node(self, host: str, jobs: pa.Table, now: float, check: Judgement) -> Facts:
         """What a node tells of the logs on its disk; why it does not is noted for each of its
         jobs.
         """
         state = self.state
         host_ids = {job_id for job_id, name in state.hosts.items() if name == host}
-        files = self._choose_files(jobs, host_ids.__contains__, now, look)
-        tails = self._choose_tails(jobs, host_ids.__contains__, now, look, is_own_output=True)
+        files = self._choose_files(jobs, host_ids.__contains__, now, check)
+        tails = self._choose_tails(jobs, host_ids.__contains__, now, check, is_own_output=True)
         query = facts_query(FactsRequest(files=files, tails=tails), self.store.user)
         self.store.budget.spend()
         try:
@@ -353,8 +353,8 @@ class Watching(Endings):
                     f"its log stays on {host} until it ends, and {visible(error.message)}"
                 )
             return Facts()
-        look.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
-        asked = {
+        check.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
+        requested = {
             path
             for path in (*files, *(tail.path for tail in tails))
             if not lies_in(path, facts.silent)
@@ -362,7 +362,7 @@ class Watching(Endings):
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.is_there}
         for job_id in host_ids:
             state.unseen.pop(job_id, None)
-            own = asked & set(state.logs_of.get(job_id, ()))
+            own = requested & set(state.logs_of.get(job_id, ()))
             if own and not own & seen:
                 # It may have been restarted elsewhere, so ask again where it writes.
                 del state.hosts[job_id]
@@ -376,7 +376,7 @@ class Watching(Endings):
         """Count the rounds in which a place could not be looked at; those of another turn, or of
         none, stay as is.
         """
-        state, asked = self.state, self._asked
+        state, requested = self.state, self._asked
         if failure is not None:
             found = {} if isinstance(failure, RateLimited) else {"": unseen.FAILED}
             state.blind = unseen.unseen_after(state.blind, found, state.blind)
@@ -386,7 +386,7 @@ class Watching(Endings):
             path = rule.watch.path
             if self._usage(rule, facts.disks.get(path), state.disks.get(path)) is None:
                 found.setdefault(path, unseen.UNTOLD)
-        for path in (tail.path for tail in asked.tails if tail.path not in facts.tails):
+        for path in (tail.path for tail in requested.tails if tail.path not in facts.tails):
             found.setdefault(path, unseen.ABSENT)
         # What lies in a place that does not answer is not told apart from it.
         found = {
@@ -395,12 +395,12 @@ class Watching(Endings):
             if path in facts.silent or not lies_in(path, facts.silent)
         }
         looked_at = {
-            *asked.files,
-            *asked.newest,
-            *asked.checkpoints,
-            *(tail.path for tail in asked.tails),
+            *requested.files,
+            *requested.newest,
+            *requested.checkpoints,
+            *(tail.path for tail in requested.tails),
         }
-        looked_at |= {disk.path for disk in asked.disks}
+        looked_at |= {disk.path for disk in requested.disks}
         others = self._watched_places(jobs) - looked_at
         waiting = [
             place
@@ -440,15 +440,15 @@ class Watching(Endings):
                 after.size_bytes, after.same_since, after.written_at, after.seen_at
             )
         for disk in self._asked.disks:
-            look = facts.disks.get(disk.path)
-            if look is None:
+            check = facts.disks.get(disk.path)
+            if check is None:
                 continue
-            kept = state.disks.setdefault(disk.path, DiskState([], []))
+            stored = state.disks.setdefault(disk.path, DiskState([], []))
             if disk.by_du:
                 # Tried is enough: what takes too long is not begun again at once.
-                kept.counted_at = now
-                kept.counted_bytes = look.counted.bytes_used if look.counted else None
-                kept.counted_inodes = look.counted.inodes_used if look.counted else None
+                stored.counted_at = now
+                stored.counted_bytes = check.counted.bytes_used if check.counted else None
+                stored.counted_inodes = check.counted.inodes_used if check.counted else None
         for rule in self._here(self.settings.storage):
             path = rule.watch.path
             usage = self._usage(rule, facts.disks.get(path), state.disks.get(path))
@@ -493,45 +493,45 @@ async def _ask(
     what: str,
     names: Iterable[str],
     build_query: Callable[[str], Query[Mapping[str, str]] | None],
-    kept: dict[str, QosState],
+    stored: dict[str, QosState],
 ) -> list[str]:
     now = store.clock.now()
     problems = []
     for name in sorted(names):
-        known = kept.get(name)
+        known = stored.get(name)
         query = build_query(name)
         if query is None or (known is not None and now - known.asked_at < EVERY_SECONDS):
             continue
         try:
-            kept[name] = qos_state(await store.ask(query), now)
+            stored[name] = qos_state(await store.ask(query), now)
         except HpcdashError as error:
             problems.append(f"{what} {name} could not be queried: {error.message}")
     return problems
 
 
-def qos_state(words: Mapping[str, str], now: float) -> QosState:
+def qos_state(texts: Mapping[str, str], now: float) -> QosState:
     """What PolicyPart.qos tells of a QoS (PolicyPart.preemption: of a queue), in figures: what
     becomes of a job that makes way, after how long, and whether there is anyone to make way for.
     """
-    making_way = words.get("a job that makes way", "")
-    grace = words.get("time to save first", "")
+    making_way = texts.get("a job that makes way", "")
+    grace = texts.get("time to save first", "")
     mode = ",".join(
         mode
-        for mode, said in (
+        for mode, message in (
             ("cancel", "cancelled"),
             ("requeue", "put back"),
             ("suspend", "suspended"),
         )
-        if said in making_way
+        if message in making_way
     )
-    return QosState(now, mode, _grace_seconds(grace), PREEMPTED_BY in words)
+    return QosState(now, mode, _grace_seconds(grace), PREEMPTED_BY in texts)
 
 
-def _grace_seconds(words: str) -> float | None:
-    if words in ("", "none"):
-        return 0.0 if words else None
+def _grace_seconds(text: str) -> float | None:
+    if text in ("", "none"):
+        return 0.0 if text else None
     try:
-        found = parse_duration(words)
+        found = parse_duration(text)
     except ValueError:
         return None
     return None if found is None else float(found)

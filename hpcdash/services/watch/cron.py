@@ -114,22 +114,22 @@ async def install(
     argv = ("sh", "-c", _MAKE_FOLDERS, "sh", *folders)
     await _act(store, argv, f"{' and '.join(folders)} could not be created")
     await write_script(store, job.script_path, script)
-    said = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
+    messages = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
     if stand is not None and stand.rows:
         rows = ", ".join(f"{row['id']} {row['state']}" for row in stand.rows)
-        return (*said, f"{job.name} is already in the queue ({rows}); not submitted again")
+        return (*messages, f"{job.name} is already in the queue ({rows}); not submitted again")
     planned = plan_submission(store, Submission(script.encode(), job.name, file=job.script_path))
     report = await actions.run(planned.plan)
     outcome = report.outcomes[-1]
     if not outcome.done:
-        words = (
+        text = (
             "was not submitted" if outcome.done is False else "may or may not have been submitted"
         )
         raise HpcdashError(
-            f"{job.name} {words}: {outcome.words}", "Check with hpcdash cron --status."
+            f"{job.name} {text}: {outcome.words}", "Check with hpcdash cron --status."
         )
     return (
-        *said,
+        *messages,
         f"{job.name}: {outcome.words}",
         *((report.journal_problem,) if report.journal_problem else ()),
     )
@@ -141,10 +141,10 @@ async def remove(
     """What was done, in words: its script is moved away, what waits is cancelled; one that runs
     ends by itself.
     """
-    said = []
+    messages = []
     if stand is not None and stand.is_installed:
         await move_away(store, job)
-        said.append(f"moved {job.script_path} to {job.folder}/removed")
+        messages.append(f"moved {job.script_path} to {job.folder}/removed")
     waiting = tuple(
         str(row["id"])
         for row in (stand.rows if stand is not None else ())
@@ -152,8 +152,8 @@ async def remove(
     )
     if waiting:
         report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, waiting)))
-        said += [f"{one.job_id}: {one.words or 'cancelled'}" for one in report.outcomes]
-    return tuple(said) or (f"{job.name} is neither installed in {job.folder} nor in the queue",)
+        messages += [f"{one.job_id}: {one.words or 'cancelled'}" for one in report.outcomes]
+    return tuple(messages) or (f"{job.name} is neither installed in {job.folder} nor in the queue",)
 
 
 async def _list(store: ClusterStore, named: str) -> tuple[str, dict[str, list[str]]]:

@@ -152,9 +152,10 @@ def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
 
 
 def _first(usages: Sequence[DiskUsage], used: str, limit: str) -> DiskUsage | None:
-    told = [usage for usage in usages if getattr(usage, used) is not None]
+    reported = [usage for usage in usages if getattr(usage, used) is not None]
     return next(
-        (usage for usage in told if getattr(usage, limit) is not None), told[0] if told else None
+        (usage for usage in reported if getattr(usage, limit) is not None),
+        reported[0] if reported else None,
     )
 
 

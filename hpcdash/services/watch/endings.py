@@ -99,42 +99,42 @@ class Endings(Judge):
             f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}"
         )
 
-    def _job_ending(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
+    def _job_ending(self, finding: Finding, jobs: pa.Table, is_selected: bool, text: str) -> Ending:
         """Of what is about a running job."""
         row = _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
-        if is_meant:
-            return Ending(f"{who}: {words}")
+        if is_selected:
+            return Ending(f"{who}: {text}")
         if row["state"] in ACTIVE:
             return UNWATCHED
         return Ending(f"{who} is no longer running: it is {state_word(str(row['state']))}")
 
     def _log_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        words = "its log can be read again" if finding.aspect else "its log is growing again"
-        return self._job_ending(finding, jobs, finding.subject in self._hung(jobs), words)
+        text = "its log can be read again" if finding.aspect else "its log is growing again"
+        return self._job_ending(finding, jobs, finding.subject in self._hung(jobs), text)
 
     def _loss_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         kind, _, metric = finding.aspect.partition(" ")
         rule = self._trainings(jobs).get(finding.subject)
         if kind not in _KINDS:
             return self._job_ending(finding, jobs, rule is not None, "its log can be read again")
-        is_meant = rule is not None and kind in rule[0].watch.kinds
-        return self._job_ending(finding, jobs, is_meant, f"{shown(metric)} {_KINDS[kind]}")
+        is_selected = rule is not None and kind in rule[0].watch.kinds
+        return self._job_ending(finding, jobs, is_selected, f"{shown(metric)} {_KINDS[kind]}")
 
     def _end_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         rule = self._trainings(jobs).get(finding.subject)
-        is_meant = rule is not None and losses.LIMIT in rule[0].watch.kinds
+        is_selected = rule is not None and losses.LIMIT in rule[0].watch.kinds
         return self._job_ending(
-            finding, jobs, is_meant, "it will finish in time, or enough successors are queued"
+            finding, jobs, is_selected, "it will finish in time, or enough successors are queued"
         )
 
     def _saves_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        meant = {job_id for _, job_id in self._saving(jobs)}
+        selected = {job_id for _, job_id in self._saving(jobs)}
         if finding.rule == deadlines.END:
             return self._job_ending(
-                finding, jobs, finding.subject in meant, "it will save before it ends"
+                finding, jobs, finding.subject in selected, "it will save before it ends"
             )
         if finding.rule == deadlines.NO_SAVE:
             has_place = any(
@@ -153,7 +153,7 @@ class Endings(Judge):
             return Ending(f"{who} has ended")
         return (
             Ending(f"{who}: there is enough time to save before preemption")
-            if row["id"] in meant
+            if row["id"] in selected
             else UNWATCHED
         )
 
@@ -192,9 +192,9 @@ class Endings(Judge):
             return Ending(f"the chain of job {shown(finding.subject)} is no longer running")
         last = active[-1]
         states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
-        meant = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}
-        words = f"{format_job(last['id'], last['name'])}: enough successors are queued"
-        return Ending(words) if {row["id"] for row in active} & meant else UNWATCHED
+        selected = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}
+        text = f"{format_job(last['id'], last['name'])}: enough successors are queued"
+        return Ending(text) if {row["id"] for row in active} & selected else UNWATCHED
 
     def _pool_ending(self, finding: Finding) -> Ending:
         rules, seen = self._here(self.settings.pools), (self._seen or Facts()).pools
@@ -241,8 +241,8 @@ class Endings(Judge):
     def _nodes_ending(self, finding: Finding) -> Ending:
         rules, table = self._here(self.settings.nodes), self._table(Kind.NODES)
         if finding.rule == nodes.SPARES:
-            is_meant = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)
-            return Ending("there are enough spare nodes again") if is_meant else UNWATCHED
+            is_selected = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)
+            return Ending("there are enough spare nodes again") if is_selected else UNWATCHED
         found = rows_where(table, name=(finding.subject,)) if table is not None else []
         if not rules:
             return UNWATCHED

@@ -273,27 +273,27 @@ def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def facts_query(asked: FactsRequest, user: str = "") -> Query[Facts]:
+def facts_query(requested: FactsRequest, user: str = "") -> Query[Facts]:
     """All of it in one command, within a time limit for each of its programs; `user` is whose quota
     'user' means.
     """
     token = f"\x1e{secrets.token_hex(8)}"
-    words: list[str] = []
-    for at, path in enumerate(asked.files):
-        words += ("file", str(at), path)
-    for at, pattern in enumerate(asked.newest):
-        words += ("newest", str(at), pattern)
-    for at, folder in enumerate(asked.checkpoints, len(asked.newest)):
-        words += ("whole", str(at), folder.rstrip("/") or "/")
-    for at, tail in enumerate(asked.tails):
+    parts: list[str] = []
+    for at, path in enumerate(requested.files):
+        parts += ("file", str(at), path)
+    for at, pattern in enumerate(requested.newest):
+        parts += ("newest", str(at), pattern)
+    for at, folder in enumerate(requested.checkpoints, len(requested.newest)):
+        parts += ("whole", str(at), folder.rstrip("/") or "/")
+    for at, tail in enumerate(requested.tails):
         begin = (tail.identity, str(tail.read_to), str(tail.begin), str(int(tail.is_done)))
-        words += ("tail", str(at), tail.path, *begin)
+        parts += ("tail", str(at), tail.path, *begin)
     # A place that does not answer costs its time, that of its end, and a second or three to find
     # where it begins.
-    seconds = _MOST_SILENT * (_FILE_SECONDS + 5.0) + len(asked.tails)
-    for disk in asked.disks:
+    seconds = _MOST_SILENT * (_FILE_SECONDS + 5.0) + len(requested.tails)
+    for disk in requested.disks:
         kind, _, owner = disk.owner.partition(":")
-        words += (
+        parts += (
             "disk",
             disk.path,
             disk.tool,
@@ -305,12 +305,12 @@ def facts_query(asked: FactsRequest, user: str = "") -> Query[Facts]:
         seconds += (
             _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
         )
-    argv = ("sh", "-c", FACTS_SCRIPT, "sh", token, user, *words)
-    parse = partial(parse_facts, token=token.encode(), asked=asked)
+    argv = ("sh", "-c", FACTS_SCRIPT, "sh", token, user, *parts)
+    parse = partial(parse_facts, token=token.encode(), requested=requested)
     return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
 
 
-def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
+def parse_facts(answer: Answer, *, token: bytes, requested: FactsRequest) -> Facts:
     """Raises UnreadableOutput where the answer does not even tell the time."""
     # What stands before the first token is noise.
     parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
@@ -327,27 +327,29 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
     tails: dict[str, Chunk] = {}
     heads: dict[str, bytes] = {}
     silent: list[str] = []
-    patterns = (*asked.newest, *asked.checkpoints)
+    patterns = (*requested.newest, *requested.checkpoints)
     # The last may have been cut short.
     for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
         kind, _, key = decode(head).partition(" ")
         if kind == "file":
-            files[asked.files[int(key)]] = parse_stat(body.strip(), now)
+            files[requested.files[int(key)]] = parse_stat(body.strip(), now)
         elif kind == "newest":
             written, _, name = body.strip().partition(b" ")
             pattern = patterns[int(key)]
             newest[pattern] = max(0.0, float(now - int(written))) if written.isdigit() else None
             if written.isdigit():
-                names[pattern] = _saved_name(decode(name), is_folder=int(key) >= len(asked.newest))
+                names[pattern] = _saved_name(
+                    decode(name), is_folder=int(key) >= len(requested.newest)
+                )
         elif kind == "tail":
             stat, _, begin = body.strip().rpartition(b" ")
             log = parse_stat(stat, now)
             if log.is_there:
-                tails[asked.tails[int(key)].path] = Chunk(log, int(begin), b"")
+                tails[requested.tails[int(key)].path] = Chunk(log, int(begin), b"")
         elif kind == "head":
-            heads[asked.tails[int(key)].path] = body
+            heads[requested.tails[int(key)].path] = body
         elif kind == "bytes":
-            path = asked.tails[int(key)].path
+            path = requested.tails[int(key)].path
             if path in tails:
                 tails[path] = replace(tails[path], content=body)
         elif kind == "silent":
@@ -356,11 +358,11 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
             disks.append([])
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
-    looks = {
+    checks = {
         disk.path: _disk(disk.path, printed)
-        for disk, printed in zip(asked.disks, disks, strict=False)
+        for disk, printed in zip(requested.disks, disks, strict=False)
     }
-    return Facts(files, newest, looks, tails, heads, tuple(silent), names)
+    return Facts(files, newest, checks, tails, heads, tuple(silent), names)
 
 
 def _saved_name(quoted: str, *, is_folder: bool) -> str:
@@ -374,22 +376,22 @@ def _saved_name(quoted: str, *, is_folder: bool) -> str:
 def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:
     by_tool = dict(printed)
     device = decode(by_tool.get("df", b"")).splitlines()[-1:]
-    looks: list[DiskUsage | None] = []
+    checks: list[DiskUsage | None] = []
     counts: list[DiskUsage | None] = []
     for tool, body in printed:
         try:
             if tool == "df":
-                looks.append(find_usage(parse_df(body, path), path))
+                checks.append(find_usage(parse_df(body, path), path))
             elif tool == "df-i":
-                looks.append(find_usage(parse_df_inodes(body, path), path))
+                checks.append(find_usage(parse_df_inodes(body, path), path))
             elif tool in ("du", "du-i"):
                 counts.append(parse_du(body, path, inodes=tool == "du-i"))
             else:
-                looks.append(_device_usage(PARSERS[tool](body), path, device[0] if device else ""))
+                checks.append(_device_usage(PARSERS[tool](body), path, device[0] if device else ""))
         except UnreadableOutput:
             # Not installed, not allowed, no quota there: the next tool tells.
             continue
-    return DiskCheck(joined(looks), joined(counts))
+    return DiskCheck(joined(checks), joined(counts))
 
 
 def _device_usage(usages: Sequence[DiskUsage], path: str, df_line: str) -> DiskUsage | None:

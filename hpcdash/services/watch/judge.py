@@ -137,11 +137,11 @@ class Judge:
     def _here(self, rules: Iterable[Any]) -> list[Any]:
         return [rule for rule in rules if rule.meant.is_on(self.store.name)]
 
-    def _users(self, meant: JobSelector) -> tuple[str, ...]:
+    def _users(self, selected: JobSelector) -> tuple[str, ...]:
         """() is anyone."""
-        if ANYONE in meant.users:
+        if ANYONE in selected.users:
             return ()
-        return meant.users or ((self.store.user,) if self.store.user else ())
+        return selected.users or ((self.store.user,) if self.store.user else ())
 
     @property
     def job_kind(self) -> Kind:
@@ -171,13 +171,13 @@ class Judge:
             else snapshot.table
         )
 
-    def _rows(self, jobs: pa.Table, meant: JobSelector, *states: JobState) -> list[Row]:
-        wanted: dict[str, Any] = {"state": tuple(map(str, states))}
-        if meant.name:
-            wanted["name"] = (meant.name,)
-        if users := self._users(meant):
-            wanted["user"] = users
-        return list(rows_where(jobs, **wanted))
+    def _rows(self, jobs: pa.Table, selected: JobSelector, *states: JobState) -> list[Row]:
+        requested: dict[str, Any] = {"state": tuple(map(str, states))}
+        if selected.name:
+            requested["name"] = (selected.name,)
+        if users := self._users(selected):
+            requested["user"] = users
+        return list(rows_where(jobs, **requested))
 
     def _hung(self, jobs: pa.Table) -> dict[str, HangingRule]:
         """The rule of each running job whose log is watched; the first that means it."""
@@ -250,45 +250,45 @@ class Judge:
 
     def judge(self) -> Judgement:
         """What the rules find in what is known now; asks nothing."""
-        look = Judgement()
+        check = Judgement()
         now = self.store.clock.now()
         jobs = self._table(self.job_kind)
         # An alert about the connection is for a look to settle.
         if self.state.unreachable_rounds:
-            look.unknown.add(finding_key(UNREACHABLE))
+            check.unknown.add(finding_key(UNREACHABLE))
         if jobs is None:
-            look.unknown.update(ALL_RULES)
-            return look
-        look.job_count = jobs.num_rows
-        self._judge_jobs(jobs, now, look)
-        self._judge_logs(jobs, look)
-        self._judge_losses(jobs, now, look)
-        self._judge_saves(jobs, now, look)
-        self._judge_disks(look)
-        self._judge_nodes(look)
-        self._judge_history(look)
-        self._judge_pools(now, look)
-        look.findings += [
+            check.unknown.update(ALL_RULES)
+            return check
+        check.job_count = jobs.num_rows
+        self._judge_jobs(jobs, now, check)
+        self._judge_logs(jobs, check)
+        self._judge_losses(jobs, now, check)
+        self._judge_saves(jobs, now, check)
+        self._judge_disks(check)
+        self._judge_nodes(check)
+        self._judge_history(check)
+        self._judge_pools(now, check)
+        check.findings += [
             unseen.unreachable_place(place or self.store.title, why, rounds)
             for place, (why, rounds) in self.state.blind.items()
             if rounds >= self.settings.unreachable_rounds
         ]
-        return look
+        return check
 
-    def _judge_jobs(self, jobs: pa.Table, now: float, look: Judgement) -> None:
+    def _judge_jobs(self, jobs: pa.Table, now: float, check: Judgement) -> None:
         settings = self.settings
         reasons = self.store.backend.reasons
         zoned = datetime.fromtimestamp(now, UTC).astimezone()
         for rule in self._here(settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
-            look.findings += running.is_running(jobs, watch)
-            look.pulses.append(
+            check.findings += running.is_running(jobs, watch)
+            check.pulses.append(
                 format_pulse(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons)
             )
         if settings.never_starts:
-            look.findings += waiting.waits_for_ever(self._own(jobs), reasons)
+            check.findings += waiting.waits_for_ever(self._own(jobs), reasons)
         own = self._own(jobs)
-        look.findings += allocations.ends_soon(own, self._launched.allocations(own), now)
+        check.findings += allocations.ends_soon(own, self._launched.allocations(own), now)
         for rule in self._here(settings.chains):
             seen: set[str] = set()
             for row in self._rows(
@@ -297,7 +297,7 @@ class Judge:
                 chain = find_chain(str(row["id"]), self._owned_rows(jobs, row["user"]))
                 if chain.units and chain.units[0].job_id not in seen:
                     seen.add(chain.units[0].job_id)
-                    look.findings += successors.no_successor([chain], reasons, rule.watch)
+                    check.findings += successors.no_successor([chain], reasons, rule.watch)
 
     def _own(self, jobs: pa.Table) -> pa.Table:
         if self.job_kind is Kind.MINE or not self.store.user:
@@ -311,7 +311,7 @@ class Judge:
         rows: list[Row] = (self._user_table(jobs, user) if user else jobs).to_pylist()
         return rows
 
-    def _judge_logs(self, jobs: pa.Table, look: Judgement) -> None:
+    def _judge_logs(self, jobs: pa.Table, check: Judgement) -> None:
         watched = self._hung(jobs)
         facts = self._seen
         by_rule: dict[HangingWatch, list[hanging.LogGrowth]] = {}
@@ -319,15 +319,15 @@ class Judge:
             paths = self._paths(job_id, rule)
             unseen = "" if rule.log else self.state.unseen.get(job_id, "")
             if unseen:
-                look.unknown.add(finding_key(hanging.RULE, job_id))
-                look.findings.append(hanging.cannot_be_seen(job_id, unseen, _name(jobs, job_id)))
-                look.problems.append(look.findings[-1].words)
+                check.unknown.add(finding_key(hanging.RULE, job_id))
+                check.findings.append(hanging.cannot_be_seen(job_id, unseen, _name(jobs, job_id)))
+                check.problems.append(check.findings[-1].words)
                 continue
             is_known = (
                 facts is not None and bool(paths) and all(path in facts.files for path in paths)
             )
             if not is_known:
-                look.unknown.add(finding_key(hanging.RULE, job_id))
+                check.unknown.add(finding_key(hanging.RULE, job_id))
                 continue
             # What is written to either stream is a sign of life.
             path = max(
@@ -339,9 +339,9 @@ class Judge:
                 hanging.LogGrowth(job_id, path, log.size_bytes, log.same_since)
             )
         for watch, logs in by_rule.items():
-            look.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
+            check.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
 
-    def _judge_losses(self, jobs: pa.Table, now: float, look: Judgement) -> None:
+    def _judge_losses(self, jobs: pa.Table, now: float, check: Judgement) -> None:
         watched = self._trainings(jobs)
         if not watched:
             return
@@ -349,19 +349,19 @@ class Judge:
         from hpcdash.services.watch.training import course, noticed
 
         hangs = {
-            one.subject for one in look.findings if one.rule == hanging.RULE and not one.aspect
+            one.subject for one in check.findings if one.rule == hanging.RULE and not one.aspect
         }
         for job_id, (rule, row) in watched.items():
             unseen = "" if rule.log else self.state.unseen.get(job_id, "")
             if unseen:
-                look.findings.append(losses.cannot_be_seen(job_id, unseen, row["name"] or ""))
+                check.findings.append(losses.cannot_be_seen(job_id, unseen, row["name"] or ""))
             tails = [
                 self.state.tails[path]
                 for path in self._paths(job_id, rule)
                 if path in self.state.tails
             ]
             if not tails:
-                look.unknown.add(finding_key(losses.RULE, job_id, ANY_ASPECT))
+                check.unknown.add(finding_key(losses.RULE, job_id, ANY_ASPECT))
             known: set[str] = set()
             for tail in tails:
                 is_fresh = now - tail.looked_at <= FRESH_SECONDS or (
@@ -372,15 +372,15 @@ class Judge:
                     if job_id in hangs or not is_fresh:
                         # That the job hangs says it already, and is not its end.
                         found.remove(stall)
-                        look.unknown.add(losses.stall_key(job_id, stall.metric))
+                        check.unknown.add(losses.stall_key(job_id, stall.metric))
                 known |= set(tail.metrics)
-                look.findings += losses.losses(job_id, found, rule.watch, row["name"] or "")
+                check.findings += losses.losses(job_id, found, rule.watch, row["name"] or "")
             if losses.LIMIT in rule.watch.kinds:
                 stand = next((one for tail in tails if (one := course(tail)) is not None), None)
                 if stand is None or stand.seconds_per_step is None:
-                    look.unknown.add(finding_key(losses.LATE, job_id))
+                    check.unknown.add(finding_key(losses.LATE, job_id))
                 else:
-                    look.findings += losses.ends_late(
+                    check.findings += losses.ends_late(
                         row, stand, now, self._waiting_behind(jobs, row)
                     )
 
@@ -392,12 +392,12 @@ class Judge:
     def _since(self, path: str) -> float:
         return self.state.logs[path].same_since
 
-    def _judge_saves(self, jobs: pa.Table, now: float, look: Judgement) -> None:
+    def _judge_saves(self, jobs: pa.Table, now: float, check: Judgement) -> None:
         saves = []
         seen = self._seen or Facts()
         for job_id, (rule, place) in self._saved_places(jobs).items():
             if place and place not in seen.newest:
-                look.unknown.update(
+                check.unknown.update(
                     finding_key(name, job_id) for name in (deadlines.END, deadlines.NO_SAVE)
                 )
                 saves.append(deadlines.Saves(job_id, rule.watch))
@@ -407,80 +407,84 @@ class Judge:
             name, is_folder = seen.names.get(place, ""), not rule.saved
             saves.append(deadlines.Saves(job_id, rule.watch, saved_at, place, name, is_folder))
         ends = deadlines.end_before_save(jobs, saves, now)
-        look.findings += [one for one in ends if one.key not in look.unknown]
+        check.findings += [one for one in ends if one.key not in check.unknown]
         # By when they were looked at: since then it may have saved.
-        look.findings += deadlines.no_save(jobs, saves, self._facts_at)
+        check.findings += deadlines.no_save(jobs, saves, self._facts_at)
         qos, queues = self.state.qos, self.state.queues
         if self._here(self.settings.saves) and not qos and not queues and self._seen is None:
-            look.unknown.add(finding_key(deadlines.GRACE))
-        look.findings += deadlines.grace_too_short(
+            check.unknown.add(finding_key(deadlines.GRACE))
+        check.findings += deadlines.grace_too_short(
             jobs, _grace_facts(qos), saves, _grace_facts(queues)
         )
 
-    def _judge_disks(self, look: Judgement) -> None:
+    def _judge_disks(self, check: Judgement) -> None:
         facts = self._seen
         for rule in self._here(self.settings.storage):
             path = rule.watch.path
-            kept = self.state.disks.get(path)
-            usage = self._usage(rule, facts.disks.get(path) if facts is not None else None, kept)
-            if usage is None or kept is None:
-                look.unknown.update(
+            stored = self.state.disks.get(path)
+            usage = self._usage(rule, facts.disks.get(path) if facts is not None else None, stored)
+            if usage is None or stored is None:
+                check.unknown.update(
                     finding_key(storage.RULE, path, part)
                     for part in (storage.BYTES, storage.INODES)
                 )
                 if facts is not None:
-                    look.problems.append(f"cannot read the disk usage of {path}: does it exist?")
+                    check.problems.append(f"cannot read the disk usage of {path}: does it exist?")
                 continue
-            look.findings += storage.storage(
-                usage, rule.watch, kept.byte_samples, kept.inode_samples
+            check.findings += storage.storage(
+                usage, rule.watch, stored.byte_samples, stored.inode_samples
             )
 
     @staticmethod
     def _usage(
-        rule: StorageRule, seen: DiskCheck | None, kept: DiskState | None
+        rule: StorageRule, seen: DiskCheck | None, stored: DiskState | None
     ) -> DiskUsage | None:
         """The quota tool's figures and df's, or, of a folder with limits of its own, what du
         counted last.
         """
         if not rule.counts_by_du:
             return seen.usage if seen is not None else None
-        if kept is None:
+        if stored is None:
             return None
-        if kept.counted_bytes is None and kept.counted_inodes is None:
+        if stored.counted_bytes is None and stored.counted_inodes is None:
             return None
         name = rule.watch.path
-        return DiskUsage("du", name, bytes_used=kept.counted_bytes, inodes_used=kept.counted_inodes)
+        return DiskUsage(
+            "du", name, bytes_used=stored.counted_bytes, inodes_used=stored.counted_inodes
+        )
 
-    def _judge_nodes(self, look: Judgement) -> None:
+    def _judge_nodes(self, check: Judgement) -> None:
         rules = self._here(self.settings.nodes)
         table = self._table(Kind.NODES) if rules else None
         if rules and table is None:
-            look.unknown.update((finding_key(nodes.DRAINED), finding_key(nodes.SPARES)))
+            check.unknown.update((finding_key(nodes.DRAINED), finding_key(nodes.SPARES)))
         elif table is not None:
             for rule in rules:
-                look.findings += nodes.drained_nodes(table, rule.watch)
-                look.findings += nodes.spare_nodes(table, rule.watch)
+                check.findings += nodes.drained_nodes(table, rule.watch)
+                check.findings += nodes.spare_nodes(table, rule.watch)
 
-    def _judge_history(self, look: Judgement) -> None:
+    def _judge_history(self, check: Judgement) -> None:
         rules = self._here(self.settings.failures)
         table = self._table(Kind.HISTORY) if rules else None
         if rules and table is None:
-            look.unknown.add(finding_key(failures.RULE))
+            check.unknown.add(finding_key(failures.RULE))
         elif table is not None:
             for rule in rules:
-                look.findings += failures.fails_on_a_node(table, rule.watch)
+                check.findings += failures.fails_on_a_node(table, rule.watch)
 
-    def _judge_pools(self, now: float, look: Judgement) -> None:
+    def _judge_pools(self, now: float, check: Judgement) -> None:
         rules = self._here(self.settings.pools)
         seen = self._seen or Facts()
         if rules and any(pool.name not in seen.pools for pool in self.shared):
-            look.unknown.update(map(finding_key, (pools.SILENT, *pools.OF_TASKS)))
+            check.unknown.update(map(finding_key, (pools.SILENT, *pools.OF_TASKS)))
         moment = datetime.fromtimestamp(now, UTC)
         for pool in seen.pools.values() if rules else ():
-            look.findings += pools.silent_pool(pool, moment)
+            check.findings += pools.silent_pool(pool, moment)
             for rule in rules:
                 users = self._users(rule.meant)
-                look.findings += pools.stuck_tasks(pool, rule.watch, users, moment, rule.meant.name)
+                check.findings += pools.stuck_tasks(
+                    pool, rule.watch, users, moment, rule.meant.name
+                )
 
 
 def _save_place(rule: SavesRule, job_id: str) -> str:
@@ -498,11 +502,11 @@ def _grace_facts(known: Mapping[str, QosState]) -> dict[str, deadlines.GraceFact
     }
 
 
-def pulse_line(now: datetime, words: str) -> str:
+def pulse_line(now: datetime, text: str) -> str:
     """`[2026-11-21 16:00:00] PULSE: …`, in the zone of `now`, one line whatever the words are,
     without its end.
     """
-    return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(words)}"
+    return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(text)}"
 
 
 def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsPart) -> str:

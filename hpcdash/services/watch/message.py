@@ -91,9 +91,9 @@ def trial_message(cluster: str) -> Message:
 
 
 def _line(event: AlertEvent) -> str:
-    words = visible(event.words)
+    text = visible(event.words)
     grave = event.finding.severity is Severity.CRITICAL and not event.kind.is_end
-    return f"{'CRITICAL ' if grave else ''}{_MARKS[event.kind]}{words}"
+    return f"{'CRITICAL ' if grave else ''}{_MARKS[event.kind]}{text}"
 
 
 def _record(event: AlertEvent) -> dict[str, Any]:

@@ -131,12 +131,12 @@ def notified_after(
     states: Mapping[str, AlertState], plan: NotificationPlan, events: Iterable[AlertEvent]
 ) -> dict[str, AlertState]:
     """The states with the channels that are told of each, or owed it."""
-    told: dict[str, set[str]] = {event.key: set() for event in events}
+    reported: dict[str, set[str]] = {event.key: set() for event in events}
     for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
-        told.setdefault(one.key, set()).add(one.channel)
+        reported.setdefault(one.key, set()).add(one.channel)
     return {
-        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *told[key]})))
-        if key in told
+        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *reported[key]})))
+        if key in reported
         else state
         for key, state in states.items()
     }
@@ -189,7 +189,7 @@ def new_notifications(
 
 
 def due_again(
-    plan: NotificationPlan, told: Collection[str], now: float
+    plan: NotificationPlan, reported: Collection[str], now: float
 ) -> tuple[tuple[str, AlertEvent], ...]:
     """(channel, what is sent to it although others already know it); `told` are the keys that no
     channel has taken yet.
@@ -198,7 +198,7 @@ def due_again(
         (channel, build_event(one, now))
         for channel, sends in plan.sends.items()
         for one in sends
-        if one.key not in told
+        if one.key not in reported
     )
 
 
@@ -306,8 +306,8 @@ async def tell(
         return delivery
 
     deliveries = await asyncio.gather(*map(send, plan.sends))
-    told = new_notifications(plan, events, now)
-    again = due_again(plan, {event.key for event in told}, now)
+    reported = new_notifications(plan, events, now)
+    again = due_again(plan, {event.key for event in reported}, now)
     if not dry_run:
         reached = {
             channel
@@ -318,5 +318,5 @@ async def tell(
             after, states=notified_after(after.states, plan, events), owed=owed_after(plan, reached)
         )
     return Round(
-        alerts, told, tuple(deliveries), len(after.states), again, tuple(format_lost(plan.lost))
+        alerts, reported, tuple(deliveries), len(after.states), again, tuple(format_lost(plan.lost))
     )

@@ -62,38 +62,40 @@ async def watch_round(
         watching = Watching(store, settings, state, shared=shared)
         spent = _Spent(store)
         is_remembered = not files.is_kept
-        look = await watching.look()
+        check = await watching.look()
         alerts = with_snoozed(before, settings.snoozed, files.read_snoozed())
         telling = partial(
             tell,
             alerts,
-            look.findings,
+            check.findings,
             store.clock.now(),
             sleep=sleep or asyncio.sleep,
             cluster=store.title,
             settings=settings.alerts,
-            unknown=look.unknown,
+            unknown=check.unknown,
             find_ending=watching.find_ending,
         )
         if dry_run:
-            told = await telling(notifiers, dry_run=True)
-            return RoundReport(look, told, spent.commands, (problem,) if problem else ())
+            reported = await telling(notifiers, dry_run=True)
+            return RoundReport(check, reported, spent.commands, (problem,) if problem else ())
         problems = [problem] if problem else []
         # Before anyone is told, so that a disk that is full is known by then.
         _keep(files, state, before, problems)
-        words = _format_notifications(await telling(notifiers, dry_run=True))
-        if words and not is_remembered and files.was_announced(words):
-            told = replace(await telling([_Knows(way.name) for way in notifiers]), deliveries=())
+        parts = _format_notifications(await telling(notifiers, dry_run=True))
+        if parts and not is_remembered and files.was_announced(parts):
+            reported = replace(
+                await telling([_Knows(way.name) for way in notifiers]), deliveries=()
+            )
             problems.append(
                 "alerts were sent, but this could not be saved; this run will not send them again"
             )
         else:
-            told = await telling(notifiers)
-        if _keep(files, state, told.alerts, problems):
+            reported = await telling(notifiers)
+        if _keep(files, state, reported.alerts, problems):
             files.clear_announced()
-        elif any(delivery.reached for delivery in told.deliveries):
-            files.mark_announced(words)
-    return RoundReport(look, told, spent.commands, tuple(problems), files.is_kept)
+        elif any(delivery.reached for delivery in reported.deliveries):
+            files.mark_announced(parts)
+    return RoundReport(check, reported, spent.commands, tuple(problems), files.is_kept)
 
 
 def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[str]) -> bool:
@@ -110,10 +112,10 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
     return True
 
 
-def _format_notifications(told: Round) -> tuple[str, ...]:
+def _format_notifications(reported: Round) -> tuple[str, ...]:
     """What a round tells and to whom, each in one string."""
-    again = (f"{channel} {one.kind} {one.key}" for channel, one in told.again)
-    return (*(f"{one.kind} {one.key}" for one in told.events), *again)
+    again = (f"{channel} {one.kind} {one.key}" for channel, one in reported.again)
+    return (*(f"{one.kind} {one.key}" for one in reported.events), *again)
 
 
 class _Knows:

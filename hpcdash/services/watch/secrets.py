@@ -140,9 +140,9 @@ def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str
     if secret.variable:
         text = os.environ.get(secret.variable, "")
         if not text.strip():
-            words = f"environment variable {secret.variable} is not set"
+            message = f"environment variable {secret.variable} is not set"
             raise ConfigError(
-                words, "Set it in the environment hpcdash starts in.", file=file, key=f"{key}_env"
+                message, "Set it in the environment hpcdash starts in.", file=file, key=f"{key}_env"
             )
     else:
         text = _read(Path(secret.file).expanduser(), file, f"{key}_file", warnings)

@@ -211,10 +211,10 @@ class WatchFiles:
         if self._unkept is not None:
             return self._unkept, ""
         try:
-            kept = self._part("state")
-            if kept is None:
+            stored = self._part("state")
+            if stored is None:
                 return WatchState(), ""
-            state = msgspec.json.decode(kept, type=WatchState)
+            state = msgspec.json.decode(stored, type=WatchState)
             if state.schema != SCHEMA:
                 raise HpcdashError(f"it has schema {state.schema}, not {SCHEMA}")
             state.read_alerts()
@@ -232,18 +232,18 @@ class WatchFiles:
         self._write("state", msgspec.json.encode(state))
         self._unkept = None
 
-    def mark_announced(self, told: Collection[str]) -> None:
+    def mark_announced(self, reported: Collection[str]) -> None:
         """Note that all of this was told though that cannot be written: as the time of the lock,
         which needs no room on a disk that is full. Whose lock is another's, or read-only, cannot be
         noted.
         """
         with contextlib.suppress(OSError):
-            os.utime(self._lock, (_mark(told), _mark(told)))
+            os.utime(self._lock, (_mark(reported), _mark(reported)))
 
-    def was_announced(self, told: Collection[str]) -> bool:
+    def was_announced(self, reported: Collection[str]) -> bool:
         """Whether just that was noted."""
         try:
-            return int(self._lock.stat().st_mtime) == _mark(told)
+            return int(self._lock.stat().st_mtime) == _mark(reported)
         except OSError:
             return False
 
@@ -275,8 +275,8 @@ class WatchFiles:
         self._database.write(("INSERT OR REPLACE INTO alerts VALUES (?, ?, ?, ?)", values))
 
 
-def _mark(told: Collection[str]) -> int:
-    return zlib.crc32("\n".join(sorted(told)).encode("utf-8", "surrogateescape")) % _MARKS
+def _mark(reported: Collection[str]) -> int:
+    return zlib.crc32("\n".join(sorted(reported)).encode("utf-8", "surrogateescape")) % _MARKS
 
 
 def _unusable(path: Path, error: OSError) -> HpcdashError:

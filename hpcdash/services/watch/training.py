@@ -63,16 +63,16 @@ def read_on(
 
     `head` is its beginning where `chunk` does not begin there and it was not read before.
     """
-    look = chunk.look
+    check = chunk.look
     # A copy of a log is another file in each process.
-    is_other = tail is not None and look.modified_at > 0 and tail.identity != look.identity
-    if tail is None or is_other or look.size < tail.read_to:
-        tail = LogTail(identity=look.identity, csv_header=_header(head, patterns))
-    tail.identity = look.identity
+    is_other = tail is not None and check.modified_at > 0 and tail.identity != check.identity
+    if tail is None or is_other or check.size < tail.read_to:
+        tail = LogTail(identity=check.identity, csv_header=_header(head, patterns))
+    tail.identity = check.identity
     seen_at, tail.looked_at = tail.looked_at or None, now
-    age = look.age_seconds
+    age = check.age_seconds
     if age is None:
-        age = now - seen_at if seen_at is not None and look.size == tail.read_to else 0.0
+        age = now - seen_at if seen_at is not None and check.size == tail.read_to else 0.0
     written = now - age
     if not tail.sampled_at:
         tail.sampled_at = written
@@ -98,7 +98,9 @@ def read_on(
     x = _places(batch, is_new, tail)
     tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, age, seen_at)
     names = sorted((name for name in batch.metrics if is_loss(name)), key=_rank)
-    kept = [*tail.metrics, *(name for name in names if name not in tail.metrics)][:MOST_METRICS]
+    remaining = [*tail.metrics, *(name for name in names if name not in tail.metrics)][
+        :MOST_METRICS
+    ]
     others = sorted(
         (name for name in batch.metrics if not is_loss(name)), key=lambda name: not is_known(name)
     )
@@ -107,7 +109,7 @@ def read_on(
     ]
     for name, points in batch.metrics.items():
         new = is_new[points.samples]
-        if name in kept:
+        if name in remaining:
             _append(
                 tail, tail.metrics, name, x[points.samples][new], points.values[new], MOST_POINTS
             )
@@ -136,8 +138,8 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
     """
     found: list[Noticed] = []
     has_steps = tail.step is not None
-    for name, kept in tail.metrics.items():
-        x, values = _array(kept.x), _array(kept.values)
+    for name, stored in tail.metrics.items():
+        x, values = _array(stored.x), _array(stored.values)
         if not x.size:
             continue
         lasting = [one for one in find_not_finite(x, values) if one.step_to is None]
@@ -150,9 +152,9 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
                 None, [find_vanished(x, [_array(other.x) for other in tail.others.values()])]
             )
         for one in lasting:
-            _know(tail, name, one, is_told=False)
+            _know(tail, name, one, is_known=False)
         for one in (*passed, *(one for one in spikes if one.kind == "spike")):
-            _know(tail, name, one, is_told=True)
+            _know(tail, name, one, is_known=True)
         begun = {one.step_from for one in lasting}
         found += [
             Noticed(
@@ -173,10 +175,10 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
         plateau = find_plateau(x, values)
         if plateau is not None:
             found.append(Noticed(name, "plateau", plateau.words, plateau.step_from))
-    for name, kept in tail.others.items():
+    for name, stored in tail.others.items():
         found += [
             Noticed(name, one.kind, one.words, one.step_from, counts_steps=has_steps)
-            for one in find_lost_numbers(name, _array(kept.x), _array(kept.values))
+            for one in find_lost_numbers(name, _array(stored.x), _array(stored.values))
         ]
     stall = _stall(tail, now)
     if stall is not None:
@@ -243,16 +245,19 @@ def _append(
     x, values = x[known], values[known]
     if not x.size:
         return
-    kept = metrics.setdefault(name, WatchedMetric())
-    before = _array(kept.x)
+    stored = metrics.setdefault(name, WatchedMetric())
+    before = _array(stored.x)
     if before.size and x[0] < before[-1]:
         tail.moments = [one for one in tail.moments if one.metric != name or one.begin < x[0]]
-    x, values = np.concatenate((before, x)), np.concatenate((_array(kept.values), values))
+    x, values = np.concatenate((before, x)), np.concatenate((_array(stored.values), values))
     stays = x <= np.minimum.accumulate(x[::-1])[::-1]
     x, values = x[stays], values[stays]
     # Whole blocks go, so that the levels spikes are measured from stay the same.
     over = max(0, x.size - most_points) // BLOCK * BLOCK
-    kept.x, kept.values = x[over:].astype("<f8").tobytes(), values[over:].astype("<f8").tobytes()
+    stored.x, stored.values = (
+        x[over:].astype("<f8").tobytes(),
+        values[over:].astype("<f8").tobytes(),
+    )
 
 
 def _note_stand(tail: LogTail, step: float, at: float) -> None:
@@ -292,7 +297,7 @@ def _stall(tail: LogTail, now: float) -> MetricFinding | None:
     return find_stall(times, now, tail.step if tail.step is not None else float(tail.sample_count))
 
 
-def _know(tail: LogTail, name: str, one: MetricFinding, *, is_told: bool) -> None:
+def _know(tail: LogTail, name: str, one: MetricFinding, *, is_known: bool) -> None:
     """Note what begins at a step, where it is not the same as something that is noted."""
     end = one.step_to if one.step_to is not None else float("inf")
     for moment in tail.moments:
@@ -304,7 +309,7 @@ def _know(tail: LogTail, name: str, one: MetricFinding, *, is_told: bool) -> Non
             )
             return
     until = one.step_to if one.step_to is not None else one.step_from
-    more = [*tail.moments, Moment(name, one.kind, one.step_from, until, one.words, is_told)]
+    more = [*tail.moments, Moment(name, one.kind, one.step_from, until, one.words, is_known)]
     tail.moments = sorted(more, key=lambda moment: moment.begin)[-MOST_MOMENTS:]
 
 

@@ -62,8 +62,8 @@ class ChainActions:
             self.screen.notify("the chain is not loaded yet", severity="warning", timeout=3)
             return
         if end.has_ended:
-            words = f"{end.job_id} has ended: nothing can wait for it; R on it submits it again"
-            self.screen.notify(visible(words), severity="warning", timeout=6, markup=False)
+            text = f"{end.job_id} has ended: nothing can wait for it; R on it submits it again"
+            self.screen.notify(visible(text), severity="warning", timeout=6, markup=False)
             return
         session = self.screen.session
 
@@ -112,9 +112,9 @@ class ChainActions:
         outcomes = await submit_chain(plan, session.actions, store, wish.count)
         submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
-        words = f"after {end.job_id} on {store.title}: {format_chain(outcomes, wish.count)}"
+        text = f"after {end.job_id} on {store.title}: {format_chain(outcomes, wish.count)}"
         self.screen.notify(
-            visible(words),
+            visible(text),
             severity="information" if is_whole else "error",
             timeout=12,
             markup=False,
@@ -150,27 +150,27 @@ class ChainActions:
         try:
             before = await fetch_stubbed(session.store, job_id)
         except HpcdashError as error:
-            words = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
-            self.screen.notify(visible(words), severity="warning", timeout=12, markup=False)
+            text = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
+            self.screen.notify(visible(text), severity="warning", timeout=12, markup=False)
             return
         file = _write_copy(before.content, before.path)
         open_outside("editor", file)
         content = _read_content(file)
         if content == before.content:
-            words, is_done = f"{before.path} stays as it is", True
+            text, is_done = f"{before.path} stays as it is", True
         elif content is None:
-            words, is_done = f"the edited file cannot be read: {file}", False
+            text, is_done = f"the edited file cannot be read: {file}", False
         else:
             outcome = await replace_stubbed(session.store, before, content)
             is_done = outcome.done is True
-            words = f"{before.path}: {outcome.words}" + (
+            text = f"{before.path}: {outcome.words}" + (
                 "" if is_done else f"; yours is kept in {file}"
             )
         if is_done:
             _remove(file)
         severity: Literal["information", "error"] = "information" if is_done else "error"
         self.screen.notify(
-            visible(words), severity=severity, timeout=8 if is_done else 20, markup=False
+            visible(text), severity=severity, timeout=8 if is_done else 20, markup=False
         )
 
 

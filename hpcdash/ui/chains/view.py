@@ -72,8 +72,8 @@ def how_cell(value: object, row: cells.RowContext) -> cells.Cell:
 
 def waits_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
     """What it waits for, muted once it does not any more."""
-    words = visible(value or "")
-    return words if row["state"] in WAITING or row["_row_id"] == WHOLE else (words, cells.MUTED)
+    text = visible(value or "")
+    return text if row["state"] in WAITING or row["_row_id"] == WHOLE else (text, cells.MUTED)
 
 
 def short_id_cell(value: str | None, row: cells.RowContext, ending: str) -> cells.Cell:
@@ -195,8 +195,8 @@ class ChainView(ReadTableView):
         if table is None or chain is None:
             return None
         numbers = pa.array([int(unit.number) for unit in chain.units], pa.int64())
-        wanted = pc.or_(pc.is_in(table["_number"], numbers), pc.is_valid(table["dependency"]))
-        rows = table.filter(wanted).select(["id", "state", "dependency"])
+        requested = pc.or_(pc.is_in(table["_number"], numbers), pc.is_valid(table["dependency"]))
+        rows = table.filter(requested).select(["id", "state", "dependency"])
         return rows.to_pylist()
 
     def _read_more(self) -> None:
@@ -248,8 +248,8 @@ class ChainView(ReadTableView):
                     0,
                     f"if each takes its limit{' and is released now' if held else ''}: ends {ends}",
                 )
-            if words := chains.format_hold(chain.rows, self.now()):
-                lines.append(words)
+            if text := chains.format_hold(chain.rows, self.now()):
+                lines.append(text)
         return [*lines, *self.reader.notes]
 
     # -- words
@@ -306,14 +306,14 @@ class ChainView(ReadTableView):
         The last come first: no element begins because the one before it is cancelled.
         """
         chain = self.chain
-        wanted = self.rows.marked or (
+        requested = self.rows.marked or (
             {self.rows.cursor_id} if self.rows.cursor_id is not None else set()
         )
-        if chain is None or not wanted:
+        if chain is None or not requested:
             return Targets()
-        if WHOLE not in wanted:
-            rows = tuple(row for row in chain.rows if row["id"] in wanted)
-            missing = sorted(str(one) for one in wanted - {row["id"] for row in rows})
+        if WHOLE not in requested:
+            rows = tuple(row for row in chain.rows if row["id"] in requested)
+            missing = sorted(str(one) for one in requested - {row["id"] for row in rows})
             return Targets(
                 tuple(str(row["id"]) for row in reversed(rows)),
                 tuple(reversed(rows)),

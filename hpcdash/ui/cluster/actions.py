@@ -68,27 +68,27 @@ class ClusterActions:
             return
         finally:
             self._is_preparing = False
-        left_out = [words for selection in selections for words in selection.left_out]
+        left_out = [text for selection in selections for text in selection.left_out]
         if self.screen.view is not view or not await self._is_agreed(planned, left_out):
             return
         records = NodeCheckRecords(launches.state_folder, session.name)
-        said = []
+        messages = []
         for one in planned:
             report = await self.runner.run_plan(one.plan.plan, view, session)
             outcome = (await self.runner.recover_outcomes(one.plan, report, session))[-1]
-            said.append(await launches.conclude(one.plan, outcome))
+            messages.append(await launches.conclude(one.plan, outcome))
             if outcome.done:
                 try:
                     await asyncio.to_thread(
                         records.submitted, SubmittedCheck(outcome.new_job, one.nodes, one.names)
                     )
                 except HpcdashError as error:
-                    said.append(f"its results are only in its log: {error.message}")
-                said.append(
+                    messages.append(f"its results are only in its log: {error.message}")
+                messages.append(
                     f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told "
                     f"here"
                 )
-        self.screen.notice("\n".join(filter(None, said)))
+        self.screen.notice("\n".join(filter(None, messages)))
 
     async def _selections(self, view: TableView, session: ClusterSession) -> list[Selection]:
         """The nodes that are marked or pointed at; of queues the idle ones."""

@@ -49,11 +49,11 @@ class ClusterHeader(Static):
     async def on_click(self) -> None:
         await cast("DashboardScreen", self.screen).act("show_queues")
 
-    def show(self, store: ClusterStore, *, is_wanted: bool) -> None:
+    def show(self, store: ClusterStore, *, is_requested: bool) -> None:
         """Draw what is known of a cluster; nothing where it is not wanted or nothing is known."""
         queues = store.snapshots.get(Kind.QUEUES)
         mine = store.snapshots.get(Kind.MINE)
-        if not is_wanted or queues is None:
+        if not is_requested or queues is None:
             self.display, self._tables = False, ()
             return
         room = self.size.width or self.app.size.width - 2
@@ -145,8 +145,8 @@ def _fullness(queue: QueueUse) -> str:
 def _share_content(shares: Sequence[tuple[str, float]]) -> Content:
     """`fair share 0.42`; of several accounts the range: `fair share 0.10-0.42`."""
     most, least = shares[0][1], shares[-1][1]
-    words = f"{most:.2f}" if f"{most:.2f}" == f"{least:.2f}" else f"{least:.2f}-{most:.2f}"
-    return Content.assemble(("fair share ", "$text-muted"), words)
+    text = f"{most:.2f}" if f"{most:.2f}" == f"{least:.2f}" else f"{least:.2f}-{most:.2f}"
+    return Content.assemble(("fair share ", "$text-muted"), text)
 
 
 def _own_content(own: Sequence[tuple[str, int]]) -> Content:

@@ -136,7 +136,7 @@ class NodeView(JobsView):
             return ""
         host, is_vnode = _VNODE.subn("", self.node_name)
         shown = on_node(table, self.node_name).num_rows
-        words = (
+        parts = (
             [f"those of all of {host}: a job's list names no part of it"]
             if is_vnode and shown
             else []
@@ -144,10 +144,10 @@ class NodeView(JobsView):
         if (is_vnode or shown < count) and _active(
             table.filter(_is_spread_unlisted(table))
         ).num_rows:
-            words.append(
+            parts.append(
                 "arrays listed as one row are left out: on which nodes their tasks run is not told"
             )
-        return "; ".join(words)
+        return "; ".join(parts)
 
     def way_crumb(self) -> str:
         return f"node {self.node_name}"

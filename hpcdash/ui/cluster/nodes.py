@@ -64,11 +64,11 @@ class NodesView(TableView):
     def _with_checks(self, table: pa.Table) -> pa.Table:
         findings = self._findings()
         names = table["name"].to_pylist() if findings else ()
-        said: list[str | None] = [
+        messages: list[str | None] = [
             findings[name].summary if name in findings else None for name in names
         ]
         return table.append_column(
-            _CHECK, pa.array(said, pa.string()) if names else pa.nulls(len(table), pa.string())
+            _CHECK, pa.array(messages, pa.string()) if names else pa.nulls(len(table), pa.string())
         )
 
     def row_hint(self, row: Mapping[str, Any]) -> str:

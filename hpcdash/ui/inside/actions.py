@@ -68,16 +68,16 @@ class InsideActions:
     def _running_job(self) -> str | None:
         """The job one points at; None, and a word why, where it is none that runs."""
         job_id = self.screen.view.pointed_job()
-        words = ""
+        text = ""
         if job_id is None:
-            words = "no job is pointed at"
+            text = "no job is pointed at"
         else:
             row = known_row(self.screen.session.store, job_id)
             if holds_many(job_id) or (row is not None and (row["_tasks"] or 1) > 1):
-                words = f"{job_id} is an array: point at one of its tasks"
+                text = f"{job_id} is an array: point at one of its tasks"
             elif row is not None and row["state"] not in ACTIVE:
-                words = f"job {job_id} is not running ({row['state']})"
-        if words:
-            self.screen.notify(visible(words), severity="warning", timeout=4, markup=False)
+                text = f"job {job_id} is not running ({row['state']})"
+        if text:
+            self.screen.notify(visible(text), severity="warning", timeout=4, markup=False)
             return None
         return job_id

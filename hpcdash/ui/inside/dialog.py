@@ -66,9 +66,9 @@ class ExecDialog(Dialog[None]):
         widest = max(map(cell_width, names), default=0)
         options = []
         for name, (_, about) in zip(names, rows, strict=True):
-            words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
-            words.append(" " * (widest - cell_width(name) + 2) + visible(about), "not bold")
-            options.append(Option(words))
+            text = Text(name, "bold", no_wrap=True, overflow="ellipsis")
+            text.append(" " * (widest - cell_width(name) + 2) + visible(about), "not bold")
+            options.append(Option(text))
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 
     def format_keys(self) -> str:
@@ -140,10 +140,10 @@ class EndLeftoversDialog(Dialog[bool]):
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls", can_focus=False):
             for one in self._found:
-                words = (
+                text = (
                     f"{one.node} {one.process.partition('/')[0]}, of job {one.job}: {one.command}"
                 )
-                yield Static(Text(visible(words), no_wrap=True, overflow="ellipsis"), markup=False)
+                yield Static(Text(visible(text), no_wrap=True, overflow="ellipsis"), markup=False)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton("Yes, end them (y)", id="yes")

@@ -121,17 +121,19 @@ class ConfirmDialog(Dialog[None]):
             for state, count in counts.items()
         )
         where = f"on {visible(self._cluster)}" if self._cluster else ""
-        parts = [_line(words)] if (words := "   ".join(filter(None, (in_states, where)))) else []
+        parts = (
+            [_line(message)] if (message := "   ".join(filter(None, (in_states, where)))) else []
+        )
         if self._is_others:
             parts.append(_line(f"! {action_text.format_others(plan.rows, self.user)}", "warned"))
-        parts += [_line(f"! {visible(words)}", "warned") for words in self.warnings]
+        parts += [_line(f"! {visible(message)}", "warned") for message in self.warnings]
         stakes_text = action_text.format_impact(
             plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints
         )
-        parts += [_line(words) for words in stakes_text]
+        parts += [_line(message) for message in stakes_text]
         parts += [
-            _line(visible(words), "noted" if at == 0 else "words")
-            for at, words in enumerate(self.asides)
+            _line(visible(message), "noted" if at == 0 else "words")
+            for at, message in enumerate(self.asides)
         ]
         ids = plan.request.job_ids
         if len(ids) > 1:
@@ -143,7 +145,7 @@ class ConfirmDialog(Dialog[None]):
                 "label",
             )
         )
-        parts += [_line(words, "under") for words in _commands(plan)]
+        parts += [_line(message, "under") for message in _commands(plan)]
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
         parts.append(_line("Logged in the journal (J).", "label"))
@@ -224,8 +226,8 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
         sign, word = key_labels[outcome.done]
         style = "" if outcome.done else "bold"
         text.append(f"{sign} {word:<8}{clip(visible(outcome.job_id), 24):<{ids}}", style)
-        words = visible(" ".join(outcome.words.split()))
-        text.append(f"  {words}\n" if words else "\n")
+        message = visible(" ".join(outcome.words.split()))
+        text.append(f"  {message}\n" if message else "\n")
     if len(ordered) > _MOST_RESULTS:
         text.append(f"and {len(ordered) - _MOST_RESULTS} more\n")
     text.rstrip()
@@ -305,15 +307,15 @@ class AlterDialog(Dialog[None]):
                 yield Static(hint, classes="hint", markup=False)
             yield Static("", classes="warned complaint", id=f"{field.name}-complaint", markup=False)
         yield Static("", classes="warned", id="complaint", markup=False)
-        for at, words in enumerate(self.asides):
-            yield Static(visible(words), classes="words" if at else "label", markup=False)
+        for at, text in enumerate(self.asides):
+            yield Static(visible(text), classes="words" if at else "label", markup=False)
 
     def format_keys(self) -> str:
         return "tab next field · enter continue · esc cancel"
 
     def on_mount(self) -> None:
-        for words in self.query(".warned"):
-            words.display = False
+        for text in self.query(".warned"):
+            text.display = False
         self.query(Input).first().focus()
 
     def changes(self) -> dict[str, str]:
@@ -346,10 +348,10 @@ class AlterDialog(Dialog[None]):
             except UsageError as error:
                 self._complain("complaint", action_text.format_error(error))
 
-    def _complain(self, name: str, words: str) -> None:
+    def _complain(self, name: str, text: str) -> None:
         line = self.query_one(f"#{name}", Static)
-        line.update(f"! {words}" if words else "")
-        line.display = bool(words)
+        line.update(f"! {text}" if text else "")
+        line.display = bool(text)
 
 
 class _SignalList(OptionList):
@@ -461,8 +463,8 @@ class SignalDialog(Dialog[None]):
             complaint.display = True
 
 
-def _line(words: str, classes: str = "words") -> Static:
-    return Static(words, classes=classes, markup=False)
+def _line(text: str, classes: str = "words") -> Static:
+    return Static(text, classes=classes, markup=False)
 
 
 def _commands(plan: Plan) -> list[str]:
@@ -470,17 +472,17 @@ def _commands(plan: Plan) -> list[str]:
     lines: list[str] = []
     letters = 0
     for at, command in enumerate(plan.commands):
-        words = action_text.shown_command(command)
-        letters += len(words)
+        text = action_text.shown_command(command)
+        letters += len(text)
         if letters > _COMMAND_LETTERS:
-            cut = clip(words, max(0, len(words) - (letters - _COMMAND_LETTERS)))
+            cut = clip(text, max(0, len(text) - (letters - _COMMAND_LETTERS)))
             rest = len(plan.commands) - at - 1
             return [
                 *lines,
                 *([cut] if cut else []),
                 f"… and {rest} more commands for the other ids" if rest else "…",
             ]
-        lines.append(words)
+        lines.append(text)
     return lines
 
 

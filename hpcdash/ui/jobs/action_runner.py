@@ -58,8 +58,8 @@ class Underway(Struct):
 
     def __str__(self) -> str:
         seconds = int(time.monotonic() - self.began)
-        said = f"  {visible(self.said)}" if self.said else ""
-        return f"{self.words}: {len(self.reported_ids)} of {self.jobs} …  {seconds} s{said}"
+        message = f"  {visible(self.said)}" if self.said else ""
+        return f"{self.words}: {len(self.reported_ids)} of {self.jobs} …  {seconds} s{message}"
 
 
 class UnderwayLine(Static):
@@ -202,12 +202,12 @@ class ActionRunner:
         def on_outcome(outcome: Outcome) -> None:
             underway.reported_ids.add(outcome.job_id)
 
-        def heard(line: str) -> None:
+        def on_progress(line: str) -> None:
             underway.said = line
 
         try:
             report = await session.actions.run(
-                plan, on_outcome, heard if plan.request.verb is Verb.SUBMIT else None
+                plan, on_outcome, on_progress if plan.request.verb is Verb.SUBMIT else None
             )
         finally:
             self._underway.remove(underway)
@@ -221,10 +221,10 @@ class ActionRunner:
         ):
             self._tell(report, session)
         if forced is not None and self.screen.session is session:
-            words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
+            text = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
                 session.actions.plan(forced, _plan_rows(forced, plan)),
-                (f"refused: {visible(words)}", _FORCED_WORDS),
+                (f"refused: {visible(text)}", _FORCED_WORDS),
             )
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
@@ -251,8 +251,8 @@ class ActionRunner:
         if not any(outcome.done is None for outcome in report.outcomes):
             return report.outcomes
 
-        def on_progress(words: str) -> None:
-            self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
+        def on_progress(text: str) -> None:
+            self.screen.notify(visible(text), severity="warning", timeout=20, markup=False)
 
         outcomes = await reconcile(session.store, again, report, on_progress)
         if not all(outcome.done for outcome in outcomes):
@@ -277,8 +277,8 @@ class ActionRunner:
         ):
             return
         if all(outcome.done for outcome in report.outcomes):
-            words = action_text.format_done(report) + _where(session)
-            self.screen.notify(words, timeout=_DONE_SECONDS, markup=False)
+            text = action_text.format_done(report) + _where(session)
+            self.screen.notify(text, timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
                 self.screen.notify(
                     visible(report.journal_problem), severity="warning", markup=False
@@ -289,8 +289,8 @@ class ActionRunner:
             self.screen.app.push_screen(ResultsDialog(report, session.store.title))
         else:
             counts = action_text.outcome_counts(report.outcomes)
-            words = f"{report.plan.request.verb}{_where(session)}: {counts}; J shows what was said"
-            self.screen.notify(words, severity="error", timeout=15, markup=False)
+            text = f"{report.plan.request.verb}{_where(session)}: {counts}; J shows what was said"
+            self.screen.notify(text, severity="error", timeout=15, markup=False)
 
 
 def _where(session: ClusterSession) -> str:

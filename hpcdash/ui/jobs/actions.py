@@ -258,11 +258,11 @@ class JobActions:
         async def run() -> None:
             session = self.screen.session
             try:
-                words = await work
+                text = await work
             except HpcdashError as error:
-                words = format_error(error)
-            if words:
-                self.screen.notify(words, severity="warning", timeout=12, markup=False)
+                text = format_error(error)
+            if text:
+                self.screen.notify(text, severity="warning", timeout=12, markup=False)
             session.poller.poll_now()
 
         start_worker(self.screen, run, group="shell", exclusive=True)
@@ -300,9 +300,9 @@ class JobActions:
         if self.screen.view is not view:
             return ""
         app = cast("DashboardApp", self.screen.app)
-        words = [f"{plan.title} of {session.store.title}", *plan.notes]
+        parts = [f"{plan.title} of {session.store.title}", *plan.notes]
         return await explain_end(
-            session.store, plan, await app.lend_terminal(plan.transport, plan.argv, words)
+            session.store, plan, await app.lend_terminal(plan.transport, plan.argv, parts)
         )
 
     # -- acting
@@ -418,8 +418,12 @@ class JobActions:
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
         waiting_only = [name for name in _WAITING_ONLY if name in alterable]
-        wanted = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
-        names = [name for name in wanted if name in alterable]
+        requested = [
+            "time",
+            *(() if running else waiting_only),
+            *(("throttle",) if is_arrays else ()),
+        ]
+        names = [name for name in requested if name in alterable]
         asides = []
         stays = " and ".join(
             filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])
@@ -488,8 +492,8 @@ class JobActions:
         rows: list[Mapping[str, Any]] = []
         for kind in (Kind.EVERYONE, Kind.MINE):
             if (table := self.screen.session.store.table(kind)) is not None:
-                wanted = table.select(["id", "state", "dependency"])
-                rows += wanted.filter(pc.is_valid(wanted["dependency"])).to_pylist()
+                requested = table.select(["id", "state", "dependency"])
+                rows += requested.filter(pc.is_valid(requested["dependency"])).to_pylist()
         return rows
 
     def _chosen(self, verb: Verb) -> ActionChoice | None:
@@ -511,10 +515,10 @@ class JobActions:
             choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice
-        words = f"nothing to {verb}: {_reasons(choice.left_out)}"
+        text = f"nothing to {verb}: {_reasons(choice.left_out)}"
         if marked := self.screen.view.marks():
-            words = f"{marked} marked; {words}; {self.screen.key_label('unmark')} clears the marks"
-        self.screen.notify(words, severity="warning", markup=False)
+            text = f"{marked} marked; {text}; {self.screen.key_label('unmark')} clears the marks"
+        self.screen.notify(text, severity="warning", markup=False)
         return None
 
 
@@ -534,8 +538,7 @@ def _memory(amount_bytes: int | None) -> str:
 
 def _reasons(left_out: Sequence[str]) -> str:
     return (
-        ", ".join(words.removesuffix(": left out") for words in left_out)
-        or "nothing is known of it"
+        ", ".join(text.removesuffix(": left out") for text in left_out) or "nothing is known of it"
     )
 
 
@@ -559,21 +562,21 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
     targets = view.targets()
     if not targets.job_ids:
         return "no job is pointed at"
-    wanted: list[Resubmission] = []
+    requested: list[Resubmission] = []
     asides: list[str] = []
     singles: list[Row] = []
     for job_id in targets.job_ids:
         members = [row for row in targets.rows if row["array_id"] == job_id]
         if members or _is_array(job_id, targets):
-            one, words = await _array_resubmission(job_id, store)
-            wanted.append(one)
-            asides += words
+            one, parts = await _array_resubmission(job_id, store)
+            requested.append(one)
+            asides += parts
         else:
             singles += [row for row in targets.rows if row["id"] == job_id] or [
                 _only(job_id, targets)
             ]
-    wanted += resubmissions(singles)
-    return AgainChoice(tuple(wanted), (*asides, *_format_living(singles)))
+    requested += resubmissions(singles)
+    return AgainChoice(tuple(requested), (*asides, *_format_living(singles)))
 
 
 def _is_array(job_id: str, targets: Targets) -> bool:
@@ -593,12 +596,12 @@ async def _array_resubmission(array_id: str, store: ClusterStore) -> tuple[Resub
     tasks = await fetch_tasks(store, array_id)
     failed = tuple(row for row in tasks.ended if row["state"] in ENDED_BADLY)
     if failed:
-        [wanted] = resubmissions(failed)
+        [requested] = resubmissions(failed)
         total = count_jobs((*tasks.ended, *tasks.living))
-        return wanted, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
+        return requested, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
     every = (*tasks.ended, *tasks.living)
-    words = [f"no task of array {array_id} failed: this is the whole array again"]
-    return Resubmission(array_id, None, every), [*words, *_format_living(every)]
+    parts = [f"no task of array {array_id} failed: this is the whole array again"]
+    return Resubmission(array_id, None, every), [*parts, *_format_living(every)]
 
 
 def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -41,8 +41,10 @@ def offer_copies(screen: DashboardScreen) -> None:
         label: str(row[column]) for column, label in (*_OF_ROWS, *_STREAMS) if row.get(column)
     }
     has = session.store.backend.capabilities
-    asked = [label for _, label in _STREAMS if label not in texts] if Capability.LOGS in has else []
-    asked += ["submit command"] if Capability.DETAIL in has else []
+    requested = (
+        [label for _, label in _STREAMS if label not in texts] if Capability.LOGS in has else []
+    )
+    requested += ["submit command"] if Capability.DETAIL in has else []
 
     def take(label: str) -> None:
         if label in texts:
@@ -53,7 +55,7 @@ def offer_copies(screen: DashboardScreen) -> None:
             start_worker(screen, _ask, screen, session, job_id, label, group="copy")
 
     choices = [Choice(label, clip(visible(text), _SHOWN_CELLS)) for label, text in texts.items()]
-    choices += [Choice(label, "asks the scheduler") for label in asked]
+    choices += [Choice(label, "asks the scheduler") for label in requested]
     screen.app.push_screen(ChoiceDialog(f"Copy from job {job_id}", choices, take))
 
 
@@ -79,8 +81,8 @@ async def _ask(screen: DashboardScreen, session: ClusterSession, job_id: str, la
     if text:
         copy(screen, text)
     else:
-        words = f"not copied: the {label} of job {visible(job_id)} is not known"
-        screen.notify(words, severity="warning", markup=False)
+        message = f"not copied: the {label} of job {visible(job_id)} is not known"
+        screen.notify(message, severity="warning", markup=False)
 
 
 async def _log(session: ClusterSession, job_id: str, label: str) -> str:

@@ -50,8 +50,8 @@ _MOST_EXIT_CELLS = 40
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
     """How it ended, where there is more to say than the state."""
     # The tasks of an array have a reason each; that its time was up the state says.
-    is_said = row.get("_states") or row["state"] == JobState.TIMEOUT
-    return "" if is_said and not row["exit_signal"] and not row["exit_code"] else format_end(row)
+    is_set = row.get("_states") or row["state"] == JobState.TIMEOUT
+    return "" if is_set and not row["exit_signal"] and not row["exit_code"] else format_end(row)
 
 
 def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
@@ -324,14 +324,14 @@ class HistoryView(JobsView):
         line.display = progress is not None
         if progress is not None:
             bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
-            words = Text(bar, no_wrap=True, overflow="ellipsis")
-            words.append(
+            text = Text(bar, no_wrap=True, overflow="ellipsis")
+            text.append(
                 f" {progress.fraction:.0%} of {self._format_span()}, "
                 f"{counted(progress.runs, 'run')}"
             )
             if progress.wait_seconds:
-                words.append(f", next command in {progress.wait_seconds:.0f} s")
-            line.update(words.append(" · esc stops"))
+                text.append(f", next command in {progress.wait_seconds:.0f} s")
+            line.update(text.append(" · esc stops"))
 
     def do_ask_now(self) -> None:
         if self._span == ("", ""):

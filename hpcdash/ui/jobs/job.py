@@ -267,12 +267,12 @@ class JobView(View):
 
     def _note_lines(self) -> list[Text]:
         """What a person keeps of it, or of its array."""
-        kept = session_notes(self.session).kept()
+        stored = session_notes(self.session).kept()
         row = self.picture.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
-        words = ["pinned"] if kept.pinned.intersection(ids) else []
-        words += [f"note: {kept.notes[job_id]}" for job_id in ids if job_id in kept.notes]
-        return [Text("  ·  ".join(words), self._style("label"))] if words else []
+        parts = ["pinned"] if stored.pinned.intersection(ids) else []
+        parts += [f"note: {stored.notes[job_id]}" for job_id in ids if job_id in stored.notes]
+        return [Text("  ·  ".join(parts), self._style("label"))] if parts else []
 
     def notes_changed(self) -> None:
         self._paint()
@@ -294,8 +294,8 @@ class JobView(View):
     def _native_lines(self, width: int) -> list[Text]:
         detail = self.picture.detail
         if detail is None:
-            words = "asking …" if Part.DETAIL in self.picture.asking else ""
-            return [Text(words, self._style("label"))]
+            text = "asking …" if Part.DETAIL in self.picture.asking else ""
+            return [Text(text, self._style("label"))]
         return pair_lines(
             "Raw scheduler output", detail.native, width, self._style, self.app.console
         )
@@ -335,8 +335,8 @@ def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console)
     return [*lines, Text()]
 
 
-def _title(words: str, width: int, find_style: StyleOf) -> Text:
-    line = Text.assemble((clip(visible(words), width), find_style("title")), " ")
+def _title(text: str, width: int, find_style: StyleOf) -> Text:
+    line = Text.assemble((clip(visible(text), width), find_style("title")), " ")
     rule = "-" if cells.signs() is cells.ASCII_SIGNS else "─"
     return line.append(rule * (width - line.cell_len), find_style("rule"))
 
@@ -369,7 +369,7 @@ def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list
 def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text:
     if entry.pieces:
         return Text.assemble(
-            *((visible(words), find_style(state)) for words, state in entry.pieces)
+            *((visible(message), find_style(state)) for message, state in entry.pieces)
         )
     style = (
         find_style("label")
@@ -381,8 +381,8 @@ def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text
     text = Text(visible(entry.value), style)
     if entry.fraction is not None and bar_at is not None:
         text.append(" " * (max(0, bar_at - text.cell_len) + 2))
-        for words, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
-            text.append(words, find_style("bar" if name == cells.ACCENT else "label"))
+        for message, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
+            text.append(message, find_style("bar" if name == cells.ACCENT else "label"))
     return text
 
 

@@ -204,9 +204,9 @@ class JournalView(TableView):
         took = f", took {seconds:.1f} s" if seconds >= 0.1 else ""
         text = Text()
 
-        def pair(label: str, words: str) -> None:
+        def pair(label: str, message: str) -> None:
             text.append(f"{label:<10}", "dim")
-            text.append(f"{visible(words)}\n")
+            text.append(f"{visible(message)}\n")
 
         pair("when", f"{began:%Y-%m-%d %H:%M:%S %Z}{took}")
         pair("who", f"{entry.user or 'unknown'} on {entry.cluster}")

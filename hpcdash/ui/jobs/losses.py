@@ -74,8 +74,8 @@ class ShownLosses:
             self._tell(rows, "", error)
         for job_id, failure in list(self._tails.failures.items()):
             self._tell(rows, f"{job_id}: ", failure)
-        for words in self._tails.pattern_problems():
-            self._notify_once(rows, words, "warning")
+        for text in self._tails.pattern_problems():
+            self._notify_once(rows, text, "warning")
         if is_new and rows.is_attached:
             rows.repaint()
 
@@ -88,23 +88,23 @@ class ShownLosses:
             )
 
     def _notify_once(
-        self, rows: RowsTable, words: str, severity: Literal["warning", "error"]
+        self, rows: RowsTable, text: str, severity: Literal["warning", "error"]
     ) -> None:
-        if words not in self._told and rows.is_attached:
-            self._told.add(words)
-            rows.app.notify(visible(words), severity=severity, markup=False)
+        if text not in self._told and rows.is_attached:
+            self._told.add(text)
+            rows.app.notify(visible(text), severity=severity, markup=False)
 
     def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
         ids = table["_row_id"]
         shown = table.filter(pc.is_in(ids, value_set=pa.array(seen, ids.type)))
-        wanted = shown.select(
+        requested = shown.select(
             ["id", "state", "user", "stdout_path", "stderr_path", "_fold"]
         ).to_pylist()
         user = self._session.store.user
         # 1 and 2 are summaries of arrays, whose tasks have the logs (see views.jobs).
         return [
             row
-            for row in wanted
+            for row in requested
             if row["state"] == JobState.RUNNING
             and row["_fold"] not in (1, 2)
             and (not user or row["user"] == user)
@@ -154,9 +154,9 @@ def format_value(value: float) -> str:
     if not isfinite(value):
         return "inf" if value > 0 else "-inf"
     for digits in (4, 3, 2):
-        words = f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-")
-        if len(words) <= VALUE_CELLS:
-            return words
+        text = f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-")
+        if len(text) <= VALUE_CELLS:
+            return text
     return f"{value:.0e}"[:VALUE_CELLS]
 
 

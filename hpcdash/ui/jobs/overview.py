@@ -280,15 +280,15 @@ class JobOverview(Vertical):
     def _last_lines(self) -> dict[str, str]:
         from hpcdash.domain.triage import last_meaningful
 
-        words: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for job_id in self._asked:
             tails = self._tails.by_file(job_id).values()
-            said = [
+            messages = [
                 last_meaningful(tail.lines) for tail in tails if any(map(str.strip, tail.lines))
             ]
-            if said:
-                words[job_id] = said[-1]
-        return words
+            if messages:
+                texts[job_id] = messages[-1]
+        return texts
 
     def _unread_failures(self) -> list[Row]:
         """Failed tasks of the array whose paths the list tells: their logs cost no command of their
@@ -493,8 +493,8 @@ class JobOverview(Vertical):
             if task is not None and self.size.height >= _LINES_FOR_FILES
             else ""
         )
-        words = clip(visible(command), max(20, width - 10))
-        return [Content.assemble(("command ", "$text-muted"), words)] if words else []
+        text = clip(visible(command), max(20, width - 10))
+        return [Content.assemble(("command ", "$text-muted"), text)] if text else []
 
     def _show_heading(self, row: Row) -> None:
         """Above the end of the log whose it is and where: in a low pane only of an array, or of two
@@ -538,8 +538,8 @@ class JobOverview(Vertical):
             ("detail", "full details"),
         )
         keys = [
-            Content.assemble((key_label(name), "bold"), f" {words}")
-            for name, words in known
+            Content.assemble((key_label(name), "bold"), f" {text}")
+            for name, text in known
             if key_label(name)
         ]
         return Content.styled(" · ", "$text-muted").join(keys)
@@ -548,13 +548,15 @@ class JobOverview(Vertical):
         if row["state"] in WAITING:
             return Content()
         if tail is None:
-            is_asking = row["id"] not in self._asked
-            words = "Reading its log …" if self._is_seen else ""
-            if is_asking:
-                return Content.styled(words, "$text-muted")
+            is_querying = row["id"] not in self._asked
+            text = "Reading its log …" if self._is_seen else ""
+            if is_querying:
+                return Content.styled(text, "$text-muted")
             is_discarded = self._tails.is_discarded(str(row["id"]))
-            said = "Its output goes to /dev/null" if is_discarded else "Its log could not be read"
-            return Content.styled(said, "$text-muted")
+            message = (
+                "Its output goes to /dev/null" if is_discarded else "Its log could not be read"
+            )
+            return Content.styled(message, "$text-muted")
         lines = [line for line in tail.lines if line.strip()]
         if not lines:
             return Content.styled("Its log is empty", "$text-muted")
@@ -579,12 +581,12 @@ def _is_whole_array(row: Row) -> bool:
 def _group_line(group: TaskGroup, width: int) -> Content:
     """`✗ 3 failed, exit 1 · tasks 3,7-8 · most on n03 · ValueError: batch of 7`."""
     ending = format_exit(group.state, group.exit_code, group.exit_signal).partition(":")[0]
-    told = f", {ending}" if group.state == JobState.FAILED and ending else ""
+    reported = f", {ending}" if group.state == JobState.FAILED and ending else ""
     sign = signs().states.get(group.state, "?")
     parts = [f"{'tasks' if group.count > 1 else 'task'} {clip(str(group.tasks), 24)}"]
     if group.node:
         parts.append(f"{group.on_node} on {visible(group.node)}")
-    head = f"{sign} {group.count} {state_word(group.state)}{told}"
+    head = f"{sign} {group.count} {state_word(group.state)}{reported}"
     rest = " · ".join(["", *parts, *([visible(group.line)] if group.line else [])])
     return Content.assemble(
         (head, f"$state-{style_name(group.state)}"), clip(rest, max(10, width - len(head) - 2))

@@ -190,13 +190,13 @@ class ScriptView(View):
         self.screen.query_one(CommandBar).ask("script search", sign="/", take=self._take_search)
 
     def _take_search(self, typed: str) -> str:
-        wanted = visible(typed)
-        if not wanted:
+        requested = visible(typed)
+        if not requested:
             self._forget_search()
             return ""
-        if not self.page.search(wanted):
+        if not self.page.search(requested):
             return "no match"
-        self._searched = wanted
+        self._searched = requested
         self.post_message(self.CrumbsChanged())
         return ""
 
@@ -246,17 +246,17 @@ class ScriptView(View):
             self.notify(f"copied {visible(self.job_id)}", timeout=2, markup=False)
             return
         if self.other_id is None:
-            words, text = "the script", _as_utf8(self.script.text)
+            message, text = "the script", _as_utf8(self.script.text)
         else:
-            words, text = "the difference", "".join(f"{line.text}\n" for line in self.page.lines)
+            message, text = "the difference", "".join(f"{line.text}\n" for line in self.page.lines)
         size = len(text.encode())
         if size > _MOST_COPIED_BYTES:
             self.notify(
-                f"{words} is too large for a terminal's clipboard; E opens it", severity="warning"
+                f"{message} is too large for a terminal's clipboard; E opens it", severity="warning"
             )
             return
         self.app.copy_to_clipboard(text)
-        self.notify(f"copied {words}: {counted(len(text.splitlines()), 'line')}", timeout=2)
+        self.notify(f"copied {message}: {counted(len(text.splitlines()), 'line')}", timeout=2)
 
     def do_edit(self) -> None:
         """A copy of the script in one's editor; it is deleted afterwards."""

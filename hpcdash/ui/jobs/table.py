@@ -165,8 +165,8 @@ class JobsView(TableView):
 
     def on_mount(self) -> None:
         if self._has_stored_filter:
-            words = f"Filtered as last time: {visible(self.filter_text)}. esc clears the filter"
-            cast("DashboardScreen", self.screen).notice(words)
+            text = f"Filtered as last time: {visible(self.filter_text)}. esc clears the filter"
+            cast("DashboardScreen", self.screen).notice(text)
 
     @cached_property
     def _notes(self) -> JobNotes:
@@ -297,10 +297,10 @@ class JobsView(TableView):
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
         columns = super().columns()
         if self.column_names == self.spec.shown:
-            kept, known = self._notes.kept(), self.catalogue
-            columns[1:1] = [known["pinned"]] if kept.pinned else []
+            stored, known = self._notes.kept(), self.catalogue
+            columns[1:1] = [known["pinned"]] if stored.pinned else []
             at = next(at for at, column in enumerate(columns) if column.key == "name") + 1
-            columns[at:at] = [known["note"]] if kept.notes else []
+            columns[at:at] = [known["note"]] if stored.notes else []
             if not self.everyone:
                 columns = [column for column in columns if column.key != "user"]
         return columns
@@ -425,32 +425,32 @@ class JobsView(TableView):
         those that match.
         """
         table = self.source()
-        wanted = self.rows.marked or {
+        requested = self.rows.marked or {
             row_id for row_id in (self.rows.cursor_id,) if row_id is not None
         }
-        if table is None or not wanted:
+        if table is None or not requested:
             return Targets()
         arrays_shown = {
-            row_id.removesuffix("[]"): row_id for row_id in wanted if row_id.endswith("[]")
+            row_id.removesuffix("[]"): row_id for row_id in requested if row_id.endswith("[]")
         }
-        is_meant = pc.or_(
-            _is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_shown)
+        is_selected = pc.or_(
+            _is_one_of(table["id"], requested), _is_one_of(table["array_id"], arrays_shown)
         )
-        meant = table.filter(pc.fill_null(is_meant, False))
+        selected = table.filter(pc.fill_null(is_selected, False))
         # Rows of arrays that a filter hides, where it shows some of the same array.
-        shown = set(self.matched(meant)["id"].to_pylist())
+        shown = set(self.matched(selected)["id"].to_pylist())
         partly = {
             row["array_id"]
-            for row in meant.select(["id", "array_id"]).to_pylist()
+            for row in selected.select(["id", "array_id"]).to_pylist()
             if row["id"] in shown
         }
         whole: dict[str, bool] = {}
         rows: list[dict[str, Any]] = []
         found: set[str] = set()
-        for row in meant.to_pylist():
+        for row in selected.to_pylist():
             found.add(row["id"])
             array_id = row["array_id"]
-            if row["id"] in wanted or array_id not in arrays_shown:
+            if row["id"] in requested or array_id not in arrays_shown:
                 rows.append(row)
                 continue
             found.add(arrays_shown[array_id])
@@ -459,7 +459,7 @@ class JobsView(TableView):
             if not is_hidden:
                 rows.append(row)
         ids = [row["array_id"] if whole.get(row["array_id"]) else row["id"] for row in rows]
-        missing = sorted(row_id.removesuffix("[]") for row_id in wanted - found)
+        missing = sorted(row_id.removesuffix("[]") for row_id in requested - found)
         return Targets(tuple(dict.fromkeys(ids)), tuple(rows), tuple(missing))
 
     def reload(self) -> None:
@@ -500,9 +500,9 @@ def job_hint(
             f"{opens} its tasks"
         )
     parts = [f"{row['id']} {row['name'] or ''}".strip()]
-    words = backend.reasons.explain(row)
+    text = backend.reasons.explain(row)
     if state in WAITING:
-        parts.append(words or reason or "waiting")
+        parts.append(text or reason or "waiting")
         if row["_expected_start_at"] is not None:
             expected = cells.short_instant(row["_expected_start_at"], now, session.zone)
             ahead = (row["_expected_start_at"] - now).total_seconds()
@@ -514,11 +514,11 @@ def job_hint(
             parts.append(policy)
     elif state in ENDED:
         parts.append(state_word(state))
-        parts += [part for part in (format_end(row), words) if part]
+        parts += [part for part in (format_end(row), text) if part]
     else:
         if row["ends_at"] is not None and row["node_list"]:
             parts.append(f"on {row['node_list']}")
-        parts += [part for part in (reason, words) if part]
+        parts += [part for part in (reason, text) if part]
         if row["ends_at"] is not None:
             parts.append(f"ends by {cells.short_deadline(row['ends_at'], now, session.zone)}")
     return "  ·  ".join(dict.fromkeys(parts))

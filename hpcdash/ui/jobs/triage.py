@@ -218,9 +218,9 @@ class TriageView(ReadTableView):
         now.
         """
         now = self._member_ids()
-        kept = {row_id for row_id in row_ids if row_id in now or row_id not in self._members}
-        moved = frozenset().union(*(self._members[row_id] for row_id in row_ids - kept))
-        return frozenset(kept | {row_id for row_id, members in now.items() if members & moved})
+        remaining = {row_id for row_id in row_ids if row_id in now or row_id not in self._members}
+        moved = frozenset().union(*(self._members[row_id] for row_id in row_ids - remaining))
+        return frozenset(remaining | {row_id for row_id, members in now.items() if members & moved})
 
     # -- words
 
@@ -258,16 +258,16 @@ class TriageView(ReadTableView):
         return "  ·  ".join(part for part in parts if part)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        words = format_exit(row["state"], row["exit_code"], row["exit_signal"]) or state_word(
+        text = format_exit(row["state"], row["exit_code"], row["exit_signal"]) or state_word(
             row["state"]
         )
         if row["_fold"] == TASK:
             return "  ·  ".join(
-                part for part in (f"{row['id']}: {words}", row["name"] or "") if part
+                part for part in (f"{row['id']}: {text}", row["name"] or "") if part
             )
         group = self._group(row["_id"])
         kind = "worker" if self.are_workers else "task"
-        parts = [f"{counted(group.count, kind)}: {words}"] if group is not None else []
+        parts = [f"{counted(group.count, kind)}: {text}"] if group is not None else []
         if group is not None and group.node:
             parts.insert(0, f"{group.on_node} of {group.count} on {group.node}: a bad node?")
         # The column may have cut it.
@@ -317,8 +317,8 @@ class TriageView(ReadTableView):
         """
         if self.are_workers:
             return ()
-        if wanted := self.rows.marked or self._pointed_cause():
-            return self._rows_of(wanted)
+        if requested := self.rows.marked or self._pointed_cause():
+            return self._rows_of(requested)
         return self.triage.failed_rows if self.triage is not None else ()
 
     def _pointed_cause(self) -> frozenset[str]:
@@ -333,13 +333,13 @@ class TriageView(ReadTableView):
     def _rows_of(self, row_ids: frozenset[str] | set[str]) -> tuple[Row, ...]:
         if self.triage is None:
             return ()
-        wanted = {
+        requested = {
             member.job_id
             for group in self.triage.groups
             for member in group.members
             if _group_id(group) in row_ids or member.job_id in row_ids
         }
-        return tuple(row for row in self.triage.tasks.ended if row["id"] in wanted)
+        return tuple(row for row in self.triage.tasks.ended if row["id"] in requested)
 
     def do_mark_failed(self) -> None:
         """Mark the groups that failed; once more, none."""
@@ -356,11 +356,11 @@ class TriageView(ReadTableView):
         """The tasks and what was said last."""
         row = self.rows.cursor_row
         if row is not None:
-            words = (
+            text = (
                 f"{with_tasks(self.array_id, parse_tasks(row['tasks']))} {row['name'] or ''}"
             ).strip()
-            self.app.copy_to_clipboard(words)
-            self.notify(f"copied {visible(words[:60])}", markup=False)
+            self.app.copy_to_clipboard(text)
+            self.notify(f"copied {visible(text[:60])}", markup=False)
 
 
 def _group_id(group: TaskGroup) -> str:

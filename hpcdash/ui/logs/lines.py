@@ -124,14 +124,14 @@ class LogLines(Widget, can_focus=True):
         placed = self.viewport.placed()
         strips = [self._strip(one, width) for one in placed]
         if not placed:
-            lines = [line for words in self.words for line in _in_lines(visible(words), width - 2)]
+            lines = [line for text in self.words for line in _in_lines(visible(text), width - 2)]
             strips = [self._text_strip(line, width) for line in lines[:height]]
         blank = Strip.blank(width, self._style())
         return strips + [blank] * (height - len(strips))
 
-    def _text_strip(self, words: str, width: int) -> Strip:
+    def _text_strip(self, text: str, width: int) -> Strip:
         style = self._style("words")
-        return Strip([Segment(f" {words}", style)]).crop_extend(0, width, self._style())
+        return Strip([Segment(f" {text}", style)]).crop_extend(0, width, self._style())
 
     def _strip(self, placed: PlacedRow, width: int) -> Strip:
         viewport = self.viewport
@@ -225,9 +225,9 @@ def _segments(
     return segments
 
 
-def _in_lines(words: str, width: int) -> list[str]:
-    begins = [*wrapped(words, width), len(words)]
-    return [words[first:last] for first, last in itertools.pairwise(begins)]
+def _in_lines(text: str, width: int) -> list[str]:
+    begins = [*wrapped(text, width), len(text)]
+    return [text[first:last] for first, last in itertools.pairwise(begins)]
 
 
 def _more_sign(*, before: bool = False) -> str:
@@ -236,5 +236,5 @@ def _more_sign(*, before: bool = False) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _style_named(words: str) -> Style:
-    return Style.parse(words)
+def _style_named(text: str) -> Style:
+    return Style.parse(text)

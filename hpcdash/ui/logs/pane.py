@@ -29,12 +29,12 @@ class LogPane(LogReading):
             self.file = file
             self.is_copy = is_copy
 
-    def _share(self, words: str) -> Callable[[float], None]:
-        def said(share: float) -> None:
-            self._doing = f"{words} {100 * share:.0f} %, esc stops"
+    def _share(self, text: str) -> Callable[[float], None]:
+        def on_output(share: float) -> None:
+            self._doing = f"{text} {100 * share:.0f} %, esc stops"
             self.say()
 
-        return said
+        return on_output
 
     def clear(self) -> bool:
         """What esc clears: a search that runs, then what was searched for; False where there is
@@ -68,12 +68,12 @@ class LogPane(LogReading):
         self._moved()
 
     def _matches_on_screen(self) -> list[int]:
-        wanted = self.lines.wanted
+        requested = self.lines.wanted
         rows = dict.fromkeys(placed.row for placed in self.viewport.placed())
         return [
             self.window.rows[row].offset
             for row in rows
-            if wanted and wanted.search(self.viewport.line(row).text)
+            if requested and requested.search(self.viewport.line(row).text)
         ]
 
     def _at_match(self, offset: int) -> None:
@@ -111,14 +111,14 @@ class LogPane(LogReading):
         self._moved()
 
     async def _search(self, start: int, backwards: bool) -> str:
-        wanted, size = self.search_text, max(self.window.look.size, self.window.end)
+        requested, size = self.search_text, max(self.window.look.size, self.window.end)
         found = await find_text(
             self.window.file,
-            wanted,
+            requested,
             start,
             size,
             backwards=backwards,
-            said=self._share("searching …"),
+            on_output=self._share("searching …"),
         )
         if found is None:
             return "not found"
@@ -186,12 +186,12 @@ class LogPane(LogReading):
             self.post_message(self.PagerRequested(here))
             return ""
 
-        def said(copied: int, of: int) -> None:
+        def on_output(copied: int, of: int) -> None:
             self._doing = f"fetching {format_memory(copied)} of {format_memory(of)}, esc stops"
             self.say()
 
         try:
-            self.post_message(self.PagerRequested(await copy_end(file, said), is_copy=True))
+            self.post_message(self.PagerRequested(await copy_end(file, on_output), is_copy=True))
         except OSError as error:
             return f"no room for a copy here: {error.strerror}"
         return ""

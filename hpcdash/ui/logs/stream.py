@@ -178,9 +178,9 @@ class LogReading(Vertical):
                 self._begin_at = None
                 if begin_at < self.window.look.size:
                     self._jump(begin_at)
-        look = self.window.look
+        check = self.window.look
         self.say()
-        return is_new or (look.size, look.identity) != (size, identity)
+        return is_new or (check.size, check.identity) != (size, identity)
 
     def _error(self, error: HpcdashError | None) -> None:
         if (error is None) != (self.error is None) or error is not None:
@@ -337,9 +337,9 @@ class LogReading(Vertical):
     def is_working(self) -> bool:
         return bool(self._doing)
 
-    def _work(self, words: str, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
+    def _work(self, text: str, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
         """Do one thing that takes a while, in place of another; it returns what to say of it."""
-        self._doing = words
+        self._doing = text
         self._found = ""
         start_worker(self, self._do, work, *arguments, group="work", exclusive=True)
         self.say()
@@ -374,13 +374,13 @@ class LogReading(Vertical):
         if ended := job_note(self.row, self._now(), self.session.zone):
             notes.append(ended)
         has_rows = bool(self.window.rows)
-        words = (
+        parts = (
             notes
             if self._opened or not self.path or self.window.looked_at is not None
             else ["opening …"]
         )
-        if not has_rows and list(self.lines.words) != words:
-            self.lines.words = words
+        if not has_rows and list(self.lines.words) != parts:
+            self.lines.words = parts
             self._redraw()
         shown = "\n".join(visible(note) for note in notes) if has_rows else ""
         if shown != self._notes:
@@ -392,18 +392,20 @@ class LogReading(Vertical):
 
     def _bar(self) -> Text:
         """Which stream, how far, and what is going on."""
-        said = self._doing or self._found
-        parts = place_parts(self.window, self.viewport, self._log_status(said)) if self.path else []
+        message = self._doing or self._found
+        parts = (
+            place_parts(self.window, self.viewport, self._log_status(message)) if self.path else []
+        )
         name = (self.stream, "bold" if self.is_active else "")
-        return bar_text(name, self.window.file.host, parts, said, self.size.width - 2)
+        return bar_text(name, self.window.file.host, parts, message, self.size.width - 2)
 
-    def _log_status(self, said: str) -> LogStatus:
+    def _log_status(self, message: str) -> LogStatus:
         placed = self.viewport.placed()
         return LogStatus(
             growth=self.format_growth() if self.is_beside else "",
             line_number=self._line_number.line_at_row(placed[0].row) if placed else None,
             searched=self.search_text,
-            said=said,
+            said=message,
             has_ended=self._has_ended,
         )
 
@@ -529,7 +531,7 @@ def file_notes(
     """What is to be said of the file itself: that it is not there and why, empty, or another than
     before.
     """
-    look, happened = window.look, window.happened
+    check, happened = window.look, window.happened
     notes = []
     if happened is not None:
         when = format_clock_time(happened.at, zone)
@@ -545,7 +547,9 @@ def file_notes(
                 notes.append(f"was deleted at {when}; {read}looked for again")
             case Event.CLOSED:
                 read = "what was read is shown; " if window.rows else ""
-                notes.append(f"cannot be read since {when}: {look.problem}; {read}looked for again")
+                notes.append(
+                    f"cannot be read since {when}: {check.problem}; {read}looked for again"
+                )
             case Event.TRUNCATED:
                 notes.append(f"was truncated (to {format_memory(happened.size)}) at {when}")
             case Event.REPLACED:
@@ -555,15 +559,15 @@ def file_notes(
     state = "" if row is None else str(row["state"])
     if window.looked_at is None:
         return notes
-    if look.problem:
-        if not look.is_there and state in WAITING:
+    if check.problem:
+        if not check.is_there and state in WAITING:
             notes.append(f"will be at {window.file.path} once the job starts")
             notes.append(f"the job is {state_word(state)}{_why(row, reason_hint)}")
-        elif not look.is_there and state not in ENDED:
-            notes.append(f"{look.problem}; looked for again, ctrl+r looks now")
+        elif not check.is_there and state not in ENDED:
+            notes.append(f"{check.problem}; looked for again, ctrl+r looks now")
         else:
-            notes.append(look.problem)
-    elif look.is_there and look.size == 0:
+            notes.append(check.problem)
+    elif check.is_there and check.size == 0:
         notes.append(
             "is empty; q goes back"
             if state in ENDED
@@ -581,15 +585,15 @@ def job_note(row: Mapping[str, Any] | None, now: datetime, zone: tzinfo | None) 
     """`the job ended: failed, exit 3, 2 min ago`; '' while it has not."""
     if row is None or str(row["state"]) not in ENDED:
         return ""
-    words = [state_word(str(row["state"]))]
+    parts = [state_word(str(row["state"]))]
     if how := format_end(row):
-        words.append(how)
+        parts.append(how)
     if row["ends_at"] is not None:
-        words.append(
+        parts.append(
             f"{format_age((now - row['ends_at']).total_seconds())} ago "
             f"({short_instant(row['ends_at'], now, zone)})"
         )
-    return f"the job ended: {', '.join(words)}"
+    return f"the job ended: {', '.join(parts)}"
 
 
 def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
@@ -625,8 +629,8 @@ class LogStatus(Struct, frozen=True):
 
 def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> list[Part]:
     """Where one is, part by part, the first from the left."""
-    look = window.look
-    size = look.size if look.is_there else window.end
+    check = window.look
+    size = check.size if check.is_there else window.end
     placed = viewport.placed()
     end = window.rows[placed[-1].row].end if placed else 0
     number = status.line_number
@@ -651,16 +655,16 @@ def _format_following(viewport: Viewport, has_ended: bool) -> str:
     return "end: to the end" if has_ended else "paused (end follows)"
 
 
-def bar_text(name: Part, host: str, parts: list[Part], said: str, width: int) -> Text:
+def bar_text(name: Part, host: str, parts: list[Part], message: str, width: int) -> Text:
     """Everything in one line of `width` cells; if it does not fit, `said` comes first."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(*name)
     if host:
         text.append(f" on {visible(host)}")
-    shown = [(visible(words), style) for words, style in parts if words]
-    said = visible(said)
-    if said and cell_len(text.plain) + sum(2 + cell_len(words) for words, _ in shown) > width:
-        shown.sort(key=lambda part: part[0] != said)
-    for words, style in shown:
-        text.append("  ").append(words, style)
+    shown = [(visible(label), style) for label, style in parts if label]
+    message = visible(message)
+    if message and cell_len(text.plain) + sum(2 + cell_len(label) for label, _ in shown) > width:
+        shown.sort(key=lambda part: part[0] != message)
+    for label, style in shown:
+        text.append("  ").append(label, style)
     return text

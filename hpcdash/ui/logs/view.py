@@ -257,11 +257,11 @@ class LogView(View):
         row = self._row()
         return Targets((self.job_id,), (row,) if row is not None else ())
 
-    def _say(self, words: str) -> None:
+    def _say(self, text: str) -> None:
         """Say something of what a key did, in place of the hint, for a while."""
-        self._said = words
+        self._said = text
         self.post_message(self.CrumbsChanged())
-        if words:
+        if text:
             call_after(self, _SAID_SECONDS, self._clear_notice)
 
     def _clear_notice(self) -> None:
@@ -326,8 +326,8 @@ class LogView(View):
         """The stream that keys are for; None, and a word why, while it has no lines to go
         through.
         """
-        if words := nothing_there(self.pane):
-            self._say(words)
+        if text := nothing_there(self.pane):
+            self._say(text)
             return None
         return self.pane
 
@@ -518,8 +518,8 @@ class LogPrompts:
 
     def _take_text(self, typed: str) -> str:
         pane = self._pane()
-        if typed and (words := nothing_there(pane)):
-            return words
+        if typed and (text := nothing_there(pane)):
+            return text
         if pane is not None:
             pane.search(typed)
         return ""
@@ -536,8 +536,8 @@ class LogPrompts:
         if not 0 <= percent <= 100:
             return _PERCENTAGE
         pane = self._pane()
-        if words := nothing_there(pane):
-            return words
+        if text := nothing_there(pane):
+            return text
         if pane is not None:
             pane.go_percent(percent)
         return ""
@@ -550,8 +550,8 @@ class LogPrompts:
         if not typed.strip():
             return ""
         pane = self._pane()
-        if words := nothing_there(pane):
-            return words
+        if text := nothing_there(pane):
+            return text
         if pane is not None:
             pane.go_time(typed)
         return ""
@@ -600,8 +600,8 @@ class LogStreams(Horizontal):
 
     def show_unknown_stream(self) -> None:
         """Where the output is could not be found out."""
-        for words in self.query("#asking").results(Static):
-            words.update("where its output is could not be found out")
+        for text in self.query("#asking").results(Static):
+            text.update("where its output is could not be found out")
 
     async def show_files(self, files: LogFiles, *, keeps_places: bool) -> None:
         """Panes of these files in place of those there are; `keeps_places`: the files are copies of
@@ -628,14 +628,14 @@ class LogStreams(Horizontal):
             self.stream = "stdout"
             self.is_beside = False
         for stream in STREAMS:
-            wanted = self.is_beside or stream == self.stream
+            requested = self.is_beside or stream == self.stream
             pane = self._panes.get(stream)
-            if pane is None and wanted:
+            if pane is None and requested:
                 pane = self._panes[stream] = self._made(stream, self._files)
                 first = next(iter(self.query(LogPane)), None)
                 await self.mount(pane, before=first if stream == "stdout" else None)
             if pane is not None:
-                pane.display = wanted
+                pane.display = requested
                 pane.is_active = stream == self.stream
                 pane.is_beside = self.is_beside
                 pane.set_class(self.is_beside and stream == "stderr", "-beside")

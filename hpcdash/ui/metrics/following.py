@@ -93,7 +93,7 @@ class ChartFollowing(View):
     def tell(self, request: ChartRequest) -> None:
         """There is a new picture, of this request."""
 
-    def show_problem(self, words: str) -> None:
+    def show_problem(self, text: str) -> None:
         """What is there could not be told."""
 
     @property
@@ -227,9 +227,9 @@ class ChartFollowing(View):
 
         if run.reader is None:
             run.reader = RunReader(is_ascii=is_ascii())
-        axis, kept = self.picture.axis, self.request().kept
+        axis, stored = self.picture.axis, self.request().kept
         return await asyncio.to_thread(
-            run.reader.read, watched.run, names, axis, self._facts(watched), kept
+            run.reader.read, watched.run, names, axis, self._facts(watched), stored
         )
 
     def _facts(self, watched: WatchedRun) -> Any:

@@ -140,15 +140,15 @@ class ChartView(ChartFollowing, can_focus=True):
         self.set_class(self.app.size.height >= FRAMED_LINES, "panel")
         super().on_resize()
 
-    def show_problem(self, words: str) -> None:
-        self.query_one("#found", Line).say(Text(visible(words)))
+    def show_problem(self, text: str) -> None:
+        self.query_one("#found", Line).say(Text(visible(text)))
 
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
         plot = self.query_one(ChartPlot)
-        for words, style in pieces:
+        for message, style in pieces:
             text.append(
-                words, plot.get_component_rich_style(f"chart-plot--{style}") if style else ""
+                message, plot.get_component_rich_style(f"chart-plot--{style}") if style else ""
             )
         return text
 
@@ -205,12 +205,12 @@ class ChartView(ChartFollowing, can_focus=True):
         room = self.size.width - 2
         for number, (letter, mark) in enumerate(shown):
             left = room - cell_len(text.plain) - 5
-            words = f"{letter}{' ' if letter else ''}{mark.words}"
-            if number and cell_len(words) > left:
+            message = f"{letter}{' ' if letter else ''}{mark.words}"
+            if number and cell_len(message) > left:
                 break
             text.append("   " if number else "")
             text.append(f"{mark.sign} ", plot.get_component_rich_style(f"chart-plot--{mark.style}"))
-            text.append(clip(words, max(left, 1)))
+            text.append(clip(message, max(left, 1)))
         return text
 
     def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
@@ -316,8 +316,8 @@ class ChartView(ChartFollowing, can_focus=True):
         row = self._row()
         found = [mark for _, mark in self.marks_found()]
         is_broken = any(_is_broken(mark) for mark in found)
-        is_wanted = row is not None and row["state"] in ACTIVE and found and not is_broken
-        return {"save_switch": _SWITCH_RANK} if is_wanted else {}
+        is_requested = row is not None and row["state"] in ACTIVE and found and not is_broken
+        return {"save_switch": _SWITCH_RANK} if is_requested else {}
 
     def _row(self) -> Mapping[str, Any] | None:
         watched = self.runs[0].watched
@@ -330,11 +330,11 @@ class ChartView(ChartFollowing, can_focus=True):
 
     # -- what keys and the mouse do to the span, height, scale and cursor
 
-    def _say(self, words: str) -> None:
+    def _say(self, text: str) -> None:
         """Say something of what a key did, in place of the hint, for a while."""
-        self.said = words
+        self.said = text
         self.post_message(self.CrumbsChanged())
-        if words:
+        if text:
             call_after(self, _SAID_SECONDS, partial(self._say, ""))
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
@@ -592,12 +592,12 @@ class ChartView(ChartFollowing, can_focus=True):
 
     async def show_others(self, job_ids: Sequence[str]) -> None:
         """These runs over the first; those that were shown go on, others are no longer read."""
-        kept = {run.job_id: run for run in self.runs[1:]}
+        stored = {run.job_id: run for run in self.runs[1:]}
         self.runs = [
             self.runs[0],
-            *(kept.pop(one) if one in kept else ShownRun(one) for one in job_ids),
+            *(stored.pop(one) if one in stored else ShownRun(one) for one in job_ids),
         ]
-        for run in kept.values():
+        for run in stored.values():
             if run.watched is not None:
                 await run.watched.close()
         self.start()
@@ -612,13 +612,15 @@ class ChartView(ChartFollowing, can_focus=True):
                 f"{letter + ' ' if len(self.runs) > 1 else ''}{visible(run.watched.title)}\n",
                 "bold",
             )
-            for words in run.reading.meaning:
-                text.append(f"  {words}\n")
+            for message in run.reading.meaning:
+                text.append(f"  {message}\n")
             for mark in run.reading.found:
                 text.append(f"  {mark.sign} {mark.words}\n")
             if not run.reading.found:
-                said = "too few points to tell" if run.reading.too_few else "no anomalies so far"
-                text.append(f"  {said}\n", "dim")
+                reported = (
+                    "too few points to tell" if run.reading.too_few else "no anomalies so far"
+                )
+                text.append(f"  {reported}\n", "dim")
         self.app.push_screen(
             TextDialog("Training status", text if text.plain else Text("nothing known yet"))
         )
@@ -668,16 +670,16 @@ def other_runs(
             is_task = row["array_id"] is not None and other["array_id"] == row["array_id"]
             rank = 0 if number in marked else 1 if is_task else 2
             why = ("marked", "same array", "same name")[rank]
-            words = f"{number:<12} {other['name'] or ''}  {state_word(str(other['state']))}, {why}"
-            found[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0), words)
+            text = f"{number:<12} {other['name'] or ''}  {state_word(str(other['state']))}, {why}"
+            found[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0), text)
     ranked = sorted(found.items(), key=lambda one: one[1][:3])
     return [(number, ranks[3]) for number, ranks in ranked[:_MOST_OTHERS]]
 
 
 def _near(table: pa.Table, row: Mapping[str, Any], marked: Collection[str]) -> pa.Table:
-    wanted = pc.is_in(table["id"], pa.array(list(marked), pa.string()))
+    requested = pc.is_in(table["id"], pa.array(list(marked), pa.string()))
     if row["name"]:
-        wanted = pc.or_(wanted, pc.equal(table["name"], row["name"]))
+        requested = pc.or_(requested, pc.equal(table["name"], row["name"]))
     if row["array_id"] is not None:
-        wanted = pc.or_kleene(wanted, pc.equal(table["array_id"], row["array_id"]))
-    return table.filter(wanted)
+        requested = pc.or_kleene(requested, pc.equal(table["array_id"], row["array_id"]))
+    return table.filter(requested)

@@ -105,8 +105,8 @@ class PluginActions:
         try:
             command = build_command(plugin, with_cluster(row, screen.session.name), kind, name)
         except UsageError as error:
-            words = visible(f"{plugin.name} {error.message}. {error.next_step}")
-            screen.notify(words, severity="warning", timeout=_DONE_SECONDS, markup=False)
+            text = visible(f"{plugin.name} {error.message}. {error.next_step}")
+            screen.notify(text, severity="warning", timeout=_DONE_SECONDS, markup=False)
             return
         self._confirm_or_run(command, partial(self._start, command))
 
@@ -144,14 +144,14 @@ class PluginActions:
                 command, self.screen.session.store.transport, output.feed, self.withheld
             )
         except HpcdashError as error:
-            words, is_bad = error.message, True
+            text, is_bad = error.message, True
         else:
             last = next(
                 (line.text.strip() for line in reversed(output.lines()) if line.text.strip()), ""
             )
-            words, is_bad = (f"exit {status}: {last}" if status else last or "done"), status != 0
+            text, is_bad = (f"exit {status}: {last}" if status else last or "done"), status != 0
         self.screen.notify(
-            visible(f"{name} {command.subject}: {words}"),
+            visible(f"{name} {command.subject}: {text}"),
             severity="warning" if is_bad else "information",
             timeout=_DONE_SECONDS,
             markup=False,

@@ -76,9 +76,9 @@ class ShareActions:
         interrupted = {
             task.id: task for one in planned for task in one.interrupted if task.id not in chosen
         }
-        lines = [visible(words) for words in format_interrupted(list(interrupted.values()))]
+        lines = [visible(text) for text in format_interrupted(list(interrupted.values()))]
         first = planned[0]
-        outcome = dict.fromkeys(words for one in planned for words in one.outcome)
+        outcome = dict.fromkeys(text for one in planned for text in one.outcome)
         asides = [*outcome, *(lines if wish is not Wish.STOP and not interrupted else ())]
         report = await self.runner.carry_out(
             replace(

@@ -198,13 +198,13 @@ class ShareView(ReadTableView):
         if pool is None:
             return "", ""
         numbers = [(state, sum(task.state == state for task in pool.tasks)) for state in _ORDER]
-        told = [
+        reported = [
             (signs().states.get(_LIKE[state], "?"), count, state)
             for state, count in numbers
             if count
         ]
-        return " ".join(f"{sign}{count} {state}" for sign, count, state in told), " ".join(
-            f"{sign}{count}" for sign, count, _ in told
+        return " ".join(f"{sign}{count} {state}" for sign, count, state in reported), " ".join(
+            f"{sign}{count}" for sign, count, _ in reported
         )
 
     def placeholder(self) -> str:
@@ -246,11 +246,11 @@ class ShareView(ReadTableView):
         self.query_one(".use", Static).update(self._use(pool, width))
         self.query_one(".quotas", Static).update(Content("\n").join(self._quotas(pool, width)))
         silence = self.query_one(".silent", Static)
-        words = "\n".join(
+        message = "\n".join(
             filter(None, (text.format_silence(pool, self.now()), text.format_outsiders(pool)))
         )
-        silence.display = bool(words)
-        silence.update(words)
+        silence.display = bool(message)
+        silence.update(message)
         # A third of what is free below the first lines.
         lines = (
             max(0, (self.app.size.height - FRAMED_LINES) // 3 + 2)
@@ -270,11 +270,11 @@ class ShareView(ReadTableView):
         name = "" if self.app.size.height >= FRAMED_LINES else f"{visible(pool.pool)} "
         size = _BAR_CELLS if width >= _WIDE else _BAR_CELLS // 2
         bar = _bar(pool.nodes_used / pool.nodes if pool.nodes else 1.0, size)
-        words = text.format_use(pool)
+        message = text.format_use(pool)
         following = next((task for task in pool.tasks if task.place == 1), None)
         after = f"   next: {text.format_task(following)}" if following is not None else ""
-        told = clip(f"{words}{after}", max(10, width - size - len(name) - 1))
-        return Content.assemble((name, "bold"), bar, " ", told)
+        reported = clip(f"{message}{after}", max(10, width - size - len(name) - 1))
+        return Content.assemble((name, "bold"), bar, " ", reported)
 
     def _quotas(self, pool: Pool, width: int) -> Iterator[Content]:
         """One's own quotas on a line with gauges, then those of others, as many as there is room
@@ -392,4 +392,4 @@ def _bar(fraction: float, size: int) -> Content:
         cells.MUTED: "$text-muted",
     }
     pieces = cells.usage_bar(min(max(fraction, 0.0), 1.0), size)
-    return Content.assemble(*((words, styles[style]) for words, style in pieces))
+    return Content.assemble(*((text, styles[style]) for text, style in pieces))

@@ -52,7 +52,7 @@ class SubmitActions:
         if not session.actions.journal.path.exists():
             return
 
-        def heard(changed: Changed) -> None:
+        def on_progress(changed: Changed) -> None:
             mine = session.store.snapshots.get(Kind.MINE)
             if changed.kind is Kind.MINE and mine is not None and not mine.cached:
                 stop()
@@ -61,13 +61,13 @@ class SubmitActions:
         def begin() -> None:
             start_worker(self.screen, self._reconcile_earlier, session, group="settle")
 
-        stop = session.store.listen(heard)
+        stop = session.store.listen(on_progress)
 
     async def _reconcile_earlier(self, session: ClusterSession) -> None:
         from hpcdash.services.submit.recovery import reconcile_recent
 
-        for words in await reconcile_recent(session.store, session.actions.journal):
-            self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
+        for text in await reconcile_recent(session.store, session.actions.journal):
+            self.screen.notify(visible(text), severity="warning", timeout=20, markup=False)
 
     async def do_new(self) -> None:
         """The form, as it was left; a job that is pointed at and has not ended is offered to be
@@ -118,7 +118,7 @@ class SubmitActions:
         await view.answer.check_paths(looked)
         # Before something else is typed, or asked for.
         warnings = _dropped_switch(view, looked)
-        notes = [words for words in view.format_notes(looked) if words not in warnings]
+        notes = [text for text in view.format_notes(looked) if text not in warnings]
         view.say("")
         first = await plan(None)
         if self.screen.view is not view:
@@ -148,11 +148,11 @@ class SubmitActions:
             return
         name = first.plan.request.job_ids[0]
         view.not_known.note(draft, name, outcomes, datetime.fromtimestamp(begun_at, session.zone))
-        said = [await self._concluded(view, first, outcomes[0])]
+        messages = [await self._concluded(view, first, outcomes[0])]
         if outcomes[0].done:
-            await self._was_submitted(view, draft, first, looked, outcomes, said)
-        elif said[0]:
-            self.screen.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
+            await self._was_submitted(view, draft, first, looked, outcomes, messages)
+        elif messages[0]:
+            self.screen.notify(visible(messages[0]), severity="warning", timeout=12, markup=False)
         session.poller.poll_now()
 
     async def _submit_one(
@@ -238,7 +238,7 @@ class SubmitActions:
         planned: SubmissionPlan,
         looked: FormPreview,
         outcomes: Sequence[Outcome],
-        said: Sequence[str],
+        messages: Sequence[str],
     ) -> None:
         """Says where its logs are, keeps what was submitted among the recent ones, and goes back to
         the list.
@@ -252,26 +252,26 @@ class SubmitActions:
         if is_the_same:
             view.forget()
         else:
-            said = [*said, "what you typed since is kept"]
-        words = [f"job {number} submitted" if number else "submitted"]
+            messages = [*messages, "what you typed since is kept"]
+        parts = [f"job {number} submitted" if number else "submitted"]
         if folder := _launch_folder(planned):
-            words.append(f"its logs will be in {folder}")
-        words += [more for more in said if more]
-        self.screen.notice("; ".join(words))
+            parts.append(f"its logs will be in {folder}")
+        parts += [more for more in messages if more]
+        self.screen.notice("; ".join(parts))
         if self.screen.view is view and is_the_same:
             await self.screen.pop()
         if isinstance(self.screen.view, JobsView) and number:
             self._point_at(number, self.screen.view, self.screen.view.rows.cursor_moves)
 
-    def _point_at(self, number: str, view: JobsView, moves: int, looks: int = _MOST_LOOKS) -> None:
+    def _point_at(self, number: str, view: JobsView, moves: int, checks: int = _MOST_LOOKS) -> None:
         """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
         if self.screen.view is not view or not view.is_live or view.rows.cursor_moves != moves:
             return
         # A folded array has a row of its own.
-        if view.rows.move_to(f"{number}[]") or view.rows.move_to(number) or looks <= 0:
+        if view.rows.move_to(f"{number}[]") or view.rows.move_to(number) or checks <= 0:
             return
         call_after(
-            self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, looks - 1)
+            self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, checks - 1)
         )
 
 
@@ -334,11 +334,11 @@ def _planner(
         # As it was looked at: the form may name another file by now.
         content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
-        wanted = script_submission(looked.as_it_is, content, after)
-        wanted = replace(wanted, after=await after_in_full(session.store, wanted.after))
-        await refuse_large_array(session.store, wanted)
-        planned = plan_submission(session.store, wanted)
-        missing = await missing_log_folders(session.store, wanted)
+        requested = script_submission(looked.as_it_is, content, after)
+        requested = replace(requested, after=await after_in_full(session.store, requested.after))
+        await refuse_large_array(session.store, requested)
+        planned = plan_submission(session.store, requested)
+        missing = await missing_log_folders(session.store, requested)
         return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
 
     return launch if looked.as_it_is is None else hand_in

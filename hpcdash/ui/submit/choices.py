@@ -108,8 +108,10 @@ def living_jobs(store: ClusterStore) -> list[Choice]:
     table = table.select(["id", "array_id", "name", "state"])
     states = table["state"].cast(pa.string())
     found: dict[str, Choice] = {}
-    for wanted in (ACTIVE, WAITING):
-        some = table.filter(pc.is_in(states, value_set=pa.array([str(state) for state in wanted])))
+    for requested in (ACTIVE, WAITING):
+        some = table.filter(
+            pc.is_in(states, value_set=pa.array([str(state) for state in requested]))
+        )
         for row in some.slice(0, _MOST_JOBS).to_pylist():
             job_id = str(row["array_id"] or row["id"])
             found.setdefault(job_id, Choice(job_id, format_job(row)))
@@ -139,8 +141,8 @@ def field_hint(
         parts.append(format_node(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
         parts.append(f"{queue.name} gives up to {format_span(queue.limit_seconds)}")
-    elif typed and (words := next((one.words for one in choices if one.value == typed), "")):
-        parts = [words]
+    elif typed and (text := next((one.words for one in choices if one.value == typed), "")):
+        parts = [text]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
     # What the field itself proposes behind the cursor.
     proposed = (

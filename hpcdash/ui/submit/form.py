@@ -139,8 +139,8 @@ class FieldToggle(Static, can_focus=True):
         self.post_message(self.Changed(self))
 
     def on_key(self, event: events.Key) -> None:
-        if event.key in ("y", "n") and self.text != (wanted := YES if event.key == "y" else ""):
-            self.text = wanted
+        if event.key in ("y", "n") and self.text != (requested := YES if event.key == "y" else ""):
+            self.text = requested
             self.post_message(self.Changed(self))
 
     def on_click(self) -> None:
@@ -211,18 +211,16 @@ class FieldRow(Vertical):
         self.editor.text = text
         self._grow()
 
-    def note(self, words: str) -> None:
+    def note(self, text: str) -> None:
         """Say below what takes its place, or nothing."""
-        self._note.update(visible(words))
-        self._note.display = bool(words)
+        self._note.update(visible(text))
+        self._note.display = bool(text)
 
-    def complain(self, words: str, *, is_error: bool = True) -> None:
+    def complain(self, text: str, *, is_error: bool = True) -> None:
         """Say below what is wrong, or nothing."""
-        self._complaint.update(
-            Text(f"{'✗' if is_error else '!'} {visible(words)}") if words else ""
-        )
+        self._complaint.update(Text(f"{'✗' if is_error else '!'} {visible(text)}") if text else "")
         self._complaint.set_class(is_error, "-error")
-        self._complaint.display = bool(words)
+        self._complaint.display = bool(text)
 
     @property
     def complaint(self) -> str:
@@ -272,14 +270,14 @@ class GroupHeading(Static, can_focus=True):
     def on_mount(self) -> None:
         self.tell("")
 
-    def tell(self, said: str) -> None:
+    def tell(self, message: str) -> None:
         """What its fields say, for while they are folded."""
-        self._said = said
+        self._said = message
         text = Text(
             f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis"
         )
-        if said and not self.is_open:
-            text.append(f"   {visible(said)}", "not bold")
+        if message and not self.is_open:
+            text.append(f"   {visible(message)}", "not bold")
         self.update(text)
 
     def open(self, is_open: bool) -> None:
@@ -333,12 +331,12 @@ class _Group(Vertical):
         for row in self.rows:
             row.display = row in rows and self.heading.is_open
         self.display = bool(rows)
-        said = [
+        messages = [
             f"{row.field.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()
         ]
         wrong = sum(bool(row.complaint) for row in rows)
-        words = ", ".join([*([f"! {wrong} to look at"] if wrong else []), *said])
-        self.heading.tell(words[:_SAID_CELLS])
+        text = ", ".join([*([f"! {wrong} to look at"] if wrong else []), *messages])
+        self.heading.tell(text[:_SAID_CELLS])
 
 
 class FormPage(VerticalScroll, can_focus=False):
@@ -372,13 +370,13 @@ class FormPage(VerticalScroll, can_focus=False):
     def __init__(
         self,
         values: Values,
-        ask: Callable[[str], bool],
+        fetch: Callable[[str], bool],
         way: Way,
         absent: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(classes="panel")
         self.border_title = "Request"
-        self._ask = ask
+        self._ask = fetch
         self._last: Widget | None = None
         self.way = way
         self._groups = [_Group(group, values, absent) for group in GROUPS]
@@ -419,13 +417,13 @@ class FormPage(VerticalScroll, can_focus=False):
     def complain(self, problems: Mapping[str, str], warnings: Mapping[str, str]) -> None:
         """What is wrong with each field, or odd."""
         for name, row in self._rows.items():
-            words = problems.get(name, "")
-            row.complain(words or warnings.get(name, ""), is_error=bool(words))
+            text = problems.get(name, "")
+            row.complain(text or warnings.get(name, ""), is_error=bool(text))
         self._arrange()
 
-    def note(self, name: str, words: str) -> None:
+    def note(self, name: str, text: str) -> None:
         """What takes the place of a field that is empty, below it; '' for nothing."""
-        self._rows[name].note(words)
+        self._rows[name].note(text)
 
     def field_error(self, name: str) -> str:
         return self._rows[name].complaint

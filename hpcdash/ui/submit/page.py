@@ -136,23 +136,23 @@ class SubmitPage(View):
 
         looked = self.seen
         problems = {
-            name: words
-            for name, words in looked.problems.items()
-            if self._is_tried or not words.startswith(MISSING)
+            name: text
+            for name, text in looked.problems.items()
+            if self._is_tried or not text.startswith(MISSING)
         }
         warnings = dict(looked.warnings)
         asides = [problems[""]] if problems.get("") else []
         for finding in self.answer.preview_findings(looked):
-            words = finding.words.rstrip(".")
+            text = finding.words.rstrip(".")
             if finding.field not in warnings and self._has_field(finding.field):
-                warnings[finding.field] = words
+                warnings[finding.field] = text
             else:
-                asides.append(words)
+                asides.append(text)
         asides += looked.asides
         self.form.complain(problems, warnings)
         self.form.note("command", looked.called)
 
-        shown = {self._label(name): words for name, words in problems.items()}
+        shown = {self._label(name): text for name, text in problems.items()}
         start = self.answer.format_start(looked, self.session.zone)
         self.query_one("#verdict", Static).update(verdict(looked, shown, asides, start))
 
@@ -173,13 +173,13 @@ class SubmitPage(View):
         self.set_class(self._is_narrow and self.page_shown != FORM, "-reading")
         looked = self.seen
         if self.page_shown == DIFFERENCE:
-            words = (
+            text = (
                 "What changed since it was submitted last"
                 if looked.difference
                 else self._no_difference()
             )
         elif not looked.script:
-            words = "Generated script"
+            text = "Generated script"
         else:
             file = looked.as_it_is.file if looked.as_it_is is not None else "Generated script"
             is_previous = (
@@ -187,10 +187,10 @@ class SubmitPage(View):
                 and looked.request is None
                 and set(looked.problems) != {"command"}
             )
-            words = "Last valid script" if is_previous else f"{file} ({len(looked.lines)} lines)"
+            text = "Last valid script" if is_previous else f"{file} ({len(looked.lines)} lines)"
             if looked.difference:
-                words += "; differs from the last one submitted"
-        self.query_one("#beside").border_title = Content(visible(words))
+                text += "; differs from the last one submitted"
+        self.query_one("#beside").border_title = Content(visible(text))
 
     def _no_difference(self) -> str:
         if self.seen.before is not None:
@@ -204,24 +204,24 @@ class SubmitPage(View):
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
         refusal = self.answer.preview_refusal(looked)
-        words = [
+        parts = [
             looked.called,
             "; ".join(part for part in (looked.words, start) if part),
             looked.saving,
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",
-            *(f"{self._label(name)}: {words}" for name, words in looked.warnings.items()),
+            *(f"{self._label(name)}: {text}" for name, text in looked.warnings.items()),
             *looked.asides,
             *(
                 ". ".join(filter(None, (one.words, one.next_step)))
                 for one in self.answer.preview_findings(looked)
             ),
         ]
-        return tuple(filter(None, words))
+        return tuple(filter(None, parts))
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Say how a submission goes, in place of the verdict; '' brings that back."""
-        if words and self.is_live:
-            self.query_one("#verdict", Static).update(Text(visible(words), "bold"))
+        if text and self.is_live:
+            self.query_one("#verdict", Static).update(Text(visible(text), "bold"))
         else:
             self._tell()
 
@@ -269,9 +269,9 @@ class SubmitPage(View):
         """Look at what stands there once the next letters did not come at once."""
         if self._looking is not None:
             self._looking.cancel()
-        asks = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
+        prompts = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
         self._looking = call_after(
-            self, _PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview
+            self, _PATH_SECONDS if prompts else _TYPING_SECONDS, self._start_preview
         )
 
     @property
@@ -347,10 +347,10 @@ class SubmitPage(View):
 
     async def _ask(self) -> None:
         """When it would start, or why it would be refused; and which of its paths are missing."""
-        asking = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
+        query = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
         self._tell()
-        await asking
+        await query
         self._tell()
         self._rest_soon()
 
@@ -439,10 +439,10 @@ class ClusterAnswer:
             # The user is still asked whether to submit.
             if not switch:
                 return
-            words = f"whether the kill switch {switch} is set is not known: {error.message}"
+            text = f"whether the kill switch {switch} is set is not known: {error.message}"
             missing = (
                 *(one for one in self.preview_findings(looked) if one.field),
-                LintFinding("warning", "", words),
+                LintFinding("warning", "", text),
             )
         self.missing, self._missing_key = missing, key
 
@@ -462,8 +462,8 @@ class ClusterAnswer:
         if not estimate.is_known:
             return Text(f"start: {visible(estimate.hint) or 'not told here'}", "dim")
         if estimate.refusal:
-            words = f"✗ it would be refused: {visible(estimate.refusal)}"
-            return Text(f"{words}. {visible(estimate.hint)}" if estimate.hint else words, "bold")
+            text = f"✗ it would be refused: {visible(estimate.refusal)}"
+            return Text(f"{text}. {visible(estimate.hint)}" if estimate.hint else text, "bold")
         return self._start(estimate, zone)
 
     @property
@@ -492,7 +492,7 @@ class ClusterAnswer:
         """`start: now on g1 (Slurm's estimate)`; '' if nothing is known for the form as it is
         now.
         """
-        is_told = (
+        is_known = (
             self.is_for(looked)
             and self.estimate.is_known
             and not self.failed
@@ -500,7 +500,7 @@ class ClusterAnswer:
         )
         return (
             f"{self.format_start(looked, zone).plain.partition(';')[0]} ({self._whose})"
-            if is_told
+            if is_known
             else ""
         )
 
@@ -536,7 +536,7 @@ def verdict(
         lines.append(Text(visible(looked.saving)))
     if looked.is_whole and looked.script:
         lines.append(start)
-    lines += [Text(f"! {visible(words)}") for words in asides[:_MOST_ASIDES]]
+    lines += [Text(f"! {visible(message)}") for message in asides[:_MOST_ASIDES]]
     if len(asides) > _MOST_ASIDES:
         lines[-1].append(f"   and {len(asides) - _MOST_ASIDES} more", "dim")
     text = Text("\n").join(lines)

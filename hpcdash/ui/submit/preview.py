@@ -173,8 +173,8 @@ def preview_request(
             links=reading.links,
             called=called,
         )
-    asked = in_its_queue(request, launches)
-    findings = lint_request(asked, offers, script, packs_nodes=packs_nodes)
+    requested = in_its_queue(request, launches)
+    findings = lint_request(requested, offers, script, packs_nodes=packs_nodes)
     problems, warnings, asides = sorted_findings(findings, problems)
     before = last.of(request.name)
     difference: Sequence[ScriptLine] = ()
@@ -192,7 +192,7 @@ def preview_request(
         problems,
         warnings,
         asides,
-        format_resources(asked, offers, packs_nodes=packs_nodes),
+        format_resources(requested, offers, packs_nodes=packs_nodes),
         script.text,
         lines,
         difference,
@@ -200,8 +200,8 @@ def preview_request(
         text,
         request if reading.request is not None else None,
         links=reading.links,
-        queue=asked.queue,
-        run_seconds=_run_seconds(asked, reading.links),
+        queue=requested.queue,
+        run_seconds=_run_seconds(requested, reading.links),
         called=called,
     )
 
@@ -296,10 +296,10 @@ def preview_script(
         return FormPreview(problems, as_it_is=reading, links=reading.links)
     try:
         handover = backend.submit.submission(script_submission(reading, content))
-        said = handover.notes
+        messages = handover.notes
     except UsageError as error:
         _complain(problems, error, "extra_args")
-        said = ()
+        messages = ()
     findings = reader.lint_script(content, offers, reading.options)
     queues = reader.script_demand(content, reading.options).queues
     if reading.options:
@@ -317,12 +317,12 @@ def preview_script(
             unified(before.text, text, ("as it was submitted last", "as it is now"))
         )
     over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
-    words = f"the script as it is{', over it ' + over if over else ''}"
+    message = f"the script as it is{', over it ' + over if over else ''}"
     return FormPreview(
         problems,
         warnings,
-        (*asides, *said),
-        words,
+        (*asides, *messages),
+        message,
         text,
         lines,
         difference,
@@ -362,23 +362,23 @@ def sorted_findings(
     wrong, odd = dict(problems), dict[str, str]()
     asides: list[str] = []
     for finding in findings:
-        words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+        text = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
         name = finding.field if finding.field in FIELDS else ""
         if not name and finding.field:
-            words = f"{finding.field}: {words}"
+            text = f"{finding.field}: {text}"
         if finding.severity == "error":
-            wrong.setdefault(name or home, words)
+            wrong.setdefault(name or home, text)
         elif name:
-            odd.setdefault(name, words)
+            odd.setdefault(name, text)
         else:
-            asides.append(words)
+            asides.append(text)
     return wrong, odd, tuple(asides)
 
 
 def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> None:
-    name, words = split_error(error.message)
+    name, text = split_error(error.message)
     problems.setdefault(
-        name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part)
+        name or home, ". ".join(part.rstrip(".") for part in (text, error.next_step) if part)
     )
 
 
@@ -401,10 +401,10 @@ def _report_rest(
         in_its_queue(request, launches), offers, packs_nodes=launches.packs_nodes
     ):
         if finding.severity == "error" and texts.get(finding.field, "").strip():
-            words = ". ".join(
+            message = ". ".join(
                 part.rstrip(".") for part in (finding.words, finding.next_step) if part
             )
-            problems.setdefault(finding.field, words)
+            problems.setdefault(finding.field, message)
 
 
 def _may_be_mended(finding: LintFinding) -> bool:
@@ -452,10 +452,10 @@ def with_saving(
     rule = next((rule for rule in rules if title and rule.meant.name in ("", title)), None)
     if rule is not None and not any(texts.get(name, "").strip() for name in _UNITS):
         figures = {EVERY: rule.watch.interval_seconds, TAKES: rule.watch.save_seconds}
-    words = ""
+    message = ""
     if looked.run_seconds and figures.keys() == _UNITS.keys():
         try:
-            words = CheckpointPlan(looked.run_seconds / DAY, figures[EVERY], figures[TAKES]).words
+            message = CheckpointPlan(looked.run_seconds / DAY, figures[EVERY], figures[TAKES]).words
         except UsageError as error:
             warnings[TAKES] = error.message
-    return replace(looked, warnings=warnings, saving=words)
+    return replace(looked, warnings=warnings, saving=message)

@@ -132,9 +132,9 @@ class SubmitView(SubmitPage):
         else:
             self.form.resume()
 
-    def offer_after(self, job_id: str, words: str) -> None:
+    def offer_after(self, job_id: str, text: str) -> None:
         """A job that was pointed at ('': none): the first that is offered to be waited for."""
-        self._offered_after = (job_id, words) if job_id else None
+        self._offered_after = (job_id, text) if job_id else None
         self.post_message(self.CrumbsChanged())
 
     def _choices(self, name: str) -> list[Choice]:
@@ -144,9 +144,9 @@ class SubmitView(SubmitPage):
             name, self.form.texts(), self.offers, self.session.store, self.seen.queue
         )
         if name == "after" and self._offered_after is not None:
-            job_id, words = self._offered_after
+            job_id, text = self._offered_after
             choices = [
-                Choice(job_id, f"{words}: you pointed at it"),
+                Choice(job_id, f"{text}: you pointed at it"),
                 *(c for c in choices if c.value != job_id),
             ]
         if name == "file":
@@ -192,10 +192,10 @@ class SubmitView(SubmitPage):
             folder is None
             or not self.is_live
             or self.draft().texts
-            or (kept := Drafts(folder).take(self.session.name)) is None
+            or (stored := Drafts(folder).take(self.session.name)) is None
         ):
             return
-        self.put(Draft(kept.texts, kept.rest), as_it_is=kept.as_it_is)
+        self.put(Draft(stored.texts, stored.rest), as_it_is=stored.as_it_is)
         self.notify(
             "restored what you typed before hpcdash ended; ctrl+l for an empty form", timeout=6
         )
@@ -265,7 +265,7 @@ class SubmitView(SubmitPage):
         self.app.push_screen(
             ChoiceDialog(
                 "Start from",
-                [Choice(str(at), words, label) for at, (label, words, _) in enumerate(points)],
+                [Choice(str(at), text, label) for at, (label, text, _) in enumerate(points)],
                 lambda value: points[int(value)][2](),
             )
         )
@@ -361,8 +361,8 @@ class SubmitView(SubmitPage):
             and self._offered_after is not None
             and not self.form.texts().get("after")
         ):
-            job_id, words = self._offered_after
-            return f"jobs whose end it waits for; enter offers {job_id} ({words})"
+            job_id, text = self._offered_after
+            return f"jobs whose end it waits for; enter offers {job_id} ({text})"
         return field_hint(
             name, self.form.texts(), self.offers, self._choices(name), self.seen.queue
         )
@@ -388,12 +388,12 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
                 "file": recent.name.removeprefix(_THERE),
                 "file_where": THERE if is_there else HERE,
             }
-            words = f"{age}, a batch script as it is"
-            found.append((recent.name, words, partial(view.put, Draft(texts), as_it_is=True)))
+            text = f"{age}, a batch script as it is"
+            found.append((recent.name, text, partial(view.put, Draft(texts), as_it_is=True)))
         else:
-            words = ": ".join(part for part in (age, _parse_command(recent.text)) if part)
+            message = ": ".join(part for part in (age, _parse_command(recent.text)) if part)
             found.append(
-                (recent.name or "without a name", words, partial(_take, view, recent.text))
+                (recent.name or "without a name", message, partial(_take, view, recent.text))
             )
     return found
 

@@ -42,13 +42,13 @@ class SwitchActions:
         # A switch is that of a whole array.
         units = {parse_array_id(job_id) for job_id in job_ids}
         if len(units) > 1:
-            words = f"a {kind.words} is asked for one job or array at a time"
+            text = f"a {kind.words} is asked for one job or array at a time"
             if marked := self.screen.view.marks():
-                words = (
-                    f"{marked} are marked; {words}: {self.screen.key_label('unmark')} "
+                text = (
+                    f"{marked} are marked; {text}: {self.screen.key_label('unmark')} "
                     f"clears the marks"
                 )
-            self.screen.notify(words, severity="warning", timeout=6, markup=False)
+            self.screen.notify(text, severity="warning", timeout=6, markup=False)
             return
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
         self.screen.view.clear_marks()

@@ -74,27 +74,27 @@ class SwitchPicture(Struct, frozen=True):
 
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
     """(label, words, style) of each line below the path."""
-    look, kind, deeds = picture.look, picture.kind, picture.deeds
+    check, kind, actions = picture.look, picture.kind, picture.deeds
     if also := picture.switch.format_other_path:
         yield "", f"! {visible(also)} (p takes another)", "bold"
-    is_told = deeds.is_any or look.is_dropped
-    if not look.problem:
-        yield "folder", format_folder(look), ""
-    if (look.is_dropped or picture.living) and (group := format_group(look)):
+    is_known = actions.is_any or check.is_dropped
+    if not check.problem:
+        yield "folder", format_folder(check), ""
+    if (check.is_dropped or picture.living) and (group := format_group(check)):
         yield "", group, ""
-    if is_told:
-        for label, words in story_lines(kind, look, deeds, picture.progress):
-            yield label, words, "" if label == "log" else "bold"
+    if is_known:
+        for label, text in story_lines(kind, check, actions, picture.progress):
+            yield label, text, "" if label == "log" else "bold"
     else:
-        yield "now", format_thing(look), "bold"
-    if look.is_dropped and kind is SwitchKind.KILL:
+        yield "now", format_thing(check), "bold"
+    if check.is_dropped and kind is SwitchKind.KILL:
         yield "", "It stays until it is cleared: what starts later ends at once.", ""
-    if not look.is_dropped and (why := refusal(look)) and why != format_thing(look):
+    if not check.is_dropped and (why := refusal(check)) and why != format_thing(check):
         yield "", f"! {why}", "bold"
-    if look.is_dropped or picture.living:
-        for words in warnings(look, kind, picture.switch.owner):
-            yield "", f"! {words}", "bold"
-    if picture.log and picture.living and not (deeds.said or deeds.gone):
+    if check.is_dropped or picture.living:
+        for text in warnings(check, kind, picture.switch.owner):
+            yield "", f"! {text}", "bold"
+    if picture.log and picture.living and not (actions.said or actions.gone):
         yield "log", visible(picture.log), ""
     yield from _who_lines(picture)
     if picture.does:
@@ -107,9 +107,9 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
     """Whom it stops, or has save; of one that is there those that are left; nobody where all have
     ended.
     """
-    is_told = picture.look.is_dropped or (picture.deeds.is_any and not picture.does)
-    label = "left" if is_told else "stops" if picture.kind is SwitchKind.KILL else "seen by"
-    if not is_told and refusal(picture.look):
+    is_known = picture.look.is_dropped or (picture.deeds.is_any and not picture.does)
+    label = "left" if is_known else "stops" if picture.kind is SwitchKind.KILL else "seen by"
+    if not is_known and refusal(picture.look):
         label = "for"
     if not picture.living and not picture.is_known_who:
         yield label, "looking who names it …", ""
@@ -146,15 +146,15 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
         yield "", "looking who else names it …", ""
 
 
-def _identity(look: SwitchSnapshot | None) -> tuple[object, ...]:
+def _identity(check: SwitchSnapshot | None) -> tuple[object, ...]:
     """What tells what is there from something else of its name; a FIFO's time is when it was
     written to last.
     """
-    if look is None:
+    if check is None:
         return ()
-    file = look.file
-    changed_at = None if look.thing is Thing.SPECIAL else file.changed_at
-    return look.thing, file.mode[:1], file.uid, file.size, look.link_to, changed_at
+    file = check.file
+    changed_at = None if check.thing is Thing.SPECIAL else file.changed_at
+    return check.thing, file.mode[:1], file.uid, file.size, check.link_to, changed_at
 
 
 class SwitchDialog(Dialog[None]):
@@ -315,8 +315,8 @@ class SwitchDialog(Dialog[None]):
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=7, no_wrap=True, style="dim")
         rows.add_column(overflow="fold", ratio=1)
-        for label, words, style in self._lines():
-            rows.add_row(Text(label), Text(words, style))
+        for label, text, style in self._lines():
+            rows.add_row(Text(label), Text(text, style))
         self.query_one("#body", Static).update(rows)
         can_drop = self.can_drop
         self.query_one("#yes").display = can_drop
@@ -368,15 +368,15 @@ class SwitchDialog(Dialog[None]):
 
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """(label, words, style) of each line."""
-        switch, look = self.tracker.switch, self.tracker.look
+        switch, check = self.tracker.switch, self.tracker.look
         doubt = (
             f"{self.tracker.doubt}. c once more removes it all the same, n keeps it."
             if self._confirms_clear
             else ""
         )
         against = visible(self.against) if self.can_drop else ""
-        for words in filter(None, (self.tracker.act_message, self.tracker.problem, doubt, against)):
-            yield "", f"! {words}", "bold"
+        for text in filter(None, (self.tracker.act_message, self.tracker.problem, doubt, against)):
+            yield "", f"! {text}", "bold"
         if switch is None:
             if not self.tracker.problem:
                 yield "", "looking for its path …", ""
@@ -387,7 +387,7 @@ class SwitchDialog(Dialog[None]):
             return
         yield "file", visible(switch.path), "bold"
         yield "", visible(switch.naming.whence), ""
-        if look is None:
+        if check is None:
             if not self.tracker.problem:
                 yield "now", "looking …", ""
             return
@@ -395,7 +395,7 @@ class SwitchDialog(Dialog[None]):
         yield from switch_lines(
             SwitchPicture(
                 switch,
-                look,
+                check,
                 self.tracker.living,
                 found is not None,
                 "" if found is None else found.note,
@@ -488,7 +488,7 @@ class SwitchDialog(Dialog[None]):
         start_worker(self, self._refresh_all, group="switch-look", exclusive=True)
 
     async def _refresh_all(self) -> None:
-        await self.tracker.refresh(is_asked=True)
+        await self.tracker.refresh(is_requested=True)
         await self.tracker.fetch_same_name_jobs()
         self.session.poller.poll_now()
 
@@ -504,7 +504,7 @@ class SwitchDialog(Dialog[None]):
             start_worker(self, self._retry, group="switch-look", exclusive=True)
 
     async def _retry(self) -> None:
-        await self.tracker.refresh(is_asked=True)
+        await self.tracker.refresh(is_requested=True)
         self._is_retry_pending = self.can_retry and not self.tracker.problem
         self._show()
         self._focus_answer()

@@ -148,11 +148,11 @@ class SwitchTracker:
         others = tuple(row for row in self.same_name_jobs.rows if row["id"] not in own)
         self.living += others
         if others or self._dropped_at is not None:
-            await self.refresh(is_asked=True)
+            await self.refresh(is_requested=True)
         self._changed()
 
     async def refresh(
-        self, *, dropped_seconds_ago: float | None = None, is_asked: bool = False
+        self, *, dropped_seconds_ago: float | None = None, is_requested: bool = False
     ) -> None:
         """One look at the file, at its jobs where the lists tell of other ones or the file is gone,
         and at the log.
@@ -163,10 +163,12 @@ class SwitchTracker:
         # What was asked before an act must not be told after it.
         async with self._looking:
             if self.switch is not None and self.switch.path:
-                await self._refresh_once(self.switch, dropped_seconds_ago, is_asked=is_asked)
+                await self._refresh_once(
+                    self.switch, dropped_seconds_ago, is_requested=is_requested
+                )
 
     async def _refresh_once(
-        self, switch: Switch, dropped_seconds_ago: float | None, *, is_asked: bool
+        self, switch: Switch, dropped_seconds_ago: float | None, *, is_requested: bool
     ) -> None:
         """Thrown away where another file was named meanwhile: `switch` is no longer
         `self.switch`.
@@ -175,16 +177,18 @@ class SwitchTracker:
         self._looked_at = monotonic()
         try:
             here = None if self._dropped_here is None else monotonic() - self._dropped_here
-            look = in_time(await self.switches.look(switch), here)
+            check = in_time(await self.switches.look(switch), here)
             if self.switch is not switch:
                 return
-            since = dropped_at(look, here if look.is_dropped else dropped_seconds_ago)
+            since = dropped_at(check, here if check.is_dropped else dropped_seconds_ago)
             self._dropped_at = self._dropped_at if since is None else since
-            was_taken = bool(self.deeds.dropped) and not look.is_dropped and not self.deeds.cleared
+            was_taken = bool(self.deeds.dropped) and not check.is_dropped and not self.deeds.cleared
             is_ending = self.kind is SwitchKind.KILL and (
-                was_taken or (look.is_dropped and self._is_list_old)
+                was_taken or (check.is_dropped and self._is_list_old)
             )
-            await self._fetch_jobs(switch, is_asked=is_asked or (is_ending and bool(self.living)))
+            await self._fetch_jobs(
+                switch, is_requested=is_requested or (is_ending and bool(self.living))
+            )
             if self.switch is not switch:
                 return
             self.problem = ""
@@ -193,16 +197,16 @@ class SwitchTracker:
                 self.problem = format_error(error)
                 self._changed()
             return
-        is_gone = look.thing is Thing.NOTHING and bool(look.there)
+        is_gone = check.thing is Thing.NOTHING and bool(check.there)
         was_there = before is not None and before.is_dropped
         if (was_there or dropped_seconds_ago is not None) and is_gone and not self.deeds.cleared:
             # Programs that look often are quicker than the next look.
             self.deeds = replace(
                 self.deeds, gone=self._time_of_day() if before is not None else "since then"
             )
-        self.look = look
+        self.look = check
         try:
-            self.plan = self.switches.plan_drop(switch, look)
+            self.plan = self.switches.plan_drop(switch, check)
         except SwitchRefused:
             self.plan = None
         self._changed()
@@ -218,14 +222,14 @@ class SwitchTracker:
         snapshot = store.snapshots.get(Kind.MINE)
         return snapshot is None or store.clock.now() - snapshot.taken_at > 2 * LOOK_SECONDS
 
-    async def _fetch_jobs(self, switch: Switch, *, is_asked: bool) -> None:
+    async def _fetch_jobs(self, switch: Switch, *, is_requested: bool) -> None:
         """Find out which jobs are alive and how the others ended; queries only if the lists do not
         show it.
         """
         known = count_jobs(self.living)
         is_same = not self._lists_differ and self.progress.total >= self._most_jobs
-        is_told = self._dropped_at is None or self.progress.total > 0
-        if is_same and is_told and not is_asked:
+        is_known = self._dropped_at is None or self.progress.total > 0
+        if is_same and is_known and not is_requested:
             return
         most = max(self._most_jobs, known) if self._dropped_at is not None else 0
         rows = await self.switches.jobs_now(self._job_ids, most=most)
@@ -241,16 +245,16 @@ class SwitchTracker:
         if (log := self._log) is None:
             return
         if self.deeds.dropped and log.is_marked:
-            said, words = await log.said()
+            message, text = await log.said()
             if self._log is log:
                 self.log_message, self.deeds = (
-                    words,
-                    replace(self.deeds, said=said, is_log_read=True),
+                    text,
+                    replace(self.deeds, said=message, is_log_read=True),
                 )
         elif self.living:
-            words = await log.words(self.living)
+            text = await log.words(self.living)
             if self._log is log:
-                self.log_message = words
+                self.log_message = text
 
     def _time_of_day(self, seconds_ago: float = 0.0) -> str:
         now = self.session.store.clock.now()
@@ -310,24 +314,24 @@ class SwitchTracker:
             self.is_acting = False
             self._changed()
         outcome: Outcome = report.outcomes[0]
-        said = [report.journal_problem]
+        messages = [report.journal_problem]
         if outcome.done:
             self.has_acted = True
             self._note_action(begun, is_drop=is_drop)
         if outcome.done and is_drop:
-            said.append(self.switches.remember(switch))
-            said.append("" if self._log is None else self.switches.mark(switch, self._log))
+            messages.append(self.switches.remember(switch))
+            messages.append("" if self._log is None else self.switches.mark(switch, self._log))
         await self.refresh(
             dropped_seconds_ago=monotonic() - begun if is_drop and outcome.done else None
         )
         if outcome.done is not True:
-            said.append(
+            messages.append(
                 f"{'not done' if outcome.done is False else 'not known whether it was done'}: "
                 f"{outcome.words}"
             )
         elif "; " in outcome.words:
-            said.append(outcome.words)
-        self.act_message = visible("; ".join(filter(None, said)))
+            messages.append(outcome.words)
+        self.act_message = visible("; ".join(filter(None, messages)))
         self._changed()
         return True
 

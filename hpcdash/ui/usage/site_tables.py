@@ -35,12 +35,12 @@ def amount_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 def free_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     """What is left, and how full it is."""
-    words = amount_cell(value, row)
-    if value is None or not isinstance(words, str):
-        return words
+    text = amount_cell(value, row)
+    if value is None or not isinstance(text, str):
+        return text
     used = min(1.0, (row["used"] or 0) / row["maximum"]) if row["maximum"] else 1.0
     return [
-        (f"{words:>7} ", cells.WARNING if not value else ""),
+        (f"{text:>7} ", cells.WARNING if not value else ""),
         *cells.usage_bar(used, _BAR_CELLS),
     ]
 
@@ -94,11 +94,13 @@ class LimitsView(TableView):
             "account": only("account", name),
             "association": only("account", name.partition("/")[0]),
         }
-        wanted = filters.get(row["scope"], "")
+        requested = filters.get(row["scope"], "")
         if row["scope"] == "qos" and row["queues"]:
-            wanted = " or ".join(only("queue", queue) for queue in row["queues"])
+            requested = " or ".join(only("queue", queue) for queue in row["queues"])
         self.post_message(
-            self.Requested("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted)
+            self.Requested(
+                "jobs", everyone=row["per"] not in ("user", "job"), filter_text=requested
+            )
         )
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
@@ -141,8 +143,8 @@ def level_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
     """Over 1: less was used than its share; where nothing was used there is no bound."""
     if value is None:
         return cells.text_cell(None, row) if row["_depth"] else ""
-    words = "unused" if isinf(value) else f"{value:.2f}"
-    return words, cells.GOOD if value >= 1 else cells.WARNING
+    text = "unused" if isinf(value) else f"{value:.2f}"
+    return text, cells.GOOD if value >= 1 else cells.WARNING
 
 
 class SharesView(TableView):
@@ -182,18 +184,18 @@ class SharesView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The account's jobs, or one's own there."""
-        wanted = only("account", str(row["account"]))
-        self.post_message(self.Requested("jobs", everyone=not row["own"], filter_text=wanted))
+        requested = only("account", str(row["account"]))
+        self.post_message(self.Requested("jobs", everyone=not row["own"], filter_text=requested))
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         who = f"{row['user']} in {row['account']}" if row["user"] else f"account {row['account']}"
-        words = [who]
+        parts = [who]
         if (
             row["raw_shares"] is not None
             and row["normalized_shares"] is not None
             and row["effective_usage"] is not None
         ):
-            words.append(
+            parts.append(
                 f"{format_count(row['raw_shares'])} shares: {100 * row['normalized_shares']:.1f} % of "
                 f"its level, "
                 f"used {100 * row['effective_usage']:.1f} %"
@@ -201,17 +203,17 @@ class SharesView(TableView):
         level = row["level_fair_share"]
         if level is not None:
             has_more = "has used nothing lately" if isinf(level) else ""
-            words.append(
+            parts.append(
                 has_more
                 or (
                     "has used less than its share" if level >= 1 else "has used more than its share"
                 )
             )
         if row["fair_share"] is not None:
-            words.append(
+            parts.append(
                 f"fair share {row['fair_share']:.3f} of 1: the higher, the sooner its jobs start"
             )
-        return "  ·  ".join(words)
+        return "  ·  ".join(parts)
 
 
 def state_cell(value: str | None, row: cells.RowContext) -> cells.Cell:

@@ -264,10 +264,10 @@ class UsageView(View):
         line.display = progress is not None
         if progress is not None:
             bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
-            words = f" {progress.fraction:.0%} of the span, {counted(progress.runs, 'run')}"
+            text = f" {progress.fraction:.0%} of the span, {counted(progress.runs, 'run')}"
             if progress.wait_seconds:
-                words += f", next command in {progress.wait_seconds:.0f} s"
-            line.update(Text(f"{bar}{words} · esc stops", no_wrap=True, overflow="ellipsis"))
+                text += f", next command in {progress.wait_seconds:.0f} s"
+            line.update(Text(f"{bar}{text} · esc stops", no_wrap=True, overflow="ellipsis"))
 
     # -- drawing
 
@@ -294,8 +294,8 @@ class UsageView(View):
         }
         text = Text(no_wrap=True, end="")
         for line in lines:
-            for words, role in line:
-                text.append(words, styles.get(role, Style()))
+            for message, role in line:
+                text.append(message, styles.get(role, Style()))
             text.append("\n")
         page.update(text)
 

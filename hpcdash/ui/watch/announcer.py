@@ -63,22 +63,24 @@ class AlertAnnouncer:
         where = f" on {session.store.title}" if len(self.screen.sessions) > 1 else ""
         # What is wrong now stands in the view of alerts; what is over does not stand there any
         # more.
-        told = (
+        reported = (
             [event for event in events if event.kind.is_end]
             if self.screen.shows_alerts(session)
             else events
         )
-        shown = told[: _AT_ONCE - 1] if len(told) > _AT_ONCE else told
+        shown = reported[: _AT_ONCE - 1] if len(reported) > _AT_ONCE else reported
         for event in shown:
             over = event.kind.is_end
             mark = {"recovered": "over: ", "unwatched": "no longer watched: "}.get(event.kind, "")
-            words = f"{mark}{clip(visible(event.words), _WORDS_CELLS)}{where}"
+            text = f"{mark}{clip(visible(event.words), _WORDS_CELLS)}{where}"
             self.screen.notify(
-                words, severity="information" if over else "warning", timeout=_SECONDS, markup=False
+                text, severity="information" if over else "warning", timeout=_SECONDS, markup=False
             )
-        if len(shown) < len(told):
+        if len(shown) < len(reported):
             self.screen.notify(
-                f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS
+                f"{len(reported) - len(shown)} more alerts{where}",
+                severity="warning",
+                timeout=_SECONDS,
             )
         if session.watching.settings.terminal is not None:
             start_worker(self.screen, self._ring, session, events, group="ringing")

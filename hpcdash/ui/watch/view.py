@@ -282,7 +282,7 @@ class AlertsView(TableView):
         row = self.rows.cursor_row
         if row is None:
             return
-        words = Text()
+        text = Text()
         since = row["since"].astimezone(self.session.zone)
         for label, value in (
             ("what", row["words"]),
@@ -291,12 +291,12 @@ class AlertsView(TableView):
             ("since", f"{since:%Y-%m-%d %H:%M:%S %Z}"),
             ("key", str(row["_key"])),
         ):
-            words.append(f"{label:<8}", "dim")
-            words.append(f"{visible(value)}\n")
+            text.append(f"{label:<8}", "dim")
+            text.append(f"{visible(value)}\n")
         for problem in self.board.problems if self.board is not None else ():
-            words.append(f"\n{visible(problem)}", "dim")
-        words.rstrip()
-        self.app.push_screen(TextDialog(visible(row["title"]), words))
+            text.append(f"\n{visible(problem)}", "dim")
+        text.rstrip()
+        self.app.push_screen(TextDialog(visible(row["title"]), text))
 
 
 def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:

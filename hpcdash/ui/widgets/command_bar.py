@@ -156,10 +156,10 @@ class CommandBar(Horizontal):
     def shut(self) -> None:
         self.display = False
 
-    def complain(self, words: str) -> None:
+    def complain(self, text: str) -> None:
         """Say, beside what is typed, what is wrong with it."""
         self.query_one("#complaint", Static).update(
-            Text(visible(words), overflow="ellipsis", no_wrap=True)
+            Text(visible(text), overflow="ellipsis", no_wrap=True)
         )
 
     def remember(self, mode: str, value: str) -> None:

@@ -183,9 +183,9 @@ class Notice(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Show some words, until the time is up."""
-        self.update("\n".join(map(visible, words.splitlines())))
+        self.update("\n".join(map(visible, text.splitlines())))
         self.display = True
         call_after(self, _SECONDS, self.put_away)
 

@@ -136,20 +136,20 @@ class Hint(Line):
     Hint { color: $text-muted; }
     """
 
-    def show(self, words: str) -> None:
+    def show(self, text: str) -> None:
         """The longest path in the words is cut in its middle where they do not fit."""
-        words = visible(words)
-        excess = cell_width(words) - self.size.width
+        text = visible(text)
+        excess = cell_width(text) - self.size.width
         path = (
-            max(_PATH.findall(words), key=cell_width, default="")
+            max(_PATH.findall(text), key=cell_width, default="")
             if self.size.width and excess > 0
             else ""
         )
         if path:
-            words = words.replace(
+            text = text.replace(
                 path, clip_path(path, max(_SHORTEST_PATH, cell_width(path) - excess)), 1
             )
-        self.say(Text(words, no_wrap=True, overflow="ellipsis"))
+        self.say(Text(text, no_wrap=True, overflow="ellipsis"))
 
 
 class StatusLine(Line):
@@ -256,15 +256,15 @@ class Banner(Static):
                 lines.append(f"  → {error.next_step}")
         self._say(lines)
 
-    def notice(self, words: str) -> None:
+    def notice(self, text: str) -> None:
         """Something worth knowing that is no error, in one line or more."""
-        self._say(f"! {words}".splitlines() if words else [], notice=True)
+        self._say(f"! {text}".splitlines() if text else [], notice=True)
 
     def _say(self, lines: list[str], notice: bool = False) -> None:
         width = max(20, (self.size.width or self.app.size.width) - 4)
-        words = "\n".join(clip(visible(line), width * 2) for line in lines)
-        if words != self._shown:
-            self._shown = words
-            self.update(Text(words))
+        text = "\n".join(clip(visible(line), width * 2) for line in lines)
+        if text != self._shown:
+            self._shown = text
+            self.update(Text(text))
         self.set_class(notice, "-notice")
         self.display = bool(lines)

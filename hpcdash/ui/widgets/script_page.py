@@ -164,14 +164,14 @@ class ScriptPage(ScrollView, can_focus=True):
 
     # -- searching
 
-    def search(self, wanted: str) -> int:
+    def search(self, requested: str) -> int:
         """Mark where `wanted` stands and go to the first place from the top of the page on; how
         many there are.
 
         Upper and lower case differ only where `wanted` has an upper-case letter.
         """
-        folds = wanted == wanted.lower()
-        needle = wanted.lower() if folds else wanted
+        folds = requested == requested.lower()
+        needle = requested.lower() if folds else requested
         self.matches = []
         for at, line in enumerate(self.lines):
             text = line.text.lower() if folds else line.text
@@ -401,22 +401,22 @@ def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
 
     Takes up to a second: not for the event loop.
     """
-    kept: list[str] = []
+    remaining: list[str] = []
     letters = 0
     for line in lines:
         letters += len(line) + 1
         if letters > MOST_LETTERS:
             break
-        kept.append(line)
+        remaining.append(line)
     parts: list[list[Part]] = [[] for _ in lines]
     # Pygments is not for the start of the program.
     from rich.syntax import Syntax
 
     lexer = Syntax("", language).lexer
-    if lexer is None or not kept:
+    if lexer is None or not remaining:
         return parts
     row = column = 0
-    for token, text in lexer.get_tokens("\n".join(kept)):
+    for token, text in lexer.get_tokens("\n".join(remaining)):
         name = _name(str(token))
         for number, piece in enumerate(text.split("\n")):
             if number:

@@ -102,10 +102,10 @@ def place_columns(
     out.
     """
     placed = _placed(columns, available)
-    kept = [
+    remaining = [
         _with_room(one.column) if one.column.key == sorted_key else one.column for one in placed
     ]
-    return placed if _cells(kept) > available else _placed(kept, available)
+    return placed if _cells(remaining) > available else _placed(remaining, available)
 
 
 def _with_room(column: Column) -> Column:
@@ -119,38 +119,38 @@ def _cells(columns: Sequence[Column]) -> int:
 
 
 def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
-    kept = list(columns)
-    while (spare := available - _cells(kept)) < 0:
+    remaining = list(columns)
+    while (spare := available - _cells(remaining)) < 0:
         index, least = max(
-            enumerate(kept), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None)
+            enumerate(remaining), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None)
         )
         if least is None or least.priority <= 0:
             break
-        del kept[index]
+        del remaining[index]
     grown = _shares(
         [
             max(0, column.longest - column.width) if column.longest else spare
-            for column in kept
+            for column in remaining
             if column.flexible
         ],
         spare,
     )
     placed, x = [], GUTTER
-    for column in kept:
+    for column in remaining:
         width = column.width + (grown.pop(0) if column.flexible else 0)
         placed.append(PlacedColumn(column, x, width))
         x += width + GAP
     return tuple(placed)
 
 
-def _shares(wanted: Sequence[int], spare: int) -> list[int]:
+def _shares(requested: Sequence[int], spare: int) -> list[int]:
     """How `spare` is split among those who want some: who wants least first, the rest in equal
     parts.
     """
-    shares = [0] * len(wanted)
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    shares = [0] * len(requested)
+    order = sorted(range(len(requested)), key=lambda index: requested[index])
     for done, index in enumerate(order):
-        shares[index] = max(0, min(wanted[index], -(-spare // (len(order) - done))))
+        shares[index] = max(0, min(requested[index], -(-spare // (len(order) - done))))
         spare -= shares[index]
     return shares
 
@@ -171,11 +171,11 @@ def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
     if not pa.types.is_string(values.type):
         return column
     letters = (pc.max(pc.utf8_length(values)).as_py() or 0) + extra
-    wanted = min(max(column.width, letters), column.longest)
+    requested = min(max(column.width, letters), column.longest)
     return (
-        replace(column, longest=wanted)
+        replace(column, longest=requested)
         if column.flexible
-        else replace(column, width=wanted, longest=0)
+        else replace(column, width=requested, longest=0)
     )
 
 
@@ -292,16 +292,18 @@ def shortened(text: str, width: int) -> str:
 
 def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
     """Pieces wider than `width` cells, cut to it; the last cell says that something is missing."""
-    kept: list[tuple[str, Style]] = []
+    remaining: list[tuple[str, Style]] = []
     room = width
     for text, style in pieces:
         if cell_width(text) >= room:
             # A piece that just fills the room hides the next one, so it loses its end too.
-            kept.append((shortened(text if cell_width(text) > room else text + " ", room), style))
+            remaining.append(
+                (shortened(text if cell_width(text) > room else text + " ", room), style)
+            )
             break
-        kept.append((text, style))
+        remaining.append((text, style))
         room -= cell_width(text)
-    return kept
+    return remaining
 
 
 class IdentifiedRows:
@@ -379,15 +381,15 @@ class IdentifiedRows:
                 return (self.find(row_id, top) or 0) - line
         return top
 
-    def missing(self, wanted: Iterable[str]) -> frozenset[str]:
+    def missing(self, requested: Iterable[str]) -> frozenset[str]:
         """Those of some ids that no row has."""
-        ids = frozenset(wanted)
+        ids = frozenset(requested)
         return ids.difference(self._which(ids)) if ids else ids
 
-    def _which(self, wanted: Iterable[str]) -> set[str]:
+    def _which(self, requested: Iterable[str]) -> set[str]:
         """Those of some ids that a row has."""
         ids = self.ids()
-        return set(ids.filter(pc.is_in(ids, value_set=pa.array(wanted, ids.type))).to_pylist())
+        return set(ids.filter(pc.is_in(ids, value_set=pa.array(requested, ids.type))).to_pylist())
 
 
 def row_values(row_table: pa.Table) -> dict[str, Any]:
@@ -434,9 +436,9 @@ class RowPainter:
         count = Strip([Segment(mark, self._style("header"))], len(mark))
         return Strip.join([titles.crop(0, start), count, titles.crop(end)])
 
-    def placeholder(self, words: str, width: int) -> Strip:
+    def placeholder(self, message: str, width: int) -> Strip:
         """Words in the middle of a line."""
-        text = shortened(visible(words), width)
+        text = shortened(visible(message), width)
         left = (width - cell_width(text)) // 2
         style = self._style("placeholder")
         return Strip(

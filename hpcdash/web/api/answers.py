@@ -351,6 +351,6 @@ def format_metrics(
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metric(name: str, kind: str, words: str, values: Mapping[str, float]) -> list[str]:
-    head = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+def _metric(name: str, kind: str, text: str, values: Mapping[str, float]) -> list[str]:
+    head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     return [*head, *(f"{name}{labels} {value}" for labels, value in values.items())]

@@ -26,9 +26,9 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
     for what is no JSON.
     """
     if files.is_pickle:
-        is_there = (look := await files.result.look()).is_there
-        if not is_there and not look.is_missing:
-            raise NoResult(f"{files.result.place}: {look.problem}")
+        is_there = (check := await files.result.look()).is_there
+        if not is_there and not check.is_missing:
+            raise NoResult(f"{files.result.place}: {check.problem}")
     else:
         content = await _read(files.result, MOST_RESULT_BYTES)
         if content is not None:

@@ -241,9 +241,9 @@ class ApiServer:
         body = await request.read()
         if request.content_type != _JSON:
             raise web.HTTPUnsupportedMediaType(reason=f"the body is to be {_JSON}")
-        asked, files = await asyncio.to_thread(self._read_request, body)
+        requested, files = await asyncio.to_thread(self._read_request, body)
         client = request[_CLIENT]
-        launch = await self._launches.submit(client.name, client.accounts, asked, files, key)
+        launch = await self._launches.submit(client.name, client.accounts, requested, files, key)
         state = LaunchState(launch)
         status = 202 if launch.stage is Stage.SUBMITTING else 201
         return self._launch_answer(
@@ -347,24 +347,26 @@ class ApiServer:
             "follow": _flag,
             "task": _offset,
         }
-        asked = _query(request, **readers)
+        requested = _query(request, **readers)
         launch = await self._launch(request)
-        offset = asked.get("offset")
-        follows = asked.get("follow", False)
+        offset = requested.get("offset")
+        follows = requested.get("follow", False)
         if follows and (last := request.headers.get("Last-Event-ID")):
             # A browser's EventSource goes on where its connection broke.
             offset = _offset(last)
-        if offset is not None and "lines" in asked:
+        if offset is not None and "lines" in requested:
             raise UsageError("both lines and offset are given", "Leave one of them out.")
-        stream = asked.get("stream", "stdout")
+        stream = requested.get("stream", "stdout")
         file = await self._launches.log_file(
-            launch, is_stderr=stream == "stderr", task=asked.get("task")
+            launch, is_stderr=stream == "stderr", task=requested.get("task")
         )
         reader = LogReader(file, stream)
         if follows:
-            return await self._follow(request, reader, asked.get("lines", DEFAULT_LINES), offset)
+            return await self._follow(
+                request, reader, requested.get("lines", DEFAULT_LINES), offset
+            )
         page = await (
-            reader.read_last(asked.get("lines", DEFAULT_LINES))
+            reader.read_last(requested.get("lines", DEFAULT_LINES))
             if offset is None
             else reader.read(offset)
         )

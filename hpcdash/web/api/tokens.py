@@ -132,7 +132,8 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
     if reader.problems:
         lines = key_lines(text)
         problems = [
-            Problem(find_line(lines, path), dotted(path), words) for path, words in reader.problems
+            Problem(find_line(lines, path), dotted(path), message)
+            for path, message in reader.problems
         ]
         error = ConfigProblems(named, problems)
         error.next_step = _NEXT_STEP

@@ -60,7 +60,7 @@ def row(**known: Any) -> dict[str, Any]:
 
 def running(stdout: str, stderr: str = "", asked: Usage = ASKED) -> Usage:
     return parse_running(
-        answered(stdout.encode(), argv=("sstat",), stderr=stderr.encode()), asked=asked
+        answered(stdout.encode(), argv=("sstat",), stderr=stderr.encode()), requested=asked
     )
 
 

@@ -233,7 +233,7 @@ def saying(*pieces: bytes, then: Reply = None) -> Callable[[Command], Reply]:
 
     def reply(command: Command) -> Reply:
         for piece in pieces:
-            command.limits["said"](piece)
+            command.limits["on_output"](piece)
         return then
 
     return reply
@@ -247,7 +247,7 @@ async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
     acting.answer(saying(b"it is temporarily un", b"able\nhalf a li", then=goes_on))
     heard: list[str] = []
     plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
-    running = asyncio.ensure_future(acting.actions.run(plan, heard=heard.append))
+    running = asyncio.ensure_future(acting.actions.run(plan, on_message=heard.append))
     await until(lambda: heard)
     assert heard == ["it is temporarily unable"], "whole lines, each once"
     goes_on.set()
@@ -259,7 +259,7 @@ async def test_a_command_that_ends_at_once_is_told_by_its_outcome_alone(acting: 
     acting.answer(saying(b"scancel: Terminating job 1\n"))
     heard: list[str] = []
     await acting.actions.run(
-        acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",))), heard=heard.append
+        acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",))), on_message=heard.append
     )
     assert heard == []
 
@@ -278,7 +278,7 @@ async def test_given_up_on_a_command_that_is_listened_to_is_ended(acting: Acting
     sent = asyncio.Event()
     acting.transport.on_run = lambda word: sent.set() if acting.sent else None
     plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
-    running = asyncio.ensure_future(acting.actions.run(plan, heard=lambda line: None))
+    running = asyncio.ensure_future(acting.actions.run(plan, on_message=lambda line: None))
     await sent.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -41,7 +41,9 @@ async def test_a_long_search_says_how_far_it_is(
     content = b"nothing\n" * 100_000 + b"found\n"
     file = image_file(tmp_path / "log", content)
     shares: list[float] = []
-    assert await find_text(file, "found", 0, len(content), said=shares.append) == SearchHit(800_000)
+    assert await find_text(file, "found", 0, len(content), on_output=shares.append) == SearchHit(
+        800_000
+    )
     assert shares == sorted(shares)
     assert len(shares) >= 3
     assert shares[-1] <= 1

@@ -328,7 +328,7 @@ def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
         replace(fetched, missing=(), running=running),
         everyone=True,
         user="",
-        wanted=lambda part: part.slice(1),
+        select=lambda part: part.slice(1),
     )
     assert (runs.num_rows, notes) == (0, ["Jobs of 2 users: all that the cluster shows you"])
 

@@ -78,7 +78,7 @@ class Busy(ClusterStore):
 
     async def ask(self, query: Query[Any]) -> Any:
         self.ticking.epoch += self.late_seconds
-        return self.answer(query.parse.keywords["asked"])  # type: ignore[attr-defined]
+        return self.answer(query.parse.keywords["requested"])  # type: ignore[attr-defined]
 
     async def fetch_detail(self, job_id: str, known: object = None) -> JobDetail:
         self.located.append(job_id)

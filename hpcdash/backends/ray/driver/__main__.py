@@ -81,8 +81,8 @@ _GROW_SECONDS = 10.0
 _LAST_LINES_SECONDS = 1.0
 
 
-def say(words: str) -> None:
-    print(f"hpcdash: {words}", flush=True)
+def say(text: str) -> None:
+    print(f"hpcdash: {text}", flush=True)
 
 
 @ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)
@@ -210,9 +210,9 @@ class SliceRun:
 
     def run(self) -> int:
         """The exit status of the whole."""
-        kept: list[Slice] = []
+        remaining: list[Slice] = []
         while True:
-            slices = self.acquire(kept)
+            slices = self.acquire(remaining)
             names = ", ".join(held.pod for held in slices)
             self.status.slices, self.status.waiting = [held.pod for held in slices], ""
             self.status.nodes = [address for held in slices for address, _, _ in held.places]
@@ -224,9 +224,9 @@ class SliceRun:
                 outcome = self.attempt(slices)
             finally:
                 # When growing, it keeps its slices and adds the new ones.
-                kept = [*slices, *self.more] if self.more else []
+                remaining = [*slices, *self.more] if self.more else []
                 self.more = []
-                for held in () if kept else slices:
+                for held in () if remaining else slices:
                     held.let_go()
             time.sleep(_LAST_LINES_SECONDS)
             self.status.waiting = ""
@@ -234,15 +234,15 @@ class SliceRun:
                 self.publish(self.status)
                 say(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
-            words = (
+            text = (
                 f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
             )
-            say(words)
+            say(text)
             # One that grows goes on at once with what it holds.
             self.attempts = self.attempts.after(
-                outcome, math.inf if kept else time.monotonic() - began
+                outcome, math.inf if remaining else time.monotonic() - began
             )
-            self.status.past.append(words)
+            self.status.past.append(text)
             self.status.preempted, self.status.failed = (
                 self.attempts.preempted,
                 self.attempts.failed,
@@ -261,19 +261,19 @@ class SliceRun:
             )
             time.sleep(pause)
 
-    def wait_for(self, words: str) -> None:
-        self.status.waiting = words
+    def wait_for(self, text: str) -> None:
+        self.status.waiting = text
         self.publish(self.status)
 
-    def acquire(self, kept: Sequence[Slice]) -> list[Slice]:
+    def acquire(self, remaining: Sequence[Slice]) -> list[Slice]:
         """As many slices as can be had of the sizes that are wanted, or those that are held
         already.
 
         Waits for the least, and says so. Those that do not suffice are let go again and again: a
         run that waits for them may hold what this one waits for.
         """
-        found = list(kept)
-        pending = {} if kept else self._request_slices(max(self.sizes))
+        found = list(remaining)
+        pending = {} if remaining else self._request_slices(max(self.sizes))
         # Heads of slices that are not whole: while one is held, the next that comes is another.
         unusable: list[Any] = []
         problems: dict[str, None] = {}
@@ -305,13 +305,13 @@ class SliceRun:
                 break
             if ready and pending:
                 continue
-            words = self._waiting(len(found), time.monotonic() - began)
-            self.wait_for("; ".join((*problems, words)))
-            say(words)
+            text = self._waiting(len(found), time.monotonic() - began)
+            self.wait_for("; ".join((*problems, text)))
+            say(text)
             pause = min(2 * pause, _WAIT_SECONDS)
             is_held_long = bool(found) and time.monotonic() - found_at >= gather
-            wanted = 0 if is_held_long else max(self.sizes) - len(found)
-            for head in (*unusable, *map(pending.pop, list(pending)[wanted:])):
+            requested = 0 if is_held_long else max(self.sizes) - len(found)
+            for head in (*unusable, *map(pending.pop, list(pending)[requested:])):
                 ray.kill(head)
             unusable.clear()
             problems.clear()
@@ -336,8 +336,8 @@ class SliceRun:
         kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
         kind, head = self.request["slice"], self.request["head_resource"]
         free = int(ray.available_resources().get(head, 0))
-        words = format_waiting(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
-        return f"{words}, after {seconds / 60:.0f} min"
+        text = format_waiting(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
+        return f"{text}, after {seconds / 60:.0f} min"
 
     def _request_slices(self, count: int) -> dict[Any, Any]:
         """Heads of slices that are waited for, by what they will tell."""
@@ -351,11 +351,11 @@ class SliceRun:
 
         Raises RayError where its head was lost.
         """
-        told = ray.get(reference)
+        reported = ray.get(reference)
         # A node that is gone is listed for a while.
-        workers = sum(_takes_connections(address, port) for address, port, _ in told["places"])
-        problem: str = slice_problem(told, workers, self.request)
-        return problem or Slice(head, told["pod"], told["places"], head.hold.remote())
+        workers = sum(_takes_connections(address, port) for address, port, _ in reported["places"])
+        problem: str = slice_problem(reported, workers, self.request)
+        return problem or Slice(head, reported["pod"], reported["places"], head.hold.remote())
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
@@ -476,11 +476,11 @@ class SliceRun:
             begun = ray.get([held.head.begun.remote() for held in slices], timeout=_CONNECT_SECONDS)
         except ray.exceptions.RayError:
             return True
-        words = format_not_started(sorted(set(waiting).difference(*begun)))
-        if words != self.status.waiting:
-            say(f"attempt {self.attempts.number}: {words or 'all workers have started'}")
-            self.wait_for(words)
-        return bool(words)
+        text = format_not_started(sorted(set(waiting).difference(*begun)))
+        if text != self.status.waiting:
+            say(f"attempt {self.attempts.number}: {text or 'all workers have started'}")
+            self.wait_for(text)
+        return bool(text)
 
     def should_grow(self) -> bool:
         """Whether a larger size is free.
@@ -501,8 +501,8 @@ class SliceRun:
 
     def grow(self) -> bool:
         """Take what makes the next larger size whole, into `more`; whether that could be had."""
-        wanted = max(self.sizes) - self.size
-        pending = self._request_slices(wanted)
+        requested = max(self.sizes) - self.size
+        pending = self._request_slices(requested)
         found: list[Slice] = []
         until = time.monotonic() + _GROW_SECONDS
         while pending and (left := until - time.monotonic()) > 0:
@@ -570,8 +570,8 @@ def _names(error: Exception) -> list[str]:
 
 
 def _error_text(error: Exception) -> str:
-    words: str = error_text(_names(error), str(error))
-    return words
+    text: str = error_text(_names(error), str(error))
+    return text
 
 
 def submission_id() -> str:

@@ -33,24 +33,24 @@ def remove_lockfile() -> None:
 
 def is_preempted() -> bool:
     """Whether the cloud says that this machine is being taken away; False where nobody answers."""
-    asked = urllib.request.Request(_PREEMPTED, headers={"Metadata-Flavor": "Google"})
+    requested = urllib.request.Request(_PREEMPTED, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(asked, timeout=_METADATA_SECONDS) as answer:
+        with opener.open(requested, timeout=_METADATA_SECONDS) as answer:
             return bool(answer.read(16).strip() == b"TRUE")
     except (OSError, ValueError):
         return False
 
 
-def container_argv(wanted: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
     """The words of docker (or podman) before the command: a sibling of the container that Ray
     itself may run in.
 
     `wanted` has its program, name, image, binds and whether to pull. Variables are named alone: the
     program takes their values from its own environment, so none stands in the process list.
     """
-    words = [
-        wanted["program"],
+    parts = [
+        requested["program"],
         "run",
         "--rm",
         "--privileged",
@@ -60,13 +60,13 @@ def container_argv(wanted: Mapping[str, Any], environment: Mapping[str, str]) ->
         "-v",
         "/tmp:/tmp",
     ]
-    if wanted["pull"]:
-        words.append("--pull=always")
-    for bind in wanted["binds"]:
-        words += ["-v", bind]
+    if requested["pull"]:
+        parts.append("--pull=always")
+    for bind in requested["binds"]:
+        parts += ["-v", bind]
     for variable in sorted(environment):
-        words += ["-e", variable]
-    return [*words, "--name", wanted["name"], wanted["image"]]
+        parts += ["-e", variable]
+    return [*parts, "--name", requested["name"], requested["image"]]
 
 
 def remove_container(program: str, name: str) -> None:
@@ -91,10 +91,10 @@ def run(
     lock = lock_path(node)
     # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is
     # no child.
-    words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
-    words += [str(_GRACE_SECONDS), lock, container, *argv]
+    parts = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
+    parts += [str(_GRACE_SECONDS), lock, container, *argv]
     with subprocess.Popen(
-        words, env={**os.environ, **environment}, stdin=subprocess.PIPE
+        parts, env={**os.environ, **environment}, stdin=subprocess.PIPE
     ) as started:
         code = started.wait()
     return code if code >= 0 else 128 - code

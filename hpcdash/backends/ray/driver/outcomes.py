@@ -51,24 +51,26 @@ class Outcome:
     code: int | None = None
 
 
-def error_outcome(worker: str, names: Sequence[str], words: str) -> Outcome:
+def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
     """Of what Ray raised for a worker: `names` are the exception's class and its bases.
 
     A worker that ran out of memory failed: on another slice it would again.
     """
     if _CANCELLED & set(names):
-        return Outcome(CANCELLED, worker, words)
+        return Outcome(CANCELLED, worker, text)
     if "OutOfMemoryError" in names or "RayTaskError" in names:
-        return Outcome(FAILED, worker, words)
-    return Outcome(PREEMPTED if _LOST & set(names) else FAILED, worker, words)
+        return Outcome(FAILED, worker, text)
+    return Outcome(PREEMPTED if _LOST & set(names) else FAILED, worker, text)
 
 
 def error_text(names: Sequence[str], text: str) -> str:
     """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all
     that it says.
     """
-    if "OutOfMemoryError" in names and (told := _MEMORY.search(text)):
-        return f"Ray killed it: its node ran out of memory, with {told[1]} of {told[2]} in use"
+    if "OutOfMemoryError" in names and (reported := _MEMORY.search(text)):
+        return (
+            f"Ray killed it: its node ran out of memory, with {reported[1]} of {reported[2]} in use"
+        )
     if "NodeDiedError" in names or "node has died" in text:
         address = _ADDRESS.search(text)
         return f"its node {address[1]} died" if address else "its node died"

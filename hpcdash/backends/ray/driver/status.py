@@ -76,9 +76,9 @@ class SliceRunStatus:
 
     def record(self) -> str:
         """The record as JSON, bounded: of many workers that ended alike the numbers alone."""
-        told = [
-            [worker, kind, words[:_LONGEST_WORDS], code, node]
-            for worker, (kind, words, code, node) in sorted(self.ended.items())
+        reported = [
+            [worker, kind, message[:_LONGEST_WORDS], code, node]
+            for worker, (kind, message, code, node) in sorted(self.ended.items())
             if kind not in ("succeeded", "cancelled")
         ]
         alike = {
@@ -98,9 +98,9 @@ class SliceRunStatus:
                 "tpus": self.tpus,
                 "waiting": self.waiting[:_LONGEST_WORDS],
                 "began": self.began,
-                "ended": told[:_MOST_ENDED],
+                "ended": reported[:_MOST_ENDED],
                 **{kind: text for kind, text in alike.items() if text},
-                "past": [words[:_LONGEST_WORDS] for words in self.past[-_MOST_PAST:]],
+                "past": [message[:_LONGEST_WORDS] for message in self.past[-_MOST_PAST:]],
             },
             separators=(",", ":"),
         )
@@ -153,7 +153,7 @@ def with_record(job: bytes, record: str) -> bytes | None:
 
 
 def format_waiting(
-    wanted: int,
+    requested: int,
     kind: str,
     head_resource: str,
     found: int,
@@ -166,14 +166,12 @@ def format_waiting(
 
     `waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all`.
     """
-    words = (
-        f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} found so far"
-    )
+    text = f"waiting for {requested} slice{'' if requested == 1 else 's'} of {kind}: {found} found so far"
     total = int(cluster.get(head_resource, 0))
-    if total >= wanted:
-        return f"{words}; {free} of {total} free"
+    if total >= requested:
+        return f"{text}; {free} of {total} free"
     if total:
-        return f"{words}; the cluster has {total} in all"
-    return f"{words}; the cluster has none" + (
+        return f"{text}; the cluster has {total} in all"
+    return f"{text}; the cluster has none" + (
         f", only {', '.join(near)}" if near else ", nor any other slice"
     )

@@ -111,12 +111,12 @@ def _present(names: Sequence[str]) -> tuple[str, ...]:
     """Enroot takes no prefix: an array of `--env NAME` for those that the node's environment
     has.
     """
-    wanted = " \\\n    ".join(textwrap.wrap(" | ".join(names), 100)) or "''"
+    requested = " \\\n    ".join(textwrap.wrap(" | ".join(names), 100)) or "''"
     return (
         "hpcdash_env=()",
         "for hpcdash_name in $(compgen -e); do",
         '  case "$hpcdash_name" in',
-        f"    {wanted})",
+        f"    {requested})",
         '      hpcdash_env+=(--env "$hpcdash_name") ;;',
         "  esac",
         "done",

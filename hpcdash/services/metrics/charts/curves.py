@@ -31,10 +31,10 @@ class SeriesCache:
 
     def series(self, run: JoinedRun, name: str, axis: str) -> Series:
         key = (id(run), name, axis)
-        kept = self._series.get(key)
-        if kept is None or kept[0] is not run:
-            kept = self._series[key] = (run, run.series(name, axis))
-        return kept[1]
+        remaining = self._series.get(key)
+        if remaining is None or remaining[0] is not run:
+            remaining = self._series[key] = (run, run.series(name, axis))
+        return remaining[1]
 
     def keep_only(self, runs: Sequence[JoinedRun]) -> None:
         """Forget what is of other runs, or of older states of these."""
@@ -152,28 +152,28 @@ class Curve(Struct, frozen=True):
     places: int
 
 
-def parse_smoothing(words: str, points: float) -> Smoothing | None:
+def parse_smoothing(text: str, points: float) -> Smoothing | None:
     """One of SMOOTHINGS where so many points are seen; None for none."""
-    if words == "auto":
+    if text == "auto":
         if points < FEW_POINTS:
             return None
         # It lags behind by less than a fiftieth of the width, whatever is seen.
         weight = max((one for one in _WEIGHTS if 1 / (1 - one) <= points / 60), default=_WEIGHTS[0])
         return Smoothing("ema", weight=weight)
-    kind, _, amount = words.partition(" ")
+    kind, _, amount = text.partition(" ")
     if kind == "ema":
         return Smoothing("ema", weight=float(amount))
     window = int(amount.removeprefix("of ")) if amount else 0
     return Smoothing("mean" if kind == "mean" else "median", window=window) if window else None
 
 
-def format_smoothing(words: str, smoothing: Smoothing | None) -> str:
+def format_smoothing(text: str, smoothing: Smoothing | None) -> str:
     """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where
     nothing is smoothed.
     """
     if smoothing is None:
         return ""
-    if words == "auto":
+    if text == "auto":
         return "smoothed (auto)"
     return (
         f"ema {smoothing.weight:g}"

@@ -184,12 +184,12 @@ class _Panel:
         place, signs = self.place, self._signs
         most = max(2, place.height // 3)
         ticks = height_ticks(*place.y, most, GUTTER - 1, is_log=self._request.state.log_y)
-        at_row = {self._row(value): words for value, words in ticks} if self._has_values else {}
+        at_row = {self._row(value): text for value, text in ticks} if self._has_values else {}
         lines: list[Line] = [self._title()]
         for row, drawn in enumerate(self._canvas.lines()):
-            words = at_row.get(row, "")
-            edge = signs.left if words else signs.bare
-            lines.append(((f"{clip(words, GUTTER - 1):>{GUTTER - 1}}{edge}", "axis"), *drawn))
+            text = at_row.get(row, "")
+            edge = signs.left if text else signs.bare
+            lines.append(((f"{clip(text, GUTTER - 1):>{GUTTER - 1}}{edge}", "axis"), *drawn))
         lines += self._foot()
         return lines
 
@@ -205,11 +205,11 @@ class _Panel:
         ]
         cells = 1 + cell_len(name) + len(scale)
         for number, curve in enumerate(self._curves):
-            words = self._curve_text(curve, several)
-            if not words or cells + len(words) + 2 > room:
+            text = self._curve_text(curve, several)
+            if not text or cells + len(text) + 2 > room:
                 continue
-            pieces.append(("  " + words, f"run-{number}" if several else "axis"))
-            cells += len(words) + 2
+            pieces.append(("  " + text, f"run-{number}" if several else "axis"))
+            cells += len(text) + 2
         # Of all panels the first says how they are smoothed.
         aside = f"{self.smoothing} " if self._number == 0 and self.smoothing else ""
         if cells + 2 + len(aside) > room:
@@ -234,14 +234,14 @@ class _Panel:
         newest = format_number(float(series.values[-1]))
         if several:
             return f"{letter}{newest}"
-        words = f"newest {newest}"
+        text = f"newest {newest}"
         if np.isfinite(series.low).any():
             at = int(np.nanargmin(series.low))
-            words += (
+            text += (
                 f"   lowest {format_number(float(series.low[at]))} at "
                 f"{self._format_x(float(series.x[at]))}"
             )
-        return words
+        return text
 
     def _smooth_at(self, curve: Curve, x: float) -> str:
         column = self.place.column_at(x)
@@ -265,13 +265,13 @@ class _Panel:
     def _foot(self) -> list[Line]:
         place, signs = self.place, self._signs
         line = [signs.foot] * place.width
-        words = [" "] * (place.width + GUTTER)
+        parts = [" "] * (place.width + GUTTER)
         free_from = 0
         unit = {"time": "since begin" if self._request.is_since_begin else ""}
         name = unit.get(self._request.axis, self._request.axis)
         if doubt := self._request.doubt:
-            name = f"{name} {doubt}" if len(doubt) < len(words) // 3 else f"{name}?"
-        last = len(words) - len(name) - 1 if name else len(words)
+            name = f"{name} {doubt}" if len(doubt) < len(parts) // 3 else f"{name}?"
+        last = len(parts) - len(name) - 1 if name else len(parts)
         for x, label in self._x_ticks():
             column = place.column_at(x)
             if column is None:
@@ -281,13 +281,13 @@ class _Panel:
             if begin > GUTTER + at or begin + len(label) > last:
                 continue
             line[at] = signs.tick
-            words[begin : begin + len(label)] = label
+            parts[begin : begin + len(label)] = label
             free_from = begin + len(label) + 1
         if name:
-            words[last + 1 :] = name
+            parts[last + 1 :] = name
         foot: list[Line] = [((" " * (GUTTER - 1) + signs.corner + "".join(line), "axis"),)]
         if self._is_lowest:
-            foot.append((("".join(words), "axis"),))
+            foot.append((("".join(parts), "axis"),))
         return foot
 
     def _x_ticks(self) -> list[Tick]:

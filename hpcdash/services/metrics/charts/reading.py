@@ -85,7 +85,7 @@ class RunReader:
         self._growth = PaceGrowth()
 
     def read(
-        self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesCache
+        self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, stored: SeriesCache
     ) -> ChartReading:
         """What stands out in the metrics `names`, along `axis`, and how the run goes."""
         home = next(
@@ -97,7 +97,7 @@ class RunReader:
         for name in names:
             if name not in run.names:
                 continue
-            series = kept.series(run, name, home)
+            series = stored.series(run, name, home)
             points = max(points, int(series.points.sum()))
             findings = self._findings(run, name, series, facts)
             places = [one.peak_at if isfinite(one.peak_at) else one.step_from for one in findings]
@@ -112,9 +112,9 @@ class RunReader:
         for name, finding in find_broken(run, names):
             [x] = _along(run, name, home, axis, np.array([finding.step_from])).tolist()
             sign, plain, style, _ = FINDINGS[finding.kind]
-            words = f"{visible(name)}: {finding.words}"
+            text = f"{visible(name)}: {finding.words}"
             mark = Mark(
-                x, nan, plain if self._is_ascii else sign, style, words, finding.kind, lasts=True
+                x, nan, plain if self._is_ascii else sign, style, text, finding.kind, lasts=True
             )
             if name in marks:
                 marks[name] = tuple(sorted((*marks[name], mark), key=lambda mark: mark.x))
@@ -152,14 +152,14 @@ class RunReader:
             y = there[1] if there is not None else nan
         elif finding.kind in ("nan", "inf"):
             y = nan
-        words = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
+        text = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
         sign = plain if self._is_ascii else sign
         return Mark(
             x,
             y if isfinite(y) else nan,
             sign,
             style,
-            words,
+            text,
             finding.kind,
             lasts=finding.step_to is None,
         )
@@ -174,9 +174,9 @@ class RunReader:
         if facts.is_running and steps.size:
             self._growth.note(facts.now, float(steps[-1]))
             growth, age = self._growth.pace(), average_pace(run, facts.age_seconds)
-        said = describe_course(run, run_paces(run, name, growth, age), steps, facts)
+        messages = describe_course(run, run_paces(run, name, growth, age), steps, facts)
         restarts = format_lost_time(run.lost_time())
-        return (*said, restarts) if restarts else said
+        return (*messages, restarts) if restarts else messages
 
 
 def find_broken(run: JoinedRun, shown: Collection[str]) -> list[tuple[str, MetricFinding]]:
@@ -214,7 +214,7 @@ def describe_course(
     written.
     """
     step_seconds = seconds_per_step(paces)
-    said = []
+    messages = []
     lost = run.lost_time()
     if facts.is_running and run.last_step is not None and step_seconds and steps.size:
         eta = estimate_eta(
@@ -227,14 +227,14 @@ def describe_course(
             gap_seconds(lost),
             is_array=facts.is_array,
         )
-        said += [eta.words] if eta is not None else []
+        messages += [eta.words] if eta is not None else []
     for measures in (
         ("seconds_per_step", "steps_per_second"),
         ("tokens_per_second", "samples_per_second"),
     ):
-        said += [pace.words for pace in paces if pace.measure in measures][:1]
-    said += [pace.words for pace in paces if pace.measure == "teraflops"]
-    return tuple(said)
+        messages += [pace.words for pace in paces if pace.measure in measures][:1]
+    messages += [pace.words for pace in paces if pace.measure == "teraflops"]
+    return tuple(messages)
 
 
 def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats:

@@ -44,7 +44,7 @@ def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
     """
     if end - begin < 0.9:
         ticks = linear_ticks(10**begin, 10**end, most)
-        return [(log10(value), words) for value, words in ticks if value > 0]
+        return [(log10(value), text) for value, text in ticks if value > 0]
     every = max(1, ceil((end - begin) / max(most, 1)))
     factors = (1, 2, 5) if (end - begin) * 3 <= most else (1,)
     ticks = []
@@ -52,12 +52,12 @@ def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
         for factor in factors:
             at = decade + log10(factor)
             if begin <= at <= end and (factor != 1 or decade % every == 0):
-                words = (
+                text = (
                     f"{factor}e{decade}"
                     if decade > 3 or decade < -3
                     else f"{factor * 10.0**decade:g}"
                 )
-                ticks.append((at, words))
+                ticks.append((at, text))
     return ticks
 
 
@@ -68,8 +68,8 @@ def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bo
     """
     for count in range(most, 4 * most + 5):
         ticks = (log_ticks if is_log else linear_ticks)(begin, end, count)
-        words = {word for _, word in ticks}
-        if len(ticks) > 1 and len(words) == len(ticks) and max(map(len, words)) <= widest:
+        parts = {word for _, word in ticks}
+        if len(ticks) > 1 and len(parts) == len(ticks) and max(map(len, parts)) <= widest:
             return ticks
     if not end > begin:
         return []
@@ -78,11 +78,13 @@ def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bo
     return [(low, _shortened(at, widest)), (high, f"+{_shortened(apart, widest - 1)}")]
 
 
-def whole_ticks(begin: float, end: float, most: int, words: Callable[[float], str]) -> list[Tick]:
+def whole_ticks(
+    begin: float, end: float, most: int, formatter: Callable[[float], str]
+) -> list[Tick]:
     """Whole numbers from `begin` to `end`, about `most` of them at the most, in those words."""
     step = max(1.0, _round_step((end - begin) / max(most, 1)))
     step = 5.0 if step == 2.5 else step
-    return [(value, words(value)) for value in _multiples(begin, end, step, most)]
+    return [(value, formatter(value)) for value in _multiples(begin, end, step, most)]
 
 
 def clock_ticks(begin: float, end: float, most: int, zone: tzinfo | None) -> list[Tick]:

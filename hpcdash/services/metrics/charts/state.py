@@ -163,12 +163,12 @@ def main_metric(names: tuple[str, ...]) -> str | None:
 
 def _rank(name: str) -> tuple[int, int, str]:
     plain = name.lower().replace("_", " ").replace("/", " ").replace("-", " ")
-    words = plain.split()
-    judged = any(word in words for word in ("val", "valid", "validation", "eval", "test"))
+    parts = plain.split()
+    judged = any(word in parts for word in ("val", "valid", "validation", "eval", "test"))
     usual = ("loss", "lm loss", "train loss", "training loss", "train lm loss", "global avg loss")
     if plain in usual:
         rank = usual.index(plain)
-    elif "loss" in words and not judged and is_loss(name):
+    elif "loss" in parts and not judged and is_loss(name):
         rank = 10
     elif is_loss(name):
         rank = 12 + judged
@@ -208,10 +208,10 @@ def explained(*, is_ascii: bool) -> tuple[SignLabels, ...]:
     """Every sign that may stand on a chart, once, the findings first."""
     frame = ASCII_FRAME if is_ascii else FRAME
     found: dict[tuple[str, str], list[str]] = {}
-    for sign, plain, style, words in FINDINGS.values():
-        found.setdefault((plain if is_ascii else sign, style), []).append(words)
+    for sign, plain, style, text in FINDINGS.values():
+        found.setdefault((plain if is_ascii else sign, style), []).append(text)
     return (
-        *(SignLabels(sign, style, " or ".join(words)) for (sign, style), words in found.items()),
+        *(SignLabels(sign, style, " or ".join(parts)) for (sign, style), parts in found.items()),
         SignLabels(
             f"{frame.restart} {RESTART_LETTER}",
             "restart",

@@ -142,15 +142,15 @@ class _Panel:
 
     def _tick_labels(self, foot: int, *, is_lowest: bool) -> Iterator[str]:
         along, up = self._ticks()
-        for y, words in up:
+        for y, text in up:
             yield (
                 f'<text x="{_LEFT - 7}" y="{self._height(y) + 4:.1f}" '
-                f'text-anchor="end">{_text(words)}</text>'
+                f'text-anchor="end">{_text(text)}</text>'
             )
-        for x, words in along:
+        for x, text in along:
             at = self._x(x)
-            anchor = "end" if at + 4 * len(words) > WIDTH - 2 else "middle"
-            yield f'<text x="{at:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(words)}</text>'
+            anchor = "end" if at + 4 * len(text) > WIDTH - 2 else "middle"
+            yield f'<text x="{at:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
         if is_lowest:
             axis = "time since begin" if self._request.is_since_begin else self._request.axis
             middle = (_LEFT + WIDTH - _RIGHT) / 2
@@ -163,12 +163,12 @@ class _Panel:
         for again in curve.again:
             dotted = f'stroke="{colour}" stroke-width="1" stroke-dasharray="2 3" opacity="0.6"'
             yield from self._lines(_columns_x(), again, np.isnan(again), dotted)
-        look = f'stroke="{colour}" stroke-width="1"' + (' opacity="0.35"' if is_smoothed else "")
-        yield from self._lines(*self._raw(curve), f'{look} class="raw"')
+        check = f'stroke="{colour}" stroke-width="1"' + (' opacity="0.35"' if is_smoothed else "")
+        yield from self._lines(*self._raw(curve), f'{check} class="raw"')
         if curve.smooth is not None:
-            look = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
+            check = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
             yield from self._lines(
-                _columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, look
+                _columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, check
             )
 
     def _raw(self, curve: Curve) -> tuple[Floats, Floats, NDArray[np.bool_]]:
@@ -198,7 +198,7 @@ class _Panel:
         )
 
     def _lines(
-        self, x: Floats, values: Floats, broken: NDArray[np.bool_], look: str
+        self, x: Floats, values: Floats, broken: NDArray[np.bool_], check: str
     ) -> Iterator[str]:
         """Polylines between breaks; a point alone is a dot."""
         for piece in np.split(np.arange(values.size), np.flatnonzero(broken)):
@@ -206,14 +206,14 @@ class _Panel:
             if piece.size == 1:
                 yield (
                     f'<circle cx="{x[piece[0]]:.1f}" cy="{self._height(values[piece[0]]):.1f}" '
-                    f'r="1.5" {look}/>'
+                    f'r="1.5" {check}/>'
                 )
             elif piece.size:
                 y = [self._height(value) for value in values[piece].tolist()]
                 points = " ".join(
                     f"{a:.1f},{b:.1f}" for a, b in zip(x[piece].tolist(), y, strict=True)
                 )
-                yield f'<polyline points="{points}" {look}/>'
+                yield f'<polyline points="{points}" {check}/>'
 
     def _marks(self) -> Iterator[str]:
         log_y = self._request.state.log_y
@@ -260,8 +260,8 @@ def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
                 )
             else:
                 lines = [(lines[0][0], "1.8", "1")]
-        for words, width, opacity in lines if len(curves) > 1 or len(lines) > 1 else ():
-            shown = clip(words, 36)
+        for text, width, opacity in lines if len(curves) > 1 or len(lines) > 1 else ():
+            shown = clip(text, 36)
             yield (
                 f'<path d="M{x} 36h22" stroke="{colour}" stroke-width="{width}" '
                 f'opacity="{opacity}"/>'
@@ -275,5 +275,5 @@ def _columns_x() -> Floats:
     return middles
 
 
-def _text(words: str) -> str:
-    return escape(_IMPOSSIBLE.sub("�", visible(words)), {'"': "&quot;"})
+def _text(text: str) -> str:
+    return escape(_IMPOSSIBLE.sub("�", visible(text)), {'"': "&quot;"})

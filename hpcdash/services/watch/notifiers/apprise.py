@@ -52,12 +52,12 @@ class AppriseNotifier:
         recipients = apprise.Apprise()
         unknown = sum(not recipients.add(url) for url in self._settings.urls)
         if unknown:
-            words = (
+            text = (
                 f"{self.name}: Apprise does not recognize {unknown} of "
                 f"{len(self._settings.urls)} URLs"
             )
             raise NotifyFailed(
-                words, "See its documentation for the URL of each service.", is_lasting=True
+                text, "See its documentation for the URL of each service.", is_lasting=True
             )
         try:
             async with asyncio.timeout(self._settings.limit_seconds):

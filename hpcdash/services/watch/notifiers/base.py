@@ -54,14 +54,14 @@ class Notifier(Protocol):
         ...
 
 
-def without_secrets(words: str, secrets: Iterable[str]) -> str:
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """Words of another's as one short visible line, with `***` for each secret."""
     # The longest first: one may lie within another.
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
-            words = words.replace(secret, "***")
-    words = visible(" ".join(words.split()))
-    return words if len(words) <= _EXCERPT_CHARACTERS else words[:_EXCERPT_CHARACTERS] + "…"
+            text = text.replace(secret, "***")
+    text = visible(" ".join(text.split()))
+    return text if len(text) <= _EXCERPT_CHARACTERS else text[:_EXCERPT_CHARACTERS] + "…"
 
 
 async def in_thread(work: Callable[[], T], limit_seconds: float) -> T:

@@ -46,7 +46,7 @@ class CommandNotifier:
         body = msgspec.json.encode(message.payload)
         # Files, not pipes: a program that reads nothing, or leaves one behind that holds on to
         # stderr, is no harm.
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as reported:
             given.write(body)
             given.seek(0)
             try:
@@ -54,7 +54,7 @@ class CommandNotifier:
                     self._settings.argv,
                     stdin=given,
                     stdout=subprocess.DEVNULL,
-                    stderr=said,
+                    stderr=reported,
                     environment=_environment(message, body),
                 )
             except OSError as error:
@@ -66,18 +66,18 @@ class CommandNotifier:
                 async with asyncio.timeout(self._settings.limit_seconds):
                     status = await child.wait()
             except TimeoutError:
-                words = (
+                text = (
                     f"{self.name}: did not finish within {self._settings.limit_seconds:g} s "
                     f"and was stopped"
                 )
-                raise NotifyFailed(words, is_lasting=True) from None
+                raise NotifyFailed(text, is_lasting=True) from None
             finally:
                 if child.returncode is None:
                     await child.kill()
             if status != 0:
                 ended = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
-                words = without_secrets(_last_lines(said), self._settings.argv[1:])
-                raise NotifyFailed(f"{self.name}: {ended}" + (f": {words}" if words else ""))
+                text = without_secrets(_last_lines(reported), self._settings.argv[1:])
+                raise NotifyFailed(f"{self.name}: {ended}" + (f": {text}" if text else ""))
 
 
 def _environment(message: Message, body: bytes) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _environment(message: Message, body: bytes) -> dict[str, str]:
     return {**os.environ, **fitting}
 
 
-def _last_lines(said: IO[bytes]) -> str:
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - _EXCERPT_BYTES))
-    return excerpt(said.read(_EXCERPT_BYTES))
+def _last_lines(reported: IO[bytes]) -> str:
+    size = reported.seek(0, os.SEEK_END)
+    reported.seek(max(0, size - _EXCERPT_BYTES))
+    return excerpt(reported.read(_EXCERPT_BYTES))

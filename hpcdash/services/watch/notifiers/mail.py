@@ -62,13 +62,13 @@ class MailNotifier:
         except smtplib.SMTPRecipientsRefused as error:
             raise self._refusal(error.recipients, reached=False) from None
         except smtplib.SMTPResponseException as error:
-            said = (
+            reported = (
                 error.smtp_error.decode("utf-8", "replace")
                 if isinstance(error.smtp_error, bytes)
                 else error.smtp_error
             )
             raise self._failure(
-                f"{error.smtp_code} {said}", is_lasting=500 <= error.smtp_code < 600
+                f"{error.smtp_code} {reported}", is_lasting=500 <= error.smtp_code < 600
             ) from None
         except smtplib.SMTPNotSupportedError as error:
             step = "Ask the site for the port and the security setting."
@@ -127,24 +127,24 @@ class MailNotifier:
         """A temporary refusal of all is worth another try; where some have it they would get it
         twice.
         """
-        told = "; ".join(
-            f"{who}: {code} {said.decode('utf-8', 'replace')}"
-            for who, (code, said) in refused.items()
+        reported = "; ".join(
+            f"{who}: {code} {message.decode('utf-8', 'replace')}"
+            for who, (code, message) in refused.items()
         )
         lasting = reached or all(code >= 500 for code, _ in refused.values())
-        words = (
+        text = (
             f"{self.name}: the server refused {len(refused)} of "
-            f"{len(self._settings.recipients)}: {self._clean(told)}"
+            f"{len(self._settings.recipients)}: {self._clean(reported)}"
         )
-        return NotifyFailed(words, "Check the addresses.", is_lasting=lasting, reached=reached)
+        return NotifyFailed(text, "Check the addresses.", is_lasting=lasting, reached=reached)
 
-    def _clean(self, words: str) -> str:
+    def _clean(self, message: str) -> str:
         password, user = self._settings.password, self._settings.user
         secrets = [
             password,
             *(_base64(text) for text in (password, f"\0{user}\0{password}") if password),
         ]
-        return without_secrets(words, secrets)
+        return without_secrets(message, secrets)
 
 
 def _base64(text: str) -> str:

@@ -133,17 +133,17 @@ class WebhookNotifier:
                 answer.read(_MOST_OF_AN_ANSWER)
         except urllib.error.HTTPError as error:
             with error:
-                said = b""
+                reported = b""
                 with contextlib.suppress(OSError, http.client.HTTPException):
-                    said = error.read(_MOST_OF_AN_ANSWER)
+                    reported = error.read(_MOST_OF_AN_ANSWER)
             is_lasting = error.code < 500 and error.code not in _WORTH_ANOTHER_TRY
-            words = (
+            text = (
                 f"the server answered {error.code} {error.reason}: "
-                f"{said.decode('utf-8', 'replace')}"
+                f"{reported.decode('utf-8', 'replace')}"
             ).rstrip(": ")
             step = "Check the URL." if is_lasting else ""
             raise self._failure(
-                words,
+                text,
                 step,
                 is_lasting=is_lasting,
                 retry_seconds=_retry_seconds(error.headers.get("Retry-After")),
@@ -166,8 +166,8 @@ class WebhookNotifier:
         ]
         secrets += [value for _, value in urllib.parse.parse_qsl(parts.query)]
         secrets += [word for value in self._settings.headers.values() for word in value.split()]
-        words = f"{self.name}: {without_secrets(why, secrets)}"
-        return NotifyFailed(words, next_step, is_lasting=is_lasting, retry_seconds=retry_seconds)
+        text = f"{self.name}: {without_secrets(why, secrets)}"
+        return NotifyFailed(text, next_step, is_lasting=is_lasting, retry_seconds=retry_seconds)
 
 
 def _why(error: object) -> str:

@@ -25,7 +25,7 @@ def ends_soon(jobs: pa.Table, allocations: Collection[str], now: float) -> list[
         left = None if row["ends_at"] is None else row["ends_at"].timestamp() - now
         if left is None or left > SOON_SECONDS:
             continue
-        words = (
+        text = (
             f"the allocation {format_job(row['id'], row['name'])} ends in "
             f"{format_span(max(0.0, left))}"
         )
@@ -33,7 +33,5 @@ def ends_soon(jobs: pa.Table, allocations: Collection[str], now: float) -> list[
             f"hpcdash alter {shown(row['id'])} --time +1h, where the site allows it; hpcdash "
             f"alloc makes another"
         )
-        found.append(
-            Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or "")
-        )
+        found.append(Finding(RULE, row["id"], Severity.WARNING, text, step, name=row["name"] or ""))
     return found

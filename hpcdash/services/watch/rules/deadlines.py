@@ -100,12 +100,12 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
             why = f" and has not saved for {_span(now - last)}: "
         else:
             why = " and its last save is unknown: up to "
-        words = f"{format_job(job.job_id, row['name'])} ends in {_span(ends - now)}{why}"
-        words += f"{_span(ends - last)} of training would be lost"
+        text = f"{format_job(job.job_id, row['name'])} ends in {_span(ends - now)}{why}"
+        text += f"{_span(ends - last)} of training would be lost"
         longer = f"hpcdash alter {shown(job.job_id)} --time"
         step = f"hpcdash save-switch {shown(job.job_id)}, or {longer}" if can_save else longer
         severity = Severity.WARNING if can_save else Severity.CRITICAL
-        found.append(Finding(END, job.job_id, severity, words, step, name=row["name"] or ""))
+        found.append(Finding(END, job.job_id, severity, text, step, name=row["name"] or ""))
     return found
 
 
@@ -131,12 +131,12 @@ def no_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]
             what = "the newest complete checkpoint" if job.is_folder else "the newest file"
             name = f", {shown(job.newest)}," if job.newest else ""
             newest = f"{what}{name} is {_span(now - job.last_saved_at)} old: {place}"
-        words = (
+        text = (
             f"{who}: no save in {missed} intervals of {_span(job.watch.interval_seconds)}; {newest}"
         )
         step = f"hpcdash log {shown(job.job_id)} -f; hpcdash save-switch {shown(job.job_id)}"
         found.append(
-            Finding(NO_SAVE, job.job_id, Severity.WARNING, words, step, name=row["name"] or "")
+            Finding(NO_SAVE, job.job_id, Severity.WARNING, text, step, name=row["name"] or "")
         )
     return found
 
@@ -174,7 +174,7 @@ def grace_too_short(
             continue
         # Of an array each task has the same, and it is told once.
         subject = str(row["array_id"] or row["id"])
-        words = (
+        text = (
             f"{format_job(subject, row['name'])}: its {what} {shown(facts.name)} is preemptible "
             f"({shown(mode)}) "
             f"with {_span(facts.grace_seconds)} of grace; a save takes "
@@ -182,7 +182,7 @@ def grace_too_short(
         )
         step = f"Save more often, or use a {what} that is not preemptible."
         found.setdefault(
-            subject, Finding(GRACE, subject, Severity.WARNING, words, step, name=row["name"] or "")
+            subject, Finding(GRACE, subject, Severity.WARNING, text, step, name=row["name"] or "")
         )
     return list(found.values())
 
@@ -194,8 +194,8 @@ def first_queue(row: Mapping[str, Any]) -> str:
 
 def _rows(jobs: pa.Table, saves: Iterable[Saves], *states: JobState) -> dict[str, Row]:
     """By id, of the jobs that are meant and in one of the states."""
-    wanted = [job.job_id for job in saves]
-    return {row["id"]: row for row in rows_where(jobs, id=wanted, state=tuple(map(str, states)))}
+    requested = [job.job_id for job in saves]
+    return {row["id"]: row for row in rows_where(jobs, id=requested, state=tuple(map(str, states)))}
 
 
 def _span(seconds: float) -> str:

@@ -39,14 +39,14 @@ def fails_on_a_node(history: pa.Table, watch: FailuresWatch | None = None) -> li
             continue
         excluded = compress(nodes)
         whose = f" of {shown(user)}" if user else ""
-        words = f"{shown(name)}{whose} failed {count} times in a row on {shown(excluded)}"
+        text = f"{shown(name)}{whose} failed {count} times in a row on {shown(excluded)}"
         if is_elsewhere:
-            words += "; it also failed on other nodes before, so the job may be at fault"
+            text += "; it also failed on other nodes before, so the job may be at fault"
         step = (
             f"Submit it with --exclude={shown(excluded)} (Slurm) and report the node to the site."
         )
         found.append(
-            Finding(RULE, f"{name} of {user}", Severity.WARNING, words, step, aspect=excluded)
+            Finding(RULE, f"{name} of {user}", Severity.WARNING, text, step, aspect=excluded)
         )
     return found
 

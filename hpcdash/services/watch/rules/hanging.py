@@ -73,7 +73,7 @@ def is_hanging(
             continue
         grown = "has been missing" if log.size_bytes is None else "has not grown"
         who = format_job(log.job_id, rows[log.job_id]["name"])
-        words = f"{who}: its log {grown} for {format_span(silent)}: {shown(log.path)}"
+        text = f"{who}: its log {grown} for {format_span(silent)}: {shown(log.path)}"
         step = (
             "A hung job cannot see a kill or save switch: "
             f"hpcdash stacks {shown(log.job_id)} shows where it is stuck; hpcdash cancel "
@@ -81,7 +81,7 @@ def is_hanging(
         )
         found.append(
             Finding(
-                RULE, log.job_id, watch.severity, words, step, name=rows[log.job_id]["name"] or ""
+                RULE, log.job_id, watch.severity, text, step, name=rows[log.job_id]["name"] or ""
             )
         )
     return found
@@ -89,11 +89,11 @@ def is_hanging(
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That nobody knows whether a job hangs: its log cannot be looked at."""
-    words = f"cannot tell whether {format_job(job_id, name)} hangs: {shown(why)}"
+    text = f"cannot tell whether {format_job(job_id, name)} hangs: {shown(why)}"
     step = (
         "Write the log to a file that the login node can read, and set log under [[watch.hanging]]"
     )
-    return Finding(RULE, job_id, Severity.INFO, words, step, aspect=UNSEEN, name=name)
+    return Finding(RULE, job_id, Severity.INFO, text, step, aspect=UNSEEN, name=name)
 
 
 def grown_at(now: float, age_seconds: float, seen_at: float | None) -> float:

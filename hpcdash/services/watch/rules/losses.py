@@ -62,11 +62,11 @@ def stall_key(job_id: str, metric: str) -> str:
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That a training's metrics cannot be read: its log cannot be looked at."""
-    words = f"cannot read the metrics of {format_job(job_id, name)}: {shown(why)}"
+    text = f"cannot read the metrics of {format_job(job_id, name)}: {shown(why)}"
     step = (
         "Write the log to a file that the login node can read, and set log under [[watch.losses]]"
     )
-    return Finding(RULE, job_id, Severity.INFO, words, step, aspect="cannot be seen", name=name)
+    return Finding(RULE, job_id, Severity.INFO, text, step, aspect="cannot be seen", name=name)
 
 
 def ends_late(
@@ -97,7 +97,7 @@ def ends_late(
         if row.get("array_id")
         else f"{needed} more job{ending} of this length"
     )
-    words = (
+    text = (
         f"{format_job(who, row.get('name'))} needs {format_span(work)} to reach its last step, "
         f"{course.last_step}, "
         f"but its time limit is in {format_span(left)}: it needs {tasks}; {waiting or 'none'} "
@@ -107,9 +107,7 @@ def ends_late(
         f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter "
         f"{who} --time"
     )
-    return [
-        Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")
-    ]
+    return [Finding(LATE, str(row["id"]), Severity.WARNING, text, step, name=row.get("name") or "")]
 
 
 def _next_step(who: str, one: Noticed) -> str:

@@ -25,13 +25,13 @@ def drained_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Find
         why = f": {shown(row['reason'])}" if row["reason"] else ", no reason given"
         by = f" (by {shown(row['reason_by'])})" if row["reason_by"] else ""
         since = f", since {row['reason_since']:%Y-%m-%d %H:%M} UTC" if row["reason_since"] else ""
-        words = f"node {shown(row['name'])} is {row['state']}{since}{why}{by}"
+        text = f"node {shown(row['name'])} is {row['state']}{since}{why}{by}"
         found.append(
             Finding(
                 DRAINED,
                 str(row["name"]),
                 Severity.WARNING,
-                words,
+                text,
                 "Only the site can return it to service.",
             )
         )
@@ -54,7 +54,7 @@ def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Findin
     if not in_use or idle >= watch.least_spare_share * in_use:
         return []
     where = f" in {shown(', '.join(watch.queues))}" if watch.queues else ""
-    words = (
+    text = (
         f"{format_count(idle)} idle and {format_count(in_use)} busy nodes{where}: "
         f"{100 * idle / in_use:.1f} % spare, below {100 * watch.least_spare_share:g} %"
     )
@@ -62,7 +62,7 @@ def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Findin
         "A job that loses a node may wait for a replacement: free some, or ask the site to "
         "return drained ones."
     )
-    return [Finding(SPARES, spares_subject(watch), Severity.WARNING, words, step)]
+    return [Finding(SPARES, spares_subject(watch), Severity.WARNING, text, step)]
 
 
 def _rows(nodes: pa.Table, watch: NodesWatch, states: tuple[NodeState, ...]) -> list[Row]:

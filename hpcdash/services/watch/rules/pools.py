@@ -23,12 +23,10 @@ _SAVED, _SLOW = "suspended", "slow"
 
 def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
     """At most one: nobody coordinates a pool any more."""
-    if not (words := format_silence(pool, now)):
+    if not (text := format_silence(pool, now)):
         return []
     step = f"hpcdash share run {shown(pool.pool)}, as the account that coordinates it"
-    return [
-        Finding(SILENT, pool.pool, Severity.CRITICAL, f"pool {shown(pool.pool)}: {words}", step)
-    ]
+    return [Finding(SILENT, pool.pool, Severity.CRITICAL, f"pool {shown(pool.pool)}: {text}", step)]
 
 
 def stuck_tasks(
@@ -50,14 +48,14 @@ def _task_findings(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> 
     ended = [run.ended_at for run in task.runs if run.ended_at is not None]
     waited = (now - max(ended, default=task.submitted_at)).total_seconds()
     if task.state == "waiting" and not task.waits_for and waited >= watch.no_turn_seconds:
-        words = (
+        text = (
             f"{who} has waited {format_span(waited)} for its turn in pool {shown(pool.pool)}: "
             f"{shown(task.why)}"
         )
         step = (
             f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
         )
-        yield Finding(NO_TURN, task.id, Severity.WARNING, words, step, name=task.name)
+        yield Finding(NO_TURN, task.id, Severity.WARNING, text, step, name=task.name)
     hows = [run.how for run in task.runs if run.is_interrupted]
     unsaved = next((at for at, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
     lost = sum(how != _SAVED for how in hows)
@@ -69,14 +67,14 @@ def _task_findings(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> 
             often = f"{'' if unsaved == 1 else f' {unsaved} times in a row'} and did not save"
         else:
             often = f" {len(hows)} times and saved {saved}"
-        words = f"{who} lost its work: it was interrupted{often}"
+        text = f"{who} lost its work: it was interrupted{often}"
         step = (
             "hpcdash.job.suspend tells the program when to save; checkpoints at an interval "
             "lose less"
         )
-        yield Finding(UNSAVED, task.id, Severity.CRITICAL, words, step, name=task.name)
+        yield Finding(UNSAVED, task.id, Severity.CRITICAL, text, step, name=task.name)
     if hows[-1:] == [_SLOW]:
-        words = (
+        text = (
             f"{who} takes longer to save than the {pool.grace_seconds:g} s that pool "
             f"{shown(pool.pool)} gives"
         )
@@ -84,4 +82,4 @@ def _task_findings(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> 
             "Save less, to a faster file system or in all ranks; or have grace_seconds of the "
             "pool raised."
         )
-        yield Finding(SLOW, task.id, Severity.WARNING, words, step, name=task.name)
+        yield Finding(SLOW, task.id, Severity.WARNING, text, step, name=task.name)

@@ -13,12 +13,12 @@ from hpcdash.domain.columns import match_text
 Row = dict[str, Any]
 
 
-def rows_where(table: pa.Table, **wanted: Collection[str]) -> list[Row]:
+def rows_where(table: pa.Table, **selected: Collection[str]) -> list[Row]:
     """The rows whose columns each hold exactly one of the given words; of a list column one element
     is enough.
     """
-    for name, words in wanted.items():
-        value_set = pa.array(sorted(words), pa.string())
+    for name, parts in selected.items():
+        value_set = pa.array(sorted(parts), pa.string())
 
         def is_one(texts: pa.Array, value_set: pa.Array = value_set) -> pa.Array:
             return pc.is_in(texts, value_set=value_set)

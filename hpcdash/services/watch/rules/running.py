@@ -17,10 +17,10 @@ def living_rows(jobs: pa.Table, watch: RunningWatch) -> list[Row]:
     """The watched job's rows that have not ended, of any of its users; a state nobody knows counts
     as alive.
     """
-    wanted = {"name": (watch.name,), "state": tuple(map(str, _LIVING))}
+    requested = {"name": (watch.name,), "state": tuple(map(str, _LIVING))}
     if watch.users:
-        wanted["user"] = watch.users
-    return rows_where(jobs, **wanted)
+        requested["user"] = watch.users
+    return rows_where(jobs, **requested)
 
 
 def watch_subject(watch: RunningWatch) -> str:
@@ -34,20 +34,20 @@ def is_running(jobs: pa.Table, watch: RunningWatch) -> list[Finding]:
     whose = f" of {shown(', '.join(watch.users))}" if watch.users else ""
     subject = watch_subject(watch)
     if not rows:
-        words = f"no job {shown(watch.name)}{whose} is running or pending"
+        text = f"no job {shown(watch.name)}{whose} is running or pending"
         return [
             Finding(
                 RULE,
                 subject,
                 watch.severity,
-                words,
+                text,
                 "hpcdash history shows how it ended; submit it again.",
             )
         ]
     if all(row["state"] == JobState.HELD for row in rows):
         ids = ", ".join(shown(row["id"]) for row in rows[:5])
-        words = f"{shown(watch.name)}{whose} is held and will not start until released"
+        text = f"{shown(watch.name)}{whose} is held and will not start until released"
         return [
-            Finding(RULE, subject, Severity.WARNING, words, f"hpcdash release {ids}", aspect="held")
+            Finding(RULE, subject, Severity.WARNING, text, f"hpcdash release {ids}", aspect="held")
         ]
     return []

@@ -75,12 +75,12 @@ def _judge(
     share = used / usable if usable else 1.0
     free = usable - used
     severity: Severity | None = None
-    words = [
+    parts = [
         f"{100 * share:.0f} % of {_amount(aspect, usable)}{_unit(aspect)} used, "
         f"{_amount(aspect, max(free, 0))} free"
     ]
     if watch.full_at < 1:
-        words.append(f"counted as full at {100 * watch.full_at:g} % of {_amount(aspect, limit)}")
+        parts.append(f"counted as full at {100 * watch.full_at:g} % of {_amount(aspect, limit)}")
     if share >= watch.alert_share:
         severity = (
             Severity.CRITICAL
@@ -89,21 +89,25 @@ def _judge(
         )
     if floor is not None and free < floor:
         severity = Severity.CRITICAL
-        words.append(f"below the required {_amount(aspect, floor)}")
+        parts.append(f"below the required {_amount(aspect, floor)}")
     if grown is not None and grown > 0 and watch.forecast_seconds is not None and free > 0:
         seconds = DAY * free / grown
         if seconds <= watch.forecast_seconds:
             grave = Severity.CRITICAL if seconds <= watch.critical_seconds else Severity.WARNING
             severity = max(severity or grave, grave)
-            words.append(f"full in {format_span(seconds)} at {_amount(aspect, grown)} a day")
+            parts.append(f"full in {format_span(seconds)} at {_amount(aspect, grown)} a day")
     if severity is None:
         return None
-    told = f"{usage.source}, which may lag" + (" and omits one server" if usage.is_inexact else "")
-    step = "Remove or move old checkpoints. Figures from " + told + "."
+    reported = f"{usage.source}, which may lag" + (
+        " and omits one server" if usage.is_inexact else ""
+    )
+    step = "Remove or move old checkpoints. Figures from " + reported + "."
     if aspect == INODES:
-        step = "Remove or archive small files (environments, caches). Figures from " + told + "."
+        step = (
+            "Remove or archive small files (environments, caches). Figures from " + reported + "."
+        )
     return Finding(
-        RULE, watch.path, severity, f"{shown(watch.path)}: {'; '.join(words)}", step, aspect
+        RULE, watch.path, severity, f"{shown(watch.path)}: {'; '.join(parts)}", step, aspect
     )
 
 

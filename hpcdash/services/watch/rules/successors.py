@@ -36,13 +36,13 @@ def no_successor(
             for number, what in ((held, "held"), (never, "that will never start"))
             if number
         ]
-        words = f"{shown(last['name'])} ({shown(last['id'])}) is running with {behind}" + (
+        text = f"{shown(last['name'])} ({shown(last['id'])}) is running with {behind}" + (
             f", plus {' and '.join(besides)}" if besides else ""
         )
         step = f"hpcdash submit SCRIPT --array 1-10%1 --after {shown(last['id'])}"
         if held and not never:
             step = f"hpcdash release {shown(last['id'])} --chain"
-        found.append(Finding(RULE, chain.units[0].job_id, Severity.WARNING, words, step))
+        found.append(Finding(RULE, chain.units[0].job_id, Severity.WARNING, text, step))
     return found
 
 

@@ -33,20 +33,20 @@ def unreachable_place(place: str, why: str, rounds: int) -> Finding:
     """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or
     FAILED.
     """
-    words = (
+    text = (
         f"{shown(place)} could not be checked {rounds} times in a row: {_WHY.get(why, shown(why))}"
     )
     severity = Severity.CRITICAL if why in _GRAVE else Severity.WARNING
-    return Finding(RULE, place, severity, words, _STEPS.get(why, ""))
+    return Finding(RULE, place, severity, text, _STEPS.get(why, ""))
 
 
 def unseen_after(
-    before: Mapping[str, tuple[str, int]], found: Mapping[str, str], kept: Collection[str]
+    before: Mapping[str, tuple[str, int]], found: Mapping[str, str], remaining: Collection[str]
 ) -> dict[str, tuple[str, int]]:
     """(why, rounds in a row) by place: those `found` now with why, and those `kept` that were not
     looked at.
     """
-    after = {place: before[place] for place in kept if place in before}
+    after = {place: before[place] for place in remaining if place in before}
     return after | {place: (why, before.get(place, ("", 0))[1] + 1) for place, why in found.items()}
 
 

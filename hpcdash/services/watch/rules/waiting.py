@@ -26,9 +26,9 @@ def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
         .partition(";")[0]
         .partition(": change ")[0]
     )
-    said = clip(shown(reason), _REASON_CELLS)
+    message = clip(shown(reason), _REASON_CELLS)
     return (
-        f"will never start: {shown(hint)} ({said})"
+        f"will never start: {shown(hint)} ({message})"
         if hint
         else f"will never start: {shown(reason)}"
     )
@@ -37,20 +37,20 @@ def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
 def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     """One for each waiting job, or rest of an array, that will never start by itself."""
     # Queues are long and their reasons few.
-    told = pc.unique(column_text(jobs["reason"])).to_pylist()
-    never = [reason for reason in told if reasons.never_starts(JobState.PENDING, reason)]
+    reported = pc.unique(column_text(jobs["reason"])).to_pylist()
+    never = [reason for reason in reported if reasons.never_starts(JobState.PENDING, reason)]
     found = []
     for row in rows_where(
         jobs, reason=never, state=(JobState.PENDING, JobState.HELD, JobState.REQUEUED)
     ):
         step = reasons.never_starts(row["state"], row["reason"])
         if step:
-            words = (
+            text = (
                 f"{format_job(row['id'], row['name'])} "
                 f"{format_never(row['state'], row['reason'], reasons)}"
             )
             step = step.replace("{id}", shown(row["id"]))
             found.append(
-                Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or "")
+                Finding(RULE, row["id"], Severity.WARNING, text, step, name=row["name"] or "")
             )
     return found
