@@ -48,8 +48,8 @@ from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import (
     JobSwitches,
-    SameNameJobs,
     Switch,
+    SwitchJobs,
     SwitchLog,
     SwitchRefused,
 )
@@ -71,7 +71,7 @@ class SwitchStatus(Struct, frozen=True):
     switch: Switch
     job_ids: tuple[str, ...]
     look: SwitchSnapshot
-    same_name_jobs: SameNameJobs
+    switch_jobs: SwitchJobs
     progress: SwitchProgress
     log: str
     said: str | None
@@ -80,7 +80,7 @@ class SwitchStatus(Struct, frozen=True):
     @property
     def matters(self) -> bool:
         """Whether it is there, or somebody may see it yet: what to know of its folder is of use."""
-        return self.look.is_dropped or bool(self.same_name_jobs.rows)
+        return self.look.is_dropped or bool(self.switch_jobs.rows)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -115,14 +115,12 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
     switch, check = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
     whose = (
-        format_jobs(one.same_name_jobs.rows)
-        if one.same_name_jobs.rows
-        else "no running or pending job"
+        format_jobs(one.switch_jobs.rows) if one.switch_jobs.rows else "no running or pending job"
     )
     action = (
         "" if check.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
     )
-    running = count_jobs(row for row in one.same_name_jobs.rows if row["state"] in ACTIVE)
+    running = count_jobs(row for row in one.switch_jobs.rows if row["state"] in ACTIVE)
     reported = [
         switch.format_other_path,
         *one.warnings,
@@ -134,10 +132,10 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
         reported.append("it stays until you clear it (--clear): jobs that start later exit at once")
     command = plan.commands[0]
     script = shlex.join(command.argv).split("\n") if in_full else []
-    asides = [one.group, one.same_name_jobs.note, f"log of {switch.job_id}: {one.log}"]
+    asides = [one.group, one.switch_jobs.note, f"log of {switch.job_id}: {one.log}"]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
-        f"({visible(switch.naming.whence)})",
+        f"({visible(switch.naming.source)})",
         f"  folder: {format_folder(check)}",
         f"  {action}{whose}",
         *(f"  {visible(text)}" for text in asides if text),
@@ -156,7 +154,7 @@ def format_state(one: SwitchStatus) -> str:
         *one.warnings,
         one.group,
         log,
-        visible(one.same_name_jobs.note),
+        visible(one.switch_jobs.note),
     ]
     return "; ".join([one.words, *(text for text in known if text)])
 
@@ -187,8 +185,8 @@ def _as_json(one: SwitchStatus) -> dict[str, Any]:
     return {
         "job_ids": list(one.job_ids),
         "path": visible(one.switch.path),
-        "whence": visible(one.switch.naming.whence),
-        "also_named": visible(one.switch.naming.also) or None,
+        "source": visible(one.switch.naming.source),
+        "overridden_path": visible(one.switch.naming.overridden) or None,
         "present": str(check.thing),
         "dropped_by": visible(check.file.owner) if check.is_dropped else None,
         "dropped_seconds_ago": _whole(check.age_seconds) if check.is_dropped else None,
@@ -199,8 +197,8 @@ def _as_json(one: SwitchStatus) -> dict[str, Any]:
         "may_write": check.may_write if there else None,
         "problem": check.problem or None,
         "warnings": list(one.warnings),
-        "jobs_naming_it": [visible(job_id) for job_id in one.same_name_jobs.job_ids],
-        "living": count_jobs(one.same_name_jobs.rows),
+        "jobs": [visible(job_id) for job_id in one.switch_jobs.job_ids],
+        "living": count_jobs(one.switch_jobs.rows),
         "ended_since": progress.ended if was_dropped else None,
         "ended_cleanly": progress.clean if was_dropped else None,
         "dropped_here_seconds_ago": _whole(one.dropped_here_seconds_ago),
@@ -369,14 +367,14 @@ async def _looked_at(
 ) -> tuple[SwitchStatus, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
     check = in_time(await switches.look(switch), here)
-    same_name_jobs = await switches.same_name_jobs(switch)
-    progress = await switches.progress(check, (*job_ids, *same_name_jobs.job_ids), here)
+    switch_jobs = await switches.switch_jobs(switch)
+    progress = await switches.progress(check, (*job_ids, *switch_jobs.job_ids), here)
     log = await asyncio.to_thread(switches.switch_log, switch)
     is_gone = here is not None and not check.is_dropped
     message, grows = (
         await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
     )
-    return SwitchStatus(switch, job_ids, check, same_name_jobs, progress, grows, message, here), log
+    return SwitchStatus(switch, job_ids, check, switch_jobs, progress, grows, message, here), log
 
 
 def _planned(

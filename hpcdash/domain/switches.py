@@ -45,7 +45,7 @@ class NamedSwitch(Struct, frozen=True):
     """
 
     path: str
-    whence: str
+    source: str
     unknown: tuple[str, ...] = ()
 
 
@@ -262,6 +262,6 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 def format_unknown(named: NamedSwitch) -> str:
     """`line 4 of its script names $WORK/KILL; what WORK is there is not known`."""
     return (
-        f"{visible(named.whence)} names {visible(named.path)}; {', '.join(named.unknown)}: not "
+        f"{visible(named.source)} names {visible(named.path)}; {', '.join(named.unknown)}: not "
         f"known here"
     )

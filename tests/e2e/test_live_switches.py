@@ -65,7 +65,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     alice = slurm_lab.alice
     before = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
     assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
-    assert before["whence"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
+    assert before["source"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
     assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (
         alice,
         True,
@@ -203,7 +203,7 @@ def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: 
     assert program("save-switch", array, "--path", f"{run}/ELSE").status == 0
     told = program("save-switch", array, "--status", "--format", "json").json["switches"][0]
     # Its script takes precedence.
-    assert (told["path"], told["also_named"]) == (f"{run}/SAVE", f"{run}/ELSE")
+    assert (told["path"], told["overridden_path"]) == (f"{run}/SAVE", f"{run}/ELSE")
     assert program("save-switch", array, "--path", f"{run}/../ELSE").refused(2)
 
 
@@ -214,7 +214,7 @@ def test_a_colleague_finds_the_kill_switch_and_is_told_whom_to_ask_where_none_is
         home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob")
     )
     told = colleague("kill-switch", array, "--status", "--format", "json").json["switches"][0]
-    assert (told["path"], told["whence"], told["living"]) == (f"{run}/KILL", "the job's comment", 5)
+    assert (told["path"], told["source"], told["living"]) == (f"{run}/KILL", "the job's comment", 5)
     script = program.home / "plain.sh"
     script.write_text("#!/bin/bash\n#SBATCH --time=5 --output=/dev/null --hold\nsleep 60\n")
     job = program("submit", str(script)).text.strip()

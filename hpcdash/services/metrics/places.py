@@ -254,7 +254,7 @@ class NamedMetricsFiles:
             if named.unknown:
                 problem = format_unknown(named)
             elif wrong := path_problem(path):
-                problem = f"{path!r} ({named.whence}) is not a metrics file: {wrong}"
+                problem = f"{path!r} ({named.source}) is not a metrics file: {wrong}"
             else:
                 by_path[path] = str(row["id"])
         return {job_id: path for path, job_id in by_path.items()}, problem

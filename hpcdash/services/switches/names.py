@@ -64,14 +64,14 @@ class Naming(Struct, frozen=True):
     """A switch's absolute path and in words who names it; `path` is '' where nobody does, or
     nothing that can be one: then `problem` says why.
 
-    `also` is another path that a person named here before, '' where there is none. `is_remembered`:
+    `overridden` is another path that a person named here before, '' where there is none. `is_remembered`:
     so was `path`.
     """
 
     path: str = ""
-    whence: str = ""
+    source: str = ""
     problem: str = ""
-    also: str = ""
+    overridden: str = ""
     is_remembered: bool = False
 
 
@@ -98,8 +98,10 @@ class SwitchNames:
         if not named.path:
             return found
         if not found.path:
-            return Naming(named.path, named.whence, is_remembered=True)
-        return Naming(found.path, found.whence, also=named.path if named.path != found.path else "")
+            return Naming(named.path, named.source, is_remembered=True)
+        return Naming(
+            found.path, found.source, overridden=named.path if named.path != found.path else ""
+        )
 
     def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
         """What is named as an absolute path, or why it can be none."""
@@ -113,8 +115,8 @@ class SwitchNames:
         whole = absolute_path(named.path, row["work_dir"])
         problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(whole)):
-            problem = f"{whole!r} ({named.whence}) cannot be its {kind.words}: {wrong}"
-        return Naming("" if problem else whole, named.whence, problem)
+            problem = f"{whole!r} ({named.source}) cannot be its {kind.words}: {wrong}"
+        return Naming("" if problem else whole, named.source, problem)
 
     def remembered(
         self, kind: SwitchKind, job_id: str, name: str, owner: str
@@ -362,7 +364,7 @@ def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
     return (
         None
         if named is None
-        else NamedSwitch(absolute_path(named.path, work_dir or None), named.whence)
+        else NamedSwitch(absolute_path(named.path, work_dir or None), named.source)
     )
 
 

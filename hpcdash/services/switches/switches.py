@@ -91,15 +91,19 @@ class Switch(Struct, frozen=True):
     @property
     def format_other_path(self) -> str:
         """Of another path that was named for it before, which does not count; '' for none."""
-        also = self.naming.also
-        return f"set here before: {also}; {self.naming.whence} takes precedence" if also else ""
+        overridden = self.naming.overridden
+        return (
+            f"set here before: {overridden}; {self.naming.source} takes precedence"
+            if overridden
+            else ""
+        )
 
     @property
     def living(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row["state"] not in ENDED)
 
 
-class SameNameJobs(Struct, frozen=True):
+class SwitchJobs(Struct, frozen=True):
     """The living jobs that name a switch, those of its own job first; `note` says in words which
     could not be read.
     """
@@ -199,7 +203,7 @@ class JobSwitches:
             error.message = f"the disk of {switch.path} does not respond"
             raise
 
-    async def same_name_jobs(self, switch: Switch) -> SameNameJobs:
+    async def switch_jobs(self, switch: Switch) -> SwitchJobs:
         """The living jobs that name the same file: of the lists there are, one's own and those that
         look alike.
         """
@@ -221,7 +225,7 @@ class JobSwitches:
                 found += rows
         others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
         note = f"{others} other jobs were not checked for this switch" if others > 1 else ""
-        return SameNameJobs(
+        return SwitchJobs(
             tuple(found), note or ("1 other job was not checked for this switch" if others else "")
         )
 

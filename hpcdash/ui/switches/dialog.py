@@ -75,8 +75,8 @@ class SwitchPicture(Struct, frozen=True):
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
     """(label, words, style) of each line below the path."""
     check, kind, actions = picture.look, picture.kind, picture.deeds
-    if also := picture.switch.format_other_path:
-        yield "", f"! {visible(also)} (p takes another)", "bold"
+    if overridden := picture.switch.format_other_path:
+        yield "", f"! {visible(overridden)} (p takes another)", "bold"
     is_known = actions.is_any or check.is_dropped
     if not check.problem:
         yield "folder", format_folder(check), ""
@@ -242,7 +242,7 @@ class SwitchDialog(Dialog[None]):
             return
         await self.tracker.open(switch)
         self._focus_answer()
-        await self.tracker.fetch_same_name_jobs()
+        await self.tracker.fetch_switch_jobs()
 
     def _refresh(self) -> None:
         start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
@@ -386,12 +386,12 @@ class SwitchDialog(Dialog[None]):
             yield "", "Which file does it watch? (Remembered for this job name.)", ""
             return
         yield "file", visible(switch.path), "bold"
-        yield "", visible(switch.naming.whence), ""
+        yield "", visible(switch.naming.source), ""
         if check is None:
             if not self.tracker.problem:
                 yield "now", "looking …", ""
             return
-        found = self.tracker.same_name_jobs
+        found = self.tracker.switch_jobs
         yield from switch_lines(
             SwitchPicture(
                 switch,
@@ -489,7 +489,7 @@ class SwitchDialog(Dialog[None]):
 
     async def _refresh_all(self) -> None:
         await self.tracker.refresh(is_requested=True)
-        await self.tracker.fetch_same_name_jobs()
+        await self.tracker.fetch_switch_jobs()
         self.session.poller.poll_now()
 
     def action_command(self) -> None:

@@ -36,8 +36,8 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.names import switch_progress
 from hpcdash.services.switches.switches import (
     JobSwitches,
-    SameNameJobs,
     Switch,
+    SwitchJobs,
     SwitchLog,
     SwitchRefused,
 )
@@ -70,7 +70,7 @@ class SwitchTracker:
         self.kind = kind
         self.switch: Switch | None = None
         self.look: SwitchSnapshot | None = None
-        self.same_name_jobs: SameNameJobs | None = None
+        self.switch_jobs: SwitchJobs | None = None
         self.log_message = ""
         self.progress = SwitchProgress()
         self.deeds = SwitchActions()
@@ -120,7 +120,7 @@ class SwitchTracker:
 
     def _forget_actions(self) -> None:
         """What was known of another file."""
-        self.look, self.same_name_jobs, self.plan, self._log = None, None, None, None
+        self.look, self.switch_jobs, self.plan, self._log = None, None, None, None
         self.deeds, self.progress, self.log_message, self.act_message = (
             SwitchActions(),
             SwitchProgress(),
@@ -131,21 +131,21 @@ class SwitchTracker:
         self._job_ids, self._lived_then = (self.job_id,), frozenset()
         self.has_acted = False
 
-    async def fetch_same_name_jobs(self) -> None:
+    async def fetch_switch_jobs(self) -> None:
         """Who else names it; then how they are."""
         switch = self.switch
         if switch is None or not switch.path:
             return
         # Ask for the rows the user sees, even if those of `switch` are older.
-        same_name_jobs = await self.switches.same_name_jobs(
+        switch_jobs = await self.switches.switch_jobs(
             replace(switch, rows=self.living or switch.rows)
         )
         if self.switch is not switch:
             return
-        self.same_name_jobs = same_name_jobs
-        self._job_ids = tuple(dict.fromkeys((*self._job_ids, *self.same_name_jobs.job_ids)))
+        self.switch_jobs = switch_jobs
+        self._job_ids = tuple(dict.fromkeys((*self._job_ids, *self.switch_jobs.job_ids)))
         own = {row["id"] for row in self.living}
-        others = tuple(row for row in self.same_name_jobs.rows if row["id"] not in own)
+        others = tuple(row for row in self.switch_jobs.rows if row["id"] not in own)
         self.living += others
         if others or self._dropped_at is not None:
             await self.refresh(is_requested=True)

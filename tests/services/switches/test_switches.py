@@ -128,7 +128,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     assert switch.path == str(site.run / "SAVE")
-    assert switch.naming.whence == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert switch.naming.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
@@ -159,7 +159,7 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     await site.up(f"{array}_1")
     switch = await site.switches.find(array, KILL)
     await site.store.fetch(Kind.MINE)
-    found = await site.switches.same_name_jobs(switch)
+    found = await site.switches.switch_jobs(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
     assert await SwitchLog(site.store, switch).words(switch.living) in {
         f"its log grew {n} s ago" for n in range(10)
@@ -214,7 +214,7 @@ async def test_all_that_name_the_same_file_are_found_and_others_are_not(site: Si
     elsewhere = site.submit(kill=str(site.run / "OTHER"))
     plain = site.submit("sleep 60", kill="", save="")
     await site.store.fetch(Kind.MINE)
-    found = await site.switches.same_name_jobs(await site.switches.find(first, KILL))
+    found = await site.switches.switch_jobs(await site.switches.find(first, KILL))
     assert set(found.job_ids) == {first, second}
     assert not {elsewhere, plain} & set(found.job_ids)
 
@@ -228,9 +228,9 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     assert unknown.naming.problem == f"no kill switch is set in the launch or the script of {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     assert site.switches.remember(named) == ""
-    assert (await site.switches.find(first, KILL)).naming.whence == "set here for this job before"
+    assert (await site.switches.find(first, KILL)).naming.source == "set here for this job before"
     find_by_name = await site.switches.find(second, KILL)
-    assert find_by_name.naming.whence == "set here for a job of this name before"
+    assert find_by_name.naming.source == "set here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(find_by_name) == f"forgotten: {site.run / 'KILL'}"
@@ -245,7 +245,10 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     wrong = await site.switches.find(job, KILL, str(site.run / "WRONG"))
     assert site.switches.remember(wrong) == ""
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.naming.also) == (str(site.run / "KILL"), str(site.run / "WRONG"))
+    assert (switch.path, switch.naming.overridden) == (
+        str(site.run / "KILL"),
+        str(site.run / "WRONG"),
+    )
     said = (
         f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script "
         f"takes precedence"
@@ -253,7 +256,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     assert switch.format_other_path == said
     other = site.submit()
     await site.store.fetch(Kind.MINE)
-    assert set((await site.switches.same_name_jobs(switch)).job_ids) == {job, other}, (
+    assert set((await site.switches.switch_jobs(switch)).job_ids) == {job, other}, (
         "its own script counts for it too"
     )
     unsure = site.submit("KILL_SWITCH=$(pwd)/KILL\nsleep 60", kill="", save="")
@@ -281,7 +284,7 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
     assert (await site.switches.switch_log(switch).since_mark(switch.living))[0] == "saved 2"
-    assert (await site.switches.find(job, SAVE)).naming.also == "", (
+    assert (await site.switches.find(job, SAVE)).naming.overridden == "", (
         "a log's length is not a path that was named"
     )
 
@@ -313,7 +316,7 @@ async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site)
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.naming.whence) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (switch.path, switch.naming.source) == ("/gpfs/run/KILL", "kill_switch in its request")
     assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
 
 
