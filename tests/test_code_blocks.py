@@ -10,11 +10,11 @@ import pytest
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.request import read_request
 from hpcdash.web.api.tokens import parse_tokens
-from tests.support.code_blocks import PAGES, Block, PageFolder, build_blocks, commands_of
+from tests.support.code_blocks import PAGES, Block, PageFolder, commands_of, page_blocks
 from tests.support.command_words import read_words
 from tests.support.records import for_each
 
-BLOCKS = [block for page in PAGES for block in build_blocks(page)]
+BLOCKS = [block for page in PAGES for block in page_blocks(page)]
 LANGUAGES = {"sh", "python", "toml", "text"}
 
 
@@ -26,7 +26,7 @@ def test_every_block_says_its_language() -> None:
     assert [block.place for block in BLOCKS if block.language not in LANGUAGES] == []
     # Code that is indented in place of a fence would be run by nobody.
     for page in PAGES:
-        assert page.read_text().count("```") == 2 * len(build_blocks(page)), page
+        assert page.read_text().count("```") == 2 * len(page_blocks(page)), page
 
 
 @for_each("block", of("toml"), ids=lambda block: block.place)

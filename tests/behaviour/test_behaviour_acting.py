@@ -21,7 +21,7 @@ while :; do wait; sleep 0.05; done
 """
 
 
-def task_state(pid: int) -> str:
+def process_state(pid: int) -> str:
     """The letter of a process's state: S sleeps, T is stopped, Z has ended; '' where there is
     none.
     """
@@ -33,10 +33,10 @@ def task_state(pid: int) -> str:
 
 async def wait_for_process(cluster: Cluster, pid: int, *states: str) -> None:
     async def look() -> bool | None:
-        return task_state(pid) in states or None
+        return process_state(pid) in states or None
 
     await cluster.until(
-        look, lambda: f"process {pid} to be one of {states}; it is {task_state(pid)!r}"
+        look, lambda: f"process {pid} to be one of {states}; it is {process_state(pid)!r}"
     )
 
 
@@ -47,7 +47,7 @@ async def test_a_running_job_that_is_cancelled_gets_term_and_leaves_nothing(
         cluster.up(STUBBORN), cluster.up("echo $$ up; sleep 1000")
     )
     child = int((await cluster.log(trapping)).split()[1])
-    assert task_state(child) == "S"
+    assert process_state(child) == "S"
     await cluster.do("cancel", trapping, plain)
     rows = await cluster.all_ended(trapping, plain)
     assert [row["state"] for row in rows] == ["cancelled", "cancelled"]

@@ -25,7 +25,7 @@ from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from tests.behaviour.clusters import Cluster, bash
 
 
-async def show_chain(cluster: Cluster, count: int, body: str, *options: str) -> list[str]:
+async def submit_links(cluster: Cluster, count: int, body: str, *options: str) -> list[str]:
     """The ids of jobs that run a body one after the other."""
 
     async def plan(after: tuple[str, ...]) -> SubmissionPlan:
@@ -76,7 +76,7 @@ async def test_a_chain_goes_on_after_one_that_fails_and_is_told_whole_when_it_en
 ) -> None:
     seen = cluster.work / "seen by the chain"
     body = f"echo x >> '{seen}'; [ $(wc -l < '{seen}') -ne 2 ]"
-    ids = await show_chain(cluster, 3, body, "-J", "chain")
+    ids = await submit_links(cluster, 3, body, "-J", "chain")
     await train_when(cluster, ids[2], lambda train: order(train) == ids)
 
     def is_whole(train: JobChain) -> bool:
@@ -119,7 +119,7 @@ async def test_an_array_with_a_job_after_it_is_held_and_released_as_a_whole(
 
 async def test_no_element_begins_because_the_one_before_it_is_cancelled(cluster: Cluster) -> None:
     began = cluster.work / "began in the cancelled chain"
-    ids = await show_chain(cluster, 4, f"echo $SLURM_JOB_ID >> '{began}'; exec sleep 60")
+    ids = await submit_links(cluster, 4, f"echo $SLURM_JOB_ID >> '{began}'; exec sleep 60")
     train = await train_when(
         cluster,
         ids[3],
@@ -134,7 +134,7 @@ async def test_no_element_begins_because_the_one_before_it_is_cancelled(cluster:
 async def test_the_same_again_is_appended_to_a_chain_and_to_an_array(cluster: Cluster) -> None:
     gate = cluster.work / "gate of the appended"
     body = f"until [ -e '{gate}' ]; do sleep 0.05; done"
-    [first] = await show_chain(cluster, 1, body, "-J", "grows", "-t", "7")
+    [first] = await submit_links(cluster, 1, body, "-J", "grows", "-t", "7")
     await cluster.wait_for_history(first)
     appendix = await same_again(cluster.store, first)
 

@@ -134,7 +134,7 @@ async def lost(
     return outcome.done, outcome.words
 
 
-async def find_by_name(cluster: Cluster, name: str) -> list[str]:
+async def jobs_named(cluster: Cluster, name: str) -> list[str]:
     """The ids of all jobs of a name that were submitted here."""
     query = cluster.store.backend.queue.jobs(JobScope(user=cluster.store.user, ended=True))
     rows = (await cluster.store.ask(query)).table.to_pylist()
@@ -154,7 +154,7 @@ async def test_a_submission_whose_answer_was_lost_is_found_by_its_mark(
     done, words = await lost(
         cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent
     )
-    new = [job for job in await find_by_name(cluster, name) if job != other]
+    new = [job for job in await jobs_named(cluster, name) if job != other]
     assert len(new) == is_sent
     assert (done, words) == ((True, f"job {new[0]}") if is_sent else (False, words))
     await cluster.do("cancel", other, *new)
@@ -169,7 +169,7 @@ async def test_a_submission_with_a_comment_of_its_own_is_found_by_its_name(
     done, words = await lost(
         cluster, plan_submission(cluster.store, wanted), monkeypatch, is_sent=is_sent
     )
-    new = await find_by_name(cluster, name)
+    new = await jobs_named(cluster, name)
     assert len(new) == is_sent
     expected = f"job {new[0]} (the only one of that name submitted since)" if is_sent else words
     assert (done, words) == (is_sent, expected)
@@ -182,7 +182,7 @@ async def test_a_job_submitted_again_whose_answer_was_lost_is_found_by_its_mark(
 ) -> None:
     again = await plan_again(cluster.store, resubmissions([await cluster.row(earlier.plain)]))
     done, words = await lost(cluster, again, monkeypatch, is_sent=True)
-    (new,) = [job for job in await find_by_name(cluster, "again plain") if job != earlier.plain]
+    (new,) = [job for job in await jobs_named(cluster, "again plain") if job != earlier.plain]
     assert (done, words) == (True, f"job {new}")
 
 
@@ -192,7 +192,7 @@ async def test_one_that_keeps_its_own_comment_is_looked_for_by_its_name(
     first = earlier.with_comment
     again = await plan_again(cluster.store, resubmissions([await cluster.row(first)]))
     done, words = await lost(cluster, again, monkeypatch, is_sent=True)
-    (new,) = [job for job in await find_by_name(cluster, "again with comment") if job != first]
+    (new,) = [job for job in await jobs_named(cluster, "again with comment") if job != first]
     # The first one has it too, and is not taken for it.
     assert (done, words) == (True, f"job {new} (the only one of that name submitted since)")
 
@@ -211,4 +211,4 @@ async def test_what_is_no_option_or_no_script_is_refused(cluster: Cluster) -> No
         again = plan_submission(cluster.store, Submission(script, "refused", options))
         (outcome,) = (await cluster.actions.run(again.plan)).outcomes
         assert (outcome.done, bool(outcome.words)) == (False, True), (script, options, outcome)
-    assert await find_by_name(cluster, "refused") == []
+    assert await jobs_named(cluster, "refused") == []

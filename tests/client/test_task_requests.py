@@ -41,13 +41,13 @@ class CallTarget:
         return [f"{kind}:{job}" for job, kind in after]
 
 
-def launch_request(calls: ModuleType, target: CallTarget, **options: Any) -> Request:
+def build_request(calls: ModuleType, target: CallTarget, **options: Any) -> Request:
     return prepare(target, calls.add.with_options(**options), (1,), {}).request
 
 
 def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: ModuleType) -> None:
     target = CallTarget({"time": "1h", "queue": "long", "environment": {"A": "1", "B": "1"}})
-    request = launch_request(calls, target, partition="short", mem="2G", environment={"B": "2"})
+    request = build_request(calls, target, partition="short", mem="2G", environment={"B": "2"})
     assert (request.queue, request.memory_bytes, request.limit_seconds) == ("short", 2 << 30, 600)
     assert dict(request.environment) == {"A": "1", "B": "2"}
     waiting = prepare(target, calls.add.after("12").after("13_1", "afterany"), (1,), {}).request
@@ -70,7 +70,7 @@ def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: 
 def test_what_a_function_asks_for_is_on_one_node_unless_it_says_how_many(
     calls: ModuleType, options: dict[str, int], expected: tuple[int, int | None, SlotType | None]
 ) -> None:
-    request = launch_request(calls, CallTarget(), **options)
+    request = build_request(calls, CallTarget(), **options)
     assert (request.slots, request.slots_per_node, request.slot_type) == expected
     assert (request.launcher is Launcher.SRUN) == ("ntasks" in options)
 
@@ -81,7 +81,7 @@ def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleTy
         is_here=True,
         python="/here/python",
     )
-    request = launch_request(calls, target, image="py:1")
+    request = build_request(calls, target, image="py:1")
     assert request.container is not None
     assert (request.container.image, request.container.binds) == ("py:1", ("/data",))
     assert (request.container.runtime, request.call and request.call.python) == (
@@ -106,14 +106,14 @@ def test_settings_that_cannot_be_are_refused(
     calls: ModuleType, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(HpcdashError, match=said):
-        launch_request(calls, CallTarget(), **options)
+        build_request(calls, CallTarget(), **options)
 
 
 def test_where_results_come_back_in_logs_they_are_json(calls: ModuleType) -> None:
     target = CallTarget({"result_format": "json"}, title="Ray", logs_results=True)
-    assert launch_request(calls, target, time=None).slots_per_node is None
+    assert build_request(calls, target, time=None).slots_per_node is None
     with pytest.raises(UsageError, match="no pickle is read"):
-        launch_request(calls, target, result_format="pickle")
+        build_request(calls, target, result_format="pickle")
     with pytest.raises(UsageError, match="Ray has no arrays"):
         prepare(target, calls.add, (), {}, [1, 2])
 

@@ -47,7 +47,7 @@ def refused(run: Run, status: int) -> str:
     return run.stderr
 
 
-def task_runs(program: Program, job: str) -> list[dict[str, Any]]:
+def count_runs(program: Program, job: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = program("alloc", "--runs", job, "--format", "json").json["runs"]
     return found
 
@@ -56,14 +56,14 @@ def ended_runs(program: Program, job: str, count: int) -> list[dict[str, Any]]:
     """Its runs, once that many have ended."""
 
     def look() -> list[dict[str, Any]] | None:
-        runs = task_runs(program, job)
+        runs = count_runs(program, job)
         return runs if sum(run["ended_at"] is not None for run in runs) >= count else None
 
     found: list[dict[str, Any]] = wait_until(f"{count} runs of {job}", look)
     return found
 
 
-def task_state(program: Program, job: str) -> str:
+def job_state(program: Program, job: str) -> str:
     return str(program("show", job, "--format", "json").json["job"]["state"])
 
 
@@ -137,7 +137,7 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
     assert "do not apply to a run" in on_queue("submit", str(request), "--in", job).refused(2)
 
     # Where others could plant runs none is taken, and none is handed over.
-    spool = Path(task_runs(on_queue, job)[0]["stdout_path"]).parent.parent
+    spool = Path(count_runs(on_queue, job)[0]["stdout_path"]).parent.parent
     assert spool.stat().st_mode & 0o777 == 0o700
     spool.chmod(0o777)
     said = refused(on_queue("submit", str(tmp_path / "first.sh"), "--in", job), 1)

@@ -101,7 +101,7 @@ def written(slurm_lab: SlurmLab) -> Written:
     return Written(slurm_lab, folder, tuple(job_ids))
 
 
-def fetch_log_files(place: LogPlace) -> set[str]:
+def place_files(place: LogPlace) -> set[str]:
     """As they are on this machine: the lab's nodes all have its name."""
     node = str(place.row["node_list"])
     found = {place.files.stdout, place.files.stderr} - {None}
@@ -113,7 +113,7 @@ def fetch_log_files(place: LogPlace) -> set[str]:
 
 async def located(store: ClusterStore, written: Written) -> set[str]:
     places = await asyncio.gather(*(locate_logs(store, job_id) for job_id in written.job_ids))
-    return {file for place in places for file in fetch_log_files(place)}
+    return {file for place in places for file in place_files(place)}
 
 
 async def test_the_controller_s_jobs_wrote_where_it_is_said(written: Written) -> None:

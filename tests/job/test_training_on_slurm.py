@@ -74,7 +74,7 @@ def folder(slurm_lab: SlurmLab) -> Path:
     return made
 
 
-def start_commands(shown: str) -> float:
+def shown_start(shown: str) -> float:
     """Epoch seconds of the StartTime of `scontrol show job`, which is in this machine's zone."""
     text = next(word.partition("=")[2] for word in shown.split() if word.startswith("StartTime="))
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").timestamp()
@@ -120,7 +120,7 @@ def test_a_signal_to_the_step_has_all_ranks_save_and_spares_what_they_started_ho
         if line.startswith("end ")
     ]
     told = slurm_lab.admin("scontrol", "show", "job", job).stdout.decode()
-    minutes = (max(end for end, _ in ends) - start_commands(told)) / 60
+    minutes = (max(end for end, _ in ends) - shown_start(told)) / 60
     assert minutes == 10
     assert {in_environment for _, in_environment in ends} <= {0, max(end for end, _ in ends)}
 

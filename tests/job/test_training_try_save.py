@@ -103,7 +103,7 @@ def resumed(folder: Path) -> tuple[tuple[int, int, Any], Any]:
     return init(net, Net(), ckpt_path=folder), net.weights
 
 
-def image_file(folder: Path, step: int) -> Path:
+def make_file(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}" / "rank-00000.state"
 
 
@@ -206,7 +206,7 @@ def test_a_copy_of_the_model_does_not_save(tmp_path: Path) -> None:
 
 def test_what_is_torn_is_passed_over(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
-    file = image_file(tmp_path, 2)
+    file = make_file(tmp_path, 2)
     file.write_bytes(file.read_bytes()[:-1])
     assert resumed(tmp_path) == ((0, 1, {"best": 0.25}), [1, 0.5])
 
@@ -216,7 +216,7 @@ def test_a_checkpoint_is_for_what_was_saved_in_it(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="was saved with optimizer, and init has none"):
         init(Net(), ckpt_path=tmp_path)
     # Of another kind, in the same folder.
-    image_file(tmp_path, 1).unlink()
+    make_file(tmp_path, 1).unlink()
     marker = tmp_path / "step-00000001" / "WHOLE.json"
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "files": {}}))
     with pytest.raises(RuntimeError, match=r"rank-00000\.state cannot be read: No such file"):
@@ -225,7 +225,7 @@ def test_a_checkpoint_is_for_what_was_saved_in_it(tmp_path: Path) -> None:
 
 def test_parts_of_two_ranks_are_for_two_ranks(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    file = image_file(tmp_path, 1)
+    file = make_file(tmp_path, 1)
     content = pickle.dumps(
         {**pickle.loads(file.read_bytes()), "ranks": 2, "replicated": False}, protocol=4
     )
@@ -255,7 +255,7 @@ class Trap:
 
 def test_no_code_of_whoever_wrote_a_checkpoint_is_run(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    replace(image_file(tmp_path, 1), pickle.dumps({"format": 1, "trap": Trap(tmp_path / "sprung")}))
+    replace(make_file(tmp_path, 1), pickle.dumps({"format": 1, "trap": Trap(tmp_path / "sprung")}))
     with pytest.raises(RuntimeError, match="and a checkpoint holds plain values alone"):
         resumed(tmp_path)
     assert not (tmp_path / "sprung").exists()
@@ -264,11 +264,11 @@ def test_no_code_of_whoever_wrote_a_checkpoint_is_run(tmp_path: Path) -> None:
 def test_a_link_is_not_followed_out_of_a_checkpoint(tmp_path: Path) -> None:
     saved(tmp_path / "other", 5)
     saved(tmp_path / "run", 1)
-    file = image_file(tmp_path / "run", 1)
-    replace(file, image_file(tmp_path / "other", 1).read_bytes())
+    file = make_file(tmp_path / "run", 1)
+    replace(file, make_file(tmp_path / "other", 1).read_bytes())
     assert resumed(tmp_path / "run")[0][1] == 5
     file.unlink()
-    file.symlink_to(image_file(tmp_path / "other", 1))
+    file.symlink_to(make_file(tmp_path / "other", 1))
     marker = file.with_name("WHOLE.json")
     marker.write_text(json.dumps({"files": {file.name: {"link": os.readlink(file)}}}))
     with pytest.raises(

@@ -54,7 +54,7 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
-def build_blocks(page: Path) -> list[Block]:
+def page_blocks(page: Path) -> list[Block]:
     """Every fenced block of a page, in order."""
     text = page.read_text()
     name = page.relative_to(ROOT).as_posix()

@@ -191,7 +191,7 @@ JobId=11 JobName=train-llm
 """
 
 
-def _jobs(release: str, argv: Sequence[str]) -> bytes:
+def _release_jobs(release: str, argv: Sequence[str]) -> bytes:
     """What squeue lists: those that have not ended, or all, or one."""
     rows = [
         {**JOB, "arrayjobid": row["jobarrayid"].partition("_")[0], **row}
@@ -256,7 +256,7 @@ def _probed(release: str) -> bytes:
 
 def _answers(release: str) -> Iterator[Recorded]:
     """Everyone's jobs are one's own, so that three questions have one answer."""
-    answer = {"squeue": _jobs, "sinfo": _nodes, "sacct": _history}
+    answer = {"squeue": _release_jobs, "sinfo": _nodes, "sacct": _history}
     asked = (
         probe_question(),
         *case_questions(USER),

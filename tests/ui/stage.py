@@ -168,7 +168,7 @@ def notices(app: Any) -> list[str]:
     return [str(note.message) for note in app._notifications]
 
 
-def fetch_rows(app: HpcdashApp) -> RowsTable:
+def shown_rows(app: HpcdashApp) -> RowsTable:
     view = app.main.view
     assert isinstance(view, TableView)
     return view.rows
@@ -176,5 +176,5 @@ def fetch_rows(app: HpcdashApp) -> RowsTable:
 
 def ids_of(app: HpcdashApp) -> list[str]:
     """The ids of all rows of the table that is shown."""
-    table = fetch_rows(app)
+    table = shown_rows(app)
     return [str(value) for value in table._rows.ids().to_pylist()]

@@ -33,12 +33,12 @@ from tests.ui.stage import (
     answering,
     answering_transport,
     dashboard,
-    fetch_rows,
     ids_of,
     press,
     replayed,
     screen_text,
     settled,
+    shown_rows,
     until,
 )
 
@@ -115,7 +115,7 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
     )
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, lambda: fetch_rows(app).row_count)
+        await until(pilot, lambda: shown_rows(app).row_count)
         shown = ids_of(app)
         # An answer of either says that the line is good.
         transport.fails |= {"squeue": error, "sinfo": error}
@@ -177,7 +177,7 @@ async def test_no_line_at_first_then_a_line() -> None:
         await press(pilot, "1")
         transport.connect_error = None
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: fetch_rows(app).row_count and not banner_of(app))
+        await until(pilot, lambda: shown_rows(app).row_count and not banner_of(app))
         assert "no connection" not in screen_text(app)
 
 
@@ -214,7 +214,7 @@ async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() 
         assert "1 min" in banner_of(app)
         assert "│ waiting for you │" in screen_text(app)
         approved.set()
-        await until(pilot, lambda: fetch_rows(app).row_count and not banner_of(app))
+        await until(pilot, lambda: shown_rows(app).row_count and not banner_of(app))
         await until(pilot, lambda: "Pushed a login ␛[31mrequest" in screen_text(app))
         await press(pilot, "exclamation_mark")
         assert "what was said at the login" in screen_text(app)
@@ -231,7 +231,7 @@ async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> N
     app = HpcdashApp([session])
     # Where there is no room for the queues one question is asked at a time.
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: fetch_rows(app).row_count)
+        await until(pilot, lambda: shown_rows(app).row_count)
         shown = ids_of(app)
         transport.health.state = "lost"
         transport.connect_error = LoginRequired(
@@ -256,7 +256,7 @@ async def test_rows_that_could_not_be_read_are_counted_and_shown_on_request() ->
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         assert "1 row of the answer could not be read" in banner_of(app)
-        assert fetch_rows(app).row_count > 5
+        assert shown_rows(app).row_count > 5
         await press(pilot, "exclamation_mark")
         assert "Maintenance on Monday" in screen_text(app)
 

@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 
 from hpcdash.ui.help import HelpDialog
-from tests.ui.stage import CASES, dashboard, fetch_rows, ids_of, press, screen_text, settled, until
+from tests.ui.stage import CASES, dashboard, ids_of, press, screen_text, settled, shown_rows, until
 
 LARGE = (200, 60)
 
@@ -30,7 +30,7 @@ async def test_no_view_writes_a_control_character(keys: tuple[str, ...]) -> None
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         await press(pilot, *keys)
-        for _ in range(min(fetch_rows(app).row_count, 4)):
+        for _ in range(min(shown_rows(app).row_count, 4)):
             assert hidden_letters(screen_text(app)) == []
             await pilot.press("down", "pagedown")
 
@@ -47,7 +47,7 @@ async def test_every_job_has_its_row_and_markup_is_shown_as_it_is_written() -> N
         assert markup
         for row in markup:
             assert row["name"][:40] in shown
-            fetch_rows(app).move_to(row["id"])
+            shown_rows(app).move_to(row["id"])
             await settled(pilot)
             title = f"{row['id']} {row['name'][:40]}"
             await until(
@@ -62,7 +62,7 @@ async def test_details_filter_error_and_help_show_hostile_words_as_words() -> No
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         for row_id in [row_id for row_id in ids_of(app) if row_id.isdigit()][3:6]:
-            fetch_rows(app).move_to(row_id)
+            shown_rows(app).move_to(row_id)
             await press(pilot, "d")
             await until(pilot, lambda: "asking …" not in screen_text(app))
             assert hidden_letters(screen_text(app)) == []
@@ -79,4 +79,4 @@ async def test_what_a_name_copies_is_the_id_and_no_more() -> None:
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         await press(pilot, "down", "y", "enter")
-        assert app.clipboard == fetch_rows(app).cursor_id
+        assert app.clipboard == shown_rows(app).cursor_id

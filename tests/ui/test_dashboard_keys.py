@@ -26,13 +26,13 @@ from hpcdash.ui.widgets.lines import Hint, KeyLine
 from tests.support.records import for_each
 from tests.ui.stage import (
     dashboard,
-    fetch_rows,
     ids_of,
     notices,
     press,
     replayed,
     screen_text,
     settled,
+    shown_rows,
     type_text,
     until,
 )
@@ -322,7 +322,7 @@ async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_le
         await settled(pilot)
         await press(pilot, "m")
         await press(pilot, *["down"] * 20, *["up"] * 4)
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         pointed, line = rows.cursor_id, (rows.cursor_index or 0) - rows.scroll_offset.y
         await press(pilot, "slash")
         await type_text(pilot, "wrf")
@@ -337,13 +337,13 @@ async def test_the_cursor_returns_to_its_job_as_soon_as_what_is_typed_matches_it
         await settled(pilot)
         await press(pilot, "m")
         await press(pilot, *["down"] * 14)
-        assert fetch_rows(app).cursor_id == "5"
+        assert shown_rows(app).cursor_id == "5"
         await press(pilot, "slash")
         await type_text(pilot, "user:chenx")
         assert ids_of(app) == []
         await press(pilot, "backspace")
         assert ids_of(app)[:2] == ["53", "5"]
-        assert fetch_rows(app).cursor_id == "5"
+        assert shown_rows(app).cursor_id == "5"
 
 
 async def test_a_row_that_one_went_to_in_a_filter_keeps_the_cursor_when_it_is_cleared() -> None:
@@ -353,9 +353,9 @@ async def test_a_row_that_one_went_to_in_a_filter_keeps_the_cursor_when_it_is_cl
         await press(pilot, "m", "slash")
         await type_text(pilot, "state:pend")
         await press(pilot, "enter", "down", "down")
-        pointed = fetch_rows(app).cursor_id
+        pointed = shown_rows(app).cursor_id
         await press(pilot, "escape")
-        assert fetch_rows(app).cursor_id == pointed
+        assert shown_rows(app).cursor_id == pointed
 
 
 async def test_half_a_filter_is_complained_of_and_keeps_the_rows_there_were() -> None:
@@ -421,10 +421,10 @@ async def test_the_hint_says_in_plain_words_why_a_job_waits() -> None:
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("57")
+        shown_rows(app).move_to("57")
         await settled(pilot)
         assert "waiting for a job" in str(app.main.query_one(Hint).render())
-        fetch_rows(app).move_to("13[]")
+        shown_rows(app).move_to("13[]")
         await settled(pilot)
         words = "4 running · 15 pending · 1 failed · 4 completed  ·  enter shows its tasks"
         assert words in str(app.main.query_one(Hint).render())
@@ -437,14 +437,14 @@ async def test_the_cursor_stays_with_its_job_while_arrays_open_and_close() -> No
         await press(pilot, "m")
         folded = ids_of(app)
         summary = next(row_id for row_id in folded if row_id.endswith("[]"))
-        fetch_rows(app).move_to(summary)
+        shown_rows(app).move_to(summary)
         await press(pilot, "enter")
-        assert fetch_rows(app).cursor_id == summary
+        assert shown_rows(app).cursor_id == summary
         assert len(ids_of(app)) > len(folded)
         await press(pilot, "down")
-        assert fetch_rows(app).cursor_row["array_id"] == summary.removesuffix("[]")
+        assert shown_rows(app).cursor_row["array_id"] == summary.removesuffix("[]")
         await press(pilot, "a")
-        assert fetch_rows(app).cursor_id == summary
+        assert shown_rows(app).cursor_id == summary
         assert ids_of(app) == folded
 
 
@@ -529,11 +529,11 @@ async def test_tab_goes_to_the_next_cluster_where_one_left_it() -> None:
         await press(pilot, "down", "tab")
         assert app.main.session.name == "arrays"
         assert app.main.view_name == "jobs"
-        assert app.focused is fetch_rows(app)
+        assert app.focused is shown_rows(app)
         await press(pilot, "tab")
         assert app.main.view_name == "nodes"
-        assert fetch_rows(app).cursor_index == 1
-        assert app.focused is fetch_rows(app)
+        assert shown_rows(app).cursor_index == 1
+        assert app.focused is shown_rows(app)
 
 
 async def test_what_one_reads_has_the_keys_again_after_a_command_and_on_the_way_back() -> None:
@@ -544,7 +544,7 @@ async def test_what_one_reads_has_the_keys_again_after_a_command_and_on_the_way_
         await press(pilot, "colon", "escape", "down", "j")
         await until(pilot, lambda: app.focused is not None and app.focused.scroll_offset.y == 2)
         await press(pilot, "escape", "down")
-        assert fetch_rows(app).cursor_index == 1
+        assert shown_rows(app).cursor_index == 1
 
 
 async def test_half_a_key_leaves_the_rows_until_its_operator_comes() -> None:
@@ -573,7 +573,7 @@ async def test_a_folds_all_arrays_and_a_task_s_cursor_goes_to_its_array() -> Non
         await press(pilot, "a")
         opened = ids_of(app)
         assert len(opened) > len(folded)
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         task = next(
             row_id for row_id in opened if "_" in row_id and f"{row_id.split('_')[0]}[]" in opened
         )
@@ -622,7 +622,7 @@ async def test_a_job_begins_with_why_it_waits_and_d_goes_to_the_scheduler_s_word
     app = dashboard("everyday")
     async with app.run_test(size=(120, 20)) as pilot:
         await settled(pilot)
-        assert fetch_rows(app).move_to("57")
+        assert shown_rows(app).move_to("57")
         await press(pilot, "enter")
         await settled(pilot)
         first = screen_text(app).splitlines()[1]
@@ -665,7 +665,7 @@ async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> 
         assert (app.main.view_name, app.main.view) == ("nodes", nodes_view)
         assert jobs_view.crumbs()[-1] == "/gpu"
         assert not app.main.query_one(CommandBar).is_open
-        assert fetch_rows(app).marked == frozenset()
+        assert shown_rows(app).marked == frozenset()
 
 
 async def test_ctrl_a_marks_the_rows_the_filter_shows_and_an_asterisk_inverts_them() -> None:
@@ -679,11 +679,11 @@ async def test_ctrl_a_marks_the_rows_the_filter_shows_and_an_asterisk_inverts_th
         running = set(ids_of(app))
         assert running
         assert running < everything
-        assert fetch_rows(app).marked == running
+        assert shown_rows(app).marked == running
         assert f"{len(running)} marked" in screen_text(app)
         await press(pilot, "escape", "asterisk")
-        assert fetch_rows(app).marked == everything - running
+        assert shown_rows(app).marked == everything - running
         await press(pilot, "ctrl+a")
-        assert fetch_rows(app).marked == everything
+        assert shown_rows(app).marked == everything
         await press(pilot, "ctrl+a")
-        assert fetch_rows(app).marked == frozenset()
+        assert shown_rows(app).marked == frozenset()

@@ -29,11 +29,11 @@ from tests.ui.metrics.chart_stage import RUNNING, chart_dashboard, training_log
 from tests.ui.stage import (
     answering,
     answering_transport,
-    fetch_rows,
     ids_of,
     press,
     screen_text,
     settled,
+    shown_rows,
     type_text,
     until,
 )
@@ -94,7 +94,7 @@ async def test_cursor_marks_scroll_filter_and_sort_stay_with_their_jobs(
         await press(pilot, "slash")
         await type_text(pilot, "queue:gpu")
         await press(pilot, "enter")
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         marked = {kept_job(app, near) for near in (10, 500, 3000)}
         for row_id in marked:
             rows.move_to(row_id)
@@ -119,7 +119,7 @@ async def test_cursor_marks_scroll_filter_and_sort_stay_with_their_jobs(
 
 async def test_an_open_array_stays_open_and_the_others_closed(before: bytes, after: bytes) -> None:
     async with everyone_of(before) as (app, pilot, transport):
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         opened = next(row_id for row_id in ids_of(app) if row_id.endswith("[]"))
         rows.move_to(opened)
         await press(pilot, "enter", "down")
@@ -139,7 +139,7 @@ async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(
     before: bytes, after: bytes
 ) -> None:
     async with everyone_of(before) as (app, pilot, transport):
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         rows.scroll_to(y=20_000, animate=False, force=True)
         await settled(pilot)
         there = rows.visible_ids()
@@ -154,7 +154,7 @@ async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(
 
 async def test_the_cursor_returns_to_its_job_among_a_hundred_thousand(before: bytes) -> None:
     async with everyone_of(before) as (app, pilot, _):
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         pointed = kept_job(app, 40_000)
         rows.move_to(pointed)
         await press(pilot, "slash")
@@ -255,7 +255,7 @@ async def test_keys_are_answered_while_a_large_answer_is_read(
             return prepared(view, table)
 
         monkeypatch.setattr(TableView, "_prepared", held_up)
-        rows = fetch_rows(app)
+        rows = shown_rows(app)
         await app.main.session.store.fetch(Kind.EVERYONE)
         await until(pilot, reading.is_set, "that the answer is read")
         at = rows.cursor_index

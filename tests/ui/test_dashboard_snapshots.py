@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.metrics.chart_stage import drawn
-from tests.ui.stage import dashboard, fetch_rows, press, screen_text, settled, until
+from tests.ui.stage import dashboard, press, screen_text, settled, shown_rows, until
 
 SMALL, LOW, USUAL, WIDE, LARGE = (80, 24), (100, 30), (120, 34), (160, 45), (250, 70)
 
@@ -82,7 +82,7 @@ def test_a_view_looks_as_it_did(
         for key in before:
             await press(pilot, key)
         if row:
-            fetch_rows(app).move_to(row)  # type: ignore[arg-type]
+            shown_rows(app).move_to(row)  # type: ignore[arg-type]
             await settled(pilot)
         for key in keys:
             await press(pilot, key)

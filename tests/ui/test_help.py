@@ -11,11 +11,11 @@ from hpcdash.ui.help import HelpDialog
 from hpcdash.ui.widgets.lines import KeyLine
 from tests.ui.stage import (
     dashboard,
-    fetch_rows,
     ids_of,
     press,
     screen_text,
     settled,
+    shown_rows,
     type_text,
     until,
 )
@@ -100,11 +100,11 @@ async def test_the_line_of_keys_begins_with_what_matters_for_the_row(size: tuple
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
         keys = app.main.query_one(KeyLine)
-        fetch_rows(app).move_to("6")
+        shown_rows(app).move_to("6")
         await until(
             pilot, lambda: str(keys.render()).startswith("l log   g chart"), "keys of a running job"
         )
-        fetch_rows(app).move_to("61")
+        shown_rows(app).move_to("61")
         await until(pilot, lambda: "h hold or release" in str(keys.render()), "keys of a held one")
         assert "? help" in str(keys.render())
         assert "/ filter" in str(keys.render())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.services.state.choices import Choices
-from tests.ui.stage import dashboard, fetch_rows, ids_of, press, screen_text, settled, type_text
+from tests.ui.stage import dashboard, ids_of, press, screen_text, settled, shown_rows, type_text
 
 USUAL = (120, 34)
 
@@ -24,7 +24,7 @@ async def test_the_next_run_begins_with_what_the_last_one_chose() -> None:
         view = again.main.view
         assert view.column_names == ("id", "state", "name")
         assert (view.sort_key, view.sort_descending) == ("state", True)
-        assert fetch_rows(again).row_count == 23, "arrays are unfolded"
+        assert shown_rows(again).row_count == 23, "arrays are unfolded"
         assert not view.overview.display
         await press(pilot, "slash")
         assert "/ gpu" in screen_text(again), "the last filter is proposed"
@@ -37,7 +37,7 @@ async def test_columns_of_another_version_are_left_out() -> None:
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         assert app.main.view.column_names == app.main.view.spec.shown
-        assert fetch_rows(app).row_count > 10
+        assert shown_rows(app).row_count > 10
 
 
 async def test_the_last_filter_and_the_folds_are_there_again_and_esc_clears_the_filter() -> None:
@@ -45,7 +45,7 @@ async def test_the_last_filter_and_the_folds_are_there_again_and_esc_clears_the_
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         array = next(one for one in ids_of(app) if one.endswith("[]"))
-        fetch_rows(app).move_to(array)
+        shown_rows(app).move_to(array)
         await press(pilot, "enter")
         unfolded = ids_of(app)
         await press(pilot, "slash")

@@ -15,7 +15,7 @@ from hpcdash.services.submit.node_findings import NodeCheckRecords
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.cluster.nodes import NodesView
 from tests.embedded.queue_lab import QueueLab
-from tests.ui.stage import fetch_rows, ids_of, notices, press, replayed, screen_text, settled, until
+from tests.ui.stage import ids_of, notices, press, replayed, screen_text, settled, shown_rows, until
 from tests.ui.submit.submit_stage import queue_app, recorded_app
 
 SIZE = (150, 40)
@@ -60,7 +60,7 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
     app = recorded_app(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "2")
-        fetch_rows(app).mark_all(["g01", "g02", "c001"])
+        shown_rows(app).mark_all(["g01", "g02", "c001"])
         await pilot.press("C")
         await until(pilot, lambda: "Check 3 nodes by 2 jobs?" in screen_text(app), "the question")
         shown = screen_text(app)
@@ -75,7 +75,7 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
         )
         await press(pilot, "n")
         assert app.screen is app.main
-        fetch_rows(app).mark_all(["g01", "gone"])
+        shown_rows(app).mark_all(["g01", "gone"])
         await press(pilot, "C")
         assert notices(app)[-1] == "not checked: gone is not listed any more. u clears all marks"
 
@@ -101,7 +101,7 @@ async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(
     app = queue_app(queue, state)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "3")
-        await until(pilot, lambda: fetch_rows(app).cursor_id == "local", "the queue")
+        await until(pilot, lambda: shown_rows(app).cursor_id == "local", "the queue")
         await press(pilot, "C")
         assert "no node of local is idle" in notices(app)[-1]
         await press(pilot, "2")

@@ -38,7 +38,7 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def image_file(cache: SnapshotCache, kind: Kind = Kind.MINE) -> Path:
+def make_file(cache: SnapshotCache, kind: Kind = Kind.MINE) -> Path:
     return cache.folder / f"{kind}.arrow"
 
 
@@ -76,7 +76,7 @@ def test_only_their_owner_can_read_the_files_whatever_the_umask(tmp_path: Path) 
     cache = SnapshotCache(tmp_path / "cache" / "hpcdash", "lab")
     with umask(0):
         assert cache.save(jobs("1"))
-    assert stat.S_IMODE(image_file(cache).stat().st_mode) == 0o600
+    assert stat.S_IMODE(make_file(cache).stat().st_mode) == 0o600
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(cache.folder.parent.stat().st_mode) == 0o700
 
@@ -97,12 +97,12 @@ def test_a_folder_left_open_is_closed(tmp_path: Path) -> None:
 def test_a_damaged_file_is_none(tmp_path: Path, edits: list[tuple[int, int]], cut: int) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1", "2", "3"))
-    whole = image_file(cache).read_bytes()
+    whole = make_file(cache).read_bytes()
     damaged = bytearray(whole)
     for position, value in edits:
         damaged[position % len(damaged)] = value
     del damaged[len(damaged) - cut % len(damaged) :]
-    image_file(cache).write_bytes(damaged)
+    make_file(cache).write_bytes(damaged)
     assert (cache.load(Kind.MINE) is None) == (bytes(damaged) != whole)
 
 
@@ -111,14 +111,14 @@ def test_a_damaged_file_is_none(tmp_path: Path, edits: list[tuple[int, int]], cu
 def test_a_foreign_file_is_none(tmp_path: Path, foreign: bytes) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.folder.mkdir(exist_ok=True)
-    image_file(cache).write_bytes(foreign)
+    make_file(cache).write_bytes(foreign)
     assert cache.load(Kind.MINE) is None
 
 
 def test_an_arrow_file_of_somebody_else_is_none(tmp_path: Path) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.folder.mkdir()
-    with pa_ipc.new_file(str(image_file(cache)), schema.JOBS) as writer:
+    with pa_ipc.new_file(str(make_file(cache)), schema.JOBS) as writer:
         writer.write_table(jobs("1").table)
     assert cache.load(Kind.MINE) is None
 
@@ -128,7 +128,7 @@ def test_another_schema_and_another_format_are_none(
 ) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1"))
-    image_file(cache).rename(image_file(cache, Kind.NODES))
+    make_file(cache).rename(make_file(cache, Kind.NODES))
     assert cache.load(Kind.NODES) is None
     cache.save(jobs("1"))
     assert cache.load(Kind.MINE) is not None
@@ -163,7 +163,7 @@ def test_a_folder_that_may_not_be_written_is_no_error() -> None:
 def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.save(jobs("1"))
-    os.chown(image_file(cache), 65534, 65534)
+    os.chown(make_file(cache), 65534, 65534)
     assert cache.load(Kind.MINE) is None
 
 
@@ -228,8 +228,8 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
     linked_file = SnapshotCache(tmp_path / "root", "other")
     linked_file.save(jobs("1"))
-    image_file(linked_file).rename(outside / "kept")
-    image_file(linked_file).symlink_to(outside / "kept")
+    make_file(linked_file).rename(outside / "kept")
+    make_file(linked_file).symlink_to(outside / "kept")
     assert linked_file.load(Kind.MINE) is None
     kept = (outside / "kept").read_bytes()
     assert linked_file.save(jobs("2"))
@@ -239,7 +239,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_a_pipe_in_place_of_a_file_holds_nothing_up(tmp_path: Path) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     cache.folder.mkdir()
-    os.mkfifo(image_file(cache))
+    os.mkfifo(make_file(cache))
     assert cache.load(Kind.MINE) is None
 
 

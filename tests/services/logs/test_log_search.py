@@ -18,14 +18,14 @@ pytestmark = pytest.mark.system
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
 
 
-def image_file(path: Path, content: bytes) -> LogFile:
+def make_file(path: Path, content: bytes) -> LogFile:
     put(path, content)
     return LogFile(LocalTransport(), str(path))
 
 
 async def test_a_search_goes_on_from_the_other_end(tmp_path: Path) -> None:
     content = b"an error\n" + b"nothing\n" * 1000
-    file = image_file(tmp_path / "log", content)
+    file = make_file(tmp_path / "log", content)
     assert await find_text(file, "error", 9, len(content)) == SearchHit(0, from_the_other_end=True)
     assert await find_text(file, "error", 9, len(content), backwards=True) == SearchHit(0)
     assert await find_text(file, "error", 0, len(content), backwards=True) == SearchHit(
@@ -39,7 +39,7 @@ async def test_a_long_search_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(log_search, "SPAN_BYTES", 1 << 18)
     content = b"nothing\n" * 100_000 + b"found\n"
-    file = image_file(tmp_path / "log", content)
+    file = make_file(tmp_path / "log", content)
     shares: list[float] = []
     assert await find_text(file, "found", 0, len(content), on_output=shares.append) == SearchHit(
         800_000
@@ -63,7 +63,7 @@ async def line_at(file: LogFile, offset: int | None) -> bytes:
 
 async def test_the_first_line_at_a_time_is_found(tmp_path: Path) -> None:
     content = lines(50_000)
-    file = image_file(tmp_path / "log", content)
+    file = make_file(tmp_path / "log", content)
     found = await find_time(file, "10:22:33", len(content), NOW, UTC)
     assert await line_at(file, found.offset) == b"2026-11-21 10:22:33 step"
     assert local_wall_time(found.seconds) == "2026-11-21 10:22:33"
@@ -74,7 +74,7 @@ async def test_the_first_line_at_a_time_is_found(tmp_path: Path) -> None:
 async def test_the_first_line_after_a_gap_is_found(tmp_path: Path) -> None:
     trace = b"Traceback (most recent call last):\n" + b"  File somewhere\n" * 8000
     content = lines(5_000, seconds=10)[: 25 * 2_500] + trace + lines(1_000)
-    file = image_file(tmp_path / "log", content)
+    file = make_file(tmp_path / "log", content)
     before_the_gap = content[25 * 2_499 : 25 * 2_499 + 19].decode()
     found = await find_time(file, before_the_gap, len(content), NOW, UTC)
     assert found.offset == 25 * 2_499
@@ -84,7 +84,7 @@ async def test_the_first_line_after_a_gap_is_found(tmp_path: Path) -> None:
 
 async def test_a_log_without_times_says_so(tmp_path: Path) -> None:
     content = b"loss 0.25\n" * 200_000
-    file = image_file(tmp_path / "log", content)
+    file = make_file(tmp_path / "log", content)
     with pytest.raises(NoTimes):
         await find_time(file, "10:22", len(content), NOW, UTC)
 

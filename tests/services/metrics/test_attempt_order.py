@@ -19,7 +19,7 @@ def steps_of(*spans: tuple[int, int]) -> np.ndarray:
     return np.concatenate([np.arange(first, last + 1.0) for first, last in spans])
 
 
-def switch_log(
+def write_log(
     *spans: tuple[int, int],
     value: float = 0.0,
     clock: Callable[[float], float] | None = None,
@@ -44,7 +44,7 @@ def assert_whole(logs: Sequence[MetricLog], restarts: int, again: float, last: i
 
 
 def test_a_requeued_task_goes_on_in_its_log_after_what_another_did_meanwhile() -> None:
-    requeued, other = switch_log((1, 99), (276, 400), value=1), switch_log((100, 275), value=2)
+    requeued, other = write_log((1, 99), (276, 400), value=1), write_log((100, 275), value=2)
     assert_whole([requeued, other], restarts=2, again=0, last=400)
     values = joined([requeued, other]).series("loss").values
     assert (values[98], values[99], values[274], values[275]) == (1, 2, 2, 1)
@@ -52,7 +52,7 @@ def test_a_requeued_task_goes_on_in_its_log_after_what_another_did_meanwhile() -
 
 
 def test_steps_that_are_done_again_count_as_the_newest_does_them() -> None:
-    requeued, other = switch_log((1, 99), (251, 400), value=1), switch_log((91, 275), value=2)
+    requeued, other = write_log((1, 99), (251, 400), value=1), write_log((91, 275), value=2)
     assert_whole([requeued, other], restarts=2, again=9 + 25, last=400)
     values = joined([requeued, other]).series("loss").values
     assert (values[89], values[90], values[249], values[250]) == (1, 2, 2, 1)
@@ -60,22 +60,22 @@ def test_steps_that_are_done_again_count_as_the_newest_does_them() -> None:
 
 def test_several_tasks_fill_what_several_requeued_ones_left_out() -> None:
     logs = [
-        switch_log((1, 99), (301, 400)),
-        switch_log((100, 200), (401, 500)),
-        switch_log((201, 300)),
+        write_log((1, 99), (301, 400)),
+        write_log((100, 200), (401, 500)),
+        write_log((201, 300)),
     ]
     assert_whole(logs, restarts=4, again=0, last=500)
 
 
 def test_a_requeued_task_that_wrote_nothing_yet_is_before_what_went_on_from_it() -> None:
-    assert_whole([switch_log((1, 99)), switch_log((90, 275))], restarts=1, again=10, last=275)
+    assert_whole([write_log((1, 99)), write_log((90, 275))], restarts=1, again=10, last=275)
 
 
 def test_what_goes_back_far_is_ordered_by_the_times_that_are_known() -> None:
-    first = switch_log((1, 99), clock=lambda step: step)
+    first = write_log((1, 99), clock=lambda step: step)
     steps = steps_of((61, 400))
     first.append(batch_of(steps, np.ones(steps.size), begin=1000, times=steps + 1000))
-    between = switch_log((100, 275), value=2, clock=lambda step: 400 + step)
+    between = write_log((100, 275), value=2, clock=lambda step: 400 + step)
     for logs in ([first, between], [between, first]):
         run = joined(logs)
         assert run.series("loss").x.tolist() == list(range(1, 401))
@@ -85,15 +85,15 @@ def test_what_goes_back_far_is_ordered_by_the_times_that_are_known() -> None:
 
 def test_runs_that_begin_at_the_same_step_are_not_mixed() -> None:
     first, second = (
-        switch_log((1, 300), (151, 400), value=1),
-        switch_log((1, 350), (201, 390), value=2),
+        write_log((1, 300), (151, 400), value=1),
+        write_log((1, 350), (201, 390), value=2),
     )
     assert (joined([first, second]).series("loss").values == 2).all()
     assert (joined([second, first]).series("loss").values == 1).all()
 
 
 def test_runs_at_once_are_not_mixed_where_one_says_steps_more_seldom() -> None:
-    often = switch_log((1, 300), value=1)
+    often = write_log((1, 300), value=1)
     seldom = MetricLog()
     steps = np.concatenate((np.arange(1.0, 10), np.arange(10.0, 500, 100)))
     seldom.append(batch_of(steps, np.full(steps.size, 2.0)))
@@ -111,7 +111,7 @@ def test_where_old_points_are_folded_the_gap_is_still_seen(*, is_backward: bool)
         (requeued.prepend if is_backward else requeued.append)(
             batch_of(part, np.ones(part.size), begin=begin)
         )
-    other = switch_log((10_000, 27_599), value=2)
+    other = write_log((10_000, 27_599), value=2)
     for logs in ([requeued, other], [other, requeued]):
         run = joined(logs)
         series = run.series("loss")

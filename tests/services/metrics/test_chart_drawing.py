@@ -43,7 +43,7 @@ from hpcdash.ui.metrics.export import write_chart
 from tests.support.records import for_each
 
 
-def join_places(
+def make_run(
     values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0
 ) -> JoinedRun:
     """A step a value, and a time each."""
@@ -72,7 +72,7 @@ def request(
     return ChartRequest(shown, state or ChartState(), *size, SeriesCache())
 
 
-def column_text(picture: Picture) -> str:
+def plain_text(picture: Picture) -> str:
     return "\n".join("".join(words for words, _ in line) for line in picture.lines)
 
 
@@ -164,9 +164,7 @@ def test_a_picture_fills_its_cells_exactly() -> None:
     for size in ((60, 10), (90, 20), (200, 50)):
         for names in (("loss",), ()):
             picture = draw(
-                request(
-                    join_places(values), join_places(values + 1), state=ChartState(names), size=size
-                )
+                request(make_run(values), make_run(values + 1), state=ChartState(names), size=size)
             )
             assert len(picture.lines) == size[1]
             assert {sum(len(words) for words, _ in line) for line in picture.lines} == {size[0]}
@@ -188,19 +186,19 @@ def test_a_picture_fills_its_cells_exactly() -> None:
 @for_each("smoothing", ["auto", "ema 0.9", "mean of 50", "median of 50"])
 def test_any_values_can_be_drawn(values: Floats, log_y: bool, smoothing: str) -> None:
     state = ChartState(log_y=log_y, smoothing=smoothing, leaves_out=log_y, cursor=10.0)
-    assert len(draw(request(join_places(values), state=state)).lines) == 20
+    assert len(draw(request(make_run(values), state=state)).lines) == 20
 
 
 def test_what_differs_by_rounding_alone_is_drawn_as_a_level() -> None:
-    picture = draw(request(join_places(520.0 + 1e-12 * np.arange(400))))
+    picture = draw(request(make_run(520.0 + 1e-12 * np.arange(400))))
     low, high = picture.panels[0].y
     assert low < 500.0
     assert high > 540.0
 
 
 def test_runs_are_told_apart_without_colours() -> None:
-    picture = draw(request(join_places(np.full(300, 2.0)), join_places(np.full(300, 3.0))))
-    curves = column_text(picture).split("\n")[1:]
+    picture = draw(request(make_run(np.full(300, 2.0)), make_run(np.full(300, 3.0))))
+    curves = plain_text(picture).split("\n")[1:]
     assert any("A" in line for line in curves)
     assert any("B" in line for line in curves)
 
@@ -208,8 +206,8 @@ def test_runs_are_told_apart_without_colours() -> None:
 def test_the_metric_is_the_first_runs_and_who_has_it_not_is_said() -> None:
     picture = draw(
         request(
-            join_places(np.full(300, 2.0), name="lm loss"),
-            join_places(np.full(300, 3.0), name="loss"),
+            make_run(np.full(300, 2.0), name="lm loss"),
+            make_run(np.full(300, 3.0), name="loss"),
         )
     )
     assert [panel.name for panel in picture.panels] == ["lm loss"]
@@ -217,16 +215,16 @@ def test_the_metric_is_the_first_runs_and_who_has_it_not_is_said() -> None:
 
 
 def test_times_of_several_runs_are_counted_from_their_beginnings() -> None:
-    early, late = join_places(np.ones(300)), join_places(np.ones(300), begin=5000.0)
+    early, late = make_run(np.ones(300)), make_run(np.ones(300), begin=5000.0)
     picture = draw(request(early, late, state=ChartState(axis="time")))
     assert picture.whole == (0.0, 299.0)
-    assert "since begin" in column_text(picture)
+    assert "since begin" in plain_text(picture)
 
 
 def test_times_of_one_run_are_those_of_the_clock() -> None:
-    run = join_places(np.ones(300), seconds=60.0)
+    run = make_run(np.ones(300), seconds=60.0)
     picture = draw(replace(request(run, state=ChartState(axis="time")), zone=UTC))
-    assert [word for word in column_text(picture).split("\n")[-1].split() if ":" in word] == [
+    assert [word for word in plain_text(picture).split("\n")[-1].split() if ":" in word] == [
         "23:00",
         "00:00",
         "01:00",
@@ -236,8 +234,8 @@ def test_times_of_one_run_are_those_of_the_clock() -> None:
 
 
 def test_without_braille_letters_plain_ones_are_drawn() -> None:
-    plain = replace(request(join_places(2.0 + np.exp(-np.arange(400) / 50))), is_ascii=True)
-    assert column_text(draw(plain)).isascii()
+    plain = replace(request(make_run(2.0 + np.exp(-np.arange(400) / 50))), is_ascii=True)
+    assert plain_text(draw(plain)).isascii()
 
 
 @for_each(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
@@ -251,7 +249,7 @@ def test_what_fits_lags_by_a_small_part_of_what_is_seen(
 def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
     values = np.full(1000, 2.0) + 0.01 * np.sin(np.arange(1000))
     values[600:603] = 9.0
-    run = join_places(values, seconds=10.0)
+    run = make_run(values, seconds=10.0)
     kept = SeriesCache()
     along_steps = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
     along_time = RunReader().read(run, ("loss",), "time", JobFacts(1.7e9), kept)
@@ -260,7 +258,7 @@ def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
 
 
 def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
-    run = join_places(np.linspace(3, 2, 100))
+    run = make_run(np.linspace(3, 2, 100))
     silent = RunReader().read(
         run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesCache()
     )
@@ -300,7 +298,7 @@ def test_steps_are_written_on_the_axis_as_in_the_words() -> None:
     assert [word for _, word in whole_ticks(0, 2600, 5, format_step)] == ["0", "1 000", "2 000"]
     assert [word for _, word in whole_ticks(0, 9, 4, format_step)] == ["0", "5"]
     assert [word for _, word in whole_ticks(1, 3, 8, format_step)] == ["1", "2", "3"]
-    text = column_text(draw(request(join_places(np.linspace(4, 2, 2587)))))
+    text = plain_text(draw(request(make_run(np.linspace(4, 2, 2587)))))
     assert "at step 2 587" in text
     assert "1 000" in text
     assert "1k" not in text
@@ -313,8 +311,8 @@ def test_the_axis_names_what_the_log_leaves_open_about_its_steps(width: int, nam
         f"[7/25][{step}/3183] Loss_D: {9 - step / 400} Loss_G: 1.5\n" for step in range(0, 3000, 50)
     )
     log.append(MetricReader().feed(lines.encode(), is_end=True))
-    assert column_text(draw(request(joined([log]), size=(width, 20)))).rstrip().endswith(f" {name}")
-    assert "first" not in column_text(
+    assert plain_text(draw(request(joined([log]), size=(width, 20)))).rstrip().endswith(f" {name}")
+    assert "first" not in plain_text(
         draw(request(joined([log]), state=ChartState(axis="epoch"), size=(width, 20)))
     )
 
@@ -335,11 +333,11 @@ def megatron(*attempts: range) -> JoinedRun:
 def test_the_axis_of_samples_is_that_of_consumed_ones_and_points_are_counted_apart() -> None:
     run = megatron(range(1, 2588))
     assert request(run).axes == ("step", "samples", "point")
-    assert "lowest 3.826 at 2 649 088 samples" in column_text(
+    assert "lowest 3.826 at 2 649 088 samples" in plain_text(
         draw(request(run, state=ChartState(axis="samples")))
     )
-    assert "at point 2 586" in column_text(draw(request(run, state=ChartState(axis="point"))))
-    assert request(join_places(np.ones(9))).axes == ("step", "time", "point")
+    assert "at point 2 586" in plain_text(draw(request(run, state=ChartState(axis="point"))))
+    assert request(make_run(np.ones(9))).axes == ("step", "time", "point")
 
 
 def test_steps_are_known_along_every_axis_over_restarts_too() -> None:
@@ -349,19 +347,19 @@ def test_steps_are_known_along_every_axis_over_restarts_too() -> None:
     assert run.series("lm loss", "samples").x.tolist() == [1024.0 * step for step in range(1, 1000)]
     assert run.steps_along("lm loss", "point").tolist() == [*range(1, 600), *range(501, 1000)]
     assert [one.x[0] for one in run.overlap("lm loss", "samples")] == [501 * 1024.0]
-    assert "R" in column_text(draw(request(run, state=ChartState(axis="samples"))))
+    assert "R" in plain_text(draw(request(run, state=ChartState(axis="samples"))))
 
 
 def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_one() -> None:
     assert SMOOTHINGS[:3] == ("auto", "none", "ema 0.9")
     said = {
-        count: column_text(draw(request(join_places(np.linspace(4, 2, count)))))
+        count: plain_text(draw(request(make_run(np.linspace(4, 2, count)))))
         for count in (50, 400, 4000)
     }
     assert ["smoothed (auto)" in text for text in said.values()] == [False, True, True]
     assert not any("ema" in text or "not smoothed" in text for text in said.values())
-    chosen = request(join_places(np.linspace(4, 2, 400)), state=ChartState(smoothing="ema 0.97"))
-    assert column_text(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
+    chosen = request(make_run(np.linspace(4, 2, 400)), state=ChartState(smoothing="ema 0.97"))
+    assert plain_text(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
 
 
 @for_each(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
@@ -369,11 +367,11 @@ def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None
     values = 2.0 + np.random.default_rng(1).normal(0, 0.02, 1500)
     values[600 : 600 + rise] = np.linspace(5, 9, rise) if rise > 1 else 9.0
     values[600 + rise : 640 + rise] += np.linspace(4, 0, 40)
-    run, kept = join_places(values), SeriesCache()
+    run, kept = make_run(values), SeriesCache()
     reading = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
     shown = ChartRun("A", "job", run, reading.marks, "step")
     picture = draw(ChartRequest((shown,), ChartState(smoothing="none"), 90, 20, kept))
-    lines = column_text(picture).splitlines()
+    lines = plain_text(picture).splitlines()
     (columns,) = [
         [at for at, sign in enumerate(line) if sign == "▲"] for line in lines if "▲" in line
     ]
@@ -399,7 +397,7 @@ def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
     values = 2 + 8 * np.exp(-np.arange(200_000) / 20_000)
     values[150_000] = 20.0
     values[60_000:70_000] = np.nan
-    text = draw_svg(request(join_places(values)), 'job 1 <b>&"\x07')
+    text = draw_svg(request(make_run(values)), 'job 1 <b>&"\x07')
     lines = svg_shapes(text, "raw")
     assert len(lines) == 2
     assert len(text) < 300_000
@@ -419,7 +417,7 @@ def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
 @for_each("log_y", [False, True])
 def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) -> None:
     text = draw_svg(
-        request(join_places(values), join_places(values), state=ChartState(log_y=log_y)), "two"
+        request(make_run(values), make_run(values), state=ChartState(log_y=log_y)), "two"
     )
     assert ET.fromstring(text).tag.endswith("svg")
     assert not re.search("nan|inf", text)
@@ -427,14 +425,14 @@ def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) ->
 
 def test_few_points_are_too_few_to_tell() -> None:
     def read(count: int) -> bool:
-        run = join_places(np.linspace(4, 2, count))
+        run = make_run(np.linspace(4, 2, count))
         return RunReader().read(run, ["loss"], "step", JobFacts(0.0), SeriesCache()).too_few
 
     assert [read(count) for count in (1, 19, 20, 400)] == [True, True, False, False]
 
 
 def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
-    def switch_log(last: int) -> JoinedRun:
+    def write_log(last: int) -> JoinedRun:
         text = "".join(
             f"iteration {step}/4000 | loss {4 - step / 4000} | iteration time (s): 1.02\n"
             for step in range(last)
@@ -448,7 +446,7 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     for second in range(12):
         facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
         said.append(
-            reader.read(switch_log(600 + 10 * second), ["loss"], "step", facts, kept).meaning
+            reader.read(write_log(600 + 10 * second), ["loss"], "step", facts, kept).meaning
         )
     assert said[0] == (
         "ends in 57 min, limit in 29 min: needs 1 more job of this length",
@@ -457,7 +455,7 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     assert said[-1] == ("ends in 5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
 
 
-def log_attempts(content: bytes) -> JoinedRun:
+def read_log(content: bytes) -> JoinedRun:
     log = MetricLog()
     log.append(MetricReader().feed(content, is_end=True))
     return joined([log])
@@ -468,11 +466,11 @@ def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
     content = "".join(
         f'{{"step":{step},"ts":17321904{step:02}{unit},"loss":2}}\n' for step in range(1, 9)
     )
-    run = log_attempts(content.encode())
+    run = read_log(content.encode())
     assert run.axes() == ("step", "time", "point")
     assert run.series("loss", "time").x == pytest.approx(1732190400 + np.arange(1, 9), abs=0.3)
     asked = replace(request(run, state=ChartState(axis="time")), zone=UTC)
-    assert "12:00:0" in column_text(draw(asked))
+    assert "12:00:0" in plain_text(draw(asked))
     assert "12:00:0" in draw_svg(asked, "a run")
 
 
@@ -489,7 +487,7 @@ def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
     ],
 )
 def test_times_of_other_centuries_and_what_is_no_finite_place_are_no_axis(log: str) -> None:
-    run = log_attempts("".join(log.format(n=n) for n in range(1, 9)).encode())
+    run = read_log("".join(log.format(n=n) for n in range(1, 9)).encode())
     assert run.axes() == ("step", "point")
     for axis in ("time", "epoch", "tokens"):
         assert draw(request(run, state=ChartState(axis=axis))).axis == "step"
@@ -497,7 +495,7 @@ def test_times_of_other_centuries_and_what_is_no_finite_place_are_no_axis(log: s
 
 def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
     hostile = "=HYPERLINK(1) loss"
-    run = log_attempts(
+    run = read_log(
         b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2))
     )
     assert run.names == (hostile, "@acc")

@@ -45,7 +45,7 @@ def batches(name: str, epochs: range = range(EPOCHS), every: int = 4) -> list[Me
     return found
 
 
-def join_places(
+def make_run(
     parts: list[MetricBatch], *, is_backwards: bool = False, **limits: int
 ) -> tuple[MetricLog, JoinedRun]:
     log = MetricLog(**limits)
@@ -59,13 +59,13 @@ def join_places(
 def test_steps_count_on_over_the_epochs_forwards_and_backwards(
     name: str, is_backwards: bool
 ) -> None:
-    log, run = join_places(batches(name), is_backwards=is_backwards)
+    log, run = make_run(batches(name), is_backwards=is_backwards)
     (loss,) = run.names
     assert run.series(loss).x.tolist() == [float(step) for step in range(4, STEPS * EPOCHS + 1, 4)]
     assert len(run.attempts) == 1
     assert log.last_step == (None if "bar" in name else STEPS * EPOCHS)
     assert log.doubt == ""
-    _, folded = join_places(
+    _, folded = make_run(
         batches(name), is_backwards=is_backwards, exact_points=0, cells=8, border_bytes=64
     )
     series = folded.series(loss)
@@ -95,7 +95,7 @@ def test_a_restart_goes_back_to_its_epoch() -> None:
     said += [(1, step) for step in range(4, STEPS + 1, 4)]
     line = LINES["from 0"][0]
     content = "".join(line.format(e=epoch, of=EPOCHS, s=step, v=1) + "\n" for epoch, step in said)
-    _, run = join_places([MetricReader().feed(content.encode(), is_end=True)])
+    _, run = make_run([MetricReader().feed(content.encode(), is_end=True)])
     assert [(one.first[0], one.last[0]) for one in run.attempts] == [(4.0, 120.0), (44.0, 80.0)]
 
 
@@ -103,8 +103,8 @@ def test_a_restart_goes_back_to_its_epoch() -> None:
 def test_a_log_that_goes_on_in_a_later_epoch_counts_from_the_first_of_the_log_before_it(
     name: str,
 ) -> None:
-    first, _ = join_places(batches(name, range(3)))
-    second, alone = join_places(batches(name, range(3, 5)))
+    first, _ = make_run(batches(name, range(3)))
+    second, alone = make_run(batches(name, range(3, 5)))
     assert (first.doubt, second.doubt) == (
         "",
         "" if name == "from 1" else "if epoch 1 is the first",
@@ -136,7 +136,7 @@ def test_a_log_that_goes_on_in_a_later_epoch_counts_from_the_first_of_the_log_be
     ],
 )
 def test_what_the_lines_leave_open_is_told(content: str, doubt: str) -> None:
-    log, run = join_places([MetricReader().feed(content.encode(), is_end=True)])
+    log, run = make_run([MetricReader().feed(content.encode(), is_end=True)])
     assert log.doubt == run.doubt == doubt
 
 
@@ -157,6 +157,4 @@ def test_what_the_lines_leave_open_is_told(content: str, doubt: str) -> None:
 def test_the_last_step_is_that_of_all_epochs_where_the_log_names_it(
     content: str, last_step: int | None
 ) -> None:
-    assert (
-        join_places([MetricReader().feed(content.encode(), is_end=True)])[0].last_step == last_step
-    )
+    assert make_run([MetricReader().feed(content.encode(), is_end=True)])[0].last_step == last_step

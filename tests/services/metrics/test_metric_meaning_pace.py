@@ -309,30 +309,28 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
     steps = np.arange(1000.0)
     own = {"iteration time (ms)": Points(np.arange(1000), np.full(1000, 1020.0))}
 
-    def join_places(seconds: float) -> JoinedRun:
+    def make_run(seconds: float) -> JoinedRun:
         batch = batch_of(steps, times=1e9 + steps * seconds) if seconds else batch_of(steps)
         log = MetricLog()
         log.append(replace(batch, metrics={**batch.metrics, **own}))
         return joined([log])
 
-    (pace,) = run_paces(join_places(0.25), "loss")
+    (pace,) = run_paces(make_run(0.25), "loss")
     assert pace.newest == pytest.approx(0.25)
     assert pace.words == "0.25 s/step, steady (its log says 1.02 s/step)"
-    assert seconds_per_step(run_paces(join_places(1.4), "loss")) == pytest.approx(1.02)
+    assert seconds_per_step(run_paces(make_run(1.4), "loss")) == pytest.approx(1.02)
     growth = PaceGrowth()
     for second in range(10):
         growth.note(50.0 + second, 600 + 10.0 * second)
-    assert seconds_per_step(run_paces(join_places(0.0), "loss", growth.pace())) == pytest.approx(
-        0.1
-    )
-    assert seconds_per_step(run_paces(join_places(0.0), "loss")) == pytest.approx(1.02)
+    assert seconds_per_step(run_paces(make_run(0.0), "loss", growth.pace())) == pytest.approx(0.1)
+    assert seconds_per_step(run_paces(make_run(0.0), "loss")) == pytest.approx(1.02)
     # A job that old did not need so long for a step; that it is older says nothing of the pace.
-    short, long = average_pace(join_places(0.0), 600.0), average_pace(join_places(0.0), 7200.0)
-    assert seconds_per_step(run_paces(join_places(0.0), "loss", None, short)) == pytest.approx(
+    short, long = average_pace(make_run(0.0), 600.0), average_pace(make_run(0.0), 7200.0)
+    assert seconds_per_step(run_paces(make_run(0.0), "loss", None, short)) == pytest.approx(
         0.6, rel=0.01
     )
-    assert seconds_per_step(run_paces(join_places(0.0), "loss", None, long)) == pytest.approx(1.02)
-    assert average_pace(join_places(0.0), 60.0) is None
+    assert seconds_per_step(run_paces(make_run(0.0), "loss", None, long)) == pytest.approx(1.02)
+    assert average_pace(make_run(0.0), 60.0) is None
 
 
 def test_growth_tells_nothing_before_it_was_seen_for_a_while_nor_over_a_restart() -> None:

@@ -32,7 +32,7 @@ def lines(first: int, last: int, loss: float = 5.0) -> bytes:
     )
 
 
-def named_source(path: Path, **options: Any) -> MetricSource:
+def log_source(path: Path, **options: Any) -> MetricSource:
     return MetricSource(LogFile(LocalTransport(), str(path)), asyncio.Semaphore(2), **options)
 
 
@@ -80,7 +80,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_newest_part_is_there_first_and_the_rest_comes_backwards(log: Path) -> None:
     put(log, lines(0, 200_000))
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     first = steps(source)
     assert first[-1] == 199_999
@@ -96,7 +96,7 @@ async def test_the_newest_part_is_there_first_and_the_rest_comes_backwards(log: 
 async def test_read_in_small_parts_backwards_every_format_says_what_it_says_forwards(
     path: Path, small_reads: None
 ) -> None:
-    source = named_source(path)
+    source = log_source(path)
     await read_all(source)
     assert points(source.snapshot()) == read_forwards(bytes_of(path))
 
@@ -108,7 +108,7 @@ async def test_read_in_small_parts_backwards_each_trainer_says_what_it_says_forw
     for trainer in TRAINERS:
         content = trainer["log"].lstrip("\n").encode() * 3
         put(log, content)
-        source = named_source(log)
+        source = log_source(log)
         await read_all(source)
         if points(source.snapshot()) != read_forwards(content):
             wrong.append(trainer["name"])
@@ -120,7 +120,7 @@ async def test_what_is_appended_is_read_once_however_the_lines_are_cut(
 ) -> None:
     content = lines(0, 300)
     put(log, content[:1000])
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     for start in range(1000, len(content), 777):
         append(log, content[start : start + 777])
@@ -133,7 +133,7 @@ async def test_what_is_appended_is_read_once_however_the_lines_are_cut(
 
 async def test_of_a_file_that_was_cut_what_was_read_stays_as_an_older_attempt(log: Path) -> None:
     put(log, lines(0, 100))
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     put(log, lines(50, 60, loss=3.0))
     assert await source.read_new()
@@ -145,7 +145,7 @@ async def test_of_a_file_that_was_cut_what_was_read_stays_as_an_older_attempt(lo
 
 async def test_a_file_that_was_cut_and_is_longer_again_is_told_by_its_bytes(log: Path) -> None:
     put(log, lines(0, 100))
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     put(log, lines(100, 400))
     assert await source.read_new()
@@ -157,7 +157,7 @@ async def test_another_file_under_the_name_begins_anew_and_one_with_the_same_byt
     log: Path,
 ) -> None:
     put(log, lines(0, 100))
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     other = log.with_suffix(".new")
     put(other, lines(0, 120))
@@ -173,7 +173,7 @@ async def test_another_file_under_the_name_begins_anew_and_one_with_the_same_byt
 
 
 async def test_of_a_file_that_is_gone_what_was_read_is_kept_and_said(log: Path) -> None:
-    source = named_source(log)
+    source = log_source(log)
     assert not await source.read_new()
     assert source.problem == "there is no such file"
     put(log, lines(0, 10))
@@ -193,7 +193,7 @@ async def test_a_table_whose_header_is_far_before_what_is_read_has_its_names(
         b"step,train_loss,lr\n"
         + b"".join(b"%d,%.3f,0.1\n" % (step, 9 - step / 100) for step in range(400)),
     )
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     assert joined(source.snapshot()).series("train_loss").x[-1] == 399
     assert not source.is_whole
@@ -205,7 +205,7 @@ async def test_a_stretch_backwards_of_what_was_replaced_meanwhile_is_not_taken(
     log: Path, small_reads: None
 ) -> None:
     put(log, lines(0, 200))
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     other = log.with_suffix(".new")
     put(other, lines(1000, 1400))
@@ -219,7 +219,7 @@ async def test_a_stretch_backwards_of_what_was_replaced_meanwhile_is_not_taken(
 
 async def test_what_was_given_out_stays_while_more_is_read(log: Path, small_reads: None) -> None:
     put(log, lines(0, 200))
-    source = named_source(log)
+    source = log_source(log)
     await source.open()
     kept = joined(source.snapshot())
     before = kept.series("loss").x.tolist()
@@ -231,7 +231,7 @@ async def test_what_was_given_out_stays_while_more_is_read(log: Path, small_read
 
 async def test_memory_is_bounded_whatever_the_length(log: Path) -> None:
     put(log, lines(0, 150_000))
-    source = named_source(log, exact_points=10_000, cells=2048)
+    source = log_source(log, exact_points=10_000, cells=2048)
     await read_all(source)
     (only,) = source.snapshot()
     assert only.memory.points == 300_000
@@ -263,7 +263,7 @@ async def test_a_tables_rows_are_those_of_the_header_before_them(
     log: Path, small_reads: None, content: bytes
 ) -> None:
     put(log, content)
-    source = named_source(log)
+    source = log_source(log)
     await read_all(source)
     assert points(source.snapshot()) == read_forwards(content)
     append(

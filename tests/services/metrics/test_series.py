@@ -22,7 +22,7 @@ from tests.support.records import for_each
 ODD = [float("nan"), float("inf"), float("-inf")]
 
 
-def switch_log(*batches: MetricBatch, **limits: int) -> MetricLog:
+def write_log(*batches: MetricBatch, **limits: int) -> MetricLog:
     log = MetricLog(**limits)
     for batch in batches:
         log.append(batch)
@@ -99,7 +99,7 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
         # more and wider cells.
         exact = 10_000
     limits = {"exact_points": exact, "cells": cells, "border_bytes": 512}
-    at_once = switch_log(whole, **limits)
+    at_once = write_log(whole, **limits)
     count = whole.offsets.size
     edges = [0, *sorted(min(cut, count) for cut in cuts), count]
     parts = [part_of(whole, a, b) for a, b in itertools.pairwise(edges)]
@@ -127,7 +127,7 @@ def test_joined_steps_ascend_and_nothing_is_lost(
     whole: MetricBatch, exact: int, cells: int
 ) -> None:
     whole = replace(whole, steps=np.where(np.isnan(whole.steps), 7.0, whole.steps))
-    run = joined([switch_log(whole, exact_points=exact, cells=cells, border_bytes=512)])
+    run = joined([write_log(whole, exact_points=exact, cells=cells, border_bytes=512)])
     series = run.series("loss")
     assert (np.diff(series.x) > 0).all()
     shown = [series, *run.overlap("loss")]
@@ -143,7 +143,7 @@ def test_joined_steps_ascend_and_nothing_is_lost(
 
 
 def test_a_healthy_log_is_kept_point_by_point() -> None:
-    log = switch_log(
+    log = write_log(
         batch_of([10, 20], [3.5, 3.25], times=[100.0, 104.0], last_step=1000),
         batch_of([30], [3.0], begin=2),
     )
@@ -157,13 +157,13 @@ def test_a_healthy_log_is_kept_point_by_point() -> None:
 
 
 def test_samples_that_were_read_before_are_left_out() -> None:
-    log = switch_log(batch_of([1, 2, 3], begin=1), batch_of([2, 3, 4], begin=2))
+    log = write_log(batch_of([1, 2, 3], begin=1), batch_of([2, 3, 4], begin=2))
     log.prepend(batch_of([0, 1], begin=0))
     assert joined([log]).series("loss").values.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_series_that_was_read_does_not_change_as_its_log_grows() -> None:
-    log = switch_log(batch_of([1, 2, 3], begin=2), exact_points=4, border_bytes=100)
+    log = write_log(batch_of([1, 2, 3], begin=2), exact_points=4, border_bytes=100)
     before = joined([log]).series("loss")
     for line in range(5, 60):
         log.append(batch_of([line], [99.0], begin=line))
@@ -173,7 +173,7 @@ def test_a_series_that_was_read_does_not_change_as_its_log_grows() -> None:
 
 def test_a_snapshot_stays_as_it_is_while_its_log_grows_at_both_ends() -> None:
     limits = {"exact_points": 50, "cells": 1000, "border_bytes": 100}
-    log = switch_log(batch_of(np.arange(100.0, 300), begin=100), **limits)
+    log = write_log(batch_of(np.arange(100.0, 300), begin=100), **limits)
     taken = log.snapshot()
     before = joined([log]).series("loss")
     for begin in range(300, 3000, 30):
@@ -187,7 +187,7 @@ def test_old_points_become_cells_and_the_newest_stay_exact() -> None:
     values = np.arange(10_000.0)
     values[1234] = 1e9
     values[2345] = np.nan
-    log = switch_log(
+    log = write_log(
         batch_of(np.arange(10_000.0), values), exact_points=1000, cells=100, border_bytes=1000
     )
     kept = log.memory
@@ -211,16 +211,14 @@ def test_cells_wider_than_what_comes_are_those_of_the_whole(lines: int) -> None:
     backward = MetricLog(**limits)
     for part in reversed(parts):
         backward.prepend(part)
-    at_once = joined([switch_log(whole, **limits)]).series("loss")
+    at_once = joined([write_log(whole, **limits)]).series("loss")
     assert 8 <= len(at_once) <= 16
-    assert same(joined([switch_log(*parts, **limits)]).series("loss"), at_once)
+    assert same(joined([write_log(*parts, **limits)]).series("loss"), at_once)
     assert same(joined([backward]).series("loss"), at_once)
 
 
 def test_metrics_that_come_later_take_their_share_of_the_cells() -> None:
-    log = switch_log(
-        batch_of(np.arange(5050.0)), exact_points=1000, cells=2000, border_bytes=10_000
-    )
+    log = write_log(batch_of(np.arange(5050.0)), exact_points=1000, cells=2000, border_bytes=10_000)
     assert 1024 < log.memory.cells <= 2000
     points = Points(np.array([0]), np.array([1.0]))
     log.append(replace(batch_of([5050], begin=5050), metrics={f"m{k}": points for k in range(9)}))
@@ -249,7 +247,7 @@ def test_many_metrics_share_the_memory_of_one() -> None:
 
 
 def test_steps_that_go_back_begin_an_attempt_and_the_newest_counts() -> None:
-    log = switch_log(batch_of([1, 2, 3, 4, 5, 2, 3, 4, 5, 6], [10, 9, 8, 7, 6, 90, 80, 70, 60, 50]))
+    log = write_log(batch_of([1, 2, 3, 4, 5, 2, 3, 4, 5, 6], [10, 9, 8, 7, 6, 90, 80, 70, 60, 50]))
     assert [attempt.first[0] for attempt in log.attempts] == [1, 2]
     run = joined([log])
     assert run.series("loss").x.tolist() == [1, 2, 3, 4, 5, 6]
@@ -262,7 +260,7 @@ def test_steps_that_go_back_begin_an_attempt_and_the_newest_counts() -> None:
 def test_ranks_that_overtake_each_other_are_no_restart() -> None:
     run = joined(
         [
-            switch_log(
+            write_log(
                 batch_of([10, 10, 20, 10, 20, 20, 30, 40, 20, 30], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
             )
         ]
@@ -275,7 +273,7 @@ def test_ranks_that_overtake_each_other_are_no_restart() -> None:
 
 
 def test_a_step_back_after_more_than_a_minute_is_a_restart() -> None:
-    run = joined([switch_log(batch_of([10, 20, 30, 20, 30], times=[0, 5, 10, 100, 105]))])
+    run = joined([write_log(batch_of([10, 20, 30, 20, 30], times=[0, 5, 10, 100, 105]))])
     lost = run.lost_time()
     assert (lost.restarts, lost.gap_seconds) == (1, 90)
     assert run.overlap("loss")[0].x.tolist() == [20, 30]
@@ -283,7 +281,7 @@ def test_a_step_back_after_more_than_a_minute_is_a_restart() -> None:
 
 def test_a_cell_on_both_sides_of_a_restart_is_shown_on_both() -> None:
     steps = np.concatenate((np.arange(1000.0), np.arange(500.0, 800)))
-    run = joined([switch_log(batch_of(steps), exact_points=0, cells=40, border_bytes=100)])
+    run = joined([write_log(batch_of(steps), exact_points=0, cells=40, border_bytes=100)])
     series, (repeated,) = run.series("loss"), run.overlap("loss")
     assert repeated.x_first[0] < 500 < repeated.x[0]
     assert repeated.x_first[0] in series.x_first
@@ -292,13 +290,13 @@ def test_a_cell_on_both_sides_of_a_restart_is_shown_on_both() -> None:
 
 
 def test_what_an_abandoned_attempt_reached_further_on_does_not_count() -> None:
-    run = joined([switch_log(batch_of([1, 2, 3, 4, 5, 2, 3]))])
+    run = joined([write_log(batch_of([1, 2, 3, 4, 5, 2, 3]))])
     assert run.series("loss").x.tolist() == [1, 2, 3]
     assert run.overlap("loss")[0].x.tolist() == [2, 3, 4, 5]
 
 
 def test_along_time_everything_stays() -> None:
-    run = joined([switch_log(batch_of([1, 2, 3, 2, 3], times=[0, 1, 2, 10, 11]))])
+    run = joined([write_log(batch_of([1, 2, 3, 2, 3], times=[0, 1, 2, 10, 11]))])
     assert run.series("loss", "time").x.tolist() == [0, 1, 2, 10, 11]
     assert run.overlap("loss", "time") == ()
 
@@ -311,21 +309,21 @@ def test_a_rare_metric_is_cut_where_the_new_attempt_begins_not_where_it_says_the
         whole,
         metrics={**whole.metrics, "validation": Points(np.array([0, 2]), np.array([5.0, 4.0]))},
     )
-    run = joined([switch_log(whole)])
+    run = joined([write_log(whole)])
     assert run.series("validation").x.tolist() == [100]
     assert run.overlap("validation")[0].x.tolist() == [300]
 
 
 def test_two_lines_of_one_step_are_one_place_that_shows_both() -> None:
-    series = joined([switch_log(batch_of([1, 2, 2, 2, 3], [5, 1, np.nan, 9, 4]))]).series("loss")
+    series = joined([write_log(batch_of([1, 2, 2, 2, 3], [5, 1, np.nan, 9, 4]))]).series("loss")
     assert series.x.tolist() == [1, 2, 3]
     assert (series.low[1], series.high[1], series.newest[1], series.points[1]) == (1, 9, 9, 2)
     assert series.odd[1] == NAN
 
 
 def test_tasks_of_an_array_join_by_their_times_whatever_their_order() -> None:
-    older = switch_log(batch_of([1, 2, 3], [3, 2, 1], times=[0, 10, 20]))
-    newer = switch_log(batch_of([3, 4], [7, 6], times=[620, 630]))
+    older = write_log(batch_of([1, 2, 3], [3, 2, 1], times=[0, 10, 20]))
+    newer = write_log(batch_of([3, 4], [7, 6], times=[620, 630]))
     for logs in ([older, newer], [newer, older]):
         run = joined(logs)
         assert run.series("loss").values.tolist() == [3, 2, 7, 6]
@@ -341,7 +339,7 @@ def test_tasks_of_an_array_join_by_their_times_whatever_their_order() -> None:
 
 
 def test_tasks_without_times_join_as_they_are_given() -> None:
-    run = joined([switch_log(batch_of([1, 2, 3])), MetricLog(), switch_log(batch_of([3, 4]))])
+    run = joined([write_log(batch_of([1, 2, 3])), MetricLog(), write_log(batch_of([3, 4]))])
     assert run.series("loss").x.tolist() == [1, 2, 3, 4]
     lost = run.lost_time()
     assert lost.repeated_steps == 1
@@ -352,7 +350,7 @@ def test_tasks_without_times_join_as_they_are_given() -> None:
 
 def test_a_task_that_goes_on_where_the_last_one_ended_lost_no_steps() -> None:
     run = joined(
-        [switch_log(batch_of([1, 2], times=[0, 1])), switch_log(batch_of([3, 4], times=[61, 62]))]
+        [write_log(batch_of([1, 2], times=[0, 1])), write_log(batch_of([3, 4], times=[61, 62]))]
     )
     assert run.overlap("loss") == ()
     assert run.lost_time().repeated_steps == 0
@@ -362,7 +360,7 @@ def test_a_task_that_goes_on_where_the_last_one_ended_lost_no_steps() -> None:
 def test_epochs_tell_attempts_apart_where_there_are_no_steps() -> None:
     nothing = np.full(4, np.nan)
     whole = replace(batch_of(nothing, [4, 3, 2, 1]), epochs=np.array([0.1, 0.2, 0.1, 0.2]))
-    run = joined([switch_log(whole)])
+    run = joined([write_log(whole)])
     assert run.axes() == ("epoch", "point")
     assert run.series("loss", "epoch").values.tolist() == [2, 1]
     assert len(run.series("loss", "step")) == 0
@@ -373,7 +371,7 @@ def test_a_log_whose_steps_jump_about_is_bounded_and_shows_everything() -> None:
     steps = np.where(np.arange(count) % 2 == 0, 2.0, 1.0)
     values = np.arange(float(count))
     limits = {"exact_points": 1000, "cells": 500, "border_bytes": 1000}
-    at_once = switch_log(batch_of(steps, values), **limits)
+    at_once = write_log(batch_of(steps, values), **limits)
     in_parts = MetricLog(**limits)
     for begin in range(0, count, 500):
         in_parts.append(
@@ -390,7 +388,7 @@ def test_a_log_whose_steps_jump_about_is_bounded_and_shows_everything() -> None:
 
 def test_a_cell_of_huge_values_keeps_its_ends_and_a_mean_between_them() -> None:
     huge = np.full(1000, 1.7e308)
-    log = switch_log(batch_of(np.arange(1000.0), huge), exact_points=10, cells=8, border_bytes=100)
+    log = write_log(batch_of(np.arange(1000.0), huge), exact_points=10, cells=8, border_bytes=100)
     series = joined([log]).series("loss")
     assert (series.low == 1.7e308).all()
     assert (series.values == 1.7e308).all()
@@ -399,14 +397,14 @@ def test_a_cell_of_huge_values_keeps_its_ends_and_a_mean_between_them() -> None:
 
 def test_a_metric_has_the_axes_that_its_own_samples_have() -> None:
     by_epoch = replace(batch_of([np.nan], begin=2, name="accuracy"), epochs=np.array([1.0]))
-    run = joined([switch_log(batch_of([1, 2]), by_epoch)])
+    run = joined([write_log(batch_of([1, 2]), by_epoch)])
     assert run.axes() == ("step", "epoch", "point")
     assert run.axes("loss") == ("step", "point")
     assert run.axes("accuracy") == ("epoch", "point")
 
 
 def test_what_was_written_is_told_in_its_order_with_what_was_repeated() -> None:
-    run = joined([switch_log(batch_of([1, 2, 1], [3, np.inf, 5], times=[0, 1, 2]))])
+    run = joined([write_log(batch_of([1, 2, 1], [3, np.inf, 5], times=[0, 1, 2]))])
     axes, values = run.written("loss")
     assert axes[0].tolist() == [1, 2, 1]
     assert axes[3].tolist() == [0, 1, 2]
@@ -415,8 +413,8 @@ def test_what_was_written_is_told_in_its_order_with_what_was_repeated() -> None:
 
 def test_a_metric_that_no_log_has_is_named() -> None:
     with pytest.raises(KeyError, match="gone"):
-        switch_log(batch_of([1])).strip("gone", 0, None)
-    assert len(joined([switch_log(batch_of([1]))]).series("gone")) == 0
+        write_log(batch_of([1])).strip("gone", 0, None)
+    assert len(joined([write_log(batch_of([1]))]).series("gone")) == 0
 
 
 EPOCH_LINES = [
@@ -433,14 +431,14 @@ EPOCH_LINES = [
 def test_steps_counted_within_their_epoch_count_on(line: str) -> None:
     said = [(e, s) for e in range(1, 6) for s in range(100, 601, 100)]
     content = "".join(line.format(e=e, s=s, v=9 - e - s / 1000) + "\n" for e, s in said).encode()
-    log = switch_log(MetricReader().feed(content, is_end=True))
+    log = write_log(MetricReader().feed(content, is_end=True))
     run = joined([log])
     assert len(run.attempts) == 1
     assert run.series("loss").x.tolist() == [float(s + 600 * (e - 1)) for e, s in said]
     assert run.series("loss").values.tolist() == pytest.approx([9 - e - s / 1000 for e, s in said])
     # Of 5 epochs of 600 steps all are known, and no other line names the last.
     assert log.last_step == (3000 if "/5]" in line else None)
-    folded = switch_log(
+    folded = write_log(
         MetricReader().feed(content, is_end=True), exact_points=0, cells=4, border_bytes=64
     )
     assert (np.diff(joined([folded]).series("loss").x) > 0).all()
@@ -452,7 +450,7 @@ def test_a_restart_within_an_epoch_is_one_where_steps_are_counted_within_it() ->
         batch_of(steps, range(12), times=np.arange(12) * 100.0),
         epochs=np.array(epochs, dtype=float),
     )
-    run = joined([switch_log(whole)])
+    run = joined([write_log(whole)])
     assert [attempt.first[0] for attempt in run.attempts] == [1, 4]
     assert run.series("loss").x.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert run.series("loss").values.tolist() == [0, 1, 2, 8, 9, 10, 11]

@@ -345,7 +345,7 @@ def people() -> Iterator[People]:
         shutil.rmtree(root)
 
 
-def task_folder(people: People, name: str, owner: str, group: str, mode: int) -> Path:
+def make_folder(people: People, name: str, owner: str, group: str, mode: int) -> Path:
     folder = people.root / name
     folder.mkdir()
     shutil.chown(folder, owner, group)
@@ -355,7 +355,7 @@ def task_folder(people: People, name: str, owner: str, group: str, mode: int) ->
 
 @NEEDS_ROOT
 def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people: People) -> None:
-    path = task_folder(people, "shared", people.alice.account, people.group, 0o770) / "KILL"
+    path = make_folder(people, "shared", people.alice.account, people.group, 0o770) / "KILL"
     look = people.bob.look(path, people.alice.account)
     assert refusal(look) == ""
     assert warnings(look, SwitchKind.KILL, people.alice.account) == ()
@@ -371,7 +371,7 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
 
 @NEEDS_ROOT
 def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) -> None:
-    path = task_folder(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
+    path = make_folder(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
     assert (
@@ -388,7 +388,7 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
     people: People,
 ) -> None:
     mallory = people.mallory.account
-    path = task_folder(people, "trap", mallory, mallory, 0o777) / "KILL"
+    path = make_folder(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
     assert f"is {mallory}'s" in refusal(look)
     assert "another owner" in people.alice.drop(path, people.alice.account).words
@@ -399,7 +399,7 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
 @NEEDS_ROOT
 def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> None:
     mallory = people.mallory.account
-    path = task_folder(people, "open", mallory, people.group, 0o777) / "KILL"
+    path = make_folder(people, "open", mallory, people.group, 0o777) / "KILL"
     outcome = people.mallory.drop(path)
     assert outcome.done
     assert path.group() == mallory

@@ -121,7 +121,7 @@ def test_what_no_node_prints_breaks_nothing_and_is_unknown() -> None:
 class _Looks(Cluster):
     """A cluster whose streams give these chunks, in turn, for each step."""
 
-    def focused_stream(
+    def step_stream(
         self, *steps: list[tuple[str, str]], stderr: bytes = b"", status: int = 0
     ) -> list[tuple[str, ...]]:
         begun: list[tuple[str, ...]] = []
@@ -174,7 +174,7 @@ def seen(up: float, text: str = "", ticks: int = 0, rank: str = "0", pid: int = 
 
 
 async def test_one_step_samples_a_job_and_its_cpu_is_that_between_two_looks(looks: _Looks) -> None:
-    begun = looks.focused_stream(
+    begun = looks.step_stream(
         [("n1", seen(10, ticks=100)), ("n1", seen(20, ticks=600)), ("n1", seen(30, ticks=600))]
     )
     live = await followed(looks)
@@ -184,7 +184,7 @@ async def test_one_step_samples_a_job_and_its_cpu_is_that_between_two_looks(look
 
 
 async def test_what_is_refused_is_raised_in_the_scheduler_s_words(looks: _Looks) -> None:
-    looks.focused_stream([], stderr=b"srun: error: Access/permission denied\n", status=1)
+    looks.step_stream([], stderr=b"srun: error: Access/permission denied\n", status=1)
     with pytest.raises(SchedulerRefused) as refused:
         await followed(looks)
     assert "Access/permission denied" in refused.value.words
@@ -208,7 +208,7 @@ def gpus(*percents: float) -> str:
     ],
 )
 async def test_warnings_of_the_last_looks(looks: _Looks, texts: list[str], words: str) -> None:
-    looks.focused_stream([("n1", seen(10 * at, texts[at % len(texts)])) for at in range(1, 6)])
+    looks.step_stream([("n1", seen(10 * at, texts[at % len(texts)])) for at in range(1, 6)])
     found = (await followed(looks)).warnings()
     assert (words in found[0]) if words else found == []
     assert len(found) <= 1
@@ -220,7 +220,7 @@ async def test_a_rank_that_does_less_than_the_others_is_told(looks: _Looks) -> N
         for at in range(1, 5)
         for node in range(4)
     ]
-    looks.focused_stream(busy)
+    looks.step_stream(busy)
     [words] = (await followed(looks)).warnings()
     assert words == "ranks are unequal: rank 2 at 0.0 cores, others at 0.9"
 
@@ -258,7 +258,7 @@ async def test_what_was_watched_stands_where_nothing_else_tells_what_a_run_used(
 ) -> None:
     folder = tmp_path / "state"
     for start in (10, 100):
-        looks.focused_stream(
+        looks.step_stream(
             [("n1", seen(start, gpus(40), 0)), ("n1", seen(start + 8, gpus(60), 400))]
         )
         (await followed(looks, folder)).remember()
@@ -280,7 +280,7 @@ async def test_of_a_run_whose_nodes_were_not_all_watched_nothing_is_said(
     looks: _Looks, tmp_path: Path
 ) -> None:
     for nodes, use in ((["n1"], None), (["n1", "n2"], pytest.approx(0.5))):
-        looks.focused_stream([(node, seen(up, ticks=50 * up)) for up in (10, 50) for node in nodes])
+        looks.step_stream([(node, seen(up, ticks=50 * up)) for up in (10, 50) for node in nodes])
         (await followed(looks, tmp_path, ROW | {"nodes": 2})).remember()
         row = run_row("12", started_at=ROW["started_at"], elapsed_seconds=100, cpus=2)
         runs = build_table(row | dict.fromkeys(USED), schema=RUNS)
@@ -293,9 +293,7 @@ async def test_two_windows_that_watch_one_job_lose_nothing_of_each_other(
 ) -> None:
     windows = []
     for percent in (20, 60):
-        looks.focused_stream(
-            [("n1", seen(10, gpus(percent), 0)), ("n1", seen(50, gpus(percent), 0))]
-        )
+        looks.step_stream([("n1", seen(10, gpus(percent), 0)), ("n1", seen(50, gpus(percent), 0))])
         windows.append(await followed(looks, tmp_path))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda window: window.remember(), windows))

@@ -66,7 +66,7 @@ def report_of(
     )
 
 
-def column_text(lines: list[Line]) -> list[str]:
+def plain_text(lines: list[Line]) -> list[str]:
     return ["".join(text for text, _ in line) for line in lines]
 
 
@@ -75,7 +75,7 @@ def column_text(lines: list[Line]) -> list[str]:
 def test_lines_fit_the_width_at_any_span(width: int, days: int) -> None:
     report = report_of(HOSTILE, days=days)
     for by in ("queue", "day", "week"):
-        for line in column_text(draw_report(report, width, by, 60)):
+        for line in plain_text(draw_report(report, width, by, 60)):
             assert cell_len(line.rstrip()) <= max(width, 60), line
             # Nothing that a terminal obeys or that turns the rest around.
             assert not [
@@ -84,7 +84,7 @@ def test_lines_fit_the_width_at_any_span(width: int, days: int) -> None:
 
 
 def test_what_is_drawn_says_it_without_colours() -> None:
-    lines = column_text(draw_report(report_of(), 100))
+    lines = plain_text(draw_report(report_of(), 100))
     titles = [
         line
         for line in lines
@@ -103,16 +103,16 @@ def test_what_is_drawn_says_it_without_colours() -> None:
     assert "Nov 2" in lines[lines.index(titles[0]) + 10]
     bars = [line.count("█") for line in lines if line.startswith(("train ", "eval "))][:2]
     assert bars[0] == bars[1] > 20
-    assert all(line.isascii() for line in column_text(as_ascii(draw_report(report_of(), 100))))
+    assert all(line.isascii() for line in plain_text(as_ascii(draw_report(report_of(), 100))))
 
 
 def test_without_gpus_it_is_about_cpus_and_of_nothing_it_says_so() -> None:
     assert any(
         line.startswith("CPU hours a day")
-        for line in column_text(draw_report(report_of(gpus=0), 100))
+        for line in plain_text(draw_report(report_of(gpus=0), 100))
     )
     empty = build_report(RUNS.empty_table(), Span(BEGIN, BEGIN + DAY), UTC)
-    assert column_text(draw_report(empty, 100))[-1] == "Nothing ran in this span."
+    assert plain_text(draw_report(empty, 100))[-1] == "Nothing ran in this span."
     assert "Nothing ran in this span." in report_page(empty, "Usage of juno")
 
 

@@ -85,7 +85,7 @@ def order_of(job_id):
     return int(number), int(index or -1)
 
 
-def call_value(line, name):
+def field_value(line, name):
     start = name.encode() + b"="
     return next(
         (field[len(start) :] for field in line.split(DELIMITER) if field.startswith(start)), b""
@@ -93,7 +93,7 @@ def call_value(line, name):
 
 
 def owner_of(line):
-    return call_value(line, "Job_Owner").partition(b"@")[0].decode()
+    return field_value(line, "Job_Owner").partition(b"@")[0].decode()
 
 
 def full_id(typed):
@@ -208,7 +208,7 @@ def status_of_jobs_at_once(scene, names, ended, subjobs, delimiter):
         if subjobs and "[]" in job_id:
             wanted.update(one for one in known if one.startswith(job_id.partition("]")[0]))
     lines = [line for job_id, line in known.items() if job_id in wanted]
-    told = [line for line in lines if ended or call_value(line, "job_state") != b"F"]
+    told = [line for line in lines if ended or field_value(line, "job_state") != b"F"]
     write(told, delimiter)
     if not told and job_ids and not status:
         words = "Job has finished, use -x or -H to obtain historical job information"
@@ -238,7 +238,7 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
         if not is_job_id(name):
             queues_named(scene, [name])
             write(
-                [line for line in listed.values() if call_value(line, "queue").decode() == name],
+                [line for line in listed.values() if field_value(line, "queue").decode() == name],
                 delimiter,
             )
             continue
@@ -247,7 +247,7 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
         line = everything.get(job_id)
         if line is None:
             failed = Refusal(UNKNOWN_JOB, f"qstat: Unknown Job Id {job_id}")
-        elif call_value(line, "job_state") == b"F" and not ended:
+        elif field_value(line, "job_state") == b"F" and not ended:
             words = "Job has finished, use -x or -H to obtain historical job information"
             failed = Refusal(FINISHED, f"qstat: {job_id} {words}")
         elif subjobs and "[]" in job_id:
@@ -304,7 +304,7 @@ def qselect(scene, words):
         sys.stderr.write("qselect: PBS is not configured to maintain job history \n")
         return
     for job_id, line in scene.jobs(subjobs="-T" in given, ended=ended).items():
-        state = call_value(line, "job_state").decode()
+        state = field_value(line, "job_state").decode()
         if given.get("-u", owner_of(line)) != owner_of(line) or state not in given.get("-s", state):
             continue
         # -T: subjobs in the place of their arrays.
@@ -319,7 +319,7 @@ def qselect(scene, words):
 
 
 def modified_at(line):
-    text = call_value(line, "mtime").decode()
+    text = field_value(line, "mtime").decode()
     return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
 
 
@@ -342,11 +342,11 @@ def refusal_of(scene, program, typed, options):
     )
     if line is None:
         return unknown
-    states = [call_value(one, "job_state") for one in lines]
+    states = [field_value(one, "job_state") for one in lines]
     runs = any(state in RUNNING for state in states)
     bad_state = Refusal(BAD_STATE, f"{program}: Request invalid for state of job {job_id}")
     unauthorized = Refusal(UNAUTHORIZED, f"{program}: Unauthorized Request  {job_id}")
-    if call_value(array or line, "job_state") == b"F":
+    if field_value(array or line, "job_state") == b"F":
         return (
             None if "-x" in options else Refusal(FINISHED, f"{program}: Job has finished {job_id}")
         )
@@ -378,9 +378,9 @@ def refusal_of(scene, program, typed, options):
 
 def is_down(scene, lines):
     """Whether the first host of a job, whose daemon the server asks, is down."""
-    hosts = {call_value(line, "exec_host").partition(b"/")[0] for line in lines} - {b""}
+    hosts = {field_value(line, "exec_host").partition(b"/")[0] for line in lines} - {b""}
     nodes = {
-        line.split(DELIMITER)[0].partition(b"=")[2]: call_value(line, "state")
+        line.split(DELIMITER)[0].partition(b"=")[2]: field_value(line, "state")
         for line in scene.lines("nodes")
     }
     return any(b"down" in nodes.get(host, b"").split(b",") for host in hosts)
@@ -425,7 +425,7 @@ def act(scene, program, words):
         queues = {id_of(line): line for line in scene.lines("queues")}
         if destination not in queues:
             raise Refusal(UNKNOWN_QUEUE, f"qmove: Unknown queue {full_id(names[0])}")
-        if call_value(queues[destination], "enabled") == b"False":
+        if field_value(queues[destination], "enabled") == b"False":
             raise Refusal(CLOSED_QUEUE, f"qmove: Queue is not enabled {full_id(names[0])}")
     status = 0
     for typed in names:
@@ -671,7 +671,7 @@ def check_attributes(scene, job):
         if group.partition("@")[0] not in groups:
             raise Refusal(197, "qsub: Bad GID for job execution")
     most = (
-        int(call_value(scene.lines("server")[0], "max_array_size") or 10000)
+        int(field_value(scene.lines("server")[0], "max_array_size") or 10000)
         if scene.lines("server")
         else 10000
     )
@@ -751,7 +751,7 @@ def check_resources(scene, asked):
 def check_queue(scene, job, cpus, gpus, seconds):
     queues = {id_of(line): line for line in scene.lines("queues")}
     default = (
-        call_value(scene.lines("server")[0], "default_queue").decode()
+        field_value(scene.lines("server")[0], "default_queue").decode()
         if scene.lines("server")
         else ""
     )
@@ -759,16 +759,16 @@ def check_queue(scene, job, cpus, gpus, seconds):
     if name not in queues:
         raise Refusal(UNKNOWN_QUEUE, "qsub: Unknown queue")
     queue = queues[name]
-    if call_value(queue, "enabled") == b"False":
+    if field_value(queue, "enabled") == b"False":
         raise Refusal(CLOSED_QUEUE, "qsub: Queue is not enabled")
-    allowed = call_value(queue, "acl_users").decode().split(",")
-    if call_value(queue, "acl_user_enable") == b"True" and scene.settings["user"] not in allowed:
+    allowed = field_value(queue, "acl_users").decode().split(",")
+    if field_value(queue, "acl_user_enable") == b"True" and scene.settings["user"] not in allowed:
         raise Refusal(UNAUTHORIZED, "qsub: Unauthorized Request ")
     for resource, amount in (("ncpus", cpus), ("ngpus", gpus)):
-        most = call_value(queue, f"resources_max.{resource}")
+        most = field_value(queue, f"resources_max.{resource}")
         if most and amount is not None and amount > int(most):
             raise Refusal(188, "qsub: Job violates queue and/or server resource limits")
-    longest = call_value(queue, "resources_max.walltime").decode()
+    longest = field_value(queue, "resources_max.walltime").decode()
     if longest and seconds is not None:
         hours, minutes, rest = map(int, longest.split(":"))
         if seconds > (hours * 60 + minutes) * 60 + rest:

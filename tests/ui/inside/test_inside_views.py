@@ -24,11 +24,11 @@ from tests.support.slurm_text import queue_text
 from tests.ui.stage import (
     answering,
     answering_transport,
-    fetch_rows,
     notices,
     press,
     screen_text,
     settled,
+    shown_rows,
     type_text,
     until,
 )
@@ -81,7 +81,7 @@ async def test_a_typed_command_runs_on_the_nodes_and_can_be_run_again_and_recall
     app = app_of(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         await press(pilot, "X")
         await type_text(pilot, "--timeout 5s sh -c 'id; x'")
         await press(pilot, "enter")
@@ -104,7 +104,7 @@ async def test_commands_of_the_site_are_offered_and_run_as_they_are() -> None:
     )
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         await press(pilot, "X", "down", "enter")
         await until(pilot, lambda: "n[1-2] (2)" in screen_text(app), "answered")
         assert transport.ran("sh*hpcdash-*")[0][-3:] == ("pgrep", "-u", "$USER")
@@ -116,7 +116,7 @@ async def test_stacks_show_first_which_ranks_stand_where() -> None:
     app = app_of(cluster(dumped.format(0, "reduce"), dumped.format(1, "read")))
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         await press(pilot, "i")
         await until(
             pilot, lambda: "1 of 2 in reduce (a.py:1): rank 0" in screen_text(app), "stacks"
@@ -139,7 +139,7 @@ def test_stacks_look_as_they_did(snap_compare: Any, monkeypatch: pytest.MonkeyPa
 
     async def dump(pilot: Pilot[Any]) -> None:
         await settled(pilot)
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         await press(pilot, "i")
         await until(pilot, lambda: "1 of 2 in" in screen_text(app), "stacks")
         await settled(pilot)
@@ -154,7 +154,7 @@ async def test_leftovers_are_ended_once_that_is_agreed() -> None:
     app = app_of(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         for answer, count in (("enter", 1), ("y", 2)):
             await press(pilot, "X")
             await type_text(pilot, "leftovers")
@@ -177,10 +177,10 @@ async def test_only_running_jobs_have_an_inside_and_read_only_runs_nothing_in_th
     app = app_of(transport, read_only=True)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("89")
+        shown_rows(app).move_to("89")
         await press(pilot, "i", "U")
         assert ["is not running" in words for words in notices(app)] == [True, True]
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         await press(pilot, "X")
         assert app.main.view_name == "jobs"
         assert app.screen is app.main
@@ -215,7 +215,7 @@ async def test_live_use_is_sampled_while_it_is_shown_and_no_longer() -> None:
     app = app_of(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to("88")
+        shown_rows(app).move_to("88")
         await pilot.press("U")
         await until(pilot, lambda: "0.9 of 8 cores" in screen_text(app), "sampled")
         assert "2 nodes, sampled every 10 s" in screen_text(app)

@@ -14,10 +14,10 @@ from tests.ui.stage import (
     NOW,
     answering,
     answering_transport,
-    fetch_rows,
     ids_of,
     press,
     screen_text,
+    shown_rows,
     until,
 )
 
@@ -81,11 +81,11 @@ async def test_the_cursor_follows_the_newest_end_until_a_person_moves_it(
             await until(pilot, lambda: ids_of(app) == [job_id, *shown])
 
         await end_another("5")
-        assert fetch_rows(app).cursor_id == "5"
+        assert shown_rows(app).cursor_id == "5"
         await press(pilot, "down")
-        assert fetch_rows(app).cursor_id == "1"
+        assert shown_rows(app).cursor_id == "1"
         await end_another("6")
-        assert fetch_rows(app).cursor_id == "1"
+        assert shown_rows(app).cursor_id == "1"
 
 
 async def test_any_span_can_be_typed_and_a_bad_one_says_why(app: HpcdashApp) -> None:

@@ -19,7 +19,7 @@ from hpcdash.ui.jobs.job import JobView
 from hpcdash.ui.widgets.cells import signs
 from tests.support.scripted_transport import PROBED, Command, ScriptedTransport
 from tests.support.slurm_text import Fields
-from tests.ui.stage import NOW, PROBE, answering, fetch_rows, press, screen_text, settled, until
+from tests.ui.stage import NOW, PROBE, answering, press, screen_text, settled, shown_rows, until
 
 SIZE, WIDE, SMALL = (120, 60), (170, 40), (80, 24)
 STARTED = str(int(NOW) - 4000)
@@ -77,7 +77,7 @@ def speaking(*queue: Fields, past: Sequence[Fields] = ()) -> ScriptedTransport:
     transport.history = list(past)
     transport.answers = {
         PROBED: PROBE,
-        LOG: switch_log(b""),
+        LOG: write_log(b""),
         "sinfo": "",
         "sstat": SSTAT,
         "sprio": SPRIO,
@@ -89,7 +89,7 @@ def speaking(*queue: Fields, past: Sequence[Fields] = ()) -> ScriptedTransport:
     return transport
 
 
-def switch_log(content: bytes) -> Callable[[Command], bytes]:
+def write_log(content: bytes) -> Callable[[Command], bytes]:
     """What a look at the log says that stdout and stderr share."""
 
     def told(command: Command) -> bytes:
@@ -107,7 +107,7 @@ def app_on(transport: ScriptedTransport) -> HpcdashApp:
     return HpcdashApp([answering(transport)])
 
 
-def downsample_view(app: HpcdashApp) -> JobView:
+def current_view(app: HpcdashApp) -> JobView:
     view = app.main.view
     assert isinstance(view, JobView)
     return view
@@ -116,9 +116,9 @@ def downsample_view(app: HpcdashApp) -> JobView:
 async def opened(pilot: Pilot[Any], job_id: str = "88") -> JobView:
     """The page of a job of the list, with all that there is of it."""
     await settled(pilot)
-    assert fetch_rows(pilot.app).move_to(job_id)
+    assert shown_rows(pilot.app).move_to(job_id)
     await press(pilot, "d")
-    return downsample_view(pilot.app)
+    return current_view(pilot.app)
 
 
 def line_with(app: HpcdashApp, words: str) -> str:
@@ -347,7 +347,7 @@ async def test_why_it_waits_is_listed_each_time_that_changed() -> None:
 def failed_transport(row: Fields = FAILED) -> ScriptedTransport:
     transport = speaking(row)
     transport.answers["scontrol*show"] = NATIVE_FAILED
-    transport.answers[LOG] = switch_log(RANKS)
+    transport.answers[LOG] = write_log(RANKS)
     return transport
 
 
@@ -369,7 +369,7 @@ async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
     app = app_on(transport)
     async with app.run_test(size=(120, 26)) as pilot:
         await settled(pilot)
-        assert fetch_rows(app).move_to("88")
+        assert shown_rows(app).move_to("88")
         await pilot.press("d")
         await until(pilot, has(app, "the end of its log: asking …"))
         assert "ended with" in screen_text(app)
@@ -397,7 +397,7 @@ async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
         ]
         beside_a_title = next(
             line
-            for line in downsample_view(app)._format_page().split("\n")
+            for line in current_view(app)._format_page().split("\n")
             if line.plain.startswith("Files")
         )
         bold = [
@@ -420,7 +420,7 @@ async def test_a_job_nobody_knows_is_said_to_be_unknown() -> None:
         await app.main.push("job", job_id="88")
         await settled(pilot)
         assert "nothing known of this job" in screen_text(app)
-        assert downsample_view(app).targets().missing == ("88",)
+        assert current_view(app).targets().missing == ("88",)
 
 
 @pytest.mark.parametrize("size", [SMALL, SIZE])

@@ -10,7 +10,7 @@ from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.jobs.journal import JournalView
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import EVERYDAY, NOW, acting_app
-from tests.ui.stage import fetch_rows, notices, press, screen_text, settled, type_text, until
+from tests.ui.stage import notices, press, screen_text, settled, shown_rows, type_text, until
 
 USUAL = (120, 34)
 
@@ -93,9 +93,9 @@ async def test_the_journal_can_be_filtered_and_sorted(tmp_path: Path) -> None:
         await press(pilot, "J", "slash")
         await type_text(pilot, "cancel outcome:refused")
         await press(pilot, "enter")
-        assert fetch_rows(app).row_count == 1
-        assert fetch_rows(app).cursor_row is not None
-        assert fetch_rows(app).cursor_row["cluster"] == "fjord"
+        assert shown_rows(app).row_count == 1
+        assert shown_rows(app).cursor_row is not None
+        assert shown_rows(app).cursor_row["cluster"] == "fjord"
         await press(pilot, "escape")
         app.main.view.sort_by("verb", False)
         await settled(pilot)
@@ -112,7 +112,7 @@ async def test_it_is_read_again_with_ctrl_r(tmp_path: Path) -> None:
         assert "No actions yet" in screen_text(app)
         note(tmp_path, "cancel", ("1",), Outcome("1", True))
         await press(pilot, "ctrl+r")
-        await until(pilot, lambda: fetch_rows(app).row_count == 1)
+        await until(pilot, lambda: shown_rows(app).row_count == 1)
         await press(pilot, "J")
         assert len(app.main.stack) == 2
 

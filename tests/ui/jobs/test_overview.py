@@ -20,7 +20,7 @@ from tests.support.job_rows import at, build_table, job_row
 from tests.support.real_files import append, put
 from tests.ui.logs.log_stage import PENDING, RUNNING, log_dashboard, of_files, set_state
 from tests.ui.metrics.chart_stage import training_log
-from tests.ui.stage import dashboard, fetch_rows, ids_of, press, screen_text, settled, until
+from tests.ui.stage import dashboard, ids_of, press, screen_text, settled, shown_rows, until
 
 UNDER, BESIDE, SMALL = (120, 40), (220, 50), (80, 24)
 
@@ -31,7 +31,7 @@ def overview_of(pilot: Pilot[Any]) -> JobOverview:
 
 async def pointed_at(pilot: Pilot[Any], job_id: str) -> None:
     """The cursor rests on a job, which the pane shows."""
-    fetch_rows(pilot.app).move_to(job_id)  # type: ignore[arg-type]
+    shown_rows(pilot.app).move_to(job_id)  # type: ignore[arg-type]
     await until(
         pilot, lambda: f"─ {job_id} " in screen_text(pilot.app), f"the overview of {job_id}"
     )
@@ -140,7 +140,7 @@ async def test_an_array_says_how_many_tasks_are_in_which_state_and_which_keys_he
     async with app.run_test(size=UNDER) as pilot:
         await settled(pilot)
         array = next(one for one in ids_of(app) if one.startswith("13"))
-        fetch_rows(app).move_to(array)
+        shown_rows(app).move_to(array)
         await until(pilot, lambda: "─ 13 lr-sweep" in screen_text(app), "the array")
         await until(
             pilot, lambda: "group failures by cause" in screen_text(app), "the keys that help"
@@ -151,7 +151,7 @@ async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:
     app = dashboard("training")
     async with app.run_test(size=UNDER) as pilot:
         await settled(pilot)
-        fetch_rows(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
+        shown_rows(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
         await until(pilot, lambda: "Log of 13_" in screen_text(app), "whose log it is")
         await until(
             pilot, lambda: "lr " in screen_text(app).partition("Log of 13_")[2], "the end of it"
@@ -166,7 +166,7 @@ async def test_an_array_with_failures_groups_them_and_shows_why_with_the_command
         await settled(pilot)
         await press(pilot, "4")
         asked = app.sessions[0].store.budget.per_minute
-        fetch_rows(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
+        shown_rows(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
         await until(
             pilot,
             lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app),
@@ -183,7 +183,7 @@ async def test_it_stands_where_the_terminal_has_room(size: tuple[int, int], plac
     app = dashboard("everyday")
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
-        pane, table = overview_of(pilot), fetch_rows(app)
+        pane, table = overview_of(pilot), shown_rows(app)
         assert pane.display == (place != "nowhere")
         if place == "under":
             assert pane.region.y >= table.region.bottom
@@ -205,10 +205,10 @@ async def test_keys_hide_it_change_its_size_and_move_the_focus() -> None:
         await press(pilot, "ctrl+w")
         assert pane.has_focus_within
         await press(pilot, "ctrl+w")
-        assert fetch_rows(app).has_focus
+        assert shown_rows(app).has_focus
         await press(pilot, "ctrl+w", "v")
         assert not pane.display
-        assert fetch_rows(app).has_focus
+        assert shown_rows(app).has_focus
         await press(pilot, "v")
         assert pane.display
 

@@ -33,7 +33,7 @@ from hpcdash.ui.jobs.triage import TriageView
 from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
-from tests.ui.stage import fetch_rows, notices, press, screen_text, settled, until
+from tests.ui.stage import notices, press, screen_text, settled, shown_rows, until
 
 NOW = 1_795_250_000.0
 SIZE = (120, 30)
@@ -348,6 +348,6 @@ def test_triage_looks_as_it_did(
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_triage(pilot)
         await press(pilot, "enter", "j", "space")
-        assert fetch_rows(pilot.app).row_count == 7
+        assert shown_rows(pilot.app).row_count == 7
 
     assert snap_compare(app_on(transport, tmp_path), terminal_size=(120, 24), run_before=go_there)

@@ -136,14 +136,14 @@ def _app(pilot: Pilot[Any]) -> HpcdashApp:
     return app
 
 
-def downsample_view(pilot: Pilot[Any]) -> LogView:
+def current_view(pilot: Pilot[Any]) -> LogView:
     view = _app(pilot).main.view
     assert isinstance(view, LogView)
     return view
 
 
 def pane_of(pilot: Pilot[Any]) -> LogPane:
-    return downsample_view(pilot).pane  # type: ignore[return-value]
+    return current_view(pilot).pane  # type: ignore[return-value]
 
 
 async def shows(pilot: Pilot[Any], text: str) -> None:

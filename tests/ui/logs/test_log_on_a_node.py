@@ -18,7 +18,7 @@ from hpcdash.ui.logs.stream import LogPace
 from tests.support.node_disk import NOTE, REACHES, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
 from tests.ui.logs.log_stage import (
-    downsample_view,
+    current_view,
     log_dashboard,
     open_log,
     pane_of,
@@ -53,7 +53,7 @@ async def test_a_log_on_a_node_is_followed_and_says_where_it_is(node: Node, tmp_
         await shows(pilot, "epoch 2")
         await shows(pilot, "stdout on cn01")
         await shows(pilot, NOTE)
-        assert downsample_view(pilot).hint().startswith(f"cn01:{node.log}")
+        assert current_view(pilot).hint().startswith(f"cn01:{node.log}")
     assert "-oBatchMode=yes" in node.calls.read_text()
 
 

@@ -19,7 +19,7 @@ from tests.support.real_files import append, make_folder, put, put_sparse, remov
 from tests.ui.logs.log_stage import (
     PENDING,
     RUNNING,
-    downsample_view,
+    current_view,
     log_dashboard,
     of_files,
     open_log,
@@ -28,7 +28,7 @@ from tests.ui.logs.log_stage import (
     shows,
     shows_no_more,
 )
-from tests.ui.stage import NOW, fetch_rows, screen_text, settled, type_text, until
+from tests.ui.stage import NOW, screen_text, settled, shown_rows, type_text, until
 
 SIZE = (120, 30)
 
@@ -132,10 +132,10 @@ async def test_keys_in_a_log_that_is_not_there_say_why_nothing_happens(log: Path
         await open_log(pilot)
         why = "nothing to go through: there is no such file"
         for key in ("number_sign", "n", "N", "f"):
-            downsample_view(pilot)._say("")
+            current_view(pilot)._say("")
             await pilot.press(key)
             await shows(pilot, why)
-        downsample_view(pilot)._say("")
+        current_view(pilot)._say("")
         # What one types on is the line's all the same: letters are keys as well.
         for typed in ("slash x y enter", "percent_sign 5 enter", "at 1 0 : 0 0 enter"):
             await pilot.press(*typed.split())
@@ -172,7 +172,7 @@ async def test_what_one_types_at_the_percent_sign_must_be_a_percentage(log: Path
         await pilot.press("percent_sign", *"200", "enter")
         await shows(pilot, "a percentage: 0 to 100")
         await pilot.press("escape")
-        assert downsample_view(pilot).pane is not None
+        assert current_view(pilot).pane is not None
 
 
 async def test_a_search_marks_and_goes_to_matches_far_away(log: Path) -> None:
@@ -389,7 +389,7 @@ async def test_keys_on_the_job_are_for_the_job_of_the_log(log: Path) -> None:
     app: HpcdashApp = log_dashboard(log.parent)
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        view = downsample_view(pilot)
+        view = current_view(pilot)
         assert view.pointed_job() == RUNNING
         targets = view.targets()
         assert targets.job_ids == (RUNNING,)
@@ -409,14 +409,14 @@ async def test_brackets_go_through_the_tasks_of_an_array(log: Path) -> None:
             await until(
                 pilot,
                 lambda task=task: (
-                    downsample_view(pilot).place and downsample_view(pilot).place.job_id == task
+                    current_view(pilot).place and current_view(pilot).place.job_id == task
                 ),
             )
-            assert downsample_view(pilot).pointed_job() == task
+            assert current_view(pilot).pointed_job() == task
         await pilot.press("right_square_bracket")
         await shows(pilot, "the last task of the array that is known")
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: downsample_view(pilot).job_id == "13_8")
+        await until(pilot, lambda: current_view(pilot).job_id == "13_8")
 
 
 async def test_the_log_of_a_folded_array_is_that_of_its_first_running_task(log: Path) -> None:
@@ -424,14 +424,14 @@ async def test_the_log_of_a_folded_array_is_that_of_its_first_running_task(log: 
     app = log_dashboard(log.parent)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        assert fetch_rows(app).move_to("13[]")
+        assert shown_rows(app).move_to("13[]")
         table = app.sessions[0].store.table(Kind.MINE)
         assert table is not None
         tasks = table.select(["id", "array_id", "state", "_task"]).to_pylist()
         running = [row for row in tasks if row["array_id"] == "13" and row["state"] == "running"]
         await pilot.press("l")
         await until(pilot, lambda: app.main.view_name == "log", "the log view")
-        assert downsample_view(pilot).job_id == min(running, key=lambda row: row["_task"])["id"]
+        assert current_view(pilot).job_id == min(running, key=lambda row: row["_task"])["id"]
 
 
 async def test_a_job_that_is_no_task_has_no_neighbours(log: Path) -> None:
@@ -492,7 +492,7 @@ async def test_a_line_one_types_is_not_taken_away_by_the_log_that_arrives(log: P
         await settled(pilot)
         await app.main.push("log", job_id=RUNNING)
         await pilot.press("colon", *"jo")
-        await until(pilot, lambda: downsample_view(pilot).pane is not None)
+        await until(pilot, lambda: current_view(pilot).pane is not None)
         await pilot.press(*"bs", "enter")
         await until(pilot, lambda: app.main.view_name == "jobs")
 

@@ -16,7 +16,7 @@ from tests.support.real_files import put, remove
 from tests.ui.logs.log_stage import (
     PENDING,
     RUNNING,
-    downsample_view,
+    current_view,
     log_dashboard,
     open_log,
     pane_of,
@@ -112,7 +112,7 @@ def test_a_log_looks_as_it_did(
         await open_log(pilot, job_id)
         await act(pilot, log)
         await until(pilot, lambda: not pane_of(pilot).is_working and not pane_of(pilot)._paging)
-        downsample_view(pilot).post_message(View.CrumbsChanged())
+        current_view(pilot).post_message(View.CrumbsChanged())
         await pilot.pause()
 
     app = log_dashboard(tmp_path, clock=FrozenClock(NOW), shown_folder=Path("/home/maya/vision"))

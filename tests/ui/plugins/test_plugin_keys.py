@@ -22,12 +22,12 @@ from hpcdash.ui.plugins.actions import RunDialog
 from hpcdash.ui.widgets.lines import KeyLine
 from tests.ui.stage import (
     dashboard,
-    fetch_rows,
     ids_of,
     notices,
     press,
     screen_text,
     settled,
+    shown_rows,
     type_text,
     until,
 )
@@ -95,7 +95,7 @@ async def test_a_plugin_is_offered_in_its_views_alone() -> None:
         await press(pilot, "f7")
         assert app.main.view_name == "jobs"
         await press(pilot, "2")
-        node = fetch_rows(app).cursor_id
+        node = shown_rows(app).cursor_id
         await press(pilot, "f7")
         await until(pilot, lambda: f"{node} on" in screen_text(app), "of the node")
 

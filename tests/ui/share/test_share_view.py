@@ -15,12 +15,12 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.ui.stage import (
     dashboard,
-    fetch_rows,
     notices,
     press,
     replayed,
     screen_text,
     settled,
+    shown_rows,
     type_text,
     until,
 )
@@ -34,7 +34,7 @@ async def open_pool(pilot: Pilot[Any], row: str = "60") -> None:
     await type_text(pilot, "share")
     await press(pilot, "enter")
     await until(pilot, lambda: "8 of 8 nodes used" in screen_text(pilot.app), "the pool is shown")
-    fetch_rows(pilot.app).move_to(row)  # type: ignore[arg-type]
+    shown_rows(pilot.app).move_to(row)  # type: ignore[arg-type]
     await settled(pilot)
 
 
@@ -54,7 +54,7 @@ async def test_the_history_of_interruptions_says_how_each_ended() -> None:
             "job 21 (convnext-v2-in22k) of maya at LOW after 1 h 27 min: too slow to save" in told
         )
         await press(pilot, "escape")
-        fetch_rows(app).move_to("45")
+        shown_rows(app).move_to("45")
         await press(pilot, "t")
         told = " ".join(screen_text(app).split())
         assert "Runs of job 45 (hyperband) of luis" in told
@@ -94,16 +94,16 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         # Somebody else is interrupted: enter alone does not do it.
         await press(pilot, "enter")
         assert app.screen is app.main
-        fetch_rows(app).move_to("6")
+        shown_rows(app).move_to("6")
         await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
         assert "It has 30 s to save, and does not run until it is resumed." in screen_text(app)
         await press(pilot, "n")
         # The marked ones, wherever the cursor is; who is asked for something is not interrupted.
         for row_id in ("6", "72"):
-            fetch_rows(app).move_to(row_id)
+            shown_rows(app).move_to(row_id)
             await press(pilot, "space")
-        fetch_rows(app).move_to("5")
+        shown_rows(app).move_to("5")
         await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
         told = " ".join(screen_text(app).split())
@@ -114,7 +114,7 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         await press(pilot, "n")
         await press(pilot, "u")
         # What is another one's stays so.
-        fetch_rows(app).move_to("5")
+        shown_rows(app).move_to("5")
         await press(pilot, "x")
         await until(
             pilot, lambda: any("job 5 is chen's" in words for words in notices(app)), "it is chen's"
