@@ -23,6 +23,7 @@ from textual.widgets.selection_list import Selection
 from hpcdash.domain.text import cell_width, clip_path, visible
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.lines import TextInput
 
 T = TypeVar("T")
 _VALUE_CELLS = 32
@@ -158,7 +159,7 @@ class PromptDialog(Dialog[list[str] | None]):
                 yield Static(message, classes="words", markup=False)
         for field in self.prompt.fields:
             yield Static(visible(field.label.strip()), classes="words", markup=False)
-            yield Input(password=field.secret)
+            yield TextInput(password=field.secret)
 
     def format_keys(self) -> str:
         return "enter send · esc cancel"

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from hpcdash.ui.actions import Action, key_sign
 from hpcdash.ui.dialogs import Dialog
+from hpcdash.ui.widgets.lines import TextInput
 
 _KEYS_CELLS = 12
 
@@ -54,7 +55,7 @@ class HelpDialog(Dialog[None]):
         self.run_action_named = run
 
     def compose_body(self) -> ComposeResult:
-        yield Input(placeholder="type to search")
+        yield TextInput(placeholder="type to search")
         yield OptionList(markup=False, compact=True)
 
     def format_keys(self) -> str:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from tests.ui.metrics.chart_stage import drawn
 from tests.ui.stage import dashboard, press, screen_text, settled, shown_rows, until
@@ -91,8 +90,6 @@ def test_a_view_looks_as_it_did(
         # At 80 columns there is no overview.
         if shown and (keys or size != SMALL):
             await until(pilot, lambda: shown in screen_text(app), f"{shown!r} is seen")
-        for field in app.screen.query(Input):
-            field.cursor_blink = False
         await settled(pilot)
 
     assert snap_compare(dashboard(case), terminal_size=size, run_before=go_there)

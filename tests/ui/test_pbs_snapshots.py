@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from tests.ui.jobs.acting_stage import point_at
 from tests.ui.stage import PBS_CASES, dashboard, press, settled
@@ -64,8 +63,6 @@ def test_a_pbs_looks_as_it_did(snap_compare: Any, scene: str, size: tuple[int, i
             await point_at(pilot, row)
         for key in keys:
             await press(pilot, key)
-        for field in pilot.app.screen.query(Input):
-            field.cursor_blink = False
         await settled(pilot)
 
     assert snap_compare(dashboard(case, cases=PBS_CASES), terminal_size=size, run_before=go_there)

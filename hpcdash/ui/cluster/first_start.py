@@ -30,6 +30,7 @@ from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.lines import TextInput
 from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
@@ -178,7 +179,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
 
     def compose_body(self) -> ComposeResult:
         yield Static("\n".join(self._why), classes="words", markup=False)
-        yield Input(
+        yield TextInput(
             self._typed,
             placeholder="[user@]host[:port] of its login node, or a part of a name below",
         )

@@ -21,6 +21,7 @@ from hpcdash.errors import UsageError
 from hpcdash.services.inside.leftovers import Leftover
 from hpcdash.services.inside.ready import ReadyCommand, read_command
 from hpcdash.ui.dialogs import AnswerButton, Dialog
+from hpcdash.ui.widgets.lines import TextInput
 
 _NAME_CELLS = 40
 
@@ -56,7 +57,7 @@ class ExecDialog(Dialog[None]):
         self._run = run
 
     def compose_body(self) -> ComposeResult:
-        yield Input(
+        yield TextInput(
             placeholder="command and its arguments; no shell reads them", select_on_focus=False
         )
         yield Static("", classes="warned", id="complaint", markup=False)

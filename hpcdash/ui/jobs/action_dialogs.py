@@ -28,6 +28,7 @@ from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.state.notes import LONGEST_NOTE
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.lines import TextInput
 
 _HINTS = {
     "time": "2h, 1-12:00:00",
@@ -294,7 +295,7 @@ class AlterDialog(Dialog[None]):
         for field in self.fields:
             with Horizontal(classes="field"):
                 yield Static(action_text.CHANGED[field.name], classes="name", markup=False)
-                yield Input(
+                yield TextInput(
                     visible(field.proposed or field.present),
                     placeholder="unchanged",
                     id=field.name,
@@ -422,7 +423,7 @@ class SignalDialog(Dialog[None]):
         yield _SignalList(tuple(action_text.SIGNALS.items()), id="signals")
         with Horizontal(classes="field"):
             yield Static("another", markup=False)
-            yield Input(placeholder="a name or a number", compact=True, max_length=20)
+            yield TextInput(placeholder="a name or a number", compact=True, max_length=20)
         if len(self._recipients) > 1:
             yield _SignalList(tuple(self._recipients.values()), id="recipients")
         else:
@@ -507,7 +508,7 @@ class NoteDialog(Dialog[str | None]):
         self.note = note
 
     def compose_body(self) -> ComposeResult:
-        yield Input(self.note, max_length=LONGEST_NOTE, compact=True, select_on_focus=False)
+        yield TextInput(self.note, max_length=LONGEST_NOTE, compact=True, select_on_focus=False)
 
     def format_keys(self) -> str:
         return "enter keep · ctrl+u clear · esc cancel"

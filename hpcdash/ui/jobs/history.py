@@ -30,6 +30,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog, Dialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.notes import with_notes
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.lines import TextInput
 from hpcdash.ui.widgets.table_rows import Column
 from hpcdash.ui.workers import start_worker
 
@@ -76,9 +77,9 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
 
     def compose_body(self) -> ComposeResult:
         yield Static("since: 90d, 12h, yesterday, 2026-01-01", classes="label", markup=False)
-        yield Input(self._typed[0], id="since", compact=True)
+        yield TextInput(self._typed[0], id="since", compact=True)
         yield Static("until: the same, or nothing for now", classes="label", markup=False)
-        yield Input(self._typed[1], id="until", compact=True)
+        yield TextInput(self._typed[1], id="until", compact=True)
         yield Static("", classes="warned", id="problem", markup=False)
 
     def format_keys(self) -> str:

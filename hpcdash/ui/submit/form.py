@@ -17,6 +17,7 @@ from textual.widgets import Input, Static, TextArea
 
 from hpcdash.domain.text import visible
 from hpcdash.services.submit.form_fields import GROUPS, YES, FieldKind, FormField, FormGroup, Way
+from hpcdash.ui.widgets.lines import TextInput
 
 # Returns the completions of a field, those that begin with its text first.
 Values = Callable[[str], Sequence[str]]
@@ -47,7 +48,7 @@ def _example(field: FormField) -> str:
     return f"e.g. {field.example}" if field.example else ""
 
 
-class FieldInput(Input):
+class FieldInput(TextInput):
     """One line of text. Enter asks for what there is to choose from."""
 
     takes_typing = True
@@ -60,8 +61,6 @@ class FieldInput(Input):
             select_on_focus=False,
             suggester=_Suggestions(field.name, values, field.kind is FieldKind.WORDS),
         )
-        # Over a slow line each blink would be waited for.
-        self.cursor_blink = False
 
     @property
     def text(self) -> str:

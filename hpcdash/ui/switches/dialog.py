@@ -43,6 +43,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import JobSwitches, Switch
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.switches.tracker import LOOK_SECONDS, SwitchTracker
+from hpcdash.ui.widgets.lines import TextInput
 from hpcdash.ui.workers import start_worker
 
 _MOST_LISTED = 8
@@ -209,7 +210,7 @@ class SwitchDialog(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls", can_focus=False):
             yield Static("", classes="words", id="body", markup=False)
-        yield Input(placeholder="/path/of/the/file", id="path", compact=True)
+        yield TextInput(placeholder="/path/of/the/file", id="path", compact=True)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton("Yes, create it (y)", id="yes")

@@ -16,6 +16,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from hpcdash.domain.text import visible
+from hpcdash.ui.widgets.lines import TextInput
 
 _HISTORY = 50
 # Mode, then text.
@@ -37,7 +38,7 @@ class _Completions(Suggester):
         return next(iter(self._complete(self._mode(), value)), None)
 
 
-class _Field(Input):
+class _Field(TextInput):
     """The text; it ends the typing itself, in its turn among the keys, and gives back those that
     were for others.
     """

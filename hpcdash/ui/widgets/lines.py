@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from hpcdash.domain.text import cell_width, clip, clip_path, visible
 from hpcdash.errors import CommandError, HpcdashError
@@ -28,6 +29,14 @@ _EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "ask_no
 # Alone, or after the name of a host.
 _PATH = re.compile(r"(?<![^\s:])(?:~|\.{1,2})?/\S+")
 _SHORTEST_PATH = 24
+
+
+class TextInput(Input):
+    """A line of text whose cursor does not blink: each blink would cross a slow line."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.cursor_blink = False
 
 
 class StatusPart(Struct, frozen=True):

@@ -47,8 +47,6 @@ def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_train(pilot)
         await press(pilot, "plus")
-        for field in pilot.app.screen.query(Input):
-            field.cursor_blink = False
 
     assert snap_compare(
         acting_app(train_cluster(), tmp_path), terminal_size=SIZE, run_before=go_there

@@ -83,8 +83,6 @@ def test_acting_looks_as_it_did(
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)
         await scene(pilot)
-        for field in pilot.app.screen.query(Input):
-            field.cursor_blink = False
         await settled(pilot)
 
     assert snap_compare(acting_app(transport, tmp_path), terminal_size=size, run_before=go_there)

@@ -575,8 +575,6 @@ def test_a_switch_s_dialog_looks_as_it_did(
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await opened(pilot, "S" if scene == "save" else "K", "101" if scene != "kill" else "200[]")
-        for field in pilot.app.screen.query(Input):
-            field.cursor_blink = False
         await settled(pilot)
 
     assert snap_compare(
