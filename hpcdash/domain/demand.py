@@ -1,4 +1,4 @@
-"""What a submission asks for in all, and what of it a cluster cannot give."""
+"""Total demand of a submission, and the parts of it that a cluster cannot provide."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Demand(Struct, frozen=True):
     where: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, *names: str) -> str:
-        """Where the first of these that has a place is written; '' for none."""
+        """Return where the first of these names with a known place is written; '' for none."""
         return next((self.where[name] for name in names if name in self.where), "")
 
 

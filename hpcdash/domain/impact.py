@@ -1,6 +1,4 @@
-"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in
-words.
-"""
+"""Impact of an action on jobs: its rows, their owners, and what is lost, as text."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState
 
 
 class ActionChoice(Struct, frozen=True):
-    """What a verb is really for: `verb` may be the opposite of the one asked for (release for
-    hold).
+    """Jobs that an action really affects: `verb` may be the opposite of the requested one (release
+    for hold).
 
     `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not
     touched, and why.
@@ -166,12 +164,12 @@ def _left_out(
 
 
 def count_jobs(rows: Iterable[Row]) -> int:
-    """How many jobs rows stand for: a record of several array tasks counts each."""
+    """Count the jobs that rows stand for: a record of several array tasks counts each."""
     return sum(map(_tasks, rows))
 
 
 def state_counts(rows: Iterable[Row]) -> dict[str, int]:
-    """How many jobs a state has, the most alive first."""
+    """Count the jobs in each state, the most alive first."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[str(row["state"])] = counts.get(str(row["state"]), 0) + _tasks(row)
@@ -180,9 +178,9 @@ def state_counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def owners(rows: Iterable[Row]) -> dict[str, int]:
-    """How many of the jobs are whose, the most first; an owner nobody told is ''.
+    """Count the jobs of each owner, the most first; an unknown owner is ''.
 
-    The names are hostile still.
+    The names are still hostile.
     """
     counts: dict[str, int] = {}
     for row in rows:
@@ -230,11 +228,10 @@ def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
 def describe_impact(
     verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS
 ) -> tuple[str, ...]:
-    """What becomes of the jobs, and what is lost, a sentence each.
+    """Describe the effect on the jobs and what is lost, a sentence each.
 
-    `alter` and `signal` have their own words.
-
-    `checkpoints` are the folders that jobs go on from at each start, by a row's id.
+    `alter` and `signal` are described elsewhere. `checkpoints` are the folders that jobs resume
+    from at each start, by a row's id.
     """
     notify = _TELLERS.get(verb)
     if verb == "requeue" and checkpoints:

@@ -39,7 +39,7 @@ def expand(expression: str, limit: int = DEFAULT_LIMIT) -> list[str]:
 
 
 def count(expression: str) -> int:
-    """How many names an expression stands for, without making them.
+    """Count the names that an expression stands for, without building them.
 
     Raises ValueError as `expand` does.
     """

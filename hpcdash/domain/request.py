@@ -1,4 +1,4 @@
-"""What a person asks for: the fields of REQUEST.toml, and the nodes and slots that they come to."""
+"""Requests to launch a command: the fields of REQUEST.toml, and their total of nodes and slots."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SECRET_VALUE = re.compile(
 
 
 class SlotType(StrEnum):
-    """What a slot is."""
+    """Hardware of a slot."""
 
     CUDA = "cuda"
     ROCM = "rocm"
@@ -52,7 +52,7 @@ class SlotType(StrEnum):
 
 
 class Runtime(StrEnum):
-    """What runs the container; singularity is read as apptainer."""
+    """Program that runs the container; singularity is read as apptainer."""
 
     NONE = "none"
     APPTAINER = "apptainer"
@@ -63,7 +63,7 @@ class Runtime(StrEnum):
 
 
 class Launcher(StrEnum):
-    """What starts the processes of the command on the nodes."""
+    """Program that starts the processes of the command on the nodes."""
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
@@ -131,12 +131,12 @@ class Call(Struct, frozen=True, eq=False):
 
     @property
     def name(self) -> str:
-        """As a person writes it."""
+        """Name of the function as a person writes it."""
         return f"{self.module}:{self.function}"
 
     @property
     def package(self) -> str:
-        """What the venv is for, a path there or a staged file; '' where there is no venv."""
+        """Package to install in the venv: a path there or a staged file; '' if there is no venv."""
         return (
             self.wheel
             or self.source
@@ -159,7 +159,7 @@ KEPT_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
 class Site(Struct, frozen=True):
-    """What a cluster is like, as its configuration says; a request may say otherwise.
+    """Properties of a cluster from its configuration; a request may override them.
 
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of
     names are. `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is
@@ -186,7 +186,7 @@ class Site(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, eq=False):
-    """What to launch.
+    """Request to launch a command.
 
     '' and None: not given. Exactly one of `command`, `script` (a path) and `call` is given.
 
@@ -324,8 +324,9 @@ def request_slots(request: Request) -> Slots:
 
 
 def request_slot_type(request: Request, *, queue_has_gpus: bool) -> SlotType:
-    """What was asked for, else what the site says; GPUs by default where the queue has some, else
-    CPUs.
+    """Return the requested type of slot, else the site's.
+
+    The default is GPUs if the queue has some, else CPUs.
     """
     return (
         request.slot_type

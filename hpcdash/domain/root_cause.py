@@ -73,8 +73,9 @@ _FIELD = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback) *: (.*)"
 
 
 class Strength(IntEnum):
-    """How much a line says of why: of the strongest the first counts, of SHELL and WORDS the
-    last.
+    """Strength of a line as an explanation of a failure.
+
+    Of the strongest the first line counts, of SHELL and WORDS the last.
     """
 
     REMARK = 1
@@ -172,9 +173,9 @@ _PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_S
 
 
 def root_cause(lines: Sequence[str]) -> RootCause | None:
-    """Why, as far as the last lines tell; None where all of them are blank.
+    """Find the cause of a failure in the last lines; None if all of them are blank.
 
-    What was complained of and then lived with for more than a few lines does not count.
+    A complaint that the program survived for more than a few lines does not count.
     """
     written = [_stripped(line, at) for at, line in enumerate(lines) if line.strip()]
     if not written:
@@ -244,8 +245,8 @@ def _cause(line: _Line, strength: Strength) -> RootCause:
 
 
 def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
-    """What says anything of why, in order; and of each line whether it only belongs to such a
-    one.
+    """Return the lines that hint at a cause, in order, and whether each line only belongs to such a
+    line.
     """
     is_bridge = dict.fromkeys((line.at for line in written), False)
     hits: list[RootCause] = []

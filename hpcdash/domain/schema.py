@@ -21,7 +21,7 @@ TIME = pa.timestamp("s", tz="UTC")
 
 
 class UsageSource(StrEnum):
-    """Who measured what a run used."""
+    """Origin of a run's usage figures."""
 
     ACCOUNTING = "accounting"
     JOBSTATS = "jobstats"

@@ -199,10 +199,10 @@ def normalised(line: str) -> str:
 
 
 def last_meaningful(lines: Sequence[str]) -> str:
-    """What the end of a log says of how it ended, its blanks single; '' where all is blank.
+    """Return the line at the end of a log that explains how it ended; '' if all is blank.
 
-    What domain.root_cause finds, without the rank: tasks of which other ranks failed first ended
-    alike.
+    Blanks are single. It is the result of domain.root_cause without the rank: tasks in which other
+    ranks failed first ended alike.
     """
     from hpcdash.domain.root_cause import root_cause
 
