@@ -169,10 +169,10 @@ class LivingJobs(Struct, frozen=True):
     requests: tuple[str, ...]
 
     def names(self, record: LaunchRecord) -> str:
-        """Why the folder of a launch may still be needed, '' where no job is known to name it.
+        """Return the reason that the folder of a launch may still be needed; '' if no known job
+        names it.
 
-        Links of a chain and what is submitted again run the script of an earlier job, and have its
-        name.
+        Links of a chain and resubmitted jobs run the script of an earlier job, and have its name.
         """
         number = re.compile(rf"(?<![0-9]){re.escape(parse_job_number(record.job_id))}(?![0-9])")
         below = f"{record.folder}/"
@@ -205,7 +205,7 @@ async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJob
 
 
 def parse_keep_seconds(keep: str) -> float:
-    """How long a folder is kept after the end; for ever where `keep` names no days."""
+    """Parse how many seconds a folder is kept after the end; infinity if `keep` names no days."""
     found = KEPT_DAYS.fullmatch(keep)
     return int(found[1]) * 86400.0 if found else math.inf
 

@@ -214,7 +214,7 @@ class LaunchService:
 
     @property
     def own_account(self) -> str:
-        """Who jobs are of that are submitted without run_as; '' before the cluster was asked."""
+        """Account of jobs that are submitted without run_as; '' before the cluster was queried."""
         return self._store.probe.user if self._store.probe is not None else ""
 
     async def submit(
@@ -465,7 +465,7 @@ class LaunchService:
         return [await self._state(launch, by_job) for launch in launches]
 
     async def state(self, launch: ServedLaunch, *, now: bool = False) -> LaunchState:
-        """As `states`, of one."""
+        """Fetch the state of one launch, like `states`."""
         [found] = await self.states([launch], now=now)
         return found
 
@@ -658,7 +658,7 @@ class LaunchService:
 
 
 def _digest(request: Request, files: Mapping[str, bytes]) -> str:
-    """What tells a request and its files from any other."""
+    """Return the digest that identifies a request, its files and its account."""
     digest = hashlib.sha256(request_text(request).encode("utf-8", "surrogateescape"))
     for name in sorted(files):
         digest.update(
@@ -706,7 +706,7 @@ def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _own(rows: Sequence[Row], launch: ServedLaunch) -> tuple[Row, ...]:
-    """Without those of other accounts: a scheduler that was set up anew gives a number twice."""
+    """Leave out rows of other accounts: a reinstalled scheduler assigns a number twice."""
     return tuple(row for row in rows if row["user"] in (None, launch.account))
 
 

@@ -70,11 +70,11 @@ _RECENT_SECONDS = 86_400.0
 
 
 class Search(Struct, frozen=True):
-    """What tells a new job from others: our mark in its comment or ID, or (mark '') its name and
-    when it was sent.
+    """Criteria for a new job: our mark in its comment or ID, or (mark '') its name and time of
+    submission.
 
-    `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an
-    array by its number.
+    `user` is the job's owner unless it is oneself; `others` are known other jobs, an array by its
+    number.
     """
 
     mark: str
@@ -363,10 +363,9 @@ async def reconcile_noted(
     entry: JournalEntry,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
-    """As `settle` for a submission of an earlier run that the journal has; what is found is noted
-    there.
+    """Settle an earlier run's submission from the journal, and note the result there.
 
-    Its outcomes as they are where nothing is unknown, or no mark was noted.
+    Returns its outcomes unchanged if none is unknown, or no mark was noted.
     """
     outcomes = entry.outcomes or tuple(Outcome(job_id, None) for job_id in entry.job_ids)
     # The journal has this machine's time, the queue the cluster's.
@@ -385,8 +384,9 @@ async def reconcile_noted(
 
 
 def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
-    """How the jobs of a noted submission are recognised, by their marks, else a single one by its
-    name; {} where that is not noted.
+    """Build the searches for the jobs of a noted submission; {} if it lacks the criteria.
+
+    Jobs are recognised by their marks, else a single job by its name.
     """
     if entry.verb != Verb.SUBMIT:
         return {}
@@ -418,7 +418,9 @@ def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[Jour
 
 
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
-    """Those of the last day, as of a run that was killed; none where the journal cannot be read."""
+    """Return the unsettled entries of the last day, as of a killed run; none if the journal is
+    unreadable.
+    """
     try:
         return [
             one
@@ -446,7 +448,7 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
 
 
 def _account(parts: Sequence[str]) -> str:
-    """Whose job it is that was submitted through sudo; '' for one's own."""
+    """Return the owner of a job that was submitted through sudo; '' for one's own."""
     return parts[parts.index("-u") + 1] if parts[0] == "sudo" and "-u" in parts[:-1] else ""
 
 

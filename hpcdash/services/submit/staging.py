@@ -163,7 +163,7 @@ class Staged(Struct, frozen=True):
 
     @property
     def sums_digest(self) -> str:
-        """What tells the folder from any other."""
+        """Digest that identifies the folder."""
         return _digest(self.contents[SUMS_NAME])
 
     @property
@@ -193,11 +193,10 @@ def staged_files(
     at: float = 0.0,
     most_bytes: int = MOST_STAGED_BYTES,
 ) -> Staged:
-    """What is to be staged: `own` files at the top, `given` ones below files/, those with a first
-    line #! executable.
+    """Build the files to stage: `own` ones at the top, `given` ones below files/.
 
-    With `run_as` the given ones are at the top too. Raises UsageError for a name that is none, or
-    is taken, and for more than `most_bytes`.
+    Files with a first line #! are executable. With `run_as` the given files are at the top too.
+    Raises UsageError for an invalid or duplicate name, and for more than `most_bytes`.
     """
     if run_as and (not ACCOUNT_NAME.fullmatch(run_as) or run_as == "root"):
         raise UsageError(
@@ -328,8 +327,9 @@ def format_failure(stderr: bytes, root: str) -> str:
 
 
 def trust_query(launch_program: str, storage_root: str) -> Query[None]:
-    """Whether launches can be left to root's program there; parse raises UsageError where others
-    could change it.
+    """Build the query that checks that launches can be left to root's program.
+
+    Its parser raises UsageError if others could change the program or the storage root.
     """
 
     def read(answer: Answer) -> None:

@@ -57,11 +57,11 @@ async def read_stored_launches(
     least_age_seconds: float = 0.0,
     also_failed: bool = False,
 ) -> tuple[StoredLaunch, ...]:
-    """Those of this cluster that were launched from here, the oldest first.
+    """Read the stored launches of this cluster from here, the oldest first.
 
-    Of them those may be removed that completed (or ended, with `also_failed`) so long ago, that no
-    job names that has not ended, and that hold nothing but what was staged and logs. Raises what
-    keeps the cluster from answering, and StateUnusable.
+    A launch may be removed if it completed (or ended, with `also_failed`) that long ago, no
+    unfinished job names it, and it holds only staged files and logs. Raises the errors of an
+    unreachable cluster, and StateUnusable.
     """
     found = await asyncio.to_thread(records.present)
     if not found:
