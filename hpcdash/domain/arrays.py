@@ -434,8 +434,9 @@ class TaskStates(Struct, frozen=True):
 
 
 def task_states(tables: Iterable[pa.Table]) -> TaskStates:
-    """Build the states of one array from tables of domain.schema.JOBS; the first report of a task
-    counts.
+    """Build the states of one array from tables of domain.schema.JOBS.
+
+    The first report of a task counts.
     """
     by_task: dict[int, str] = {}
     throttle = None

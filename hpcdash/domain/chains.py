@@ -546,8 +546,7 @@ def format_lost(unit: Unit, chain: JobChain) -> str:
 
 
 def latest_end(chain: JobChain, now: datetime) -> datetime | None:
-    """Return when a chain ends at the latest: each element runs to its limit and waits for nothing
-    else.
+    """Return the latest end of a chain: each element runs to its limit and waits for nothing else.
 
     None if an unfinished element has no known limit, and for a finished chain.
     """

@@ -46,10 +46,10 @@ Row = Mapping[str, Any]
 
 
 def parse_after(text: str) -> tuple[str, ...]:
-    """Parse the dependency `12,afterok:13:14` into a request's `after`: `12`, `afterok:13`,
-    `afterok:14`.
+    """Parse a dependency into a request's `after`.
 
-    Raises ValueError for an invalid item.
+    `12,afterok:13:14` becomes `12`, `afterok:13`, `afterok:14`. Raises ValueError for an invalid
+    item.
     """
     found: dict[str, None] = {}
     for word in split_ids(text):

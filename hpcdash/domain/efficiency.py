@@ -161,8 +161,9 @@ def advice(used: Used, state: str) -> str:
 
 
 def enough_memory(peak_bytes: int) -> int:
-    """Return the bytes to request for a peak: a fifth more, rounded up to whole GiB of about two
-    digits.
+    """Return the bytes to request for a peak.
+
+    They are a fifth more, rounded up to whole GiB of about two digits.
     """
     requested = -(-int(peak_bytes * _HEADROOM) // _GIB)
     step = 1

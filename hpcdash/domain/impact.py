@@ -33,11 +33,10 @@ _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState
 
 
 class ActionChoice(Struct, frozen=True):
-    """Jobs that an action really affects: `verb` may be the opposite of the requested one (release
-    for hold).
+    """Jobs that an action really affects.
 
-    `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not
-    touched, and why.
+    `verb` may be the opposite of the requested one (release for hold). `job_ids` are for the
+    scheduler, `rows` are the jobs they name; `left_out` describes what is not affected, and why.
     """
 
     verb: str

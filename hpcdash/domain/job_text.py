@@ -74,10 +74,9 @@ def format_where(row: Mapping[str, Any]) -> str:
 
 
 def queue_note(row: Mapping[str, Any], now: float) -> str:
-    """Return the notes on a queue of domain.schema.QUEUES and its server, at an epoch second; ''
-    for none.
+    """Return the notes on a queue of domain.schema.QUEUES and its server, '' for none.
 
-    Hostile.
+    `now` is an epoch second. Hostile.
     """
     note, opens_at = str(row["_note"] or ""), row["_opens_at"]
     if opens_at is not None and opens_at.timestamp() > now:

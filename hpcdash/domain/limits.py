@@ -81,9 +81,7 @@ def format_limited(resource: str, amount: int | None) -> str:
 
 
 def format_whose(row: Mapping[str, Any]) -> str:
-    """Format the scope of a row of LIMITS: `QoS normal`, `account physics`, `queue debug`,
-    `server`.
-    """
+    """Format the scope of a row of LIMITS: `QoS normal`, `account physics`, `queue debug`."""
     return f"{_SCOPES.get(row['scope'], row['scope'])} {row['name'] or ''}".strip()
 
 
@@ -127,8 +125,9 @@ def format_who(row: Mapping[str, Any]) -> str:
 
 
 def format_when(row: Mapping[str, Any], now: datetime) -> str:
-    """Format the start or end of a reservation: `begins in 3 h, lasts 4 h`, `ends in 20 min`, `no
-    end`.
+    """Format the start or end of a reservation.
+
+    For example `begins in 3 h, lasts 4 h`, `ends in 20 min`, `has no end`.
     """
     starts, ends, seconds = row["starts_at"], row["ends_at"], row["duration_seconds"]
     if starts is not None and starts > now:

@@ -41,9 +41,7 @@ class QueueOffer(Struct, frozen=True):
 
     @property
     def closed_reason(self) -> str:
-        """Reason that the queue starts no job now, as far as it is known; for an open one only its
-        server's note.
-        """
+        """Reason that it starts no job now, as far as known; of an open one its server's note."""
         if self.is_available:
             return self.server_note
         what = f"is {self.note}" if self.note else "" if self.server_note else "starts no jobs now"
@@ -51,10 +49,9 @@ class QueueOffer(Struct, frozen=True):
 
 
 class QueueLimits(Struct, frozen=True):
-    """Limits of a queue: CPUs per chunk of a job (`chunk_cpus`), CPUs and GPUs of a job; None:
-    unknown.
+    """Limits of a queue: CPUs per chunk of a job (`chunk_cpus`), CPUs and GPUs of a job.
 
-    `destinations` are the queues that a routing queue passes its jobs on to.
+    None: unknown. `destinations` are the queues that a routing queue passes its jobs on to.
     """
 
     chunk_cpus: int | None = None
@@ -81,10 +78,9 @@ class AccountOffer(Struct, frozen=True):
 
 
 class QosOffer(Struct, frozen=True):
-    """Limits of a QoS: a job's longest time, a user's running jobs, CPUs and GPUs at once; None: no
-    limit.
+    """Limits of a QoS: a job's longest time, a user's running jobs, CPUs and GPUs at once.
 
-    `note` is text on anything else, '' for none.
+    None: no limit. `note` is text on anything else, '' for none.
     """
 
     name: str

@@ -526,8 +526,7 @@ class _Reader:
 
 
 def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:
-    """Complete `prefix` to whole filters: its last word to a key, or its last value to an existing
-    one.
+    """Complete `prefix` to whole filters: its last word to a key, or its last value to a known one.
 
     Values are the states, yes and no, and, with a `table`, the distinct words of its columns.
     Nothing is offered for a prefix that is too long for a filter.

@@ -245,8 +245,9 @@ def _cause(line: _Line, strength: Strength) -> RootCause:
 
 
 def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
-    """Return the lines that hint at a cause, in order, and whether each line only belongs to such a
-    line.
+    """Return the lines that hint at a cause, in order.
+
+    The second value reports for each line whether it only belongs to such a line.
     """
     is_bridge = dict.fromkeys((line.at for line in written), False)
     hits: list[RootCause] = []

@@ -52,11 +52,11 @@ def parse_priority(text: str) -> Priority:
 
 @dataclass(frozen=True, slots=True)
 class TaskMark:
-    """Mark for the coordinator in a job's comment: its priority, and the launch's folder ('':
-    none).
+    """Mark for the coordinator in a job's comment.
 
-    `is_paused`: its owner requests its suspension for as long as the mark reports so. `pool`: the
-    only pool it is a task of ('': any that its queue belongs to).
+    It has the task's priority, and the launch's folder ('': none). `is_paused`: its owner requests
+    its suspension for as long as the mark reports so. `pool`: the only pool it is a task of ('':
+    any that its queue belongs to).
     """
 
     priority: Priority

@@ -1,6 +1,4 @@
-"""Text on a switch: the contents of its path, the outcome of setting it, the log line that shows
-it.
-"""
+"""Text on a switch: the entry at its path, the outcome of setting it, its line in a log."""
 
 from __future__ import annotations
 
@@ -115,10 +113,10 @@ class SwitchSnapshot(Struct, frozen=True):
 
 
 def parse_entry(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
-    """Parse what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file; `changed` is in epoch
-    seconds.
+    """Parse what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file.
 
-    Names of groups may contain blanks: they stand between the number of links and the size.
+    `changed` is in epoch seconds. Names of groups may contain blanks: they stand between the number
+    of links and the size.
     """
     parts = numbers.split()
     if len(parts) < 5 or not parts[2].isdigit() or not parts[3].isdigit():
@@ -168,11 +166,10 @@ def _entry(reported: Mapping[str, str], name: str) -> PathEntry:
 
 
 def dropped_at(check: SwitchSnapshot, here_seconds_ago: float | None) -> float | None:
-    """Return when the switch was dropped, in epoch seconds by the login node's clock; None if
-    unknown.
+    """Return when the switch was dropped, in epoch seconds by the login node's clock.
 
-    `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever
-    its server's clock.
+    None if unknown. `here_seconds_ago` is when it was dropped from here: a file of one's own is no
+    younger, whatever its server's clock.
     """
     here = None if check.now is None or here_seconds_ago is None else check.now - here_seconds_ago
     made = check.file.changed_at
@@ -341,11 +338,10 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
 
 
 class SwitchProgress(Struct, frozen=True):
-    """Number of living jobs that name a switch, and the outcome of those that ended since it was
-    dropped.
+    """Number of living jobs that name a switch, and of those that ended since it was dropped.
 
-    `badly` describes how the others than those with status 0 ended; `job_id` is the job if there is
-    only one.
+    `clean` ended with status 0, `badly` describes how the others ended; `job_id` is the job if
+    there is only one.
     """
 
     living: int = 0
@@ -436,12 +432,12 @@ def format_shared(kind: SwitchKind, running: int) -> str:
 
 
 class SwitchActions(Struct, frozen=True):
-    """Actions on a switch from here and their effects; times of day are text, '' for what did not
-    happen.
+    """Actions on a switch from here and their effects.
 
-    `gone` is when the file was first found missing that nobody cleared from here; `said` is the
-    log's message about it, '' for none, and `is_log_read` whether that is known. `unseen` describes
-    what a switch that was cleared from here had not yet brought about.
+    Times of day are text, '' for what did not happen. `gone` is when the file was first found
+    missing that nobody cleared from here; `said` is the log's message about it, '' for none, and
+    `is_log_read` whether that is known. `unseen` describes what a switch that was cleared from here
+    had not yet brought about.
     """
 
     dropped: str = ""

@@ -227,7 +227,7 @@ def read_pairs(text: str) -> Reading | None:
 
 
 def _begin(found: re.Match[str]) -> int:
-    """Where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss:
+    """Return where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss:
     2.5`.
     """
     return found.start("name") + found["name"].rfind(" - ") + 1

@@ -199,7 +199,7 @@ class LineReader:
         self._epoch, self._is_epoch_unknown = None, False
 
     def flush(self) -> None:
-        """Nothing more comes to what is open."""
+        """Complete open readings: nothing more follows."""
         if self._block is not None:
             at, head = self._block
             messages = sort_pairs("block", head.values.items())
@@ -314,8 +314,9 @@ def without_worker(text: str) -> str:
 
 
 def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
-    """What a pattern finds in a line: None where it does not fit, or no metric it names is a number
-    there.
+    """Read the values of a pattern in a line.
+
+    None if it does not match, or no metric that it names is a number there.
     """
     found = pattern.search(text)
     if found is None:

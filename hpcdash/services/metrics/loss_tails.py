@@ -75,15 +75,15 @@ class LossTails:
         self.looked_at: set[str] = set()
 
     def tail(self, job_id: str) -> LossTail | None:
-        """What is known of a job; None where its log was not read yet."""
+        """Return the longest known loss tail of a job; None if its log was not read yet."""
         return max(self.by_file(job_id).values(), key=lambda one: len(one.values), default=None)
 
     def by_file(self, job_id: str) -> Mapping[str, LossTail]:
-        """What is known of each of a job's files, by path; none where its log was not read yet."""
+        """Return the known loss tails of a job's files, by path; empty if its log was not read yet."""
         return self._tails.get(job_id, {})
 
     def files(self, job_id: str) -> tuple[str, ...]:
-        """Where a job writes, stdout first; () where that is not known."""
+        """Return the paths of a job's logs, stdout first; () if unknown."""
         return self._files.get(job_id, ())
 
     def is_located(self, job_id: str) -> bool:
@@ -191,7 +191,7 @@ class LossTails:
         return Query(query.argv, parse, query.limit_seconds)
 
     def pattern_problems(self) -> list[str]:
-        """Which patterns took too long, in words."""
+        """Describe the patterns that took too long."""
         if not self._patterns:
             return []
         from hpcdash.config.metric_patterns import pattern_problems
@@ -221,7 +221,7 @@ class LossTails:
         return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()), lines)
 
     def _forget(self, shown: set[str]) -> None:
-        """What is longest known goes where much is; of jobs that are not shown."""
+        """Remove the oldest entries above the limit, except those of jobs that are shown."""
         excess = max(0, len(self._files) - _MOST_REMEMBERED)
         for job_id in [one for one in self._files if one not in shown][:excess]:
             for path in self._files.pop(job_id):

@@ -43,11 +43,10 @@ METRICS = "HPCDASH_METRICS"
 
 
 class MetricPlace(Struct, frozen=True):
-    """Where one job or task writes.
+    """Files that one job or task writes.
 
-    `is_over` once it has ended; `has_begun` where it may have written.
-
-    `own` is the metrics file that it names, '' where it names none.
+    `is_over` once it has ended; `has_begun` if it may have written. `own` is the metrics file that
+    it names, '' for none.
     """
 
     job_id: str
@@ -81,11 +80,11 @@ async def locate_metrics(
     task: str = "",
     named: NamedMetricsFiles | None = None,
 ) -> MetricPlaces:
-    """Where to read; raises NoSuchJob and what keeps the cluster from answering.
+    """Locate the files to read; raises NoSuchJob and the errors of an unreachable cluster.
 
     `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is
-    read in place of all else, and needs no job (`job_id` ''). `task` is the number of an array's
-    task. `named` looks for metrics files that jobs name themselves.
+    read instead of all else, and needs no job (`job_id` ''). `task` is the number of an array's
+    task. `named` searches for metrics files that jobs name themselves.
     """
     if not job_id:
         return _file_place(file)
@@ -164,8 +163,9 @@ async def _task_places(
 
 
 async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
-    """Where tasks write, by their ids: two are asked for, and the others told from these where they
-    can be.
+    """Fetch the log files of tasks, by their ids.
+
+    Two tasks are queried, and the paths of the others derived from these where possible.
     """
     found: dict[str, LogFiles] = {}
     for row in rows:

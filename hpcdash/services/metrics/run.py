@@ -43,9 +43,7 @@ COMMANDS_TO_OPEN = 2
 
 
 class Progress(Struct, frozen=True):
-    """How much was read of all the logs of a run, in bytes; `is_whole` once their beginnings are
-    there.
-    """
+    """Bytes read of all the logs of a run; `is_whole` once their beginnings are read."""
 
     read_bytes: int = 0
     total_bytes: int = 0
@@ -100,7 +98,7 @@ class WatchedRun:
 
     @property
     def run(self) -> JoinedRun:
-        """What is known now; new after each change that is told, and safe to read in any thread."""
+        """Data known now; new after each reported change, and safe to read in any thread."""
         return self._run
 
     @property
@@ -117,7 +115,7 @@ class WatchedRun:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where it is read from, for a person."""
+        """Paths that it is read from, for a person."""
         return tuple(source.file.place for source in self._sources())
 
     def named_source(self, name: str) -> str:
@@ -433,8 +431,9 @@ def _is_past(moment: float | None) -> bool:
 
 
 class Looked(Struct):
-    """When a source was looked at and had something new; `is_finished` once nothing more is to
-    come. `missed` counts how often it was not to be had after its job's end.
+    """Times of a source's last check and last news; `is_finished` once nothing more is expected.
+
+    `missed` counts how often it was unavailable after its job's end.
     """
 
     moved_at: float = field(default_factory=time.monotonic)
@@ -448,7 +447,7 @@ class Looked(Struct):
         return max(commands * next_check_seconds(now - self.moved_at), source.file.pause_seconds)
 
     def tried(self, source: MetricSource) -> None:
-        """It was asked for, and is there or is not."""
+        """Record that the source was requested, and whether it was available."""
         self.missed = self.missed + 1 if source.problem else 0
         self.tried_at = time.monotonic()
 
@@ -492,8 +491,9 @@ def may_grow(place: MetricFile) -> bool:
 
 
 def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, MetricSource | None]:
-    """What to look at next, which waited longest for its pace, and in how many seconds it is its
-    time.
+    """Return the source that is to be checked next, and in how many seconds.
+
+    It is the one that has waited longest in proportion to its pause.
     """
     now = time.monotonic()
     living = [place for place in places if may_grow(place)]
@@ -555,8 +555,9 @@ async def look_at(
 
 
 def join_places(places: Sequence[MetricFile]) -> JoinedRun:
-    """What is known of all of them now; the times of each stream as its newest file says how far
-    they are behind.
+    """Join the known data of all places now.
+
+    The times of each stream are shifted as its newest file reports how far they are behind.
     """
     own: list[MetricLog] = []
     logs: tuple[list[MetricLog], list[MetricLog]] = ([], [])

@@ -42,8 +42,9 @@ _TAIL_BYTES = 1 << 14
 
 
 class _Read(Struct, frozen=True):
-    """What of the file was read: its samples are whole from `begin` on (None: not known yet) up to
-    about `end`.
+    """Part of the file that was read.
+
+    Its samples are whole from `begin` on (None: unknown yet) up to about `end`.
     """
 
     begin: int | None = None
@@ -110,7 +111,7 @@ class MetricSource:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be read now, '' where it can."""
+        """Reason that it cannot be read now; '' if it can."""
         return self.look.problem
 
     @property

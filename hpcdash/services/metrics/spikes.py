@@ -47,8 +47,9 @@ _TAIL_POINTS = 200_000
 
 
 class Blocks(Struct, frozen=True):
-    """Of each block (n each) its slope a point, and median and median absolute deviation about that
-    line; the last may be of fewer points.
+    """Slope per point, median and median absolute deviation about that line of each block (n each).
+
+    The last block may have fewer points.
     """
 
     medians: Floats
@@ -84,8 +85,8 @@ class Levels(Struct, frozen=True):
         return float(self.noises[point // BLOCK])
 
     def z_scores(self, values: Floats, begin: int) -> Floats:
-        """How far the points from `begin` (a whole block) on stand above the level, in units of the
-        noise.
+        """Return how far the points from `begin` (a whole block) on are above the level, in units
+        of noise.
         """
         blocks = np.arange(begin // BLOCK, self.middles.size)
         z: Floats = self._above(blocks).reshape(-1)[: values.size - begin]
@@ -128,10 +129,9 @@ class Levels(Struct, frozen=True):
 
 
 def level_before(values: Floats, point: int) -> float:
-    """Where the curve stands just before a point: a robust line through the 32 points before it,
-    led on to it.
+    """Extrapolate the curve to a point by a robust line through the 32 points before it.
 
-    Never outside of what these points span; nan of the first point.
+    The result is never outside the range of these points; nan for the first point.
     """
     before = values[max(point - BEFORE_POINTS, 0) : point]
     if not before.size:
@@ -148,8 +148,10 @@ def level_before(values: Floats, point: int) -> float:
 
 
 def z_at_first(values: Floats) -> Floats:
-    """How far each of the first 256 points stands above the 16 before it, in units of their own
-    noise: there blocks are too few to tell. nan of the first 16.
+    """Return how far each of the first 256 points is above the 16 before it, in units of their
+    noise.
+
+    There are too few blocks there to judge by. nan for the first 16.
     """
     values = values[:FIRST_POINTS]
     z = np.full(values.size, nan)
@@ -260,7 +262,7 @@ class Limits(Struct, frozen=True):
 
 
 class SpikeAnalysis(Struct, frozen=True):
-    """What was found so far, with what is needed to go on when points come."""
+    """Findings so far, with the state to continue from when points are added."""
 
     findings: tuple[MetricFinding, ...]
     points: int
@@ -364,7 +366,7 @@ def _flagged(z: Floats, limits: Limits) -> Integers:
 
 
 def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int, int | None]]:
-    """Where the flagged points begin to be up, and where it is over, None where it is not."""
+    """Return where each rise of flagged points begins and where it is over, None if it is not."""
     spans: list[tuple[int, int | None]] = []
     at = 0
     while at < flagged.size and len(spans) < MOST_FINDINGS:
@@ -377,7 +379,9 @@ def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int,
 
 
 def _back_at(values: Floats, start: int, limit: float) -> int | None:
-    """Where the median of eight points is first no more above the limit; None while it is."""
+    """Return where the median of eight points first is at or below the limit; None while it is
+    above.
+    """
     window, size = 8, 256
     position = start + 1
     while position + window <= values.size:

@@ -1,4 +1,4 @@
-"""How fast a training goes: from times of its samples, or from what its logs say themselves."""
+"""Pace of a training: from times of its samples, or from pace metrics in its logs."""
 
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ _ORDER: tuple[Measure, ...] = (
 
 
 class Quantity(Struct, frozen=True):
-    """What a metric of that name measures, and what its values are multiplied with for seconds, or
-    TFLOP/s.
+    """Measure of a metric by its name.
+
+    `factor` converts its values to seconds or TFLOP/s.
     """
 
     measure: Measure
@@ -123,8 +124,9 @@ class TrainingPace(Struct, frozen=True):
 
 
 def metric_quantity(name: str) -> Quantity | None:
-    """What the metric `name` measures of the pace, None where it measures none: `elapsed time per
-    iteration (ms)`, `tps`.
+    """Return the pace quantity that the metric `name` measures, None for none.
+
+    For example `elapsed time per iteration (ms)` or `tps`.
     """
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
     plain = " ".join(re.sub(r"[_\-()\[\]|,:.]+", " ", apart).split())
@@ -190,15 +192,16 @@ def metric_pace(
 
 
 def steps_per_second(pace: TrainingPace) -> float:
-    """From seconds per step, or as it is; nan of another measure."""
+    """Convert a pace to steps per second; nan for another measure."""
     if pace.measure == "seconds_per_step":
         return 1.0 / pace.newest
     return pace.newest if pace.measure == "steps_per_second" else nan
 
 
 def tokens_per_second(steps_pace: TrainingPace, steps: Floats, tokens: Floats) -> float:
-    """From the pace of steps and the tokens (n) that were consumed at `steps` (n); nan where they
-    do not grow.
+    """Compute tokens per second from the pace of steps and the tokens (n) consumed at `steps` (n).
+
+    nan if they do not grow.
     """
     known = np.isfinite(steps) & np.isfinite(tokens)
     steps, tokens = steps[known], tokens[known]
@@ -235,7 +238,7 @@ _NANOGPT_TIME = Quantity("seconds_per_step", 1e-3, False)
 
 
 class PaceGrowth:
-    """Where a run stood as one watched it: `note` each look, and `pace` tells the pace that was
+    """Progress of a run while it is watched: `note` records each check, `pace` returns the pace
     seen.
     """
 
@@ -262,8 +265,9 @@ class PaceGrowth:
 
 
 def average_pace(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
-    """What a job of that age that wrote the newest attempt did at most need for a step; None where
-    it is young.
+    """Compute an upper bound of the seconds per step from a job's age and its newest attempt.
+
+    None if the job is young.
     """
     if age_seconds is None or age_seconds < LEAST_AGE_SECONDS or not run.attempts:
         return None

@@ -220,11 +220,11 @@ def plan_hand_over(
     title: str,
     code: tuple[PackedCode, int | None] | None = None,
 ) -> Plan:
-    """Plan the commands that hand a run over; if the answer is lost, the list of runs shows the
-    run.
+    """Plan the commands that hand a run over.
 
-    Raises UsageError if the allocation has ended. `code` is unpacked into the run's folder first:
-    an archive, and how much of it exists there as code_files.look_query() returns it.
+    If the answer is lost, the list of runs shows whether it arrived. Raises UsageError if the
+    allocation has ended. `code` is unpacked into the run's folder first: an archive, and how much
+    of it exists there as code_files.folder_query() returns it.
     """
     if not allocation.is_open:
         raise UsageError(

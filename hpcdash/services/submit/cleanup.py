@@ -169,8 +169,7 @@ class LivingJobs(Struct, frozen=True):
     requests: tuple[str, ...]
 
     def names(self, record: LaunchRecord) -> str:
-        """Return the reason that the folder of a launch may still be needed; '' if no known job
-        names it.
+        """Return the reason that a launch's folder may be needed; '' if no known job names it.
 
         Links of a chain and resubmitted jobs run the script of an earlier job, and have its name.
         """

@@ -34,10 +34,10 @@ class Draft(Struct, frozen=True):
 
 
 class FormReading(Struct, frozen=True):
-    """Result of reading a draft: `request` is None if there are `problems` (text by field, '' for
-    the whole).
+    """Result of reading a draft.
 
-    `text` is the request as TOML, `links` the number of jobs one after the other.
+    `request` is None if there are `problems` (text by field, '' for the whole). `text` is the
+    request as TOML, `links` the number of jobs one after the other.
     """
 
     text: str

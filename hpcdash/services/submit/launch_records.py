@@ -79,8 +79,9 @@ class LaunchRecords:
         self._write(ended_statement(self.cluster, record.folder, f"{COMPLETED}{at:.0f}"))
 
     def completed_at(self) -> dict[str, float]:
-        """Return when launches completed whose folders are removed later, in epoch seconds by
-        folder.
+        """Return the completion times of launches whose folders are removed later.
+
+        They are in epoch seconds, by folder.
         """
         if self._database is None:
             return {}
@@ -116,9 +117,7 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Return the launches with folders to remove after completion or end, not yet known to be
-        over.
-        """
+        """Return the launches whose folder is removed on completion or end, which is unknown yet."""
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
             f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"

@@ -102,8 +102,9 @@ class LaunchedJob(Struct, frozen=True):
 async def launched_job(
     folder: Path | None, cluster: str, row: Row, *, is_whole_array: bool = False
 ) -> LaunchedJob | None:
-    """Read the records of a job's launch in the state folder; None if it was not launched from
-    here.
+    """Read the records of a job's launch in the state folder.
+
+    None if it was not launched from here.
     """
     return await asyncio.to_thread(_launched_job, folder, cluster, row, is_whole_array)
 

@@ -57,10 +57,10 @@ class Proposal(Struct, frozen=True):
 
 
 async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
-    """Propose new limits if all rows of a job or an array ended for lack of time or memory; else
-    None.
+    """Propose new limits if all rows of a job or an array ended for lack of time or memory.
 
-    Queries usage, queues and nodes; missing answers only make the proposal poorer.
+    None for other rows. Queries usage, queues and nodes; missing answers only make the proposal
+    poorer.
     """
     states = {row["state"] for row in rows}
     if all(_was_killed(row) for row in rows):

@@ -1,6 +1,4 @@
-"""Results of jobs that check nodes: read from their logs once they have ended, stored by node and
-GPU.
-"""
+"""Results of jobs that check nodes: read from ended jobs' logs, stored by node and GPU."""
 
 from __future__ import annotations
 
@@ -173,8 +171,9 @@ class NodeFinding(Struct, frozen=True):
 
 
 class NodeCheckRecords:
-    """Check results of one cluster's nodes in the state database of a folder; None: nothing is
-    stored.
+    """Check results of one cluster's nodes in the state database of a folder.
+
+    None: nothing is stored.
     """
 
     def __init__(self, folder: Path | None, cluster: str) -> None:

@@ -62,9 +62,7 @@ _MOST_BYTES = 4 << 20
 
 
 class SubmissionPlan(Struct, frozen=True):
-    """Planned submission: its commands, notes for a person, and a search that recognises each new
-    job.
-    """
+    """Planned submission: commands, notes for a person, and the search for each new job."""
 
     plan: Plan
     notes: tuple[str, ...]

@@ -1,5 +1,6 @@
-"""Offers of a cluster's queues to a launch: default queue, GPUs, limits; from fresh tables or a
-query.
+"""Offers of a cluster's queues to a launch: default queue, GPUs, limits.
+
+They come from fresh tables, else from a query.
 """
 
 from __future__ import annotations
@@ -182,8 +183,9 @@ class LaunchQueues:
         ]
 
     def _has_gpus(self, queue: KnownQueue | None) -> bool:
-        """Check a queue for GPUs, or its nodes if it does not report them, as PBS's; unknown counts
-        as yes.
+        """Check a queue for GPUs, or its nodes if it does not report them, as PBS's.
+
+        If nothing is known, it has some.
         """
         if queue is not None and queue.has_gpus is not None:
             return queue.has_gpus

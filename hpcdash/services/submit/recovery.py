@@ -70,11 +70,10 @@ _RECENT_SECONDS = 86_400.0
 
 
 class Search(Struct, frozen=True):
-    """Criteria for a new job: our mark in its comment or ID, or (mark '') its name and time of
-    submission.
+    """Criteria that recognise a new job.
 
-    `user` is the job's owner unless it is oneself; `others` are known other jobs, an array by its
-    number.
+    They are our mark in its comment or ID, or (mark '') its name and time of submission. `user` is
+    the job's owner unless it is oneself; `others` are known other jobs, an array by its number.
     """
 
     mark: str
@@ -418,8 +417,9 @@ def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[Jour
 
 
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
-    """Return the unsettled entries of the last day, as of a killed run; none if the journal is
-    unreadable.
+    """Return the unsettled entries of the last day, as of a killed run.
+
+    None are returned if the journal is unreadable.
     """
     try:
         return [

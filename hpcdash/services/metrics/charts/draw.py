@@ -179,7 +179,7 @@ class _Panel:
     # -- lines
 
     def lines(self) -> list[Line]:
-        """From the title down to the ticks of the x axis."""
+        """Draw the lines from the title down to the ticks of the x axis."""
         self._draw_curves()
         place, signs = self.place, self._signs
         most = max(2, place.height // 3)
@@ -394,7 +394,7 @@ class _Panel:
                 )
 
     def _put_edges(self) -> None:
-        """Where a curve leaves the height that is shown."""
+        """Mark where a curve leaves the height that is shown."""
         if not self._is_cut:
             return
         low, high = self.place.y
@@ -424,7 +424,7 @@ class _Panel:
 
 
 def legend(runs: Sequence[ChartRun]) -> Line:
-    """Which letter is which run; nothing of a single one."""
+    """Build the line with the letter of each run; empty for a single run."""
     if len(runs) < 2:
         return ()
     pieces: list[Piece] = []
@@ -451,12 +451,12 @@ class Canvas:
 
     @property
     def rows(self) -> int:
-        """How many dots stand above each other."""
+        """Number of dots from top to bottom."""
         return self.height * DOTS_DOWN
 
     @property
     def columns(self) -> int:
-        """How many dots stand beside each other."""
+        """Number of dots from left to right."""
         return self.width * DOTS_ACROSS
 
     def draw(self, dots: Dots, style: str) -> None:

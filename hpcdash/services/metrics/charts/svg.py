@@ -247,7 +247,7 @@ class _Panel:
 
 
 def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
-    """What each line is, where there are several."""
+    """Draw the legend of the lines, if there are several."""
     x = _LEFT
     for number, curve in enumerate(curves):
         colour = _COLOURS[number % len(_COLOURS)]
