@@ -227,8 +227,9 @@ def read_pairs(text: str) -> Reading | None:
 
 
 def _begin(found: re.Match[str]) -> int:
-    """Return where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss:
-    2.5`.
+    """Return where the name of a pair begins.
+
+    It is behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
     """
     return found.start("name") + found["name"].rfind(" - ") + 1
 

@@ -85,8 +85,9 @@ class Levels(Struct, frozen=True):
         return float(self.noises[point // BLOCK])
 
     def z_scores(self, values: Floats, begin: int) -> Floats:
-        """Return how far the points from `begin` (a whole block) on are above the level, in units
-        of noise.
+        """Return the height above the level, in units of the noise, of the points from `begin` on.
+
+        `begin` is the start of a whole block.
         """
         blocks = np.arange(begin // BLOCK, self.middles.size)
         z: Floats = self._above(blocks).reshape(-1)[: values.size - begin]
@@ -148,10 +149,9 @@ def level_before(values: Floats, point: int) -> float:
 
 
 def z_at_first(values: Floats) -> Floats:
-    """Return how far each of the first 256 points is above the 16 before it, in units of their
-    noise.
+    """Return how far each of the first 256 points is above the 16 before it.
 
-    There are too few blocks there to judge by. nan for the first 16.
+    The unit is their own noise: there are too few blocks there to judge by. nan for the first 16.
     """
     values = values[:FIRST_POINTS]
     z = np.full(values.size, nan)
@@ -379,9 +379,7 @@ def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int,
 
 
 def _back_at(values: Floats, start: int, limit: float) -> int | None:
-    """Return where the median of eight points first is at or below the limit; None while it is
-    above.
-    """
+    """Return where the median of eight points first is at or below the limit; None if nowhere."""
     window, size = 8, 256
     position = start + 1
     while position + window <= values.size:

@@ -238,9 +238,7 @@ _NANOGPT_TIME = Quantity("seconds_per_step", 1e-3, False)
 
 
 class PaceGrowth:
-    """Progress of a run while it is watched: `note` records each check, `pace` returns the pace
-    seen.
-    """
+    """Progress of a watched run: `note` records each check, `pace` returns the pace seen."""
 
     def __init__(self) -> None:
         self._stands: deque[tuple[float, float]] = deque(maxlen=_MOST_STANDS)

@@ -54,7 +54,7 @@ OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
 
 
 class QueriedCluster(Protocol):
-    """Whose runs they are: hpcdash.services.cluster.store.ClusterStore."""
+    """Interface of the cluster of the runs: hpcdash.services.cluster.store.ClusterStore."""
 
     @property
     def name(self) -> str: ...
@@ -73,11 +73,11 @@ class QueriedCluster(Protocol):
 
 
 class RunSelection(Struct, frozen=True):
-    """Which runs: of one's own jobs or of everyone's, and of these users, accounts, queues, states
-    and names.
+    """Selection of runs by scope, users, accounts, queues, states, names and filter.
 
-    Each of the lists is empty (any) or holds what one of has to match, without regard to case; each
-    `*` is any text. `expression` is a filter over domain.schema.RUNS.
+    The scope is one's own jobs or everyone's. Each of the lists is empty (any) or holds values of
+    which one has to match, without regard to case; each `*` is any text. `expression` is a filter
+    over domain.schema.RUNS.
     """
 
     everyone: bool = False
@@ -89,7 +89,7 @@ class RunSelection(Struct, frozen=True):
     expression: query.Filter | None = None
 
     def apply(self, runs: pa.Table, now_epoch: float) -> pa.Table:
-        """Those of some runs; ages in the filter count from `now_epoch`."""
+        """Filter runs by the selection; ages in the filter count from `now_epoch`."""
         lists = {
             "account": self.accounts,
             "queue": self.queues,
@@ -115,7 +115,7 @@ EVERY_RUN = RunSelection()
 
 
 class ArchiveProgress(Struct, frozen=True):
-    """How far a span is: seconds of it that are known, of all; and the runs read so far."""
+    """Progress in a span: its known seconds, all its seconds, and the runs read so far."""
 
     known_seconds: float
     all_seconds: float
@@ -155,7 +155,7 @@ class FetchedRuns(Struct, frozen=True):
 
     @property
     def unasked_seconds(self) -> int:
-        """How much of the span is not known and may be asked for."""
+        """Seconds of the span that are unknown and may be queried."""
         return sum(part.seconds for part in self.missing) - self._forgotten_seconds
 
     @property
@@ -164,8 +164,9 @@ class FetchedRuns(Struct, frozen=True):
         return sum(max(0, min(part.until, retained_since) - part.since) for part in self.missing)
 
     def format_forgotten(self) -> str:
-        """What the cluster no longer keeps of the span; '' where it keeps all that is not known
-        here.
+        """Describe the part of the span that the cluster no longer stores.
+
+        '' if it stores all that is unknown here.
         """
         if self.retained_since is None or not self._forgotten_seconds:
             return ""
@@ -185,11 +186,10 @@ class FetchedRuns(Struct, frozen=True):
 
 
 class RunArchive:
-    """What is known of a cluster's ended runs.
+    """Known ended runs of a cluster.
 
-    `folder` keeps it between two runs of the program; None: nothing is.
-
-    What was watched of running jobs is in `state_folder`; None: nothing is.
+    `folder` stores them between two runs of the program; None: not stored. Watched usage of running
+    jobs is in `state_folder`; None: none.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class RunArchive:
         self._turn = asyncio.Lock()
 
     def _scope(self, selection: RunSelection) -> tuple[str, str | None]:
-        """What is asked for, and the user whose runs those are; None: everyone's."""
+        """Return the scope to query, and the user whose runs it covers; None: everyone's."""
         if len(selection.users) == 1:
             return f"user {selection.users[0]}", selection.users[0]
         return (
@@ -217,7 +217,7 @@ class RunArchive:
         )
 
     def _new_files(self, scope: str) -> RunFiles:
-        """What is kept of a scope for the account that is asked as, where that is known."""
+        """Build the files of a scope for the querying account, if it is known."""
         asker = "" if self._store.probe is None else self._store.probe.user
         return RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
 
@@ -323,13 +323,11 @@ class RunArchive:
         return running_runs(jobs, span, self._store.clock.now())
 
     async def fetch_hides_others(self) -> bool | None:
-        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not
-        known.
-        """
+        """Fetch whether the cluster hides others' ended jobs from the user; None if unknown."""
         return (await self._fetch_scope()).hides_others
 
     async def _fetch_scope(self) -> HistoryScope:
-        """What the history shows whoever asks; asked for once in a while."""
+        """Fetch what the history shows to the user; queried once in a while."""
         user = "" if self._store.probe is None else self._store.probe.user
         requested = self._store.backend.history.scope(user) if user else None
         if requested is None:
@@ -370,8 +368,11 @@ class RunArchive:
         return runs, running
 
     def known_waits(self) -> pa.Table:
-        """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as
-        far as they are on this machine's disk; read again where that was a while ago. Asks nothing.
+        """Return the waits of the last 90 days, as `waits.compute_waits` computes them; queries
+        nothing.
+
+        They are of everyone's runs or else one's own, as far as they are on this machine's disk;
+        read again after a while.
         """
         if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
             now = int(self._store.clock.now())
@@ -452,7 +453,7 @@ class _ArchiveQuery:
         self._tell()
 
     def missing(self) -> list[Span]:
-        """What of the span is not known yet and the cluster still keeps, oldest first."""
+        """Return the unknown parts of the span that the cluster still stores, oldest first."""
         if self.retained_since >= self.span.until:
             return []
         return self.files.missing(Span(self.retained_since, self.span.until), self.asked)

@@ -1,5 +1,6 @@
-"""What ended runs used of what they asked for: CPUs, memory, GPUs and time, by run, array or name;
-and advice.
+"""Use of requested resources by ended runs, grouped by run, array or name, with advice.
+
+The resources are CPUs, memory, GPUs and time.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ _DECODER = msgspec.json.Decoder(_Summary)
 
 
 class JobstatsUse(Struct, frozen=True):
-    """What jobstats measured of one run, over all its nodes; None is not known.
+    """Measurements of one run by jobstats, over all its nodes; None is unknown.
 
-    Uses are parts of what the run had: CPU time of all CPUs' time, memory of all nodes' memory,
+    Uses are fractions of what the run had: CPU time of all CPUs' time, memory of all nodes' memory,
     GPUs' mean.
     """
 
@@ -101,8 +102,7 @@ class JobstatsUse(Struct, frozen=True):
 
 
 def parse_jobstats(comment: str | None) -> JobstatsUse | None:
-    """What a job's AdminComment says, where jobstats wrote it; None for anything else, however it
-    is made.
+    """Parse a job's AdminComment that jobstats wrote; None for any other or malformed one.
 
     No more than a few MiB are unpacked: anyone who may write comments may write a bomb.
     """

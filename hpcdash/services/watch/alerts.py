@@ -63,8 +63,10 @@ class AlertKind(StrEnum):
 
 
 class Ending(Struct, frozen=True):
-    """What is true now of something that is found no more, in words ('': nobody knows), and whether
-    a rule still looks at it: what is no longer watched did not recover.
+    """Present state of a resolved finding, as text ('': unknown), and whether a rule still watches
+    it.
+
+    A subject that is no longer watched did not recover.
     """
 
     words: str = ""
@@ -75,7 +77,7 @@ EndingOf = Callable[[Finding], Ending]
 
 
 def is_over(finding: Finding) -> Ending:
-    """Of what is found no more that it is over, and no more than that."""
+    """Return an ending without details, for any finding that is found no more."""
     return Ending()
 
 
@@ -96,8 +98,9 @@ class AlertState(Struct, frozen=True):
 
 
 class AlertEvent(Struct, frozen=True):
-    """What there is to tell; `before` is the alert's state had it not been told, `ending` what is
-    true after an end.
+    """Change of an alert to report.
+
+    `before` is the alert's state without the change, `ending` the present state after an end.
     """
 
     kind: AlertKind
@@ -113,14 +116,14 @@ class AlertEvent(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What is wrong, or of an end what is true now."""
+        """Text of the finding, or after an end of the present state."""
         return self.ending or self.finding.words
 
 
 class PendingNotification(Struct, frozen=True):
-    """What a channel (a notifier's name) did not take, and since when (epoch).
+    """Notification that a channel (a notifier's name) has not accepted since `owed_at` (epoch).
 
-    is_known: whether it was told of that trouble before. is_for_all: nobody took it.
+    is_known: the channel was notified of that trouble before. is_for_all: no channel accepted it.
     """
 
     channel: str

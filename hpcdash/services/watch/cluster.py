@@ -298,7 +298,7 @@ class Watching(Endings):
         self._facts = replace(self._facts, pools=found)
 
     def _forget(self, jobs: pa.Table) -> None:
-        """What was known of logs that are watched no more."""
+        """Remove the state of logs that are no longer watched."""
         state = self.state
         followed = {path for _, path in self._followed(jobs)}
         state.logs = {path: log for path, log in state.logs.items() if path in followed}
@@ -335,9 +335,7 @@ class Watching(Endings):
             )
 
     async def _query_node(self, host: str, jobs: pa.Table, now: float, check: Judgement) -> Facts:
-        """What a node tells of the logs on its disk; why it does not is noted for each of its
-        jobs.
-        """
+        """Query a node for facts on the logs on its disk; a failure is noted for each of its jobs."""
         state = self.state
         host_ids = {job_id for job_id, name in state.hosts.items() if name == host}
         files = self._choose_files(jobs, host_ids.__contains__, now, check)
@@ -510,8 +508,10 @@ async def _ask(
 
 
 def qos_state(texts: Mapping[str, str], now: float) -> QosState:
-    """What PolicyPart.qos tells of a QoS (PolicyPart.preemption: of a queue), in figures: what
-    becomes of a job that makes way, after how long, and whether there is anyone to make way for.
+    """Parse the texts of PolicyPart.qos (PolicyPart.preemption: of a queue) into values.
+
+    They are the effect of preemption on a job, the grace time, and whether other jobs can preempt
+    it.
     """
     making_way = texts.get("a job that makes way", "")
     grace = texts.get("time to save first", "")

@@ -190,9 +190,7 @@ class TailQuery(Struct, frozen=True):
 
 
 class FactsRequest(Struct, frozen=True):
-    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints,
-    disks, logs.
-    """
+    """Facts to query: files, patterns whose newest file counts, checkpoint folders, disks, logs."""
 
     files: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
@@ -218,8 +216,9 @@ class FactsRequest(Struct, frozen=True):
 
 
 class DiskCheck(Struct, frozen=True):
-    """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked
-    each time.
+    """Usage of a disk by the quota tool and df.
+
+    The count of du is separate, as it is not run each time.
     """
 
     usage: DiskUsage | None = None
@@ -261,8 +260,9 @@ class Facts(Struct, frozen=True):
 
 
 def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
-    """Which arguments of FACTS_SCRIPT are paths of files and logs; () where it is to look at
-    anything else.
+    """Return the positions of FACTS_SCRIPT's arguments that are paths of files and logs.
+
+    () if it is to check anything else.
     """
     at, found = _ENTRIES_AT, []
     while at < len(arguments):

@@ -1,4 +1,4 @@
-"""What the watchdogs of one cluster find in what its store knows now; asks nothing."""
+"""Rules of the watchdogs of one cluster, applied to the store's current data; queries nothing."""
 
 from __future__ import annotations
 
@@ -84,11 +84,10 @@ ALL_RULES = tuple(
 
 
 class Judgement(Struct):
-    """What a look found.
+    """Result of a check.
 
-    `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
-
-    `pulses` are the words of PULSE lines; `is_reached`: whether the scheduler told its jobs.
+    `unknown` are keys, or rules, that could not be checked; `problems` are the reasons, as text.
+    `pulses` are the texts of PULSE lines; `is_reached`: whether the scheduler reported its jobs.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -145,8 +144,8 @@ class Judge:
 
     @property
     def job_kind(self) -> Kind:
-        """Whose jobs must be known: one's own, or everyone's where a rule is about somebody
-        else.
+        """Scope of the jobs that must be known: one's own, or everyone's if a rule is about another
+        user.
         """
         settings = self.settings
         log_rules = (*settings.hanging, *settings.losses)
@@ -163,7 +162,7 @@ class Judge:
         )
 
     def _table(self, kind: Kind) -> pa.Table | None:
-        """What this run was told, without an error since."""
+        """Return the table that this run received, unless an error followed."""
         snapshot = self.store.snapshots.get(kind)
         return (
             None
@@ -198,8 +197,8 @@ class Judge:
         return found
 
     def _paths(self, job_id: str, rule: HangingRule | LossesRule) -> list[str]:
-        """Where a job writes: the file that its rule names, else its own output as far as that was
-        found.
+        """Return the log paths of a job: the file that its rule names, else its own output if it
+        was found.
         """
         return (
             [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
@@ -245,11 +244,11 @@ class Judge:
 
     @property
     def _seen(self) -> Facts | None:
-        """What the last look learned beside the snapshots, while it is fresh."""
+        """Facts of the last check beside the snapshots, while they are fresh."""
         return self._facts if self.store.clock.now() - self._answered_at <= FRESH_SECONDS else None
 
     def judge(self) -> Judgement:
-        """What the rules find in what is known now; asks nothing."""
+        """Apply the rules to the data known now; queries nothing."""
         check = Judgement()
         now = self.store.clock.now()
         jobs = self._table(self.job_kind)
@@ -385,7 +384,7 @@ class Judge:
                     )
 
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
-        """How many jobs and tasks of a job's chain wait and will start."""
+        """Count the jobs and tasks of a job's chain that wait and will start."""
         chain = find_chain(str(row["id"]), self._owned_rows(jobs, row["user"]))
         return successors.ready_behind(chain, self.store.backend.reasons)
 
@@ -510,7 +509,7 @@ def pulse_line(now: datetime, text: str) -> str:
 
 
 def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsPart) -> str:
-    """How a job stands, of the rows (domain.schema.JOBS) that have its name and have not ended.
+    """Format the state of a job from the unfinished rows (domain.schema.JOBS) of its name.
 
     The most alive of them counts; times are in the zone of `now`; `reasons` are the scheduler's.
     """

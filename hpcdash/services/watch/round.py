@@ -25,8 +25,9 @@ from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
 
 
 class RoundReport(Struct, frozen=True):
-    """What a look found, what was told and how, how many commands it took, and what went wrong
-    besides; whether the next run of the watchdogs will know it.
+    """Report of a round: the check, the notifications, the number of commands, other problems.
+
+    `is_kept` is whether the next run of the watchdogs will know it.
     """
 
     look: Judgement
@@ -113,7 +114,7 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
 
 
 def _format_notifications(reported: Round) -> tuple[str, ...]:
-    """What a round tells and to whom, each in one string."""
+    """Format the notifications of a round with their recipients, each in one string."""
     again = (f"{channel} {one.kind} {one.key}" for channel, one in reported.again)
     return (*(f"{one.kind} {one.key}" for one in reported.events), *again)
 

@@ -168,8 +168,9 @@ def parse_smoothing(text: str, points: float) -> Smoothing | None:
 
 
 def format_smoothing(text: str, smoothing: Smoothing | None) -> str:
-    """Format the effect of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; '' for
-    none.
+    """Format the effect of one of SMOOTHINGS; '' for none.
+
+    For example `smoothed (auto)`, `ema 0.9`, `mean of 50`.
     """
     if smoothing is None:
         return ""

@@ -32,8 +32,8 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Delivery(Struct, frozen=True):
-    """How one notifier fared: whether it reached anyone, how many attempts it took, what went
-    wrong, if anything.
+    """Result of one notifier's delivery: whether it succeeded, its attempts, and its problem, if
+    any.
     """
 
     notifier: str

@@ -30,8 +30,9 @@ _STEPS = {
 
 
 def unreachable_place(place: str, why: str, rounds: int) -> Finding:
-    """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or
-    FAILED.
+    """Build the finding that a place could not be checked for that many rounds.
+
+    `why` is SILENT, UNTOLD, ABSENT or FAILED.
     """
     text = (
         f"{shown(place)} could not be checked {rounds} times in a row: {_WHY.get(why, shown(why))}"
