@@ -231,9 +231,7 @@ class ChainReader:
 
     @property
     def again_in_seconds(self) -> float | None:
-        """When to read again what a history could not tell yet; None where there is no such
-        thing.
-        """
+        """Seconds until a retry of what the history could not answer yet; None if there is none."""
         due = [self._due_in(number) for number in self._missed]
         return max(_SOON_SECONDS, min(due)) if due and min(due) < inf else None
 
@@ -373,10 +371,9 @@ def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
 
 
 class Appendix(Struct, frozen=True):
-    """What is run once more at the end of a chain: a job that is known, or a script of one's own.
+    """Job or script that is appended to a chain: a known job, or a script of one's own.
 
-    `detail` and `past` are what the scheduler says of the job; of a script of one's own they are
-    not there.
+    `detail` and `past` are the scheduler's data of the job; None for a script of one's own.
     """
 
     job_id: str
@@ -402,8 +399,7 @@ async def same_again(store: ClusterStore, job_id: str) -> Appendix:
 def plan_append(
     store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = ""
 ) -> SubmissionPlan:
-    """What submitting it to wait for the end of `after`, well or badly, would run; nothing is
-    submitted.
+    """Plan a submission that waits for the end of `after`, well or badly; nothing is submitted.
 
     `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises
     UsageError.
@@ -442,8 +438,9 @@ def plan_append(
 
 
 def _from_row(store: ClusterStore, requested: Submission, row: Row) -> SubmissionPlan:
-    """Where a job's options are in no command: what its row says of it goes before the script's own
-    lines.
+    """Plan a submission by a job's row, if no command has its options.
+
+    The row's options precede the script's own directives.
     """
     parts = [
         f"--{name}={value}"

@@ -41,8 +41,8 @@ _GOES_ON_SECONDS = 2.0
 
 
 class Plan(Struct, frozen=True):
-    """What would be done: the request, the rows of domain.schema.JOBS it touches as far as known,
-    the commands.
+    """Planned action: the request, the affected rows of domain.schema.JOBS as far as known,
+    commands.
     """
 
     request: ActionRequest
@@ -53,15 +53,16 @@ class Plan(Struct, frozen=True):
 
     @property
     def pause_seconds(self) -> float:
-        """How long the commands wait for each other, all in all."""
+        """Total seconds that the commands wait for each other."""
         return sum(command.pause_seconds for command in self.commands)
 
 
 class Report(Struct, frozen=True):
-    """How it went; `journal_problem` says in words why it is not in the journal, '' where it is.
+    """Result of an action.
 
-    `note_again` notes there what was found out later, and gives in words why it could not; None: it
-    is not in there.
+    `journal_problem` is the reason that it is not in the journal, '' if it is. `note_again` notes
+    there what was found out later, and returns the reason if it fails; None: it is not in the
+    journal.
     """
 
     plan: Plan

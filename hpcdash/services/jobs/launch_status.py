@@ -1,4 +1,4 @@
-"""How a launch is, in a few words that are the same for all schedulers."""
+"""Status of a launch in a few words that are the same for all schedulers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpcdash.domain.states import JobState
 
 
 class LaunchStatus(StrEnum):
-    """What a launch is, as those who only want to know this much read it."""
+    """Status of a launch for people who need only this much detail."""
 
     UNKNOWN = "UNKNOWN"
     PENDING = "PENDING"

@@ -65,12 +65,11 @@ _MOST_RELATED = 200
 
 
 class JobSight(Struct, frozen=True):
-    """What the tables knew when they were looked at; `row` None: nothing of this job, nor of whom
-    it waits for.
+    """Known data of a job at one check; `row` None: neither the job nor its dependencies are known.
 
     `related` are the jobs this one depends on, `dependents` all that wait for some other job, as
-    far as they are known. `ended_tasks` are an array's tasks that were seen to have ended, which no
-    table may have any more.
+    far as they are known. `ended_tasks` are an array's tasks that were seen to have ended, which
+    may be in no table any more.
     """
 
     row: Row | None = None
@@ -90,10 +89,9 @@ def newest_row(job_id: str, tables: Sequence[KnownTable]) -> Row | None:
 def find_job(
     job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight
 ) -> JobSight:
-    """What the tables, newest first, tell of a job, or of a whole array by its number; `before` is
-    the last look.
+    """Find a job, or a whole array by its number, in the tables, newest first.
 
-    Takes as long as the tables are large: not for the event loop.
+    `before` is the previous result. Takes time in proportion to the tables: not for the event loop.
     """
     row = _whole_array(job_id, tables, before.ended_tasks)
     is_whole_array = row is not None
@@ -114,7 +112,7 @@ def find_job(
 def _whole_array(
     job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None
 ) -> Row | None:
-    """What the rows of an array have in common; None where this is a job or a task."""
+    """Summarise the rows of an array; None if the id is that of a job or a task."""
     if parse_task_part(job_id):
         return None
     job_tables = [(array_rows(known.table, job_id), known.is_complete) for known in tables]
@@ -185,9 +183,7 @@ class KnownTable(Struct, frozen=True):
 
 
 class JobTables:
-    """What a store's lists know, and the few answers that were kept because they were asked for one
-    job.
-    """
+    """Tables of a store, and the few stored answers to queries of single jobs."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -226,7 +222,7 @@ class JobTables:
 
 
 class Part(StrEnum):
-    """What is asked for by itself."""
+    """Part of a job's page that is queried separately."""
 
     DETAIL = "details"
     USAGE = "usage"
@@ -244,9 +240,7 @@ class Part(StrEnum):
 
 
 async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
-    """How long jobs like a waiting one waited, as far as is known on this machine; None where it is
-    not.
-    """
+    """Compute how long jobs like a waiting one waited, from this machine's data; None if unknown."""
     from hpcdash.services.usage.waits import compute_waits, wait_times
 
     known = await asyncio.to_thread(store.archive.known_waits)
@@ -327,7 +321,7 @@ class JobPicture:
 
     @property
     def events(self) -> tuple[JobEvent, ...]:
-        """What was seen to happen to this job (of an array: to its tasks) since this run began."""
+        """Events of this job (of an array: of its tasks) since this run began."""
         is_same_job = (
             (lambda job_id: parse_array_id(job_id) == self.job_id)
             if self.is_whole_array
@@ -346,8 +340,8 @@ class JobPicture:
         return None if self.row is None else find_policy_reason(self.store, self.row)
 
     def policy_lines(self) -> list[str]:
-        """What it waits for in the site's rules, and what shows more; [] where that is not what it
-        waits for.
+        """Format the site's rules that it waits for, and where more is shown; [] if it waits for
+        none.
         """
         reason, row, store = self.policy_reason, self.row, self.store
         if reason is None or row is None:
@@ -464,7 +458,9 @@ class JobPicture:
             await self._take(Part.CONTAINERS, self._fetch_up)
 
     def _log_parts(self, row: Row) -> list[Coroutine[Any, Any, None]]:
-        """What a job's log is asked for: once why it failed, or which of its containers are up."""
+        """Return the queries of a job's log: once the cause of its failure, or its containers that
+        are up.
+        """
         if self.detail is None:
             return []
         if row["state"] in FAILED:
@@ -551,7 +547,7 @@ class JobPicture:
         await self._note_node_check()
 
     async def _note_node_check(self) -> None:
-        """What a ready check of a node found before a job began is remembered of that node."""
+        """Store the result of a node's ready check that failed before the job began."""
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         excerpt = None if self.failure is None else self.failure.excerpt
@@ -636,7 +632,7 @@ class JobPicture:
             raise AccountingUnavailable("this cluster keeps no accounting")
 
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
-        """Of jobs that have not ended the queue says more than the past does."""
+        """Fetch and store ended jobs from the history; of unfinished jobs the queue reports more."""
         past = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
         await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
 

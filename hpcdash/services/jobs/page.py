@@ -205,7 +205,7 @@ def _pulling(picture: JobPicture) -> list[Entry]:
 
 
 def _log_entries(picture: JobPicture) -> list[Entry]:
-    """Why it failed, in the words of its log; what merely stands at its end is said to."""
+    """Build the entries on a failure in the log's words; its mere last lines are labelled as such."""
     failure = picture.failure
     if failure is None or Part.LOG in picture.asking:
         return _remarks(picture, Part.LOG)
@@ -216,7 +216,7 @@ def _log_entries(picture: JobPicture) -> list[Entry]:
 
 
 def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
-    """What is on its way, and what could not be had."""
+    """Build entries for the parts that are being fetched, and those that failed."""
     messages = []
     for part in parts:
         error = picture.errors.get(part)
@@ -365,7 +365,7 @@ def _counts(label: str, states: Sequence[tuple[str, str, int]], restarts: int) -
 
 
 def _facts(picture: JobPicture) -> list[Group]:
-    """What this scheduler alone tells of a job."""
+    """Build the groups of facts that only this scheduler reports."""
     if picture.detail is None:
         return []
     facts = picture.store.backend.detail.facts(picture.detail.native)
@@ -402,9 +402,7 @@ def _rules_title(row: Mapping[str, Any]) -> str:
 
 
 def _rules(picture: JobPicture) -> tuple[Entry, ...]:
-    """What the QoS says; of what becomes of a job that makes way what the queue says where the QoS
-    does not.
-    """
+    """Build the entries of the QoS, with the queue's rules on preemption if the QoS lacks them."""
     row = picture.row
     assert row is not None
     if row["state"] in ENDED:
@@ -510,7 +508,7 @@ def _why(picture: JobPicture, event: JobEvent) -> str:
 
 
 def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
-    """What was seen from here; the newest, in the order it happened."""
+    """Build the entries of the newest events seen from here, in the order they happened."""
     entries = []
     for event in picture.events[-_MOST_EVENTS:]:
         at = datetime.fromtimestamp(event.at, UTC)

@@ -90,7 +90,7 @@ class _Missing(Struct):
 
 
 class TrackedCluster(Protocol):
-    """What is needed of a store: whom to ask, as whom, and what time it is."""
+    """Interface of a store for the tracker: backend, queries, account and clock."""
 
     @property
     def backend(self) -> Backend: ...
@@ -344,8 +344,9 @@ class JobTracker:
 
     @property
     def _most_tries(self) -> int:
-        """How many polls may not find a job before it is gone: a scheduler that keeps what ended
-        has no lag.
+        """Number of polls without a job after which it is gone.
+
+        A scheduler that stores ended jobs has no lag.
         """
         return 1 if self._store.backend.history.keeps_ended else _TRIES
 
@@ -480,7 +481,7 @@ def _with_departed(table: pa.Table, departed: pa.Table) -> pa.Table:
 
 
 def _requeued(changed: pa.Table) -> pa.Table:
-    """Those that were active and wait now."""
+    """Filter the rows that were active and wait now."""
     was_active = pc.is_in(
         changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string())
     )
@@ -491,7 +492,7 @@ def _requeued(changed: pa.Table) -> pa.Table:
 def _tasks_by_array(
     table: pa.Table, array_ids: Collection[str | None]
 ) -> dict[str, list[ArrayTasks]]:
-    """What the pending records of some arrays hold."""
+    """Return the tasks in the pending records of some arrays."""
     found: dict[str, list[ArrayTasks]] = {}
     requested = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
     if len(requested):

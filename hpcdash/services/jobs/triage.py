@@ -137,9 +137,9 @@ def array_tasks(row: Row) -> ArrayTasks | None:
 
 
 class Triage(Struct, frozen=True):
-    """What became of an array: `groups` of its ended tasks, and its rows.
+    """Result of an array: `groups` of its ended tasks, and its rows.
 
-    `notes` say in words what is not known.
+    `notes` describe what is unknown.
     """
 
     tasks: Tasks
@@ -177,9 +177,7 @@ def known_failures(
 
 
 def lines_read(store: ClusterStore) -> int:
-    """Of how many tasks known_failures has read the logs: more is known when it is another
-    number.
-    """
+    """Count the tasks whose logs known_failures has read; another number means new data."""
     return len(_read.get(store, ()))
 
 
@@ -362,11 +360,10 @@ class PathTemplate(Struct, frozen=True):
 def path_template(
     paths: tuple[str | None, str | None], tasks: tuple[str, str]
 ) -> PathTemplate | None:
-    """What two tasks' paths have in common, where they differ in nothing but the tasks' numbers;
-    None else.
+    """Return the template of two tasks' paths if they differ only in the tasks' numbers; else None.
 
-    A number that both share is the array's, or of the folder: it stays. Tasks are told apart by
-    their decimal numbers.
+    A number that both share is the array's, or of the folder: it stays. Tasks differ by their
+    decimal numbers.
     """
     one, other = paths
     if one is None or other is None:
@@ -397,7 +394,7 @@ def _shared_width(numbers: tuple[str, str], tasks: tuple[str, str]) -> int | Non
 
 
 class _Paths(Struct, frozen=True):
-    """Where tasks write: those that were asked for, and templates for the others."""
+    """Paths that tasks write to: known ones, and templates for the others."""
 
     known: Mapping[str, LogFiles]
     stdout: PathTemplate | None

@@ -379,9 +379,7 @@ def rounded(value: float) -> str:
 
 
 def _waits(report: UsageReport, width: int) -> list[Line]:
-    """Draw the waits of runs: a histogram of all, and rows by queue and size for those with most
-    runs.
-    """
+    """Draw the waits of runs: a histogram of all, and rows of the queues and sizes with most runs."""
     table = report.waits
     if not table.num_rows:
         return []

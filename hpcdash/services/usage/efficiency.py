@@ -214,7 +214,7 @@ def with_use(runs: pa.Table) -> pa.Table:
 
 
 def _jobstats_table(comments: pa.Array) -> pa.Table:
-    """What jobstats wrote, a row a comment, null where it did not: columns of RUNS and of USES."""
+    """Parse jobstats' comments into columns of RUNS and of USES, a row per comment, else null."""
     names = {
         "cpu_use": "cpu_use",
         "memory_use": "memory_use",
@@ -384,11 +384,10 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 class Advice(Struct, frozen=True):
-    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids,
-    the newest first.
+    """Advice on the next request of one name's runs, as values.
 
-    `memory_bytes` (of the whole job) and `limit_seconds` are what would do; None: what was asked
-    for is not too much.
+    `jobs` are some of their ids, the newest first. `memory_bytes` (of the whole job) and
+    `limit_seconds` are enough; None: the requested amount is not too much.
     """
 
     user: str
@@ -445,8 +444,9 @@ def _advised_by(runs: pa.Table) -> dict[str, np.ndarray]:
 
 
 def _idle_hours(runs: pa.Table) -> np.ndarray:
-    """What runs held and did not use, in hours of a GPU; what is not known counts as used, and so
-    do short runs.
+    """Compute the unused resources of runs, in hours of a GPU.
+
+    Unknown use counts as used, and so do short runs.
     """
     columns = _advised_by(runs)
     hours = columns["elapsed_seconds"] / 3600
@@ -482,9 +482,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     elapsed = columns["elapsed_seconds"]
 
     def busy(of: str, least: int) -> tuple[int, float, int]:
-        """How many runs say how busy they were, the part of the time, and the most that a run
-        had.
-        """
+        """Return the runs with known use, their mean use of the time, and the most that a run had."""
         held = columns[of] * elapsed
         known = ~np.isnan(columns[f"{of[:-1]}_use"] * held) & (columns[of] >= least)
         seconds = held[known].sum()
@@ -492,7 +490,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
         return int(known.sum()), float(use), int(columns[of][known].max(initial=0))
 
     def largest(of: str, other: str) -> tuple[int, int, int]:
-        """How many completed runs say both, and the largest of each."""
+        """Return the number of completed runs that report both, and the maximum of each."""
         known = ~np.isnan(columns[of] * columns[other]) & is_completed
         return (
             int(known.sum()),

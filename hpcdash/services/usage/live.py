@@ -1,6 +1,4 @@
-"""What a running job uses, while somebody looks: one step samples its nodes, and ends when nobody
-looks any more.
-"""
+"""Live use of a running job: one step samples its nodes while a person watches, then ends."""
 
 from __future__ import annotations
 
@@ -104,8 +102,9 @@ class LiveUse:
     async def _ask(
         self, native: Mapping[str, str], checks: int | None
     ) -> AsyncGenerator[NodeUse, None]:
-        """Where the scheduler itself tells what a job uses: each look is a question, of the nodes
-        it has by then.
+        """Yield samples of a scheduler that reports a job's use itself.
+
+        Each check is a query of the nodes that the job has by then.
         """
         store, count = self._store, 0
         nodes = store.backend.inside.use_nodes(native)
@@ -173,7 +172,7 @@ class LiveUse:
         ]
 
     def warnings(self) -> list[str]:
-        """What looks wrong, in words, the gravest first."""
+        """Return warnings on the use, the most severe first."""
         histories = {
             name: list(self.nodes[name].uses)[-_JUDGED_LOOKS:]
             for name in sorted(self.nodes, key=natural_order)

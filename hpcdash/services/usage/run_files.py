@@ -51,11 +51,11 @@ class _Week(Struct):
 
 
 class RunFiles:
-    """What is known of the runs of a scope on a cluster, as `asker` may see them.
+    """Stored runs of a scope on a cluster, as `asker` may see them.
 
-    `scope` is 'mine', 'everyone' or 'user NAME'; `folder` is the cluster's, None where nothing is
-    kept. What another account was told, or by another scheduler, is not read ('' is not known, and
-    not compared); a file that is damaged is as if it were not there, and written anew.
+    `scope` is 'mine', 'everyone' or 'user NAME'; `folder` is the cluster's, None if nothing is
+    stored. Answers to another account, or from another scheduler, are not read ('' is unknown, and
+    not compared); a damaged file counts as missing, and is rewritten.
     """
 
     def __init__(self, folder: Path | None, scope: str, *, asker: str, scheduler: str) -> None:
@@ -71,8 +71,9 @@ class RunFiles:
         self._weeks: dict[str, _Week] = {}
 
     def see(self, *, others: bool) -> None:
-        """Whether the cluster shows everyone's jobs now: what was asked for while it did not is not
-        known then.
+        """Note whether the cluster shows everyone's jobs now.
+
+        If it does, spans that were queried while it did not become unknown.
         """
         self._sees_others = others
         for week in self._weeks.values():
@@ -80,9 +81,7 @@ class RunFiles:
                 week.covered, week.sees_others = [], True
 
     def load(self, span: Span | None) -> None:
-        """What is known of the weeks from the beginning of a span on (None: all) that were not
-        looked up yet.
-        """
+        """Load the known weeks from the start of a span on (None: all) that are not loaded yet."""
         if self._folder is None:
             return
         since = "" if span is None else _week_name(span.since)
@@ -92,9 +91,7 @@ class RunFiles:
                 self._weeks[week] = self._known(read_schema(path))
 
     def _known(self, schema: pa.Schema | None) -> _Week:
-        """What is known of the week of a file; nothing where the file is not one that was written
-        for this scope.
-        """
+        """Return the known part of a file's week; empty unless the file was written for this scope."""
         metadata = (schema.metadata or {}) if schema is not None else {}
         requested = {
             _FORMAT: _FORMAT_VERSION,

@@ -63,10 +63,10 @@ class AlertKind(StrEnum):
 
 
 class Ending(Struct, frozen=True):
-    """Present state of a resolved finding, as text ('': unknown), and whether a rule still watches
-    it.
+    """Present state after a finding disappeared.
 
-    A subject that is no longer watched did not recover.
+    `words` describe it ('': unknown). `is_watched` is whether a rule still checks it: what is no
+    longer watched did not recover.
     """
 
     words: str = ""

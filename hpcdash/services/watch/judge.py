@@ -144,9 +144,7 @@ class Judge:
 
     @property
     def job_kind(self) -> Kind:
-        """Scope of the jobs that must be known: one's own, or everyone's if a rule is about another
-        user.
-        """
+        """Scope of the jobs to know: one's own, or everyone's if a rule is about another user."""
         settings = self.settings
         log_rules = (*settings.hanging, *settings.losses)
         job_rules = self._here((*settings.running, *log_rules, *settings.chains, *settings.saves))
@@ -197,9 +195,7 @@ class Judge:
         return found
 
     def _paths(self, job_id: str, rule: HangingRule | LossesRule) -> list[str]:
-        """Return the log paths of a job: the file that its rule names, else its own output if it
-        was found.
-        """
+        """Return a job's log paths: the file that its rule names, else its own output if known."""
         return (
             [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
         )

@@ -51,8 +51,9 @@ class DiskState(msgspec.Struct):
 
 
 class QosState(msgspec.Struct):
-    """Known state of a QoS, or of a queue, and its time; `is_preempted` if others go before its
-    jobs.
+    """Known state of a QoS, or of a queue, and its time.
+
+    `is_preempted`: others go before its jobs.
     """
 
     asked_at: float

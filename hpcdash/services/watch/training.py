@@ -219,9 +219,7 @@ def _header(head: bytes, patterns: Sequence[str]) -> list[str]:
 
 
 def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Floats:
-    """Return where along the run the samples of a batch are: by step, else epoch, else sample
-    number.
-    """
+    """Return the positions of a batch's samples: by step, else epoch, else sample number."""
     before = tail.sample_count
     tail.sample_count += int(is_new.sum())
     for axis in (batch.steps, batch.epochs):

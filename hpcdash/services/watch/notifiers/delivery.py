@@ -32,9 +32,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Delivery(Struct, frozen=True):
-    """Result of one notifier's delivery: whether it succeeded, its attempts, and its problem, if
-    any.
-    """
+    """Result of one notifier's delivery: its success, attempts and problem, if any."""
 
     notifier: str
     reached: bool

@@ -32,8 +32,9 @@ def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
 def stuck_tasks(
     pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = ""
 ) -> list[Finding]:
-    """Return findings on the unfinished tasks of `users` (none: anyone's), of an exact `name` ('':
-    any).
+    """Return findings on the unfinished tasks of `users` (none: anyone's) and `name`.
+
+    `name` is exact ('': any).
     """
     return [
         finding
