@@ -314,8 +314,8 @@ class ChainReader:
         return find_chain(self.job_id, rows, self.told)
 
     async def _query_history(self, job_ids: Sequence[str]) -> str:
-        """What these waited for, as they were submitted; why it cannot be asked, '' where it
-        can.
+        """Query the history for the submitted dependencies of jobs; return the reason if it fails,
+        else ''.
         """
         backend = self.store.backend
         self._asked.update(map(parse_job_number, job_ids))
@@ -339,7 +339,7 @@ class ChainReader:
         return ""
 
     def _miss(self, number: str) -> None:
-        """Of a job that is long known nothing more is told later than the next time."""
+        """Note a job without an answer; for an old job only one retry follows."""
         _, times = self._missed.get(number, (0.0, 0))
         rows = self.chain.rows if self.chain is not None else ()
         moments = [

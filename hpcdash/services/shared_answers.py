@@ -12,9 +12,7 @@ T = TypeVar("T")
 
 
 class SharedAnswers(Generic[K, T]):
-    """What was answered within `seconds` is not asked again; those who ask at the same time share a
-    question.
-    """
+    """Cache of answers for `seconds`; simultaneous requests for a key share one query."""
 
     def __init__(self, seconds: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -23,7 +21,7 @@ class SharedAnswers(Generic[K, T]):
         self._asking: dict[K, asyncio.Task[T]] = {}
 
     async def get(self, key: K, fetch: Callable[[], Awaitable[T]]) -> T:
-        """The answer; raises what `ask` raises, to everyone who waits for it."""
+        """Return the answer; raises the errors of `fetch`, to everyone who waits for it."""
         known = self._answers.get(key)
         if known is not None and self._monotonic() - known[0] < self._seconds:
             return known[1]

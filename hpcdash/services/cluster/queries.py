@@ -54,7 +54,7 @@ def count_sent() -> list[float]:
 
 
 class QueriedCluster(Protocol):
-    """Who is asked: over which line, how often, and by whose commands."""
+    """Interface of a cluster for queries: its transport, its budget and its backend."""
 
     @property
     def transport(self) -> Transport: ...
@@ -85,8 +85,9 @@ class QueryRunner:
         return await self.with_login_environment(lambda: self._run_on_all(query, times))
 
     async def _run_on_all(self, query: Query[T], times: int) -> T:
-        """As `run_unchanged`; where the command is missing, once more with the folder that the probe
-        finds it in.
+        """Run a query like `run_unchanged`, but retry a missing command.
+
+        The retry uses the folder in which the probe finds the command.
         """
         try:
             return await self.run_unchanged(query, times=times)
@@ -132,7 +133,7 @@ class QueryRunner:
         self._why_missing = None
 
     async def run_unchanged(self, query: Query[T], *, times: int = 1) -> T:
-        """As `ask`, without a second try."""
+        """Run a query like `ask`, without a retry."""
         wait = self._cluster.budget.wait_seconds(times=times)
         if wait > 0:
             raise RateLimited(
@@ -232,8 +233,8 @@ class CommandBudget:
         return len(self._sent)
 
     def wait_seconds(self, commands: int = 1, *, times: int = 1) -> float:
-        """How long until `commands` more fit under the ceiling, or `times` the ceiling; 0 when they
-        fit now.
+        """Return the seconds until `commands` more fit under `times` the ceiling; 0 if they fit
+        now.
         """
         self._forget_old()
         excess = len(self._sent) + commands - times * self.ceiling
@@ -256,11 +257,10 @@ class CommandBudget:
             self.sent -= 1
 
     def reserve_read_seconds(self) -> float:
-        """How long to wait before a file that is followed is read: each call has a turn of its own,
-        in their order.
+        """Return the seconds to wait before a followed file is read: each call gets the next turn.
 
-        Reads are no questions to the scheduler, but commands all the same: evenly apart, they take
-        what the questions of the last minute leave of the ceiling.
+        Reads are not scheduler queries, but commands nevertheless: at even intervals, they take
+        what the last minute's queries leave of the ceiling.
         """
         left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
         now = self._monotonic()

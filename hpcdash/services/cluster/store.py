@@ -72,9 +72,7 @@ _CLOCK_STEP_SECONDS = 30.0
 
 
 class Changed(Struct, frozen=True):
-    """What a store tells its listeners: which table is new, or that its health or errors changed
-    (kind None).
-    """
+    """Notification to a store's listeners: a new table, or changed health or errors (kind None)."""
 
     kind: Kind | None
     events: tuple[JobEvent, ...] = ()
@@ -173,8 +171,10 @@ class ClusterStore:
 
     @property
     def user(self) -> str:
-        """Whose jobs are 'mine': configured, else who the other side says we are, else '' (whoever
-        asks).
+        """Owner of the jobs that are 'mine': configured, else the account that the cluster reports,
+        else ''.
+
+        '' is the account that queries.
         """
         return self._user or (self.probe.user if self.probe else "")
 
@@ -188,12 +188,12 @@ class ClusterStore:
 
     @property
     def events(self) -> Sequence[JobEvent]:
-        """What happened to one's own jobs since this run began, newest last."""
+        """Events of one's own jobs since this run began, newest last."""
         return self._departures.events
 
     @property
     def reason_events(self) -> Sequence[JobEvent]:
-        """Why one's own jobs wait, each time that changed since this run began, newest last."""
+        """Changes of the reasons that one's own jobs wait for, since this run began, newest last."""
         return self._departures.reasons
 
     @cached_property
@@ -262,11 +262,11 @@ class ClusterStore:
                 self._notify(Changed(kind))
 
     def table(self, kind: Kind) -> pa.Table | None:
-        """What to show of a kind; one's own jobs include those that left the queue a short while
-        ago.
+        """Return the table to show of a kind; one's own jobs include those that left the queue
+        recently.
 
-        Where nothing is known yet, what the last run knew: a file is read when its table is first
-        wanted.
+        If there is no data yet, it is that of the last run: a file is read when its table is first
+        requested.
         """
         self.load_cached((kind,))
         snapshot = self.snapshots.get(kind)
@@ -358,7 +358,7 @@ class ClusterStore:
         return await self._asking.ask(query, times=_PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
-        """As `ask`, for what nobody waits for: under the ceiling itself."""
+        """Run a query like `ask`, for the background: under the ceiling itself."""
         return await self._asking.ask(query)
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
@@ -386,7 +386,7 @@ class ClusterStore:
         return self.backend.table(kind, self.user, cluster, self._unknown_history_seconds(kind))
 
     def _unknown_history_seconds(self, kind: Kind) -> int:
-        """How far back the history has to be asked for."""
+        """Return how many seconds of the history are to be queried."""
         known = self.snapshots.get(kind)
         if known is None or not self.backend.history.keeps_ended:
             return HISTORY_SECONDS
@@ -553,7 +553,7 @@ class ClusterStore:
         return await asyncio.to_thread(with_pause, jobs, self._pause) if self._pause else jobs
 
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
-        """Which hosts of running jobs are down."""
+        """Fetch the hosts of running jobs that are down."""
         query = self.backend.queue.down_hosts(running_hosts(jobs, MOST_HOSTS))
         return frozenset() if query is None else await self.poll(query)
 

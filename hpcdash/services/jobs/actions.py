@@ -41,9 +41,7 @@ _GOES_ON_SECONDS = 2.0
 
 
 class Plan(Struct, frozen=True):
-    """Planned action: the request, the affected rows of domain.schema.JOBS as far as known,
-    commands.
-    """
+    """Planned action: the request, the known affected rows of domain.schema.JOBS, the commands."""
 
     request: ActionRequest
     rows: tuple[Row, ...]

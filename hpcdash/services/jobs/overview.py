@@ -340,9 +340,7 @@ class JobPicture:
         return None if self.row is None else find_policy_reason(self.store, self.row)
 
     def policy_lines(self) -> list[str]:
-        """Format the site's rules that it waits for, and where more is shown; [] if it waits for
-        none.
-        """
+        """Format the site's rules that it waits for, and where more is shown; [] for none."""
         reason, row, store = self.policy_reason, self.row, self.store
         if reason is None or row is None:
             return []
@@ -458,9 +456,7 @@ class JobPicture:
             await self._take(Part.CONTAINERS, self._fetch_up)
 
     def _log_parts(self, row: Row) -> list[Coroutine[Any, Any, None]]:
-        """Return the queries of a job's log: once the cause of its failure, or its containers that
-        are up.
-        """
+        """Return the queries of a job's log: once the cause of its failure, or its containers."""
         if self.detail is None:
             return []
         if row["state"] in FAILED:

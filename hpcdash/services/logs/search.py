@@ -105,10 +105,10 @@ async def find_text(
 async def find_time(
     file: LogFile, typed: str, size: int, now_epoch: float, zone: tzinfo | None = None
 ) -> TimeFound:
-    """Where a time that a person typed is in a log, by halving.
+    """Find the position of a typed time in a log, by bisection.
 
-    Reads some dozens of times at most: 64 KiB or, where these hold no time, 1 MiB. Raises
-    ValueError for what is no time, NoTimes where lines have none.
+    Reads some dozens of times at most: 64 KiB or, if these hold no time, 1 MiB. Raises ValueError
+    for an invalid time, NoTimes if lines have none.
     """
     return await _TimeSearch(file, size, now_epoch, zone).find(typed)
 
@@ -270,10 +270,10 @@ def comparable(stamp: Stamp, last: Stamp) -> float:
 def parse_target_time(
     text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = None
 ) -> float:
-    """What a person typed, comparable with the lines of a log whose last time is `last`.
+    """Parse a typed time, comparable with the lines of a log whose last time is `last`.
 
     A time of day is the last one in the log; days and times are those the log writes; `2h ago` and
-    the like count from now, with the log's clock in `zone` (None: this machine's) where it says
+    the like count from now, with the log's clock in `zone` (None: this machine's) if it reports
     none. Raises ValueError naming the text.
     """
     requested = text.strip().lower()

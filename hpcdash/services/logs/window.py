@@ -33,7 +33,7 @@ _RATE_SECONDS = 10.0
 
 
 class Event(StrEnum):
-    """What became of a file since it was opened."""
+    """Change of a file since it was opened."""
 
     DELETED = "deleted"
     # It is there, or may be, and can no longer be read; `look.problem` says why.
@@ -79,7 +79,7 @@ class _Cut(Struct, frozen=True):
 
 
 class FileGrowth:
-    """How quickly a file grows, by the looks of the last ten seconds."""
+    """Growth rate of a file, by the checks of the last ten seconds."""
 
     def __init__(self) -> None:
         self._readings: deque[tuple[float, int]] = deque()
@@ -169,7 +169,7 @@ class LogWindow:
         return None
 
     def lines_between(self, first: int, second: int) -> int:
-        """How many lines end from one row to before another, by their places in `rows`."""
+        """Count the lines that end from one row to before another, by their places in `rows`."""
         return sum(row.ends_a_line for row in self.rows[first:second])
 
     # -- reading

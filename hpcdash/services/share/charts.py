@@ -1,4 +1,4 @@
-"""What a simulated pool comes to, as lines of text with roles: figures, nodes in use, and waits by
+"""Results of a simulated pool as lines of text with roles: figures, nodes in use, waits by
 priority.
 """
 

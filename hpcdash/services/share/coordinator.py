@@ -73,7 +73,7 @@ _HISTORY_WAIT_SECONDS = 300.0
 
 
 def pool_rules(pool: PoolSettings) -> PoolRules:
-    """What the configuration of a pool allows."""
+    """Build the rules of a pool from its configuration."""
     quotas = {(user, one.priority): one.nodes for one in pool.quotas for user in one.users}
     return PoolRules(
         Quotas(quotas), frozenset(pool.choosers), pool.least_gpus, pool.demote_after_seconds
@@ -158,7 +158,7 @@ class Coordinator:
         )
 
     def state(self) -> Pool:
-        """What is to be published of the pool."""
+        """Build the state of the pool to be published."""
         return build_state(
             self.pool,
             self.rules,
@@ -264,7 +264,9 @@ class Coordinator:
     # -- what came
 
     def _task_mark(self, row: Row) -> TaskMark | None:
-        """What a job's comment asks of this pool; None where it does not, or has ended."""
+        """Return the mark for this pool in a job's comment; None if there is none, or the job has
+        ended.
+        """
         mark = parse_mark(row["comment"])
         is_there = row["state"] in (JobState.HELD, JobState.PENDING, *_RUNS)
         return mark if mark is not None and is_there and self._is_own_mark(mark) else None
@@ -323,7 +325,7 @@ class Coordinator:
         return mark.pool == pool.name or (is_apart and not mark.pool)
 
     def _nodes(self, row: Row) -> int:
-        """How many nodes a job has or asks for."""
+        """Return the number of nodes that a job has or requests."""
         if not self.actions.store.backend.is_embedded:
             return int(row["nodes"] or 1)
         nodes = -(-int(row["cpus"] or 1) // self.pool.cpus_per_node)
@@ -335,7 +337,7 @@ class Coordinator:
         )
 
     async def _refusal(self, task: PoolTask, row: Row, name: str) -> str:
-        """Why a job is no task of this pool; '' where it is one."""
+        """Return the reason that a job is not a task of this pool; '' if it is one."""
         if row["_tasks"] != 1 or row["array_id"] is not None:
             return "an array is no task"
         for what, requested, has in (
@@ -466,8 +468,9 @@ class Coordinator:
         return self.database.tasks("id = ?", task.id)[0]
 
     async def _how_suspended(self, task: StoredTask) -> str:
-        """Whether a task that has left its nodes had saved, was too slow to, or did not answer; or
-        nobody asked it.
+        """Return how a task left its nodes.
+
+        It had saved, was too slow to save, did not answer, or was not requested to.
         """
         files = self._files(task)
         is_ready = await files.is_ready()
@@ -615,8 +618,9 @@ class Coordinator:
         return True
 
     async def _written_at(self, task: StoredTask) -> float | None:
-        """When a task last wrote to its output or its errors, in epoch seconds; None where either
-        cannot be seen.
+        """Return when a task last wrote to its output or its errors, in epoch seconds.
+
+        None if either cannot be read.
         """
         if task.id not in self._logs:
             try:
@@ -752,8 +756,9 @@ class Coordinator:
         return task.retry_at <= self._now and task.id in rows and task.id not in self.waits_for
 
     async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
-        """How many nodes the pool's tasks may have now: what can be used or they have, and no other
-        job has.
+        """Count the nodes that the pool's tasks may have now.
+
+        They are usable or belong to the tasks, and no other job has them.
         """
         if self.actions.store.backend.is_embedded:
             return self.pool.nodes
@@ -895,7 +900,7 @@ def _in_turn(new: Sequence[tuple[Row, TaskMark]]) -> list[tuple[Row, TaskMark]]:
 
 
 def _format_dependency(row: Row) -> str:
-    """What a job waits for, as `job 12, 13`; '' where it depends on none."""
+    """Format the dependency of a job as `job 12, 13`; '' for none."""
     text = row["dependency"]
     ids = parse_dependency(text).job_ids
     return f"job {', '.join(ids)}" if ids else str(text or "")

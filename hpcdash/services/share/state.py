@@ -1,5 +1,6 @@
-"""What a pool's coordinator publishes of it: one JSON file that the pool's users read, and nobody
-else writes.
+"""State of a pool as published by its coordinator: one JSON file that only the coordinator writes.
+
+The pool's users read it.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Those that have nodes by their level, those that wait by their turn, then what ended, the
+    """Sort tasks: those with nodes by level, waiting ones by their turn, then ended ones, the
     newest first.
     """
 
@@ -263,10 +264,10 @@ def build_state(
     outsiders: Sequence[Outsider] = (),
     unwarned: Mapping[str, str] = MappingProxyType({}),
 ) -> Pool:
-    """What is known of a pool after its coordinator has decided.
+    """Build the state of a pool after its coordinator has decided.
 
-    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to
-    follow other jobs, `unwarned` why no command to suspend reaches a task.
+    `capacity` nodes of it can be used now (None: all). `waits_for` are the jobs that waiting tasks
+    depend on, `unwarned` the reasons that no command to suspend reaches a task.
     """
     stored = unfinished_tasks(database)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
@@ -509,7 +510,7 @@ class _Waiting:
 def _quotas(
     quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Iterable[str]
 ) -> Iterator[Quota]:
-    """Those of the configuration, and what each user with a task has and uses."""
+    """Return the configured quotas, and the total and the use of each user with a task."""
     named = {user for user, _ in quotas.nodes if user != EVERYONE}
     for level in LEVELS:
         if (EVERYONE, level) in quotas.nodes:

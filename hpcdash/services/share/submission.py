@@ -90,7 +90,7 @@ def require_node_count(request: Request, slot_type: SlotType) -> None:
 async def require_turn(
     store: ClusterStore, pools: Sequence[PoolSettings], request: Request, slot_type: SlotType
 ) -> str:
-    """What is to be said of a task's pool: that nobody seems to coordinate it; '' for nothing.
+    """Return a warning about a task's pool, that it seems to have no coordinator; '' for none.
 
     Raises UsageError for a task that its coordinator would refuse, as far as it has published its
     rules.
@@ -128,7 +128,7 @@ def refusal(
     *,
     is_embedded: bool,
 ) -> str:
-    """Why a pool would refuse a request of a user; '' where it would not."""
+    """Return the reason that a pool would refuse a request of a user; '' if it would not."""
     slots = request_slots(request)
     total = max(1, slots.nodes * slots.per_node)
     gpus = 0 if slot_type is SlotType.CPU else total

@@ -266,7 +266,7 @@ class StateDatabase:
                 renamed(file)
 
     def _in_memory(self) -> sqlite3.Connection:
-        """What files of older versions hold, where it cannot be written."""
+        """Build a database in memory from files of older versions, if it cannot be written."""
         import sqlite3
 
         from hpcdash.services.state.migration import old_files, statements

@@ -128,7 +128,7 @@ def _files(folder: Path) -> Iterator[_File]:
 
 
 def _content(path: Path) -> bytes:
-    """What stands in a file of ours; raises OSError for a link and another's file."""
+    """Read a file of ours; raises OSError for a link and another's file."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if os.fstat(file.fileno()).st_uid != os.geteuid():
             raise PermissionError(f"{path} is another's")

@@ -456,12 +456,12 @@ def code_command(
     *,
     is_copied: bool = False,
 ) -> ActionCommand:
-    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a
-    folder below `root`.
+    """Build the command that sends the missing bytes and unpacks the archive in a folder below
+    `root`.
 
-    With `is_copied` the archive is put there, which each node checks and unpacks for itself.
-
-    Where it fails, `job` was not submitted, and nothing of a part of an archive was unpacked.
+    `arrived` is as folder_query() returns it. With `is_copied` the archive is put there, which each
+    node checks and unpacks for itself. If it fails, `job` was not submitted, and nothing of a part
+    of an archive was unpacked.
     """
     name = folder.removeprefix(root.rstrip("/") + "/")
 

@@ -319,7 +319,9 @@ class Launches:
     async def _packed(
         self, request: Request, base: Path, root: str
     ) -> tuple[PackedCode, int | None]:
-        """A request's files, and how much of them is kept there already, as look_query() has it."""
+        """Pack a request's files; also return how much of them exists there, as folder_query()
+        reports.
+        """
         from hpcdash.services.submit.code_files import folder_query, pack_code_files
 
         packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))

@@ -368,8 +368,7 @@ class RunArchive:
         return runs, running
 
     def known_waits(self) -> pa.Table:
-        """Return the waits of the last 90 days as a table of `waits.compute_waits`; queries
-        nothing.
+        """Return the waits of the last 90 days, a table of `waits.compute_waits`; queries nothing.
 
         They are of everyone's runs or else one's own, as far as they are on this machine's disk;
         read again after a while.

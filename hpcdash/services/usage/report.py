@@ -436,9 +436,7 @@ def _monday(day: str) -> str:
 def _quantiles(
     values: np.ndarray, group: np.ndarray, count: int, parts: Sequence[float]
 ) -> list[np.ndarray]:
-    """Compute the quantile for each of `parts` in the groups 0 to `count` - 1; nan for an empty
-    group.
-    """
+    """Compute each of the quantiles `parts` of the groups 0 to `count` - 1; nan for an empty group."""
     sizes = np.bincount(group, minlength=count)
     has = sizes > 0
     ordered = values[np.lexsort((values, group))]
@@ -541,8 +539,9 @@ _WASTE_ORDER = ["unused_gpu_seconds", "unused_cpu_seconds", "unused_memory_gib_s
 
 
 def day_edges(span: Span, zone: tzinfo) -> list[tuple[int, str]]:
-    """Return the start of each of the span's days with its date, the first cut; the last is the
-    end.
+    """Return the start of each of the span's days with its date.
+
+    The first and the last day are cut; the last item is the end.
     """
     at = datetime.fromtimestamp(span.since, zone)
     edges = [(span.since, at.date().isoformat())]
