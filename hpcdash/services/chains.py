@@ -314,8 +314,9 @@ class ChainReader:
         return find_chain(self.job_id, rows, self.told)
 
     async def _query_history(self, job_ids: Sequence[str]) -> str:
-        """Query the history for the submitted dependencies of jobs; return the reason if it fails,
-        else ''.
+        """Query the history for the submitted dependencies of jobs.
+
+        Returns the reason if the query fails, else ''.
         """
         backend = self.store.backend
         self._asked.update(map(parse_job_number, job_ids))

@@ -51,14 +51,14 @@ _OBSTACLES = {
 
 
 class FileStat(Struct, frozen=True, eq=False):
-    """State of a file at one moment: `identity` (device and inode) identifies it, '' if it has
-    none.
+    """State of a file at one moment.
 
-    `problem` is the reason that it cannot be read, or '', and `obstacle` is its kind; `is_missing`
-    is true only if there certainly is nothing under its name. `modified_at` is 0 if unknown, for
-    example for a log that was just copied. `age_seconds` is the time since it was written, by the
-    clock there; None if it was not requested or is unknown. Without an identity and a problem, it
-    was not checked. `owner` is an account's name there.
+    `identity` (device and inode) identifies it, '' if it has none. `problem` is the reason that it
+    cannot be read, or '', and `obstacle` is its kind; `is_missing` is true only if there certainly
+    is nothing under its name. `modified_at` is 0 if unknown, for example for a log that was just
+    copied. `age_seconds` is the time since it was written, by the clock there; None if it was not
+    requested or is unknown. Without an identity and a problem, it was not checked. `owner` is an
+    account's name there.
     """
 
     identity: str = ""

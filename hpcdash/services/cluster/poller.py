@@ -36,8 +36,9 @@ NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
 
 class Pace(Struct, frozen=True):
-    """Seconds between polls of each kind; `controller_share` limits our share of the controller's
-    time.
+    """Seconds between polls of each kind.
+
+    `controller_share` is the largest part of the controller's time that we take.
     """
 
     seconds: Mapping[Kind, float]
@@ -46,12 +47,12 @@ class Pace(Struct, frozen=True):
 
 
 class _Schedule(Struct):
-    """Schedule of a kind: its last poll (monotonic), the scheduler's time for it, failures in a
-    row.
+    """Schedule of a kind.
 
-    `commands` were sent for the last answer; `is_quiet`: it equals the answer before, as far as a
-    person sees. `retry_seconds` is the wait after a failure of the line, which has a pace of its
-    own; None after other failures.
+    `queried_at` is its last poll (monotonic), `took_seconds` the scheduler's time for it,
+    `failures` those in a row. `commands` were sent for the last answer; `is_quiet`: it equals the
+    answer before, as far as a person sees. `retry_seconds` is the wait after a failure of the line,
+    which has a pace of its own; None after other failures.
     """
 
     queried_at: float = float("-inf")
@@ -165,9 +166,7 @@ class Poller:
         return self._schedules[kind].queried_at + self.interval_seconds(kind) - self._monotonic()
 
     def unanswered_seconds(self, kind: Kind | None = None) -> float:
-        """Return the age in seconds of the oldest pending query, or that for a kind; 0 if there is
-        none.
-        """
+        """Return the age of the oldest pending query, or of the one for a kind; 0 for none."""
         sent = [at for one, at in self._sent_at.items() if kind in (None, one)]
         return self._monotonic() - min(sent) if sent else 0.0
 

@@ -233,9 +233,7 @@ class CommandBudget:
         return len(self._sent)
 
     def wait_seconds(self, commands: int = 1, *, times: int = 1) -> float:
-        """Return the seconds until `commands` more fit under `times` the ceiling; 0 if they fit
-        now.
-        """
+        """Return the seconds until `commands` more fit under `times` the ceiling; 0 if they fit."""
         self._forget_old()
         excess = len(self._sent) + commands - times * self.ceiling
         if excess <= 0:

@@ -171,10 +171,10 @@ class ClusterStore:
 
     @property
     def user(self) -> str:
-        """Owner of the jobs that are 'mine': configured, else the account that the cluster reports,
-        else ''.
+        """Owner of the jobs that are 'mine'.
 
-        '' is the account that queries.
+        It is the configured user, else the account that the cluster reports, else '' (the account
+        that queries).
         """
         return self._user or (self.probe.user if self.probe else "")
 
@@ -262,8 +262,7 @@ class ClusterStore:
                 self._notify(Changed(kind))
 
     def table(self, kind: Kind) -> pa.Table | None:
-        """Return the table to show of a kind; one's own jobs include those that left the queue
-        recently.
+        """Return the table to show of a kind; one's own jobs include recently departed ones.
 
         If there is no data yet, it is that of the last run: a file is read when its table is first
         requested.

@@ -51,7 +51,7 @@ head -c "$2" <"$1" | wc -l
 
 
 class Page(Struct, frozen=True):
-    """Whole pieces of a file, and the bytes of exactly these."""
+    """Complete pieces of a file, and the bytes of exactly these."""
 
     chunk: Chunk
     pieces: Pieces

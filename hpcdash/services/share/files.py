@@ -126,9 +126,7 @@ class TaskFiles:
         return int(message[1]), int(message[2])
 
     async def _write(self, name: str, content: bytes) -> bool | None:
-        """Write a file and return whether that succeeded; None if there is no such file to write
-        to.
-        """
+        """Write a file and return whether that succeeded; None if there is no such file."""
         if self.unreached:
             return None
         if self._account:

@@ -220,8 +220,9 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Sort tasks: those with nodes by level, waiting ones by their turn, then ended ones, the
-    newest first.
+    """Sort tasks: those with nodes by level, waiting ones by their turn, then ended ones.
+
+    Of the ended ones the newest comes first.
     """
 
     def rank(task: Task) -> tuple[float, ...]:

@@ -36,9 +36,7 @@ class Wish(StrEnum):
 
 
 class WishPlan(Struct, frozen=True):
-    """Plan of a wish: the action, the question, its outcome as text, and the tasks it would
-    interrupt.
-    """
+    """Plan of a wish: the action, the question, its outcome as text, the interrupted tasks."""
 
     plan: Plan
     question: str

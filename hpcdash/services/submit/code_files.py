@@ -456,12 +456,11 @@ def code_command(
     *,
     is_copied: bool = False,
 ) -> ActionCommand:
-    """Build the command that sends the missing bytes and unpacks the archive in a folder below
-    `root`.
+    """Build the command that sends an archive and unpacks it in a folder below `root`.
 
-    `arrived` is as folder_query() returns it. With `is_copied` the archive is put there, which each
-    node checks and unpacks for itself. If it fails, `job` was not submitted, and nothing of a part
-    of an archive was unpacked.
+    Only missing bytes are sent: `arrived` is as folder_query() returns it. With `is_copied` the
+    archive is put there, which each node checks and unpacks for itself. If it fails, `job` was not
+    submitted, and nothing of a part of an archive was unpacked.
     """
     name = folder.removeprefix(root.rstrip("/") + "/")
 

@@ -319,8 +319,9 @@ class Launches:
     async def _packed(
         self, request: Request, base: Path, root: str
     ) -> tuple[PackedCode, int | None]:
-        """Pack a request's files; also return how much of them exists there, as folder_query()
-        reports.
+        """Pack a request's files.
+
+        Also returns how much of them exists there already, as folder_query() reports it.
         """
         from hpcdash.services.submit.code_files import folder_query, pack_code_files
 

@@ -295,7 +295,7 @@ class JobSwitches:
         )
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
-        """Return how long ago it was dropped from here, by the journal; None if not, or if it was
+        """Return the age of its drop from here, by the journal; None if there is none, or it was
         cleared.
 
         Actions before the job's submission were for another of its file's jobs.
