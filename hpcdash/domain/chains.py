@@ -163,11 +163,11 @@ class JobChain(Struct, frozen=True):
 def find_chain(
     job_id: str, rows: Iterable[Row], reported: Mapping[str, str] | None = None
 ) -> JobChain:
-    """The chain of a job, of a task's array, or of an array; `rows` are those of its owner, the
-    freshest first.
+    """Find the chain of a job, of a task's array, or of an array.
 
-    `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose
-    row has none (any more). Empty where no row is of the job.
+    `rows` are those of its owner, the freshest first. `reported` maps a job's number to the
+    dependency it was submitted with, '' for none, for jobs whose row has none (any more). Empty if
+    no row is of the job.
     """
     units = _units(rows, reported or {})
     number = parse_job_number(job_id)

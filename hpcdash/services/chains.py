@@ -91,13 +91,13 @@ async def submit_chain(
     on_outcome: Callable[[int, Outcome], None] = lambda link, outcome: None,
     on_message: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the
-    first, then the job before it.
+    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given.
 
-    One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard`
-    is as in Actions.run. The first that was not submitted, or of which that is not known, is the
-    last: `format_chain` says what stands then. Raises UsageError for a count that is none, and what
-    planning the first raises; a later one that cannot be planned is an outcome.
+    These are () for the first job, then the job before it. Returns an outcome for each attempt,
+    reported as (0-based link, outcome) once it is settled; `on_message` is as in Actions.run. The
+    first job that was not submitted, or for which that is unknown, is the last: `format_chain`
+    describes the result. Raises UsageError for an invalid count, and the errors of planning the
+    first job; a later one that cannot be planned is an outcome.
     """
     if not 1 <= count <= MOST_LINKS:
         raise UsageError(

@@ -65,9 +65,9 @@ class _Schedule(Struct):
 
 
 class Poller:
-    """Keeps the kinds of `interest` fresh.
+    """Poller that keeps the shown kinds fresh.
 
-    One's own jobs are always of interest: that is what alarms hang on.
+    One's own jobs are always among them: alarms depend on them.
     """
 
     def __init__(

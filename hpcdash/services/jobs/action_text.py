@@ -176,7 +176,8 @@ def format_impact(
 ) -> tuple[str, ...]:
     """Describe the effect on the jobs and what is lost, a sentence each.
 
-    `has_recipients`: a signal can be for a part of a job. `checkpoints` are those of stakes().
+    `has_recipients`: a signal can be for a part of a job. `checkpoints` are the folders that jobs
+    resume from, by a row's id.
     """
     request = plan.request
     if request.verb is Verb.SIGNAL:

@@ -142,13 +142,12 @@ class Actions:
     ) -> Report:
         """Run the commands one after the other.
 
-        Raises nothing for what the scheduler refuses or a line that fails:
-
-        each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice,
-        and nothing is sent after a lost answer. Of several commands that submit one job the last
-        hands it over: where one before it fails or is lost, the job was not submitted. Cancelled,
-        it notes in the journal what is known so far. `heard` gets what a command says on stderr
-        where it then goes on for seconds, a line at a time.
+        Raises nothing for a refusal by the scheduler or a failing line: each job has its outcome,
+        None (unknown) if the answer was lost. Nothing is tried twice, and nothing is sent after a
+        lost answer. Of several commands that submit one job the last hands it over: if one before
+        it fails or is lost, the job was not submitted. If cancelled, it notes in the journal what
+        is known so far. `on_message` receives the stderr of a command that runs for seconds
+        afterwards, a line at a time.
         """
         running = _Run(plan, self.store, on_outcome, on_message)
         # Whatever fails before a command is sent has changed nothing.

@@ -79,10 +79,10 @@ async def find_text(
     backwards: bool = False,
     on_output: OnProgress = lambda share: None,
 ) -> SearchHit | None:
-    """The next line with a text at or after `start` (backwards: before it), else from the other end
-    of `size` bytes.
+    """Find the next line with a text at or after `start` (backwards: before it).
 
-    `said` hears, span by span, which share of the file was looked through.
+    The search continues at the other end of `size` bytes. `on_output` receives, span by span, the
+    share of the file that was searched.
     """
     if backwards:
         halves = ((start, 0), (size, start))
@@ -165,7 +165,7 @@ class _TimeSearch:
         return None
 
     async def _first_at(self, requested: float, offset: int, last: Stamp) -> int | None:
-        """The first line from `offset` on that is not before `wanted`."""
+        """Find the first line from `offset` on that is not before `requested`."""
         here = offset
         limit = offset + 2 * _LONGEST_WITHOUT_TIMES_BYTES
         while here < min(self._size, limit):

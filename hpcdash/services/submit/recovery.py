@@ -98,14 +98,13 @@ async def reconcile(
     report: Report,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
-    """The outcomes with what was unknown looked for, on a line that is opened again, in the queue
-    and in the history.
+    """Return the outcomes, after a search for the unknown ones in the queue and in the history.
 
-    Found: done, `job 93`. Surely not there: not done, `it never arrived`; that takes two looks, the
-    second of them after the command that hands it over has ended on the login node. Where nothing
-    answers for half a minute, and where no history would have a job that ended at once, it stays
-    unknown. What is found out is noted in the journal. `told` gets a line for a person who waits.
-    Raises nothing.
+    The line is opened again. Found: done, `job 93`. Certainly absent: not done, `it never arrived`;
+    that takes two checks, the second after the command that hands it over has ended on the login
+    node. If nothing answers for half a minute, or no history would have a job that ended at once,
+    it stays unknown. The result is noted in the journal. `on_message` receives a line for a person
+    who waits. Raises nothing.
     """
     outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
     lost = {

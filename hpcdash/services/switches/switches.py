@@ -295,8 +295,7 @@ class JobSwitches:
         )
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
-        """Return the age of its drop from here, by the journal; None if there is none, or it was
-        cleared.
+        """Return the age of its drop from here, by the journal; None if not dropped, or cleared.
 
         Actions before the job's submission were for another of its file's jobs.
         """
@@ -502,10 +501,10 @@ class SwitchLog:
         return bool(self._read)
 
     async def said(self) -> tuple[str, str]:
-        """(the line since the mark that tells best of the switch, '' where none does; whether the
-        log grows, in words).
+        """Return the line since the mark that reports best on the switch, '' for none, and the
+        log's growth.
 
-        Raises nothing.
+        The growth is text. Raises nothing.
         """
         try:
             found = await self._ask(self._read)

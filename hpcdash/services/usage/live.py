@@ -77,10 +77,11 @@ class LiveUse:
         self._watched = Watched()
 
     async def follow(self, checks: int | None = None) -> AsyncGenerator[NodeUse, None]:
-        """Each use as it comes, node by node, until the job's step ends or the caller leaves;
-        `looks` at most a node.
+        """Yield each use as it arrives, node by node, until the job's step ends or the caller
+        leaves.
 
-        Raises UsageError, what the scheduler refuses, and what the transport raises.
+        There are at most `checks` per node. Raises UsageError, the scheduler's refusals, and the
+        transport's errors.
         """
         if self._store.backend.inside.measures_use:
             native = (await self._store.fetch_detail(str(self.row["id"]))).native

@@ -190,8 +190,9 @@ def new_notifications(
 def due_again(
     plan: NotificationPlan, reported: Collection[str], now: float
 ) -> tuple[tuple[str, AlertEvent], ...]:
-    """(channel, what is sent to it although others already know it); `told` are the keys that no
-    channel has taken yet.
+    """Return (channel, notification) for those that only this channel still has to receive.
+
+    `reported` are the keys that no channel has accepted yet.
     """
     return tuple(
         (channel, build_event(one, now))
