@@ -153,7 +153,7 @@ class JobChain(Struct, frozen=True):
         places = {unit.number: unit.place for unit in self.units}
         found = []
         for unit in self.units:
-            # One that also waits for another of them comes later.
+            # A unit that also waits for another of them comes later.
             at_once = tuple(one for one in self.after(unit.number) if places[one] == unit.place + 1)
             if len(at_once) > 1:
                 found.append((unit, at_once))
@@ -208,7 +208,8 @@ def _unsure(
     """IDs of the chain's units whose predecessor is unknown, newest first; then IDs of units with
     the same name that may follow one of them: they never began, or not before its end.
     """
-    # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
+    # A job that waits for resources may have waited for a job before: Slurm drops fulfilled
+    # dependencies.
     own = [unit for unit in reversed(chain) if is_unknown(unit, reported)]
     names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
     members = {unit.number for unit in chain}
@@ -362,7 +363,7 @@ def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, 
     A cycle, which no scheduler allows, is cut where it closes.
     """
     places: dict[str, int] = {}
-    # A job waits for those submitted before it, which have lower numbers, unless it was changed
+    # A job waits for jobs submitted before it, which have lower numbers, unless it was changed
     # later.
     for _ in range(2):
         for one in sorted(members, key=int):

@@ -67,7 +67,7 @@ def as_array(column: Column) -> pa.Array:
 
 def row_numbers(count: int) -> pa.Array:
     """0, 1, … `count` - 1 as int64."""
-    # A plain 1 makes pyarrow look for numpy at each call.
+    # A plain 1 makes pyarrow import numpy at each call.
     one = pa.scalar(1, pa.int64())
     return pc.subtract(pc.cumulative_sum(pa.repeat(one, count)), one)
 

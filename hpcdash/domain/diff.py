@@ -163,7 +163,7 @@ def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
         if (number := digits(task)) is not None:
             held[array_id].singles[number] = state
         elif state in WAITING:
-            # A row for the whole array that runs says nothing of its tasks.
+            # A row for the whole running array has no information on its tasks.
             held[array_id].records.append((_parse_tasks(task), state))
     return held
 

@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 _NO_FOLDERS: Mapping[str, str] = {}
 _NOT_HELD = WAITING - {JobState.HELD}
 _UNKNOWN = frozenset({JobState.UNKNOWN})
-# The states a verb makes sense for; a state that nobody knows is left to the scheduler's judgement.
+# The states a verb makes sense for; an unknown state is left to the scheduler's judgement.
 _FOR_STATES: dict[str, frozenset[JobState]] = {
     "cancel": WAITING | ACTIVE | _UNKNOWN,
     "hold": _NOT_HELD | _UNKNOWN,
@@ -120,7 +120,7 @@ def _ids(
             continue
         members = rows_by_array.get(job_id, [])
         theirs = [str(row["id"]) for row in members if row["id"] in remaining_ids]
-        # To cancel an array that has ended tasks is to cancel the rest of it.
+        # Cancelling an array with ended tasks cancels the rest of it.
         touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
         # To requeue one by its number would run again tasks that ended well and are in no list any
         # more.

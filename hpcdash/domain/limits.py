@@ -14,7 +14,7 @@ from hpcdash.domain.units import (
     format_span,
 )
 
-# What is limited, by the words of the contract.
+# Subject of a limit, in the terms of the contract.
 RESOURCES = {
     "jobs_running": "running jobs",
     "jobs_submitted": "jobs in the queue",

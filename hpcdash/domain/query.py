@@ -198,7 +198,7 @@ class QueryText:
         return rest[0]
 
 
-# What people call a column; the first that the table has is meant.
+# Common names of a column; the first that the table has is selected.
 ALIASES: dict[str, tuple[str, ...]] = {
     "limit": ("limit_seconds",),
     "elapsed": ("elapsed_seconds",),

@@ -69,7 +69,7 @@ def column_kind(name: str, column_type: pa.DataType) -> ColumnKind:
         if name.endswith("_seconds"):
             return ColumnKind.DURATION
         return ColumnKind.MEMORY if name.endswith("_bytes") else ColumnKind.COUNT
-    # A job may have asked for several queues.
+    # A job may have requested several queues.
     return ColumnKind.NAMES if name in ("node_list", "queue") else ColumnKind.TEXT
 
 

@@ -16,12 +16,12 @@ SITE_SAID = "site."
 # Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or
 # sudoers acts on.
 ACCOUNT_NAME = re.compile(r"(?!ALL\Z)[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
-# What no batch script can ask for.
+# Options that no batch script can request.
 NOT_IN_SCRIPTS = (
     *("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure"),
     *("grow_after", "grow_every", "runtime_env"),
 )
-# Kinds that a person sits before: one node, whatever is asked for.
+# Interactive kinds: one node, whatever is requested.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 # The kind of a function's launches from Python: each function has a folder, and each launch one in
 # there.
@@ -126,7 +126,7 @@ class Call(Struct, frozen=True, eq=False):
         return isinstance(other, Call) and astuple(self)[:-1] == astuple(other)[:-1]
 
     def __ne__(self, other: object) -> bool:
-        # Struct's own does not ask __eq__.
+        # Struct's own does not call __eq__.
         return not self == other
 
     @property
@@ -278,7 +278,7 @@ class Request(Struct, frozen=True, eq=False):
         return isinstance(other, Request) and astuple(self)[:-1] == astuple(other)[:-1]
 
     def __ne__(self, other: object) -> bool:
-        # Struct's own does not ask __eq__.
+        # Struct's own does not call __eq__.
         return not self == other
 
 

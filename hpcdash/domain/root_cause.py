@@ -37,7 +37,7 @@ _IN_TRACEBACK = re.compile(r"[\s|+╭│╰└─]|$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LONGEST_JUDGED = 1000
 _ORDINARY_LINES_AFTER = 20
-# Said of every job that ends badly, after its own last words.
+# Printed after every job that ends badly, after its own last lines.
 _REMARK = re.compile(
     # What these say without an error, and as an error of other processes' ends.
     r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )"
@@ -123,7 +123,7 @@ _BY_STRENGTH = (
         r"memory: Kill"
         r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> "
         r"PBS: job killed:"
-        # What a probe of the node said is its own: the node's name is what is to be known.
+        # A probe's message on the node is its own: the node's name is what matters.
         r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
         r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
     ),
@@ -156,7 +156,7 @@ _BY_STRENGTH = (
         r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only "
         r"allocated|Requested|Job|Task))"
         r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
-        # What scripts made here say before they end.
+        # Messages of the scripts made here before they end.
         r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which (?:accelerate|deepspeed) "
         r"cannot use: not started$"
         r"|^hpcdash: (?!the container is up on )",
@@ -202,7 +202,7 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
     }
     for line in reversed(written):
         if line.at not in remarks:
-            # As it was written: nothing says that what is before it is a launcher's.
+            # Unchanged: the text before it may not be a launcher's prefix.
             text = " ".join(_without_spool(lines[line.at].strip()).split())
             return RootCause(text, line.at, Strength.WORDS)
     ended = next(

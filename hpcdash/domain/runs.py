@@ -17,9 +17,9 @@ from hpcdash.domain.states import ACTIVE, ENDED
 _NEWEST_FIRST = [("ends_at", "descending"), ("_number", "descending"), ("_task", "descending")]
 # What one run has and no other: ids are used again, and a requeued job keeps its id.
 _KEY = ("id", "submitted_at", "ends_at")
-# The columns of RUNS that joined_runs and overlapping look at.
+# The columns of RUNS that joined_runs and overlapping read.
 JOINED_BY = (*_KEY, "name", "user", "started_at", "_number", "_task", "run")
-# Two looks at a clock may be so far apart.
+# Two readings of a clock may differ by this much.
 _CLOCK_SECONDS = 5
 
 

@@ -14,7 +14,7 @@ from hpcdash.domain.text import visible
 
 TAB_CELLS = 8
 MOST_LETTERS_A_LINE = 10_000
-# Directives are looked for only this far: what comes later is a program's own text.
+# Directives are searched only this far: later text is a program's own.
 _MOST_EXPLAINED_LINES = 2000
 NOT_READ = "not read: a command comes before it"
 # Of larger scripts difflib would take seconds.

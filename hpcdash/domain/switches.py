@@ -238,7 +238,7 @@ def _replacement(values: Mapping[str, str], unknown: list[str]) -> Callable[[re.
     def replacement(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if value := values.get(name, ""):
-            # What it was set to may itself hold a variable that is not known.
+            # Its value may itself contain an unknown variable.
             unknown.extend(one[1] or one[2] for one in _VARIABLE.finditer(value))
             return value
         if found[3] is not None:

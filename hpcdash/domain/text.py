@@ -125,7 +125,7 @@ def clip_path(path: str, width: int) -> str:
     """
     if not path.startswith(_PATH_STARTS) or width < _NARROWEST_PATH or cell_width(path) <= width:
         return clip(path, width)
-    # The end tells runs apart, the beginning the file system: a third for it, whole folders where
+    # The end distinguishes runs, the beginning the file system: a third for it, whole folders where
     # one fits.
     beside_name = width - 1 - cell_width(path[path.rstrip("/").rfind("/") :])
     head = set_cell_size(

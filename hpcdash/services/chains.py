@@ -56,11 +56,10 @@ Row = Mapping[str, Any]
 # What each of these waited for is a question to the history by itself; others are joined by their
 # names.
 MOST_ASKED = 12
-# What is told where a job was submitted: Slurm's, PBS's, Torque's, the embedded queue's.
+# Fields that report the submission: Slurm's, PBS's, Torque's, the embedded queue's.
 _LINES = ("SubmitLine", "Submit_arguments", "submit_args")
 _DEPENDENCIES = ("Dependency", "depend")
-# How often a history is asked again for a job that is as new as that, each time after twice as
-# long.
+# How often a history is queried again for a job this new, each time after twice as long.
 _MOST_TIMES = 6
 _NEW_SECONDS = 120.0
 _SOON_SECONDS = 1.0
@@ -178,7 +177,7 @@ class ChainReader:
         self.job_id = job_id
         self.chain: JobChain | None = None
         self.notes: tuple[str, ...] = ()
-        # What a job waited for, by its number: as the queue told it once, or as it was submitted.
+        # A job's dependency, by its number: as the queue once reported it, or as submitted.
         self.told: dict[str, str] = {}
         self._changed = changed
         self._asked: set[str] = set()

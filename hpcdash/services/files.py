@@ -36,7 +36,7 @@ class Obstacle(Enum):
     UNREACHED = "unreached"
 
 
-# By the words of READ_SCRIPT.
+# By the keywords of READ_SCRIPT.
 _OBSTACLES = {
     "missing": Obstacle.MISSING,
     "no-folder": Obstacle.MISSING,
@@ -74,7 +74,7 @@ class FileStat(Struct, frozen=True, eq=False):
         return isinstance(other, FileStat) and astuple(self)[:-2] == astuple(other)[:-2]
 
     def __ne__(self, other: object) -> bool:
-        # Struct's own does not ask __eq__.
+        # Struct's own does not call __eq__.
         return not self == other
 
     @property

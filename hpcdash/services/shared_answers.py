@@ -28,7 +28,7 @@ class SharedAnswers(Generic[K, T]):
         query = self._asking.get(key)
         if query is None:
             query = self._asking[key] = asyncio.ensure_future(self._share(key, fetch))
-            # Nobody may be waiting any more when it fails.
+            # No caller may be waiting any more when it fails.
             query.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(query)
 

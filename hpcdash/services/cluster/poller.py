@@ -31,7 +31,7 @@ _FIRST_BACK_OFF_SECONDS = 5.0
 _FIRST_AFTER_GIVING_UP_SECONDS = 60.0
 # 5 s doubled as often as this is past the longest back-off, however the jitter falls.
 _MOST_DOUBLINGS = 8
-# What a person has to settle: asked again only when they say so.
+# A problem that a person has to settle: retried only when they request it.
 NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
 
@@ -142,10 +142,10 @@ class Poller:
             return schedule.retry_seconds
         doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
         back_off = _FIRST_BACK_OFF_SECONDS * 2.0**doublings * (0.75 + 0.5 * schedule.jitter)
-        # One that was given up on may have hung: that is no time of the controller's as yet.
+        # An abandoned command may have hung: that is not yet controller time.
         spared = min(spared, _FIRST_AFTER_GIVING_UP_SECONDS * 2.0**doublings)
         back_off = min(max(back_off, spared), _LONGEST_BACK_OFF_SECONDS)
-        # The first failure may be a moment's: asked again sooner than usual.
+        # The first failure may be momentary: retried sooner than usual.
         return back_off if schedule.failures == 1 else max(seconds, back_off)
 
     @property

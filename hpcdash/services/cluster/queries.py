@@ -41,8 +41,8 @@ _LEFT_FOR_QUESTIONS = 2
 _LEAST_READS_SHARE = 0.25
 
 
-# When each command of the present task, and of those it starts, was sent; None where nobody counts
-# them.
+# When each command of the present task, and of tasks it starts, was sent; None if they are not
+# counted.
 _SENT: ContextVar[list[float] | None] = ContextVar("sent", default=None)
 
 
@@ -70,12 +70,12 @@ class QueryRunner:
     def __init__(self, cluster: QueriedCluster) -> None:
         self._cluster = cluster
         self._adopting: asyncio.Lock = asyncio.Lock()
-        # Whether a login shell's environment changed anything; None: not asked for.
+        # Whether a login shell's environment changed anything; None: not queried.
         self._adopted: bool | None = None
         self._looking: asyncio.Lock = asyncio.Lock()
-        # Whether the commands are in a folder beside the PATH; None: not looked for.
+        # Whether the commands are in a folder beside the PATH; None: not searched.
         self._found_elsewhere: bool | None = None
-        # What the probe says of a scheduler that is configured and has no commands.
+        # The probe's message on a configured scheduler without commands.
         self._why_missing: CommandMissing | None = None
 
     async def ask(self, query: Query[T], *, times: int = 1) -> T:
@@ -203,8 +203,7 @@ class QueryRunner:
                 except UnreadableOutput:
                     raise
                 except CommandError:
-                    # A login shell that hangs or fails: the missing command is what there is to
-                    # say.
+                    # A login shell that hangs or fails: the missing command is the error to report.
                     self._adopted = False
             return self._adopted
 
@@ -296,8 +295,8 @@ async def find_scheduler(
         except NoConfiguration as error:
             unconfigured = unconfigured or error
             continue
-        # The commands of one may be installed where another is used; of two that do not answer the
-        # first tells.
+        # The commands of one may be installed where another is used; if neither answers the first's
+        # error counts.
         if unconfigured is None or probe.controller_answers is not False:
             return backend.for_probe(probe), probe
     if unconfigured is not None:

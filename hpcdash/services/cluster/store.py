@@ -52,11 +52,11 @@ pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
-# Hosts of one's own jobs, and whether jobs start at all, are looked at no more often, and no more
-# hosts than these.
+# Hosts of one's own jobs, and whether jobs start at all, are checked at most this often, and at
+# most this many hosts.
 _HOSTS_EVERY_SECONDS = 60.0
 MOST_HOSTS = 20
-# What ended while the last history was asked for, or as two clocks differ, is asked for again.
+# Jobs that ended during the last history query, or between two clocks, are queried again.
 _HISTORY_OVERLAP_SECONDS = 600
 _PERSONS_TIMES = 2
 # A large table is written to the cache no more often than this.
@@ -136,7 +136,7 @@ class ClusterStore:
         self.errors: dict[Kind, HpcdashError] = {}
         self.connection_error: HpcdashError | None = None
         self._backends = tuple(backends)
-        # Where scripts are kept that the scheduler would not give back; None: they are not.
+        # Folder of scripts that the scheduler would not return; None: they are not stored.
         self.scripts = scripts
         # Where what was watched of its jobs is; None: nowhere.
         self._state_folder = state_folder
@@ -144,10 +144,10 @@ class ClusterStore:
         self._cache_read: set[Kind] = set()
         self._user = user
         self._listeners: list[Listener] = []
-        # What the first one to listen is told: a poll may be answered before the screen is there.
+        # Notifications for the first listener: a poll may be answered before the screen exists.
         self._pending: dict[Kind | None, Changed] = {}
         self._cache_written: dict[Kind, float] = {}
-        # As the scheduler told them, without the counts of jobs that everyone's queue adds.
+        # As the scheduler reported them, without the job counts that everyone's queue adds.
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
@@ -275,7 +275,7 @@ class ClusterStore:
             self._departures.with_departed(snapshot.table) if kind is Kind.MINE else snapshot.table
         )
 
-    # -- asking
+    # -- queries
 
     async def open(self, *, force: bool = False) -> Probe:
         """Connect where the line is not open, and find out once which scheduler is there.
@@ -433,7 +433,7 @@ class ClusterStore:
                 )
             self.errors[kind] = error
             self._notify(Changed(kind))
-            # The frames below hold all that the command printed, and the error may be kept for
+            # The frames below hold the command's whole output, and the error may be stored for
             # long.
             raise error.with_traceback(None) from error.__cause__
         if time.monotonic() - began < query.limit_seconds / 4:
@@ -521,7 +521,7 @@ class ClusterStore:
         now = self.clock.now()
         if is_own and now - self._hosts_queried_at >= _HOSTS_EVERY_SECONDS:
             self._hosts_queried_at = now
-            # What cannot be asked is no error of the list of jobs.
+            # A list that cannot be queried is no error of the list of jobs.
             with contextlib.suppress(HpcdashError):
                 self._down_hosts = await self._down_among(jobs)
         return (
@@ -592,7 +592,7 @@ class ClusterStore:
             row = find_row(parsed.table, job_id)
             own_id: str = row["id"][0].as_py()
             if parse_job_number(own_id) != parse_job_number(job_id):
-                # Slurm's number of a component or a task, whose own ID tells more.
+                # Slurm's number of a component or a task, whose own ID has more information.
                 native = await self.ask(self.backend.detail.native(own_id))
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
@@ -608,7 +608,7 @@ class ClusterStore:
                 self.ask(self.backend.history.native(job_id)),
             )
         except NoSuchJob as error:
-            # Nothing went wrong that a command and its status would tell of.
+            # No failure that a command and its status would explain.
             raise NoSuchJob(
                 f"job {job_id} was not found in the queue or in its history",
                 "Check the job ID and the cluster.",

@@ -30,8 +30,8 @@ _DONE = {
     Verb.DELETE: "deleted",
     Verb.SUBMIT: "submitted",
 }
-# What cannot be undone, or what ends a program that is not made for it, asks with No as its first
-# answer.
+# Actions that cannot be undone, or that end a program that is not made for it, prompt with No as
+# the first answer.
 _DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
@@ -238,7 +238,7 @@ def present_value(name: str, rows: Sequence[Row]) -> str:
 
     values = {value(row) for row in rows}
     if name == "throttle":
-        # Only the record of the tasks that wait tells it.
+        # Only the record of the waiting tasks reports it.
         values -= {""}
     return values.pop() if len(values) == 1 else ""
 

@@ -31,12 +31,12 @@ from hpcdash.services.jobs.scripts import keep_submitted
 from hpcdash.services.state.journal import Journal, JournalUnwritable
 
 Row = Mapping[str, Any]
-# More ids than this are looked for in the whole queue: each makes the command longer.
+# More ids than this are searched in the whole queue: each makes the command longer.
 _MOST_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; look at the job"
 NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
-# What a command says that ends sooner is told with its outcome.
+# The message of a command that ends sooner is reported with its outcome.
 _GOES_ON_SECONDS = 2.0
 
 
@@ -75,7 +75,7 @@ class Actions:
     def __init__(self, store: ClusterStore, journal: Journal) -> None:
         self.store = store
         self.journal = journal
-        # What was cancelled after it was sent: nobody saw how it ended.
+        # Cancelled after it was sent: its end is unknown.
         self.cut_off: list[tuple[Verb, str]] = []
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = (), *, run_as: str = "") -> Plan:

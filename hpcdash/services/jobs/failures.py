@@ -29,7 +29,7 @@ FAILED = frozenset(
 )
 # 500 lines of 260 bytes.
 _END_BYTES = 128 * 1024
-# Runtimes tell of each layer that they fetch, before they start.
+# Runtimes report each layer that they fetch, before they start.
 _HEAD_BYTES = 1 << 20
 _MOST_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0

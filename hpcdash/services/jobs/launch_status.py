@@ -14,7 +14,7 @@ class LaunchStatus(StrEnum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     TERMINATING = "TERMINATING"
-    # Its job was seen, and no list and no history knows it any more: nobody knows how it ended.
+    # Its job was seen, and is in no list and no history any more: its end is unknown.
     MISSING = "MISSING"
     TERMINATED = "TERMINATED"
     COMPLETED = "COMPLETED"

@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 _MOST_DEPENDENTS = 5000
 # What is told of other jobs.
 _OF_OTHERS = ("id", "array_id", "name", "state", "dependency", "_tasks")
-# A list of jobs tells these columns of a job as freshly as its details do.
+# A list of jobs reports these columns of a job as freshly as its details do.
 _OF_DETAIL = ("stdout_path", "stderr_path")
 _KEPT_ANSWERS = 3
 _KINDS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
-# sstat asks a daemon on each of a job's nodes.
+# sstat queries a daemon on each of a job's nodes.
 USAGE_EVERY_SECONDS = 60.0
-# How often the head of a launch's log is looked at while not all of its containers are up.
+# How often the head of a launch's log is checked while not all of its containers are up.
 CONTAINERS_EVERY_SECONDS = 15.0
 ACTIVITY_EVERY_SECONDS = 15.0
 _MOST_RELATED = 200
@@ -121,7 +121,7 @@ def _whole_array(
     some = [rows for rows, _ in job_tables if rows.num_rows]
     if not some:
         return None
-    # An answer on the past tells nothing of the tasks that live.
+    # An answer on the past has no information on the living tasks.
     living = next((rows for rows, is_complete in job_tables if is_complete), some[0])
     rows = drop_repeated_ids([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
     # A single row is not folded as an array, but here it stands for the whole array.
@@ -163,7 +163,7 @@ def _dependencies(
             for other in table.filter(mask).select(_OF_OTHERS).to_pylist():
                 related.setdefault(other["id"], other)
         waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), are_in(table, WAITING)))
-        # Those that name this job come first, should there be more than are looked through.
+        # Rows that name this job come first, in case there are more than are searched.
         number = parse_job_number(str(row["array_id"] or row["id"]))
         names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
         for some in (names_it, waiting):
@@ -294,7 +294,7 @@ class JobPicture:
         self.related: tuple[Row, ...] = ()
         self.dependents: tuple[Row, ...] = ()
         self.tasks: TaskStates | None = None
-        # What the log of a failed job tells; `debug`: more of it.
+        # The failure in the log of a failed job; `debug`: more of it.
         self.failure: JobFailure | None = None
         # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how
         # many are up.

@@ -25,7 +25,7 @@ from hpcdash.services.submit.launched_job import (
 from hpcdash.services.switches.names import SwitchNames, requested_switch
 
 Row = Mapping[str, Any]
-# What is remembered here is looked up for so many jobs and arrays at the most.
+# Local records are read for at most this many jobs and arrays.
 MOST_LOOKED_UP = 100
 
 
@@ -60,7 +60,7 @@ async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
             await store.ask(store.backend.detail.native(str(rows[0]["id"])))
         )
     except HpcdashError:
-        # One that the scheduler has forgotten is refused in its own words.
+        # A job that the scheduler has forgotten is refused with its own message.
         return ""
     return f"{min(units)} is not requeued: {why}" if why else ""
 

@@ -31,8 +31,7 @@ Row = Mapping[str, Any]
 _Lines = dict[tuple[str, object], tuple[str | None, str]]
 # The logs of more failed tasks than this are not read.
 MOST_LOGS = 200
-# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a
-# task.
+# If paths cannot be derived from those of two tasks, each is queried: two or three commands a task.
 MOST_LOCATED = 8
 _OF_FAILURES = [
     "id",
@@ -317,7 +316,7 @@ async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
     if all(row["stdout_path"] for row in rows):
         return _Paths({}, None, None)
     one = rows[0]
-    # A task on another node tells whether the node's name is in the path.
+    # A task on another node shows whether the node's name is in the path.
     other = next((row for row in rows[1:] if row["node_list"] != one["node_list"]), rows[-1])
     requested = [one] if other is one else [one, other]
     places = dict(

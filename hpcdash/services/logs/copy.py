@@ -29,7 +29,7 @@ async def same_file_here(file: LogFile) -> Path | None:
 
 
 def _same_file(path: Path, chunk: Chunk) -> Path | None:
-    # Another machine may use the same numbers for a file of the same name: only the bytes tell.
+    # Another machine may use the same numbers for a file of the same name: only the bytes differ.
     try:
         with path.open("rb") as here:
             status = os.fstat(here.fileno())

@@ -31,13 +31,13 @@ from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 
 FIND_LIMIT_SECONDS = 120.0
-# How often a followed file is looked at: while it grows, and at the slowest.
+# How often a followed file is checked: while it grows, and at the slowest.
 SHORTEST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 3.0
-# Each look at a node's own file is a login there; one that fails is tried again seldom.
+# Each check of a node's own file is a login there; a failed one is retried seldom.
 NODE_PAUSE_SECONDS = 2.0
 UNREACHED_PAUSE_SECONDS = 30.0
-# A file that was quiet for so long is looked at the least.
+# A file that was quiet for this long is checked the least.
 _QUIET_SECONDS = 60.0
 # grep holds a line whole, so it gets no more than this at once.
 _FIND_WINDOW_BYTES = 16 << 20
@@ -114,7 +114,7 @@ class LogFile:
         self.transport: Transport = ThroughNode(transport, host) if host else transport
         self.path = path
         self.host = host
-        # How long to wait at least before the next look.
+        # Least wait before the next check.
         self.pause_seconds = NODE_PAUSE_SECONDS if host or reader else 0.0
         self._reader = reader
         # Why the node was not reached the last time, '' where it was.

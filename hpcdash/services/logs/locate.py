@@ -88,7 +88,7 @@ async def fetch_log_files(store: ClusterStore, job_id: str, detail: JobDetail) -
         except UnreachableError:
             raise
         except HpcdashError:
-            # The note beside the files says that its directives are not known.
+            # The note beside the files reports that its directives are unknown.
             script = None
     return store.backend.logs.files(detail, script)
 

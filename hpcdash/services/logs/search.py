@@ -13,13 +13,13 @@ from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
 from hpcdash.services.files import Chunk
 from hpcdash.services.logs.file import LogFile
 
-# A login node looks through so much in well under a second; between two spans one can stop, and
-# hears how far it is.
+# A login node searches this much in well under a second; between two spans the search can stop, and
+# reports its progress.
 SPAN_BYTES = 1 << 28
 # Spans share so much: a match may lie across their border.
 _SHARED_BYTES = 1 << 16
 _PROBE_BYTES = 1 << 16
-# Where no time is found within so much, there is none: a trace or a table stands between lines with
+# If no time is found in this much, there is none: a trace or a table stands between lines with
 # times.
 _LONGEST_WITHOUT_TIMES_BYTES = 1 << 20
 

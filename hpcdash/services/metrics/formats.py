@@ -700,7 +700,7 @@ def read_bar(text: str) -> Bar | None:
         for item in _POSTFIX.finditer(inside)
         if (name := tidy_name(item["name"]))
     ]
-    # Some say it before the bar, some behind it.
+    # Some print it before the bar, some after it.
     pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
     is_training = (
         not _is_nested(text)

@@ -22,12 +22,12 @@ from hpcdash.services.logs.ends import last_lines
 from hpcdash.services.logs.locate import locate_logs
 
 TAIL_BYTES = 64 << 10
-# So many values are kept of a tail, and so many jobs are read at once.
+# This many values of a tail are stored, and this many jobs are read at once.
 KEPT_VALUES = 400
 KEPT_LINES = 60
 MOST_JOBS = 50
-# Where a log is has to be asked for, one to three commands a job: so many jobs at a time, below
-# half of the ceiling.
+# The path of a log takes one to three commands per job: this many jobs at a time, below half of the
+# ceiling.
 _LOCATED_AT_ONCE = 3
 _COMMANDS_EACH = 3
 _LIMIT_SECONDS = 20.0
@@ -64,14 +64,14 @@ class LossTails:
         self._files: dict[str, tuple[str, ...]] = {}
         # Whose output goes to /dev/null.
         self._discarded: set[str] = set()
-        # Of jobs that had to be located, what the scheduler said of them.
+        # The scheduler's data of jobs that had to be located.
         self.details: dict[str, JobDetail] = {}
         self._stats: dict[tuple[str, str], FileStat] = {}
         # By job, then by file.
         self._tails: dict[str, dict[str, LossTail]] = {}
-        # What went wrong with files at the last look, by job.
+        # Problems with files at the last check, by job.
         self.failures: dict[str, Exception] = {}
-        # Jobs whose logs the last refresh looked for, whether they are there or not.
+        # Jobs whose logs the last refresh searched, whether they exist or not.
         self.looked_at: set[str] = set()
 
     def tail(self, job_id: str) -> LossTail | None:
@@ -161,8 +161,8 @@ class LossTails:
             except (RateLimited, UnreachableError):
                 raise
             except HpcdashError:
-                # It is not asked for again: the job is about to be gone, or its paths are not to be
-                # had.
+                # It is not queried again: the job is about to disappear, or its paths are
+                # unavailable.
                 self._files[job_id] = ()
 
     def _query(

@@ -36,8 +36,7 @@ from hpcdash.services.switches.scripts import values_query
 Row = Mapping[str, Any]
 # Of an array with more tasks the logs of the newest are read.
 MOST_TASKS = 50
-# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a
-# task.
+# If paths cannot be derived from those of two tasks, each is queried: two or three commands a task.
 MOST_LOCATED = 8
 METRICS = "HPCDASH_METRICS"
 
@@ -295,13 +294,13 @@ class NamedMetricsFiles:
         except (UnreachableError, CommandTimedOut):
             raise
         except HpcdashError:
-            # Another's script, or one that is kept nowhere.
+            # Another user's script, or one that is stored nowhere.
             return None
         return ("", script.text) if METRICS in script.text else None
 
     def _launched(self, job_id: str, name: str) -> str:
         scripts = self._store.scripts
-        # What is remembered of launches stands beside the scripts that are kept.
+        # Records of launches are stored beside the scripts.
         folder = None if scripts is None else scripts.folder.parent
         try:
             record = LaunchRecords(folder, self._store.name).find_by_job(job_id, name)

@@ -72,7 +72,7 @@ class MetricReader:
         )
         self._position = at
         self._tail = b""
-        # Bytes of a line that is too long, or whose beginning is not known, are not kept.
+        # Bytes of a line that is too long, or whose beginning is unknown, are not stored.
         self._is_skipping = self._is_beginning_unknown = cut
         self._start = at
         self._shapes: list[Shape] = []

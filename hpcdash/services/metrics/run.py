@@ -22,15 +22,15 @@ from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.source import MetricSource, StampedFile
 
 READS_AT_ONCE = 2
-# Between two changes that are told; while the past is read in, more.
+# Between two reported changes; longer while the past is read.
 TOLD_SECONDS = 0.25
 TOLD_FILLING_SECONDS = 0.5
-# Of many places the newest are looked at before anything is shown, until one is there.
+# Of many places the newest are read before anything is shown, until one exists.
 _MOST_OPENED = 4
-# Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the
-# slowest.
+# If a quiet log may mean that its job has ended, the scheduler is queried at these intervals: at
+# first and at the slowest.
 _FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
-# Whether that is due is looked at so often.
+# Interval of the checks whether that is due.
 _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
 _LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
@@ -244,8 +244,8 @@ class WatchedRun:
                 continue
             before.own = own
             for source, path in zip(before.streams, paths, strict=False):
-                # Where history tells of a job its paths may be guesses: what is there is gone on
-                # with.
+                # If a job is known from the history its paths may be guesses: the existing files
+                # are used.
                 if (source.file.path, source.file.host) != (path, files.host) and source.problem:
                     source.file = self._file_at(path, files.host)
                     before.read_state(source).missed = 0
@@ -402,7 +402,7 @@ class WatchedRun:
             if self._located is not None:
                 self._located = replace(self._located, is_over=True)
         except HpcdashError as error:
-            # The logs are still read, and the scheduler asked again.
+            # The logs are still read, and the scheduler is queried again.
             self._say(
                 error.message if isinstance(error, UnreachableError | CommandTimedOut) else ""
             )
@@ -497,7 +497,7 @@ def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, M
     """
     now = time.monotonic()
     living = [place for place in places if may_grow(place)]
-    # Many logs share the looks that one would have.
+    # Many logs share the checks that one would have.
     share = max(1.0, len(living) / 4)
     longest = float("-inf")
     found: tuple[float, MetricFile | None, MetricSource | None] = (
@@ -525,7 +525,7 @@ async def look_at(
 
     Raises UnreachableError and CommandTimedOut, and is then not looked at for a while.
     """
-    # Before the look: of a job that was known to have ended, it brings the last lines.
+    # Before the check: for a job that was known to have ended, it reads the last lines.
     was_over, looked = place.is_over, place.read_state(source)
     has_moved = False
     problem = source.problem

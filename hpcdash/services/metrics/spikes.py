@@ -15,7 +15,7 @@ from hpcdash.services.metrics.findings import MetricFinding, format_number, form
 
 BLOCK = 64
 BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
-# How far medians of blocks scatter around their running median tells noise that is slower than a
+# The scatter of block medians around their running median measures noise that is slower than a
 # block.
 _SCATTER_BLOCKS = 33
 # A normal deviation is 1.4826 median absolute deviations.
@@ -23,7 +23,7 @@ MAD_TO_SIGMA = 1.4826
 # Noise is taken to be at least this part of the level: less is nothing that a person would be
 # called for.
 LEAST_NOISE = 0.005
-# So many points tell where the curve stands before one of them; among the first ones fewer do.
+# This many points determine the level before a point; among the first ones fewer do.
 BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
 _HALF = BLOCK // 2
 _MIDDLE = (BLOCK - 1) / 2
@@ -34,7 +34,7 @@ DIVERGED_PART = 0.1
 KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MOST_Z_UNKNOWN = 20_000, 0.35, 60.0
 Z_BACK = 3.0
 PATIENCE_POINTS = 48
-# Of fewer points nothing can be told.
+# Fewer points determine nothing.
 FEWEST_POINTS = 20
 # How rarely noise may pass: a point alone, and each of a row.
 _ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3

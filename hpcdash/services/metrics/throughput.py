@@ -20,7 +20,7 @@ Measure = Literal[
 ]
 NEWEST_SECONDS = 3600.0
 NEWEST_PART = 0.1
-# Below this the newest pace is told as unchanged.
+# Below this the newest pace is reported as unchanged.
 STEADY_PERCENT = 3.0
 
 _PER = r"(?: ?/ ?| per )"
@@ -55,13 +55,13 @@ _MEASURES: tuple[tuple[Measure, re.Pattern[str]], ...] = (
 )
 _MILLI = re.compile(r"(?<![a-z])(?:ms|msec|milliseconds?)(?![a-z])")
 _EVALUATION = re.compile(r"\b(?:eval|valid|val|validation|test|predict)")
-# What is seen counts where the log says another pace than it by more than this factor.
+# The seen pace counts if the log's pace differs by more than this factor.
 CLEARLY = 1.5
 # Growth indicates a pace only after this long and this many changes, because programs may write in
 # bursts.
 LEAST_GROWTH_SECONDS, LEAST_CHANGES = 5.0, 4
 _MOST_STANDS = 600
-# A job's age tells a pace once its start is a small part of it.
+# A job's age determines a pace once its start is a small part of it.
 LEAST_AGE_SECONDS = 600.0
 _ORDER: tuple[Measure, ...] = (
     "seconds_per_step",
@@ -254,7 +254,7 @@ class PaceGrowth:
 
     def pace(self) -> TrainingPace | None:
         """None while too little was seen."""
-        # What was there at the first look came before it.
+        # Content of the first check came before it.
         changes = list(self._stands)[1:]
         if len(changes) < LEAST_CHANGES or changes[-1][0] - changes[0][0] < LEAST_GROWTH_SECONDS:
             return None
@@ -299,8 +299,7 @@ def run_paces(
             continue
         axes, values = run.written(name)
         pace = metric_pace(name, values, axes[3], quantity=quantity)
-        # Of several the one of the whole job rather than of a device, then the one that is said
-        # most often.
+        # Of several the one of the whole job rather than of a device, then the most frequent one.
         rank = (not quantity.per_device, values.size)
         if pace is not None and rank > most.get(pace.measure, (False, -1)):
             paces[pace.measure], most[pace.measure] = pace, rank

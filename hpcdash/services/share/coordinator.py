@@ -60,15 +60,15 @@ _TAKES_JOBS = (
     NodeState.PLANNED,
 )
 _NODES_EVERY_SECONDS = 15.0
-# A training that is ready without being asked waits so long; each look at another account's file is
-# a sudo.
+# A training that is ready without a request waits this long; each check of another account's file
+# is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
 _MOST_LOOKS = 8
-# Per look: each takes two commands, which delay the running tasks' checks.
+# Per check: each takes two commands, which delay the running tasks' checks.
 _MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
-# An accounting that is busy, or was down, tells how a job ended later than the queue forgets it.
+# An accounting that is busy, or was down, reports a job's end later than the queue forgets it.
 _HISTORY_WAIT_SECONDS = 300.0
 
 
@@ -103,10 +103,10 @@ class Coordinator:
         # What was decided last, and for how many nodes.
         self.decision = Decision()
         self.capacity = pool.nodes
-        # Which waiting tasks are to follow other jobs, in words.
+        # Dependencies of waiting tasks, as text.
         self.waits_for: dict[str, str] = {}
         self.outsiders: list[Outsider] = []
-        # What was last said of what an owner wants.
+        # The last message on an owner's wish.
         self._applied_marks: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
         self._began_at = self._now
@@ -115,7 +115,7 @@ class Coordinator:
         self._told: dict[str, str] = {}
         self._task_files: dict[str, TaskFiles] = {}
         self._checks = asyncio.Semaphore(_MOST_LOOKS)
-        # When each task's files were last looked at.
+        # When each task's files were last checked.
         self._looked_at: dict[tuple[str, str], float] = {}
         self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
         # When the suspend command that each task has was written.
@@ -376,7 +376,7 @@ class Coordinator:
         """
         state = row["state"]
         if state not in ENDED and row["user"] != task.user:
-            # It is admitted as any other at the next look.
+            # It is admitted as any other at the next check.
             with self.database.writing(self._now):
                 self.database.remove(task.id)
             return
@@ -580,7 +580,7 @@ class Coordinator:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
             return
-        # Those that suspend themselves are no longer among them.
+        # Tasks that suspend themselves are no longer among them.
         running = self.database.tasks("state = 'running'")
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
         runs = self.database.task_runs([task.id for task in logging], 1)
@@ -659,7 +659,7 @@ class Coordinator:
         files = self._files(task)
         is_ready = await files.is_ready()
         if task.state != "suspending" or (task.asked_at is None and not is_ready):
-            # What is ready without being asked goes by itself.
+            # A task that is ready without a request leaves on its own.
             requested = None if is_ready else now
             with self.database.writing(now):
                 self.database.change(
@@ -674,7 +674,7 @@ class Coordinator:
             reported: bool | None = self._requested_at.get(task.id) == asked_at
             if not reported and (reported := await files.tell()):
                 self._requested_at[task.id] = asked_at
-            # A write that failed is tried again at each look.
+            # A failed write is retried at each check.
             grace = self.pool.grace_seconds
             if reported is not None and now < suspend_deadline(asked_at, None, grace):
                 return
@@ -687,7 +687,7 @@ class Coordinator:
     async def _withdraw(self, task: StoredTask, reason: str) -> None:
         """Take back a start that did not come about, so that what is behind it has its turn."""
         if (await self._act(Verb.HOLD, task.id, task.user)).done is False:
-            # It may have started meanwhile: the next look tells.
+            # It may have started meanwhile: the next check shows.
             return
         with self.database.writing(self._now):
             self.database.withdraw(

@@ -130,8 +130,8 @@ class TaskFiles:
         if self.unreached:
             return None
         if self._account:
-            # Only what was made at the submission is written to: a folder without it has no
-            # training that looks.
+            # Only a file made at the submission is written to: a folder without it has no training
+            # that checks it.
             seen = await self._run("read", name, "end", "0")
             if seen is None or seen.status == NOTHING_THERE:
                 return False if seen is None else None
@@ -177,7 +177,7 @@ class TaskFiles:
 
 
 def _stat(folder: str, name: str) -> os.stat_result:
-    # A network file system remembers what was not there, until the folder is opened anew.
+    # A network file system caches missing names until the folder is reopened.
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return os.stat(name, dir_fd=held, follow_symlinks=False)

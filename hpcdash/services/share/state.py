@@ -44,8 +44,8 @@ from hpcdash.services.share.scheduling import (
 )
 
 SCHEMA = 1
-# A coordinator that has nothing new to say says so this often; one that is silent for longer has
-# ended, or hangs.
+# A coordinator without news publishes this often; one that is silent for longer has ended, or
+# hangs.
 PUBLISH_SECONDS = 10.0
 SILENT_SECONDS = 60.0
 MOST_BYTES = 8 << 20

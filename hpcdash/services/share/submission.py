@@ -19,7 +19,7 @@ from hpcdash.services.share.scheduling import PoolTask
 from hpcdash.services.share.state import Pool, PoolReader
 from hpcdash.services.share.text import format_silence
 
-# What of a request says which pool it is for.
+# Fields of a request that select its pool.
 _PLACES = ("queue", "qos", "reservation")
 
 
@@ -58,7 +58,7 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
                 )
             request = replace(request, **{what: has or requested})
         if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
-            # Nothing else tells whose task it is.
+            # Nothing else identifies the task's owner.
             request = replace(request, pool=pool.name)
     return request
 

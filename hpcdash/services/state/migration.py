@@ -30,7 +30,7 @@ _LAUNCHES, _SWITCHES, _DRAFTS, _RECENTS = (
 )
 _SNOOZED_END, _STATE_END = ".snoozed.json", ".json"
 _T = TypeVar("_T")
-# Where requests are kept, and which rows hold one.
+# Tables with requests, and the rows that contain one.
 _REQUESTS = (
     ("launches", "request", ""),
     ("recents", "text", "WHERE kind = 'request'"),
@@ -152,7 +152,7 @@ def _recents(folder: Path) -> Iterator[Statement]:
 def _drafts(written: bytes) -> Iterator[Statement]:
     for drafts in _decoded([written], dict[str, Any]):
         for cluster, draft in drafts.items():
-            # One that was written since is newer.
+            # A row that was written since is newer.
             yield "INSERT OR IGNORE INTO drafts VALUES (?, ?)", (cluster, json.dumps(draft))
 
 

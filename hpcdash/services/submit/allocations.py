@@ -273,7 +273,7 @@ def plan_hand_over(
         read,
         shown=("make", staged.folder),
     )
-    # It is there under a name that no run has, until all of it is.
+    # It has a name that no run has until it is complete.
     packed, arrived = code
     unpack = code_command(packed, allocation.root, f"{staged.root}/.{staged.name}", title, arrived)
     return Plan(request, (), (prepare, unpack, command))

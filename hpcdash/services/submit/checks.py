@@ -20,7 +20,7 @@ from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environm
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 
-# A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
+# A pattern that a scheduler fills in, or a variable: its value is unknown beforehand.
 _FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
 _ON_NODES = "Checked on the login node, which may not mount disks that the nodes have."
 # A folder of a file server that hangs holds the command no longer than this.
@@ -136,7 +136,7 @@ def _parent(path: str) -> str:
     return folder or slash
 
 
-# Constant: paths reach it as arguments, and what it prints are numbers and words of its own.
+# Constant: paths are passed as arguments, and its output is numbers and words of its own.
 _SCRIPT = """
 while [ "$#" -ge 2 ]; do
   said=ok
@@ -184,7 +184,7 @@ async def missing_paths(
     key, a path's own field, or the path itself. Raises the errors of an unreachable cluster.
     """
     if store.backend.submit.takes_requests:
-        # There is no login node whose files could be looked at.
+        # No login node has files to check.
         return ()
     if isinstance(requested, Request):
         paths = request_paths(requested, staged)

@@ -29,7 +29,7 @@ from hpcdash.services.submit.recovery import CLOCKS_APART
 from hpcdash.services.submit.staging import Staged, discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 
-# What neither list nor history has heard of for so long is not asked for again.
+# A job that neither list nor history has known for this long is not queried again.
 _FORGOTTEN_SECONDS = 86400.0
 _IDS_A_COMMAND = 100
 _LIMIT_SECONDS = 60.0

@@ -52,7 +52,7 @@ _LOOK = (
     f"0; fi; {_PARTS}; "
     'if test -n "$3"; then wc -c < "$3"; fi'
 )
-# How a line begins that says how many bytes are there, while they come.
+# Beginning of a line that reports how many bytes have arrived.
 _ARRIVED = "arrived "
 # root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where
 # each node unpacks it. What is unpacked was whole.
@@ -291,7 +291,7 @@ def _unreadable(one: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
 
 def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
     try:
-        # Since it was looked at, a link or a pipe may have come into its place.
+        # Since the check, a link or a pipe may have taken its place.
         number = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb") as stream:
             member.size = os.fstat(stream.fileno()).st_size

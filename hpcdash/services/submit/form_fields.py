@@ -372,7 +372,7 @@ _MORE = FormGroup(
     ),
 )
 GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _POOL, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
-# Keys that one scheduler alone has, as its request_fields say.
+# Keys of one scheduler alone, from its request_fields.
 _OF_ONE_SCHEDULER = frozenset(
     {field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"}
 )

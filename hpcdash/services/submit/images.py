@@ -19,7 +19,7 @@ from hpcdash.backends.script.containers.words import ContainerCommand, words
 from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
 
-# Singularity reads the same words.
+# Singularity has the same arguments.
 PROGRAMS = {
     Runtime.APPTAINER: ("apptainer", "singularity"),
     Runtime.PODMAN: ("podman",),

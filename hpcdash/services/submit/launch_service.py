@@ -60,7 +60,8 @@ MOST_LISTED = 1000
 # Each takes several commands on the login node.
 _MOST_AT_ONCE = 4
 _JOURNAL_ENTRIES = 20_000
-# A job that no list and no history knows for so long after it was submitted is not asked for again.
+# A job that no list and no history has known for this long after its submission is not queried
+# again.
 _FORGOTTEN_SECONDS = 86_400.0
 _SETTLE_EVERY_SECONDS = 60.0
 # The journal has a submission within moments.
@@ -169,7 +170,7 @@ class LaunchService:
         self._served = ServedLaunches(launches.state_folder, session.name)
         self._submitting: dict[tuple[str, str], tuple[str, asyncio.Task[ServedLaunch]]] = {}
         self._tasks: set[asyncio.Task[ServedLaunch]] = set()
-        # Those that this process submits now.
+        # Launches that this process submits now.
         self._own: set[str] = set()
         self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
         self._states: SharedAnswers[str, Mapping[str, tuple[Row, ...]]] = SharedAnswers(
@@ -378,7 +379,7 @@ class LaunchService:
         await asyncio.to_thread(self._served.update, launch)
         return launch
 
-    # -- what became of those whose submission was cut
+    # -- outcomes of interrupted submissions
 
     async def reconcile(self) -> None:
         """Find out what became of launches whose submission nobody saw the end of; submits nothing.

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 LAUNCHES_BELOW_HOME = "hpcdash/launches"
 LOGIN_NAME = "login"
-# The folder that is set, '' for the one below the home; then a kill switch, if there is one to look
-# for.
+# The configured folder, '' for the one below the home; then a kill switch to check, if any.
 _ROOT = (
     "sh",
     "-c",
@@ -109,7 +108,7 @@ class Launches:
         self._roots: dict[str, _Root] = {}
         # Storage roots that only root's program keeps launches of other accounts in.
         self._trusted: set[str] = set()
-        # What was said of kill switches as the folder was asked for.
+        # Findings on kill switches when the folder was queried.
         self._switches: dict[str, LintFinding] = {}
         self._asking = asyncio.Lock()
         self._tidying = asyncio.Lock()
@@ -219,7 +218,7 @@ class Launches:
         request = replace(requested, after=await after_in_full(self.store, requested.after))
         request, aside = self._in_its_queue(request)
         if request.site.storage_root not in ("", where):
-            # Its queue says where.
+            # Its queue determines it.
             root = await self._root(where := request.site.storage_root)
         is_given = requested.site.storage_root in ("", self.settings.site.storage_root)
         weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)
@@ -481,7 +480,7 @@ class Launches:
                     every_seconds=every_seconds,
                 )
             except HpcdashError:
-                # It is looked at another time.
+                # It is checked another time.
                 return ()
 
     async def read_checks(self) -> tuple[str, ...]:
@@ -501,7 +500,7 @@ class Launches:
             try:
                 read = await read_ended_checks(self.store, records)
             except HpcdashError:
-                # It is looked at another time.
+                # It is checked another time.
                 return ()
             self._all_read_at = None if records.unread() else stamp
             return read
@@ -594,7 +593,7 @@ class Launches:
             began = datetime.fromtimestamp(self.store.clock.now())
             folder = f"{base}/{effective_name(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
-        # One of mode 0600 is nobody else's to read.
+        # A file of mode 0600 is readable by nobody else.
         has_login = not request.site.run_as and any(
             known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
         )

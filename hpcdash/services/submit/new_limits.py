@@ -66,7 +66,7 @@ async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
     if all(_was_killed(row) for row in rows):
         return await _after_a_kill(store, rows[0])
     if not states <= {JobState.TIMEOUT, JobState.OUT_OF_MEMORY}:
-        # What failed by itself would not do better with more.
+        # A job that failed on its own would not do better with more.
         return None
     offered = store.backend.submit.new_limits
     wants_time = JobState.TIMEOUT in states and "time_seconds" in offered

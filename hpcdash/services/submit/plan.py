@@ -51,7 +51,7 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 Row = Mapping[str, Any]
-# Each has its own script and options, which are asked for, and its own command.
+# Each has its own script and options, which are fetched, and its own command.
 MOST_AT_ONCE = 10
 # Of one array, each a command.
 _MOST_PARTS = 100

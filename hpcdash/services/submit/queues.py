@@ -301,7 +301,7 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     return QueueOffer(
         name=row["name"],
         is_default=bool(row["default"]),
-        # None: not told.
+        # None: unknown.
         is_available=row["available"] is not False,
         limit_seconds=row["limit_seconds"],
         nodes=queue_nodes,

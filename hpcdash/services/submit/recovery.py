@@ -41,12 +41,11 @@ from hpcdash.services.state.journal import (
 
 T = TypeVar("T")
 
-# How long a line that broke is tried to be opened again, and a scheduler that does not answer is
-# asked again.
+# How long a broken line is reopened, and an unresponsive scheduler queried again.
 _PATIENCE_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 5.0
-# Between two looks: a request that left the login node may still be on its way, and a history is
-# told later.
+# Between two checks: a request that left the login node may still be on its way, and a history
+# lags.
 _LOOK_AGAIN_SECONDS = 5.0
 # A command on the login node ends this long after its limit at the latest.
 _END_SECONDS = 6.0
@@ -56,7 +55,7 @@ _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigE
 # How far the clocks of the cluster and of this machine may be apart.
 CLOCKS_APART = timedelta(minutes=2)
 
-# The mark comes in two words, so that this command is not among those it finds.
+# The mark is passed in two arguments, so that this command is not among those it finds.
 _STILL_THERE = """\
 ps -eo args= | while read -r line; do
     case $line in *"$1$2"*) echo "still there"; exit ;; esac
@@ -282,7 +281,7 @@ class _Looking:
                 try:
                     still_there: bool = await self._patiently(Query(argv, _is_still_there))
                 except CommandMissing:
-                    # A server that is asked over HTTP runs no commands.
+                    # A server over HTTP runs no commands.
                     return False
                 if still_there:
                     return True
@@ -296,7 +295,7 @@ class _Looking:
         pause = 0.25
         while True:
             try:
-                # Not forced: a login that asks a person is left to them.
+                # Not forced: a login that prompts a person is left to them.
                 await self._store.open()
                 return await self._store.ask(query)
             except (*_NEEDS_A_PERSON, CommandMissing):

@@ -160,7 +160,7 @@ def _time(seconds: int) -> str:
     """`20 h`, `1 h 30 min`, `7 d`, `45 s`."""
     parts = []
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
-        # Two days and less are told in hours.
+        # Two days and less are shown in hours.
         if unit == "d" and (seconds <= 2 * DAY or seconds % HOUR):
             continue
         count, seconds = divmod(seconds, size)

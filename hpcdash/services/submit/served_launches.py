@@ -21,7 +21,7 @@ MOST_SERVED = 5000
 class Stage(StrEnum):
     """Stage of a launch, as far as it is settled here."""
 
-    # Nobody knows yet whether its job is there.
+    # It is unknown yet whether its job exists.
     SUBMITTING = "submitting"
     SUBMITTED = "submitted"
     ENDED = "ended"

@@ -90,7 +90,7 @@ _STAGE = (
     "exit 0; fi; "
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
 )
-# Says when the files of a request were unpacked: what changed later is the job's.
+# Records when the files of a request were unpacked: later changes are the job's.
 UNPACKED_NAME = ".unpacked"
 _UNPACKED = tuple(
     f"./{name}" for name in (UNPACKED_NAME, f"{PACKAGES_NAME}*", f"{CODE_FOLDER}/*", CODE_ARCHIVE)
@@ -128,7 +128,7 @@ _STAGE_AS = (
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
 _NO_CAUSE = re.compile(r"^tar: (Exiting with failure|Error is not recoverable)")
 _ROOM_LEFT = " KiB are free in "
-# Says how much room the disk of the current folder has, and where that is mounted.
+# Reports the free space of the current folder's disk, and its mount point.
 SAY_ROOM = f'df -Pk . | sed -n "2s/.* \\([0-9][0-9]*\\)  *[0-9]*% */\\1{_ROOM_LEFT}/p" >&2'
 # A folder, then the command for it.
 _WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'

@@ -82,7 +82,7 @@ async def read_stored_launches(
     stored = []
     for record, folder in zip(found, folders, strict=True):
         if not folder.is_there and not record.run_as:
-            # Its disk may not be mounted: that it is removed is not known.
+            # Its disk may not be mounted: its removal is not certain.
             continue
         rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
         rows = [row for row in rows if not record.name or row["name"] in (None, record.name)]
@@ -147,7 +147,7 @@ async def remove_unused_libraries(store: ClusterStore, roots: Sequence[str]) -> 
             ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS)
         )
     except HpcdashError:
-        # It is looked at another time.
+        # It is checked another time.
         return 0, 0
     sizes = [
         int(line) for line in answer.stdout.decode("ascii", "replace").split() if line.isdecimal()

@@ -47,7 +47,7 @@ from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.scripts import values_query
 
 Row = Mapping[str, Any]
-# Where a scheduler tells what a job was given of its environment, or how it was submitted.
+# Fields in which a scheduler reports a job's environment, or its submission.
 TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAMED = "SELECT path FROM switches WHERE cluster = ? AND kind = ?"

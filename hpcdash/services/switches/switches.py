@@ -59,7 +59,7 @@ MOST_READ = 8
 _DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
 _CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
-# What is remembered here is looked up for so many other jobs at the most.
+# Local records are read for at most this many other jobs.
 _MOST_LOOKED_UP = 200
 _LONG_LINE = 16_000
 
@@ -431,7 +431,7 @@ class SwitchLog:
         self._read: list[int | None] = []
         self._said = ""
         self._mark = mark
-        # How long each was the last time it was looked at.
+        # Size of each at the last check.
         self._sizes: dict[str, int] = {}
 
     async def words(self, living: Sequence[Row]) -> str:

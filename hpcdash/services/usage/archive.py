@@ -31,8 +31,8 @@ from hpcdash.services.usage.waits import WAITED, compute_waits
 from hpcdash.services.usage.watched import WATCHED, with_watched
 
 T = TypeVar("T")
-# How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as
-# the answers allow.
+# Length of a first slice: of one user's jobs, and of everyone's. Later ones are as long as the
+# answers allow.
 _FIRST_SECONDS = 4 * WEEK
 _FIRST_OF_EVERYONE_SECONDS = DAY
 _LEAST_SECONDS = 15 * MINUTE
@@ -40,7 +40,7 @@ _MOST_SECONDS = 366 * DAY
 # What a slice is to take, on the cluster and to be read.
 _SLICE_SECONDS = 8.0
 _SLICE_ROWS = 30_000
-# What ended while it was asked for, or was written to the accounting late, is asked for again.
+# Jobs that ended during the query, or were written to the accounting late, are queried again.
 _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
 _SAVE_EVERY_ROWS = 60_000
@@ -170,7 +170,7 @@ class FetchedRuns(Struct, frozen=True):
         """
         if self.retained_since is None or not self._forgotten_seconds:
             return ""
-        # What an earlier run still knew is no more than this.
+        # The part that an earlier run still knew is no more than this.
         unit = (
             DAY
             if self._forgotten_seconds >= 10 * DAY
@@ -199,11 +199,11 @@ class RunArchive:
         self._folder = folder
         self._state_folder = state_folder
         self._files: dict[tuple[str, str], RunFiles] = {}
-        # By who asks, and when that was asked (monotonic).
+        # By the querying user, with the time of the query (monotonic).
         self._history_scopes: dict[str, tuple[float, HistoryScope]] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
-        # One span after the other: each asks only for what the one before left out.
+        # One span after the other: each queries only what the one before left out.
         self._turn = asyncio.Lock()
 
     def _scope(self, selection: RunSelection) -> tuple[str, str | None]:
@@ -256,7 +256,7 @@ class RunArchive:
             files = self._scope_files(scope)
             await asyncio.to_thread(files.load, span)
             reported = HistoryScope()
-            # Asked for first: what ends meanwhile is then in both, and counts once.
+            # Queried first: a job that ends meanwhile is then in both, and counts once.
             running = (
                 await self._fetch_running(user, span) if with_running and problem is None else None
             )
@@ -276,7 +276,7 @@ class RunArchive:
                 try:
                     await query.run()
                 except asyncio.CancelledError:
-                    # What came is kept, whoever gives up on it.
+                    # The answer is stored, even if a caller gives up.
                     files.save()
                     raise
                 await asyncio.to_thread(files.save)
@@ -426,13 +426,13 @@ class _ArchiveQuery:
         self.rejected: list[str] = []
         # Runs that ended after the span.
         self.extra: list[pa.Table] = []
-        # The cluster's clock when the last of it was asked for.
+        # The cluster's clock at the query of the last of it.
         self.queried_until = int(store.clock.now())
         # Before that the cluster has forgotten all.
         self.retained_since = (
             span.since if retained_since is None else max(retained_since, span.since)
         )
-        # What was asked for too early to be sure of.
+        # The part that was queried too early to be certain.
         self.asked: list[Span] = []
         self._saved_at = time.monotonic()
         self._rows = self._saved_rows = 0
@@ -483,7 +483,7 @@ class _ArchiveQuery:
                 await self._keep(parsed, Span(since, until))
                 took = max(time.monotonic() - began, 0.01)
                 room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)
-                # A short slice that was cheap says little of longer ones.
+                # A short cheap slice does not predict longer ones.
                 longest = (until - since) if room < 1 else max(seconds, until - since)
                 seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(longest * room)))
                 until = since

@@ -32,8 +32,8 @@ _MOST_JSON_BYTES = 1 << 22
 # As columns of numbers, or Python's own objects, they take several times as much.
 _RUNS_AT_ONCE = 50_000
 
-# Of one run, of an array or of all runs of a name: `runs` says how many. Uses are parts of what was
-# asked, 1 is all of it, and may be larger; null is not known.
+# Of one run, of an array or of all runs of a name: `runs` is how many. Uses are fractions of the
+# request, 1 is all of it, and may be larger; null is unknown.
 EFFICIENCY = pa.schema(
     [
         ("id", TEXT),
@@ -57,7 +57,7 @@ EFFICIENCY = pa.schema(
     ]
 )
 USES = ("cpu_use", "memory_use", "gpu_use", "gpu_memory_use", "time_use")
-# Below this a use is worth a look; below the second, a waste.
+# Below this a use is worth a check; below the second, a waste.
 FAIR_USE, POOR_USE = 0.75, 0.25
 # Advice is given on what saves at least this much, to runs that took at least so long.
 _LEAST_SAVED_BYTES = 2 << 30

@@ -31,9 +31,9 @@ from hpcdash.services.usage.sample import (
 from hpcdash.services.usage.watched import Watched, remember_watched
 from hpcdash.transport.base import CommandResult
 
-# An hour of looks.
+# An hour of checks.
 MOST_LOOKS = 360
-# Warnings are about the last looks, and need some.
+# Warnings are about the last checks, and need some.
 _JUDGED_LOOKS = 6
 _FEWEST_LOOKS = 3
 _IDLE_PERCENT = 5.0
@@ -43,7 +43,7 @@ _UNEQUAL = 0.5
 _LEAST_CORES = 0.5
 # A step that ends sooner than this has not sampled: it is not begun again and again.
 _LEAST_STEP_SECONDS = 30.0
-# A scheduler that tells itself what jobs use measures it about so often.
+# A scheduler that reports jobs' use itself measures it about this often.
 _TOLD_SECONDS = 5.0
 
 
@@ -96,7 +96,7 @@ class LiveUse:
                 async for use in uses:
                     received = True
                     yield use
-            # A loop that came to its own end is begun again, where one still looks.
+            # A loop that ended normally is restarted if a person still watches.
             if checks is not None or not received or time.monotonic() - began < LEASE_SECONDS / 2:
                 return
 

@@ -253,7 +253,7 @@ class _Held:
         self._rows = rows = np.flatnonzero(is_held & (suspended > 0))
         self._begin = begin[rows].astype(np.int64)
         self._wall = (end[rows] - begin[rows]).astype(np.int64)
-        # No more than there was.
+        # No more than the total.
         self._suspended = np.minimum(suspended[rows].astype(np.int64), self._wall)
 
     @property
@@ -527,7 +527,7 @@ def _wasteful(runs: pa.Table, held: _Held) -> pa.Table:
     most = np.lexsort([-sums[column] for column in reversed(_WASTE_ORDER)])[:_MOST_WASTEFUL]
     most = most[sums["runs"][most] > 0]
     for column, is_known in are_known.items():
-        # What nobody measured is not known, and not nothing.
+        # Unmeasured use is unknown, not zero.
         sums[column] = np.where(is_known, sums[column], np.nan)
     rows = pa.array(first[most])
     columns = [as_array(runs[column]).cast(TEXT).take(rows) for column in ("name", "user")]

@@ -44,7 +44,7 @@ class _Week(Struct):
 
     tables: list[pa.Table] = field(default_factory=list)
     covered: list[Span] = field(default_factory=list)
-    # Whether all of that was asked for when the cluster hid nobody's jobs.
+    # Whether all of that was queried while the cluster showed everyone's jobs.
     sees_others: bool = False
     has_file: bool = False
     is_new: bool = False
@@ -121,7 +121,7 @@ class RunFiles:
         if week.has_file and (path := self._path(name)) is not None:
             table = read_table(path, columns)
             if table is None:
-                # It was there, and is gone or damaged: all but what is in memory is asked for
+                # It existed, and is missing or damaged: all but the part in memory is queried
                 # again.
                 week.covered, week.has_file = [], False
             else:
@@ -158,7 +158,7 @@ class RunFiles:
         numbers = pc.divide(pc.add(ends, _BEFORE_MONDAY_SECONDS), WEEK)
         for number in pc.unique(numbers).drop_null().to_pylist():
             week = self._week(_week_name(number * WEEK - _BEFORE_MONDAY_SECONDS))
-            # What is newer comes first: it is the one that stays of two alike.
+            # Newer rows come first: of two alike the first stays.
             week.tables.insert(0, runs.filter(pc.equal(numbers, number)))
             week.is_new = True
         for part in _split_weeks(span) if span is not None else ():

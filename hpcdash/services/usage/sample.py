@@ -12,7 +12,8 @@ from hpcdash.backends.node_samples import GpuSample, NodeSample, ProcessSample
 
 EVERY_SECONDS = 10
 FIRST_GAP_SECONDS = 2
-# A loop ends by itself after this, should nobody be able to end it; who still looks starts another.
+# A loop ends on its own after this, in case nothing can end it; a person who still watches starts
+# another.
 LEASE_SECONDS = 600
 # Of a limit beyond this the kernel means none.
 _NO_LIMIT_BYTES = 1 << 60

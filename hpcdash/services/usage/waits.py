@@ -12,9 +12,9 @@ from msgspec import Struct
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.units import DAY, HOUR, format_span
 
-# The columns of domain.schema.RUNS that waits_of looks at.
+# The columns of domain.schema.RUNS that compute_waits reads.
 WAITED = ("started_at", "submitted_at", "eligible_at", "queue", "nodes", "gpus", "limit_seconds")
-# Fewer say little: then jobs of any time, or of any size, are looked at too.
+# Fewer mean little: then jobs of any time limit, or of any size, count too.
 FEWEST_RUNS = 10
 # The upper ends of the classes; None: no end.
 _LIMITS: tuple[int | None, ...] = (HOUR, 4 * HOUR, DAY, 3 * DAY, None)

@@ -26,11 +26,11 @@ _FILLED = (
     "gpu_memory_peak_bytes",
     "usage_source",
 )
-# And those it looks at besides.
+# Further columns that it reads.
 WATCHED = ("id", "started_at", "elapsed_seconds", *_FILLED)
-# Two looks farther apart than this had nobody watch between them.
+# Two checks farther apart than this were not continuous watching.
 _LONGEST_GAP_SECONDS = 60.0
-# What was watched for less of a run than this says nothing of the run.
+# Less than this fraction of a run watched does not represent the run.
 _LEAST_PART = 0.1
 
 

@@ -19,7 +19,7 @@ from hpcdash.domain.units import DAY
 from hpcdash.errors import HpcdashError
 
 STATE_SCHEMA = 1
-# A job that is put back and runs on shows its log's moments anew.
+# A job that is requeued and runs again shows its log's events again.
 _PASSED_SECONDS = 7.0 * DAY
 _MOST_PASSED = 1000
 _OF_ASPECTS = {

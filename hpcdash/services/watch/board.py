@@ -50,10 +50,9 @@ class WatchBoard:
         self.config_file = config_file
         self._reread = reread
         self.unread = ""
-        # Whether there are rules that were never looked at.
+        # Whether there are rules that were never checked.
         self.is_check_due = False
-        # When the cluster was last looked at with an answer, in epoch seconds; None: not in this
-        # run.
+        # When the cluster last answered a check, in epoch seconds; None: not in this run.
         self.looked_at: float | None = None
         self._store = store
         self._files = files

@@ -50,7 +50,7 @@ from hpcdash.transport.node import ThroughNode
 
 # Each costs two commands or three; the others' turn comes the next round.
 MOST_LOCATED = 6
-# Nodes whose own disks are looked at in one round.
+# Nodes whose own disks are checked in one round.
 MOST_NODES = 4
 HISTORY_EVERY_SECONDS = 1.0 * HOUR
 DU_EVERY_SECONDS = 1.0 * HOUR
@@ -362,7 +362,7 @@ class Watching(Endings):
             state.unseen.pop(job_id, None)
             own = requested & set(state.logs_of.get(job_id, ()))
             if own and not own & seen:
-                # It may have been restarted elsewhere, so ask again where it writes.
+                # It may have been restarted elsewhere, so query its log paths again.
                 del state.hosts[job_id]
                 state.logs_of.pop(job_id, None)
                 state.unseen[job_id] = (

@@ -16,7 +16,7 @@ from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput, excerpt
 
 KIB = 1024
-# Of more digits no tool tells a figure, and Python reads no number of thousands.
+# No tool prints figures of more digits, and Python reads no number of thousands.
 _DIGITS = r"\d{1,18}"
 _FIGURES = re.compile(
     rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)"

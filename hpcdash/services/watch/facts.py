@@ -160,7 +160,7 @@ part end
 )
 
 
-# Where its entries begin, and how many words those of files and logs have.
+# Where its entries start, and how many arguments those of files and logs have.
 _ENTRIES_AT = 2
 _ENTRY_WORDS = {"file": 3, "tail": 7}
 
@@ -389,7 +389,7 @@ def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:
             else:
                 checks.append(_device_usage(PARSERS[tool](body), path, device[0] if device else ""))
         except UnreadableOutput:
-            # Not installed, not allowed, no quota there: the next tool tells.
+            # Not installed, not allowed, no quota there: the next tool is tried.
             continue
     return DiskCheck(joined(checks), joined(counts))
 

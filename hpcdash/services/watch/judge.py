@@ -54,7 +54,7 @@ from hpcdash.services.watch.state import DiskState, QosState, WatchState
 
 Row = Mapping[str, Any]
 UNREACHABLE = "unreachable"
-# What was seen of logs, saves and disks longer ago tells nothing of now.
+# Older observations of logs, saves and disks do not describe the present.
 FRESH_SECONDS = 2.0 * MINUTE
 ALL_RULES = tuple(
     finding_key(rule)
@@ -115,10 +115,9 @@ class Judge:
         self.shared = tuple(shared)
         self.settings = settings
         self.state = state or WatchState()
-        # What the last look learned beside the snapshots; None: there was none yet.
+        # Facts of the last check beside the snapshots; None: no check yet.
         self._facts: Facts | None = None
-        # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may
-        # take minutes.
+        # Ages count from the query; freshness from the answer: du alone may take minutes.
         self._facts_at = 0.0
         self._answered_at = 0.0
         launches = None if store.scripts is None else store.scripts.folder.parent
@@ -248,7 +247,7 @@ class Judge:
         check = Judgement()
         now = self.store.clock.now()
         jobs = self._table(self.job_kind)
-        # An alert about the connection is for a look to settle.
+        # An alert about the connection is settled by a check.
         if self.state.unreachable_rounds:
             check.unknown.add(finding_key(UNREACHABLE))
         if jobs is None:
@@ -340,7 +339,7 @@ class Judge:
         watched = self._trainings(jobs)
         if not watched:
             return
-        # What reads metrics loads numpy, which whoever watches none does without.
+        # Reading metrics loads numpy, which is not needed if none are watched.
         from hpcdash.services.watch.training import course, noticed
 
         hangs = {
@@ -365,7 +364,7 @@ class Judge:
                 found = [one for one in noticed(tail, tail.looked_at) if one.metric not in known]
                 for stall in [one for one in found if one.kind == losses.STALL]:
                     if job_id in hangs or not is_fresh:
-                        # That the job hangs says it already, and is not its end.
+                        # The hang is reported already, and is not its end.
                         found.remove(stall)
                         check.unknown.add(losses.stall_key(job_id, stall.metric))
                 known |= set(tail.metrics)
@@ -403,7 +402,7 @@ class Judge:
             saves.append(deadlines.Saves(job_id, rule.watch, saved_at, place, name, is_folder))
         ends = deadlines.end_before_save(jobs, saves, now)
         check.findings += [one for one in ends if one.key not in check.unknown]
-        # By when they were looked at: since then it may have saved.
+        # As of their check: it may have saved since.
         check.findings += deadlines.no_save(jobs, saves, self._facts_at)
         qos, queues = self.state.qos, self.state.queues
         if self._here(self.settings.saves) and not qos and not queues and self._seen is None:

@@ -14,7 +14,7 @@ from hpcdash.domain.units import format_span
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, rule_title
 
 _SUBJECT_CELLS = 120
-# Nobody reads more at once; the JSON has all.
+# A person reads no more at once; the JSON has all.
 MOST_IN_TEXT = 50
 _MARKS = {
     AlertKind.RAISED: "",

@@ -78,7 +78,7 @@ def plan_round(
             event = new.get(key)
             owed: PendingNotification | None = before.get(key)
             if owed is None and key in for_all:
-                # A channel that is new, where nobody took it so far.
+                # A new channel, if no channel accepted it so far.
                 owed = replace(for_all[key], channel=channel)
                 if key not in alerts.states and not owed.finding.is_moment:
                     continue

@@ -80,7 +80,7 @@ async def watch_round(
             reported = await telling(notifiers, dry_run=True)
             return RoundReport(check, reported, spent.commands, (problem,) if problem else ())
         problems = [problem] if problem else []
-        # Before anyone is told, so that a disk that is full is known by then.
+        # Before anyone is notified, so that a full disk is known by then.
         _keep(files, state, before, problems)
         parts = _format_notifications(await telling(notifiers, dry_run=True))
         if parts and not is_remembered and files.was_announced(parts):

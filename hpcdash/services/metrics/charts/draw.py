@@ -210,7 +210,7 @@ class _Panel:
                 continue
             pieces.append(("  " + text, f"run-{number}" if several else "axis"))
             cells += len(text) + 2
-        # Of all panels the first says how they are smoothed.
+        # The first panel shows how all are smoothed.
         aside = f"{self.smoothing} " if self._number == 0 and self.smoothing else ""
         if cells + 2 + len(aside) > room:
             aside = ""
@@ -294,7 +294,7 @@ class _Panel:
         begin, end = self.place.x
         most = max(2, self.place.width // 12)
         if self._request.axis in COUNTED:
-            # As the words above and below write them.
+            # In the format of the text above and below.
             most = min(most, max(2, self.place.width // (len(format_step(end)) + 5)))
             return whole_ticks(begin, end, most, format_step)
         if self._request.axis != "time":

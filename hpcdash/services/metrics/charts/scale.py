@@ -123,7 +123,7 @@ def format_tick(value: float, step: float) -> str:
     if largest >= 1e6:
         return f"{value:.3g}"
     if largest < 1e-3 or (step < 1e-4 and largest < 1e-2):
-        # As few letters as tell: 2.5e-4.
+        # As few characters as possible: 2.5e-4.
         exponent = floor(log10(largest) + 1e-9)
         behind = max(0, exponent + digits)
         return f"{value / 10.0**exponent:.{behind}f}e{exponent}"

@@ -26,7 +26,7 @@ _NARROWEST = 1e-6
 # Where a newer attempt begins, and before the name of the panel whose height keys move.
 RESTART_LETTER = "R"
 ACTIVE_PANEL = ">"
-# Sign, its stand-in in ASCII, a style, and what it says, by the kind of a finding.
+# Sign, its stand-in in ASCII, a style, and its explanation, by the kind of a finding.
 FINDINGS = {
     "spike": ("▲", "^", "warning", "a spike"),
     "divergence": ("◆", "*", "bad", "divergence: far above its earlier level, and stays there"),

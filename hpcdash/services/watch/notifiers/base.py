@@ -90,7 +90,7 @@ async def in_thread(work: Callable[[], T], limit_seconds: float) -> T:
         try:
             loop.call_soon_threadsafe(settle, result, raised)
         except RuntimeError:
-            # The loop was closed: nobody waits.
+            # The loop was closed: no caller waits.
             pass
 
     threading.Thread(target=run, name="hpcdash-notifier", daemon=True).start()

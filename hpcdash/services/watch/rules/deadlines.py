@@ -17,8 +17,7 @@ from hpcdash.services.watch.rules.rows import Row, rows_where
 END = "end-before-save"
 GRACE = "grace-too-short"
 NO_SAVE = "no-save"
-# So many intervals without a save, and the time of one, are told: one that is late once is none of
-# them.
+# This many intervals without a save, plus the time of one, are reported: a single late save is not.
 MISSED_INTERVALS = 3
 _ENDS_THE_JOB = frozenset({"cancel", "requeue", "checkpoint"})
 
@@ -170,7 +169,7 @@ def grace_too_short(
             continue
         if not _ENDS_THE_JOB & set(mode.lower().replace("+", ",").split(",")):
             continue
-        # Of an array each task has the same, and it is told once.
+        # All tasks of an array have the same, and it is reported once.
         subject = str(row["array_id"] or row["id"])
         text = (
             f"{format_job(subject, row['name'])}: its {what} {shown(facts.name)} is preemptible "

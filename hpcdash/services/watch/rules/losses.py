@@ -18,7 +18,7 @@ LIMIT = "limit"
 _GRAVE = frozenset({"nan", "inf", "divergence"})
 # Of the spikes of a metric the newest are shown.
 _MOST_MOMENTS = 3
-# Near the limit a pace that is measured anew each round would tell and take back.
+# Near the limit a pace that is remeasured each round would raise and clear it repeatedly.
 _CERTAIN_PART = 1.05
 
 
