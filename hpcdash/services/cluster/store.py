@@ -361,11 +361,10 @@ class ClusterStore:
         return await self._asking.ask(query)
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
-        """Run a command that acts on jobs, once and regardless of our own ceiling: a person
-        requested it.
+        """Run a command that acts on jobs, once and regardless of our own ceiling.
 
-        `on_output` is called with each piece of its stderr as it arrives. Raises the errors of the
-        transport; the line has to be open (`open`).
+        A person requested it. `on_output` is called with each piece of its stderr as it arrives.
+        Raises the errors of the transport; the line has to be open (`open`).
         """
         return await self._asking.act(command, on_output)
 

@@ -501,10 +501,9 @@ class SwitchLog:
         return bool(self._read)
 
     async def said(self) -> tuple[str, str]:
-        """Return the line since the mark that reports best on the switch, '' for none, and the
-        log's growth.
+        """Return the line since the mark that reports best on the switch, '' for none.
 
-        The growth is text. Raises nothing.
+        The second value is text on the log's growth. Raises nothing.
         """
         try:
             found = await self._ask(self._read)

@@ -77,8 +77,7 @@ class LiveUse:
         self._watched = Watched()
 
     async def follow(self, checks: int | None = None) -> AsyncGenerator[NodeUse, None]:
-        """Yield each use as it arrives, node by node, until the job's step ends or the caller
-        leaves.
+        """Yield each use as it arrives, by node, until the job's step ends or the caller leaves.
 
         There are at most `checks` per node. Raises UsageError, the scheduler's refusals, and the
         transport's errors.

@@ -190,7 +190,7 @@ def new_notifications(
 def due_again(
     plan: NotificationPlan, reported: Collection[str], now: float
 ) -> tuple[tuple[str, AlertEvent], ...]:
-    """Return (channel, notification) for those that only this channel still has to receive.
+    """Return (channel, event) for channels that did not accept what another one has accepted.
 
     `reported` are the keys that no channel has accepted yet.
     """
