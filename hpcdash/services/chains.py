@@ -56,7 +56,7 @@ Row = Mapping[str, Any]
 # What each of these waited for is a question to the history by itself; others are joined by their
 # names.
 MOST_ASKED = 12
-# Fields that report the submission: Slurm's, PBS's, Torque's, the embedded queue's.
+# Fields with a submission's command line: Slurm's, PBS's, Torque's, the embedded queue's.
 _LINES = ("SubmitLine", "Submit_arguments", "submit_args")
 _DEPENDENCIES = ("Dependency", "depend")
 # How often a history is queried again for a job this new, each time after twice as long.

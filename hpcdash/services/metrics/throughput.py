@@ -254,7 +254,7 @@ class PaceGrowth:
 
     def pace(self) -> TrainingPace | None:
         """None while too little was seen."""
-        # Content of the first check came before it.
+        # The steps of the first check were done before it.
         changes = list(self._stands)[1:]
         if len(changes) < LEAST_CHANGES or changes[-1][0] - changes[0][0] < LEAST_GROWTH_SECONDS:
             return None

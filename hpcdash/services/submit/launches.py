@@ -218,7 +218,7 @@ class Launches:
         request = replace(requested, after=await after_in_full(self.store, requested.after))
         request, aside = self._in_its_queue(request)
         if request.site.storage_root not in ("", where):
-            # Its queue determines it.
+            # Its queue determines the storage root.
             root = await self._root(where := request.site.storage_root)
         is_given = requested.site.storage_root in ("", self.settings.site.storage_root)
         weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)

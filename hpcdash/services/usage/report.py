@@ -253,7 +253,7 @@ class _Held:
         self._rows = rows = np.flatnonzero(is_held & (suspended > 0))
         self._begin = begin[rows].astype(np.int64)
         self._wall = (end[rows] - begin[rows]).astype(np.int64)
-        # No more than the total.
+        # Suspended at most as long as the run lasted.
         self._suspended = np.minimum(suspended[rows].astype(np.int64), self._wall)
 
     @property

@@ -26,7 +26,7 @@ _FILLED = (
     "gpu_memory_peak_bytes",
     "usage_source",
 )
-# Further columns that it reads.
+# Columns of a run that with_watched reads.
 WATCHED = ("id", "started_at", "elapsed_seconds", *_FILLED)
 # Two checks farther apart than this were not continuous watching.
 _LONGEST_GAP_SECONDS = 60.0
