@@ -189,7 +189,7 @@ class Branch(Struct, frozen=True):
 
 
 def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
-    """Return the jobs that a job depends on, with their state from `rows` (of domain.schema.JOBS)."""
+    """Return the jobs that a job depends on, with their state in `rows` (domain.schema.JOBS)."""
     known = list(rows)
     branches = []
     for condition in dependency.conditions:

@@ -1,4 +1,4 @@
-"""Efficiency of a job: its use as text, as fractions of its allocation, and what to request next."""
+"""Efficiency of a job: its use as text and fractions of its allocation, and advice."""
 
 from __future__ import annotations
 

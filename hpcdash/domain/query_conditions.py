@@ -320,7 +320,7 @@ def _absent_column(table: pa.Table, value: bool) -> pa.Array:
 
 
 def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
-    """Return a mask of the distinct lists, with brackets or commas, that contain one of the names."""
+    """Return a mask of the lists, with brackets or commas, that contain one of the names."""
     candidates = pc.match_substring_regex(lists, r"[\[,]")
     # Brackets stand for digits only: what comes before the first digit of a name is in the list as
     # it is.

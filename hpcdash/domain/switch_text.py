@@ -250,7 +250,7 @@ def refusal(check: SwitchSnapshot) -> str:
 
 
 def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, ...]:
-    """Return warnings about the folder, to be read before relying on the switch, a sentence each."""
+    """Return warnings to read before relying on a switch in the folder, a sentence each."""
     if not check.there:
         return ()
     messages = []
@@ -310,7 +310,7 @@ def clear_refusal(check: SwitchSnapshot) -> str:
 
 
 def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
-    """Return the reason to confirm the removal of an entry; '' if it is an empty file or from here."""
+    """Return the reason to confirm an entry's removal; '' if it is an empty file or from here."""
     if check.thing is Thing.LINK:
         return f"{_format_odd(check)}: the link itself is removed, and nothing that it leads to"
     if check.thing is Thing.SPECIAL:

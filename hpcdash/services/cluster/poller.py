@@ -101,7 +101,7 @@ class Poller:
         return self._interest
 
     def focus(self, focused: bool) -> None:
-        """Set whether a person watches; otherwise polls are `unfocused_factor` times less frequent."""
+        """Set whether a person watches; else polls are `unfocused_factor` times less frequent."""
         self.focused = focused
         self._wake.set()
 

@@ -193,7 +193,7 @@ class ClusterStore:
 
     @property
     def reason_events(self) -> Sequence[JobEvent]:
-        """Changes of the reasons that one's own jobs wait for, since this run began, newest last."""
+        """Changes of the reasons that one's own jobs wait, since this run began, newest last."""
         return self._departures.reasons
 
     @cached_property

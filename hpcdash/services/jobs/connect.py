@@ -101,7 +101,7 @@ def _node(row: Mapping[str, Any], requested: str) -> str:
 
 
 async def explain_end(store: ClusterStore, plan: ShellPlan, status: int | None) -> str:
-    """Explain a shell's end with `status` by the end of its job; '' if that goes on, or is unknown."""
+    """Explain a shell's end with `status` by the end of its job; '' if it lives, or is unknown."""
     if status == 0 or status is None:
         return ""
     try:

@@ -240,7 +240,7 @@ class Part(StrEnum):
 
 
 async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
-    """Compute how long jobs like a waiting one waited, from this machine's data; None if unknown."""
+    """Compute the waits of jobs like a waiting one, from this machine's data; None if unknown."""
     from hpcdash.services.usage.waits import compute_waits, wait_times
 
     known = await asyncio.to_thread(store.archive.known_waits)
@@ -628,7 +628,7 @@ class JobPicture:
             raise AccountingUnavailable("this cluster keeps no accounting")
 
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
-        """Fetch and store ended jobs from the history; of unfinished jobs the queue reports more."""
+        """Add ended jobs from the history; of unfinished jobs the queue reports more."""
         past = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
         await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
 

@@ -205,7 +205,7 @@ def _pulling(picture: JobPicture) -> list[Entry]:
 
 
 def _log_entries(picture: JobPicture) -> list[Entry]:
-    """Build the entries on a failure in the log's words; its mere last lines are labelled as such."""
+    """Build the entries on a failure from its log; mere last lines are labelled as such."""
     failure = picture.failure
     if failure is None or Part.LOG in picture.asking:
         return _remarks(picture, Part.LOG)

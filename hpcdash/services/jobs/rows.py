@@ -69,7 +69,7 @@ def find_row(table: pa.Table, job_id: str) -> pa.Table:
 
 
 def _holding_row(table: pa.Table, job_id: str) -> int:
-    """Return the index of a single task's row, or of the record that contains it; else the first."""
+    """Return the index of a task's row, or of the record that contains it; else the first."""
     requested = _read(job_id)
     if requested is None or requested.tasks is None:
         return 0

@@ -116,7 +116,7 @@ def shown_line(raw: bytes) -> ShownLine:
 
 
 def _last_written(text: str) -> tuple[str, str]:
-    """Return the text before the last visible part, and that part; if all is blank, the last part."""
+    """Return the text before the last visible part, and that part; if all is blank, the last."""
     end = len(text)
     while end >= 0:
         start = text.rfind("\r", 0, end) + 1

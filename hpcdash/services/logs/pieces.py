@@ -89,7 +89,7 @@ class Pieces(Struct, frozen=True):
 
 
 def read_from(offset: int) -> int:
-    """Return where to start reading to be sure to find the whole piece with the byte at `offset`."""
+    """Return where to start reading to find the whole piece with the byte at `offset`."""
     return max(0, (offset // BLOCK - 2) * BLOCK)
 
 

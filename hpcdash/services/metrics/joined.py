@@ -162,7 +162,7 @@ class JoinedRun:
         return _one_series(name, axis, pieces).mean
 
     def samples_at(self, steps: Floats) -> Floats:
-        """Return the samples consumed at `steps` (n); nan outside the steps of the log's reports."""
+        """Return the samples consumed at `steps` (n); nan outside the steps in the log."""
         name = self._samples_name()
         known = self.series(name) if name is not None else None
         if known is None or not len(known):

@@ -79,7 +79,7 @@ class LossTails:
         return max(self.by_file(job_id).values(), key=lambda one: len(one.values), default=None)
 
     def by_file(self, job_id: str) -> Mapping[str, LossTail]:
-        """Return the known loss tails of a job's files, by path; empty if its log was not read yet."""
+        """Return the loss tails of a job's files, by path; empty if its log was not read yet."""
         return self._tails.get(job_id, {})
 
     def files(self, job_id: str) -> tuple[str, ...]:

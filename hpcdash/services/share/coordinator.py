@@ -264,7 +264,7 @@ class Coordinator:
     # -- what came
 
     def _task_mark(self, row: Row) -> TaskMark | None:
-        """Return the mark for this pool in a job's comment; None for none, or if the job has ended."""
+        """Return the mark for this pool in a job's comment; None for none or an ended job."""
         mark = parse_mark(row["comment"])
         is_there = row["state"] in (JobState.HELD, JobState.PENDING, *_RUNS)
         return mark if mark is not None and is_there and self._is_own_mark(mark) else None

@@ -157,7 +157,7 @@ def _drafts(written: bytes) -> Iterator[Statement]:
 
 
 def _alerts(path: Path) -> Statement:
-    """Build the statement that imports a cluster's alerts, or its snoozes, unless newer ones exist."""
+    """Build the statement that imports a cluster's alerts, or snoozes, unless newer ones exist."""
     part = "snoozed" if path.name.endswith(_SNOOZED_END) else "state"
     cluster = path.name.removesuffix(_SNOOZED_END if part == "snoozed" else _STATE_END)
     sql = (

@@ -64,7 +64,7 @@ class JobNotes:
         self._notes = StoredNotes()
 
     def kept(self) -> StoredNotes:
-        """Return the notes that the file has now; those read before, or none, if it cannot be read."""
+        """Return the notes in the file; if it cannot be read, those read before, or none."""
         stamp = self._database.stamp()
         if stamp != self._stamp:
             self._stamp = stamp

@@ -207,7 +207,7 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
 
 
 def _note(error: RequestProblems, problems: dict[str, str]) -> None:
-    """Add the problems of an error by field: the first of a field, or all parts of pairs by name."""
+    """Add an error's problems by field: the first of a field, or all parts of pairs by name."""
     parts: dict[str, list[str]] = {}
     for problem in error.problems:
         name = _form_field(problem.key)

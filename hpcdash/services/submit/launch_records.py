@@ -75,7 +75,7 @@ class LaunchRecords:
         self._write((sql, (self.cluster, record.folder)))
 
     def completed(self, record: LaunchRecord, at: float) -> None:
-        """Record that a launch completed at an epoch second; its folder is removed some days later."""
+        """Record a launch's completion at an epoch second; its folder is removed days later."""
         self._write(ended_statement(self.cluster, record.folder, f"{COMPLETED}{at:.0f}"))
 
     def completed_at(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Return the launches whose folder is removed on completion or end, which is unknown yet."""
+        """Return the launches whose folder is removed after completion or end, not known yet."""
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
             f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"

@@ -1,4 +1,4 @@
-"""Submission of jobs as other accounts: sudo rules, and root's program that keeps their launches."""
+"""Submission of jobs as other accounts: sudo rules, and root's program for their launches."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class SwitchNames:
     async def find_declared(
         self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail
     ) -> NamedSwitch | None:
-        """Find the switch in the job's environment as the scheduler reports it, else in its script."""
+        """Find the switch in the job's environment as reported, else in its script."""
         for field in TOLD_OF_ENVIRONMENT:
             variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
             if named := switch_in_environment(kind, variables, f"the job's {field}"):

@@ -338,7 +338,7 @@ class JobSwitches:
     def plan_clear(
         self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()
     ) -> Plan:
-        """Plan the removal of the file; raises SwitchRefused if it does not exist, or is no switch."""
+        """Plan the removal of the file; raises SwitchRefused if it is missing, or no switch."""
         if why := clear_refusal(check):
             raise SwitchRefused(f"{switch.path}: {why}")
         return self._plan(
@@ -464,7 +464,7 @@ class SwitchLog:
         return message, grows if is_active else await self.words(living)
 
     async def resume(self) -> None:
-        """Make `said` cover the output since the mark it was made with, if the logs are the same."""
+        """Make `said` cover the output since the given mark, if the logs are the same."""
         if self._mark is None:
             return
         try:

@@ -379,7 +379,7 @@ def rounded(value: float) -> str:
 
 
 def _waits(report: UsageReport, width: int) -> list[Line]:
-    """Draw the waits of runs: a histogram of all, and rows of the queues and sizes with most runs."""
+    """Draw the waits of runs: a histogram of all, and rows of the busiest queues and sizes."""
     table = report.waits
     if not table.num_rows:
         return []

@@ -482,7 +482,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     elapsed = columns["elapsed_seconds"]
 
     def busy(of: str, least: int) -> tuple[int, float, int]:
-        """Return the runs with known use, their mean use of the time, and the most that a run had."""
+        """Return the number of runs with known use, their mean use, and the most that a run had."""
         held = columns[of] * elapsed
         known = ~np.isnan(columns[f"{of[:-1]}_use"] * held) & (columns[of] >= least)
         seconds = held[known].sum()

@@ -224,7 +224,7 @@ def build_report(
 
 
 def _times(runs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the start and end of runs, in epoch seconds as floats; nan: never started, or unknown."""
+    """Return the start and end of runs, in epoch seconds; nan: never started, or unknown."""
     end = column_floats(as_array(runs["ends_at"]).cast(COUNT))
     begin = column_floats(as_array(runs["started_at"]).cast(COUNT))
     elapsed = column_floats(runs["elapsed_seconds"])
@@ -239,7 +239,7 @@ def _within(moments: np.ndarray, span: Span) -> np.ndarray:
 
 
 class _Held:
-    """Spans in which runs held resources, cut to the report's span: whole seconds, CPUs and GPUs."""
+    """Times in which runs held CPUs and GPUs, in whole seconds, cut to the report's span."""
 
     def __init__(self, runs: pa.Table, begin: np.ndarray, end: np.ndarray, span: Span) -> None:
         low, high = np.fmax(begin, span.since), np.fmin(end, span.until)
@@ -333,7 +333,7 @@ def _seconds_by_bin(
 
 
 def _waits_in(runs: pa.Table, begin: np.ndarray, span: Span) -> np.ndarray:
-    """Return how long runs waited before they started in the span; nan if they did not start in it."""
+    """Return how long runs waited before they started; nan if they did not start in the span."""
     requested = np.fmax(
         column_floats(as_array(runs["eligible_at"]).cast(COUNT)),
         column_floats(as_array(runs["submitted_at"]).cast(COUNT)),
@@ -436,7 +436,7 @@ def _monday(day: str) -> str:
 def _quantiles(
     values: np.ndarray, group: np.ndarray, count: int, parts: Sequence[float]
 ) -> list[np.ndarray]:
-    """Compute each of the quantiles `parts` of the groups 0 to `count` - 1; nan for an empty group."""
+    """Compute the quantiles `parts` of the groups 0 to `count` - 1; nan for an empty group."""
     sizes = np.bincount(group, minlength=count)
     has = sizes > 0
     ordered = values[np.lexsort((values, group))]

@@ -91,7 +91,7 @@ class RunFiles:
                 self._weeks[week] = self._known(read_schema(path))
 
     def _known(self, schema: pa.Schema | None) -> _Week:
-        """Return the known part of a file's week; empty unless the file was written for this scope."""
+        """Return the known part of a file's week; empty if it was written for another scope."""
         metadata = (schema.metadata or {}) if schema is not None else {}
         requested = {
             _FORMAT: _FORMAT_VERSION,

@@ -93,7 +93,7 @@ def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
 def _class(
     column: pa.ChunkedArray, value: int | None, ends: tuple[int | None, ...]
 ) -> tuple[pa.ChunkedArray, tuple[int, int | None]]:
-    """Return a mask of the rows in a value's class, and the class: above one number, up to another."""
+    """Return a mask of the rows in a value's class, and the class's bounds: above, up to."""
     if value is None:
         return pc.is_null(column), (0, None)
     above = 0

@@ -100,7 +100,7 @@ class AlertState(Struct, frozen=True):
 class AlertEvent(Struct, frozen=True):
     """Change of an alert to report.
 
-    `before` is the alert's state without the change, `ending` the present state after an end.
+    `before` is the alert's state if nobody is notified, `ending` the present state after an end.
     """
 
     kind: AlertKind

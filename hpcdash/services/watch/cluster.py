@@ -335,7 +335,7 @@ class Watching(Endings):
             )
 
     async def _query_node(self, host: str, jobs: pa.Table, now: float, check: Judgement) -> Facts:
-        """Query a node for facts on the logs on its disk; a failure is noted for each of its jobs."""
+        """Query a node for facts on the logs on its disk; a failure is noted for its jobs."""
         state = self.state
         host_ids = {job_id for job_id, name in state.hosts.items() if name == host}
         files = self._choose_files(jobs, host_ids.__contains__, now, check)

@@ -50,7 +50,7 @@ class Endings(Judge):
     """By the settings and the tables of now."""
 
     def find_ending(self, finding: Finding) -> Ending:
-        """Return the ending of a finding that is found no more; its subject must have been checked."""
+        """Return the ending of a finding that is found no more, if its subject was checked."""
         if finding.rule == UNREACHABLE:
             return Ending(f"{self.store.title} is responding again")
         jobs = self._table(self.job_kind)

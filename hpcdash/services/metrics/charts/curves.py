@@ -119,7 +119,7 @@ class ChartRequest(Struct, frozen=True):
         return min(firsts, default=0.0)
 
     def whole(self) -> Span:
-        """Return the span from the first to the last x of the whole chart; (0, 1) if it is empty."""
+        """Return the span from the first to the last x of the chart; (0, 1) if it is empty."""
         begin, end = inf, -inf
         for one in self.runs:
             shift = self.shift(one)

@@ -88,7 +88,7 @@ class RunReader:
     def read(
         self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, stored: SeriesCache
     ) -> ChartReading:
-        """Find what stands out in the metrics `names`, along `axis`, and describe the run's course."""
+        """Find anomalies in the metrics `names`, along `axis`, and describe the run's course."""
         home = next(
             (one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point"
         )

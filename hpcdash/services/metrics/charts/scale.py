@@ -81,7 +81,7 @@ def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bo
 def whole_ticks(
     begin: float, end: float, most: int, formatter: Callable[[float], str]
 ) -> list[Tick]:
-    """Return whole numbers from `begin` to `end`, about `most` of them at most, with their labels."""
+    """Return ticks at whole numbers from `begin` to `end`, about `most` of them at most."""
     step = max(1.0, _round_step((end - begin) / max(most, 1)))
     step = 5.0 if step == 2.5 else step
     return [(value, formatter(value)) for value in _multiples(begin, end, step, most)]
