@@ -616,9 +616,9 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
 def format_hold(rows: Iterable[Row], now: datetime) -> str:
     """Format the cost of a hold for eligible jobs; '' for none.
 
-    Seen on Slurm 22.05.8: a hold keeps the time of submission, and has the eligible time, which a
-    priority's age is counted from, begin anew at the release. One that waits for another job, or
-    for its turn in an array, has none yet.
+    Seen on Slurm 22.05.8: a hold keeps the time of submission, and a release resets the eligible
+    time, from which a priority's age is counted. A job that waits for another job, or for its turn
+    in an array, has no eligible time yet.
     """
     waits = [
         (now - row["eligible_at"]).total_seconds()

@@ -41,7 +41,7 @@ def expand(expression: str, limit: int = DEFAULT_LIMIT) -> list[str]:
 def count(expression: str) -> int:
     """Count the names that an expression stands for, without building them.
 
-    Raises ValueError as `expand` does.
+    Raises ValueError like `expand`.
     """
     total = 0
     for _, bodies in map(_parse, _split(expression)):

@@ -161,14 +161,14 @@ KEPT_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 class Site(Struct, frozen=True):
     """Properties of a cluster from its configuration; a request may override them.
 
-    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of
-    names are. `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is
-    "always", "failed" to remove the folder of one that completed, "14d" to remove it so many days
-    after its end, or "nothing" to remove that of one that failed too. `default_cpu_queue` and
-    `default_gpu_queue` are taken where no queue is named. `run_as` is the account that jobs are
-    submitted as through sudo, '' for one's own. `slot_type` is what a slot is where a request does
-    not say; None: GPUs where the queue has some. `node_probe` is bash that ends with 0 on a node
-    that is well, tried on each before a command starts; '' for none.
+    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` is the folder of
+    images that are given by name. `storage_root` holds a folder per launch ('': hpcdash/launches in
+    the home); `keep` is "always", "failed" to remove the folder of a launch that completed, "14d"
+    to remove it that many days after its end, or "nothing" to remove that of a failed launch too.
+    `default_cpu_queue` and `default_gpu_queue` are used if no queue is named. `run_as` is the
+    account that jobs are submitted as through sudo, '' for one's own. `slot_type` is the type of a
+    slot if a request has none; None: GPUs if the queue has some. `node_probe` is bash that exits
+    with 0 on a healthy node, run on each before a command starts; '' for none.
     """
 
     tres_supported: bool = True
@@ -196,14 +196,14 @@ class Request(Struct, frozen=True, eq=False):
     job's own script requeues it (None: 20). `place`, `attributes` (`NAME=VALUE` of -W) and
     `keep_files` (-k) are those of qsub. `slice` is a type of TPU slice, `num_slices` how many, or
     the numbers that fit; each worker takes `tpus_per_worker`. It is retried `retries_preemption`
-    and `retries_failure` times. If fewer slices than the maximum were available, more are looked
-    for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
+    and `retries_failure` times. If fewer slices than the maximum were available, it searches for
+    more every `grow_every` seconds, but not until `grow_after` seconds after the last change.
     `runtime_env` is what the scheduler installs before the command starts. `checkpoints` is the
     folder searched at each start for the checkpoint to resume from (%a: the task). `share` makes it
-    a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
-    selects the pool by name; its `labels` are the task's. `rank_variables` says what RANK and
-    WORLD_SIZE count: "processes", as the launcher sets them, or "nodes". `rank_logs` also writes
-    each rank's output to its own log, beside the job's. `job_library` puts hpcdash.job beside the
+    a task of a shared pool, with the name of the priority it requests (domain/share.py); `pool`
+    selects the pool by name; its `labels` are the task's. `rank_variables` is the unit of RANK and
+    WORLD_SIZE: "processes", as the launcher sets them, or "nodes". `rank_logs` also writes each
+    rank's output to its own log, beside the job's. `job_library` puts hpcdash.job beside the
     script, for the command to import, and exports when the time is over. `begin` is the earliest
     start: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after submission. `startup_hook`
     is bash that each node runs once before the command starts anywhere. `files` are paths on the

@@ -339,7 +339,7 @@ class ChainReader:
         return ""
 
     def _miss(self, number: str) -> None:
-        """Note a job without an answer; for an old job only one retry follows."""
+        """Note that the history did not report a job; for an old job only one retry follows."""
         _, times = self._missed.get(number, (0.0, 0))
         rows = self.chain.rows if self.chain is not None else ()
         moments = [

@@ -117,7 +117,7 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Return the launches whose folder is removed after completion or end, not known yet."""
+        """Return the launches whose folder is to be removed after an end that is not yet known."""
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
             f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"

@@ -1,6 +1,6 @@
 """Local records of a job's launch: its folder, switches and checkpoints, its call and result.
 
-Asks no cluster.
+Queries no cluster.
 """
 
 from __future__ import annotations

@@ -240,8 +240,8 @@ def resubmissions(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
 class ResubmissionPlan(SubmissionPlan, frozen=True):
     """Planned resubmission of jobs.
 
-    Where its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits
-    for the one before it, the first one for the job `after`, '' for none.
+    If its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits for
+    the one before it, the first one for the job `after`, '' for none.
     """
 
     is_chained: bool = False
