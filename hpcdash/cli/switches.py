@@ -122,7 +122,7 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
     )
     running = count_jobs(row for row in one.switch_jobs.rows if row["state"] in ACTIVE)
     reported = [
-        switch.format_other_path,
+        switch.overridden_note,
         *one.warnings,
         "" if is_clearing else format_shared(switch.kind, running),
     ]
@@ -150,7 +150,7 @@ def format_state(one: SwitchStatus) -> str:
     """What is known of it, in a line."""
     log = "" if one.progress.ended and not one.progress.living else visible(one.log)
     known = [
-        visible(one.switch.format_other_path),
+        visible(one.switch.overridden_note),
         *one.warnings,
         one.group,
         log,

@@ -1,4 +1,4 @@
-"""What jobs, nodes and queues are, whatever the scheduler: schema, states, units, filters, folding.
+"""Types of jobs, nodes and queues for every scheduler: schema, states, units, filters, folding.
 
 Pure.
 """

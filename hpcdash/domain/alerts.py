@@ -1,4 +1,4 @@
-"""What a rule finds: the record and how grave it is."""
+"""Records of the findings of rules, and their severity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANY_ASPECT = "*"
 
 
 class Severity(IntEnum):
-    """How grave: INFO can wait for a look, WARNING for the morning, CRITICAL cannot wait."""
+    """Severity of a finding: INFO can wait, WARNING until the morning, CRITICAL cannot wait."""
 
     INFO = 1
     WARNING = 2

@@ -19,7 +19,7 @@ _CUT_ITEM = re.compile(
     r"(?:[0-9]{1,10}(?:-(?:[0-9]{1,10}(?::[0-9]{0,10})?)?)?)?(?:%[0-9]{0,10})?(?:\.\.\.|…)?"
 )
 _CUT = ("...", "…")
-# Of ranges with steps that overlap each task is looked at.
+# Overlapping ranges with steps are checked task by task.
 _MOST_LOOKED_AT = 100_000
 _SHOWN_LETTERS = 60
 # So many tasks are divided into the fewest ranges; of more than the other number only runs are

@@ -153,8 +153,9 @@ def _sorted(table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
 def _sorted_anchors(
     everything: pa.Table, tops: pa.Array, anchors: pa.Array, sort: tuple[str, bool]
 ) -> pa.Array:
-    """Where each of some rows stands when they are sorted; those that are alike keep the order of
-    their anchors.
+    """Return the positions of some rows in sorted order.
+
+    Equal rows keep the order of their anchors.
     """
     in_turn = pc.array_sort_indices(anchors)
     sorted_by = [
@@ -382,15 +383,16 @@ def _format_states(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -
 
 
 class TaskStates(Struct, frozen=True):
-    """Which task is in which state, in task order, and how many may run at once (None: no limit, or
-    not known).
+    """State of each task, in task order.
+
+    `throttle` is how many may run at once (None: no limit, or unknown).
     """
 
     by_task: Mapping[int, str]
     throttle: int | None = None
 
     def counts(self) -> dict[str, int]:
-        """How many tasks a state has, the most alive first."""
+        """Return the number of tasks in each state, the most alive first."""
         counts: dict[str, int] = {}
         for state in self.by_task.values():
             counts[state] = counts.get(state, 0) + 1
@@ -432,7 +434,10 @@ class TaskStates(Struct, frozen=True):
 
 
 def task_states(tables: Iterable[pa.Table]) -> TaskStates:
-    """Of rows of domain.schema.JOBS of one array; where several tell of a task the first does."""
+    """Build the states of one array from tables of domain.schema.JOBS.
+
+    The first report of a task counts.
+    """
     by_task: dict[int, str] = {}
     throttle = None
     for table in tables:

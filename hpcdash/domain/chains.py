@@ -123,7 +123,7 @@ class JobChain(Struct, frozen=True):
 
     @property
     def living(self) -> tuple[Row, ...]:
-        """What can still be held, altered or cancelled."""
+        """Jobs that can still be held, altered or cancelled."""
         return tuple(row for row in self.rows if row["state"] not in ENDED)
 
     @property
@@ -143,17 +143,17 @@ class JobChain(Struct, frozen=True):
 
     @property
     def ends(self) -> tuple[Unit, ...]:
-        """Those that nothing follows: one, unless the chain has branches."""
+        """Units that nothing follows: one, unless the chain has branches."""
         followed = {number for numbers in self.before.values() for number in numbers}
         return tuple(unit for unit in self.units if unit.number not in followed)
 
     @property
     def branches(self) -> tuple[tuple[Unit, tuple[str, ...]], ...]:
-        """Those after which two or more come at once, with the numbers of these."""
+        """Units that two or more others follow directly, with the numbers of these followers."""
         places = {unit.number: unit.place for unit in self.units}
         found = []
         for unit in self.units:
-            # One that also waits for another of them comes later.
+            # A unit that also waits for another of them comes later.
             at_once = tuple(one for one in self.after(unit.number) if places[one] == unit.place + 1)
             if len(at_once) > 1:
                 found.append((unit, at_once))
@@ -163,11 +163,11 @@ class JobChain(Struct, frozen=True):
 def find_chain(
     job_id: str, rows: Iterable[Row], reported: Mapping[str, str] | None = None
 ) -> JobChain:
-    """The chain of a job, of a task's array, or of an array; `rows` are those of its owner, the
-    freshest first.
+    """Find the chain of a job, of a task's array, or of an array.
 
-    `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose
-    row has none (any more). Empty where no row is of the job.
+    `rows` are those of its owner, the freshest first. `reported` maps a job's number to the
+    dependency it was submitted with, '' for none, for jobs whose row has none (any more). Empty if
+    no row is of the job.
     """
     units = _units(rows, reported or {})
     number = parse_job_number(job_id)
@@ -208,7 +208,8 @@ def _unsure(
     """IDs of the chain's units whose predecessor is unknown, newest first; then IDs of units with
     the same name that may follow one of them: they never began, or not before its end.
     """
-    # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
+    # A job that waits for resources may have waited for a job before: Slurm drops fulfilled
+    # dependencies.
     own = [unit for unit in reversed(chain) if is_unknown(unit, reported)]
     names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
     members = {unit.number for unit in chain}
@@ -236,10 +237,9 @@ def is_unknown(unit: Unit, reported: Mapping[str, str]) -> bool:
 
 
 def given_dependency(text: str) -> str:
-    """What a submission's command line says that its job waits for, as schedulers show it; '' for
-    nothing.
+    """Return the dependency on a submission's command line, as schedulers show it; '' for none.
 
-    A bare number is Slurm's word for afterany.
+    A bare number is Slurm's notation for afterany.
     """
     found = _ON_A_LINE.search(text)
     if found is None:
@@ -358,11 +358,12 @@ def _connected(
 
 
 def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many stand before each at the most; a ring, which no scheduler lets be, is cut where it
-    closes.
+    """Return the length of the longest chain of jobs before each member.
+
+    A cycle, which no scheduler allows, is cut where it closes.
     """
     places: dict[str, int] = {}
-    # A job waits for those submitted before it, which have lower numbers, unless it was changed
+    # A job waits for jobs submitted before it, which have lower numbers, unless it was changed
     # later.
     for _ in range(2):
         for one in sorted(members, key=int):
@@ -425,8 +426,9 @@ def one_at_a_time(unit: Unit) -> bool:
 
 
 class AppendWish(Struct, frozen=True):
-    """What is to be appended: `count` jobs one after the other, or an `array`; `path` '' is for the
-    same script.
+    """Jobs to append to a chain: `count` jobs one after the other, or an `array`.
+
+    `path` '' is the same script.
     """
 
     count: int = 1
@@ -476,7 +478,7 @@ def job_class(row: Row) -> str:
 
 
 def class_counts(rows: Iterable[Row]) -> dict[str, int]:
-    """How many elements are of each class that any is of; a record of several tasks counts each."""
+    """Count the elements of each class that occurs; a record of several tasks counts each."""
     counts = dict.fromkeys(CLASSES, 0)
     for row in rows:
         counts[job_class(row)] += row["_tasks"] or 1
@@ -514,8 +516,9 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
 
 
 def format_wait(unit: Unit, chain: JobChain) -> str:
-    """What a unit waits for, or followed: `after 12`, `after 12, ended well`; '' for nothing that
-    is known.
+    """Format the condition that a unit waits for or followed; '' if none is known.
+
+    For example `after 12` or `after 12, ended well`.
     """
     if unit.by_name:
         return f"after {', '.join(chain.before[unit.number])}, by its name"
@@ -537,17 +540,16 @@ def format_wait(unit: Unit, chain: JobChain) -> str:
 
 
 def format_lost(unit: Unit, chain: JobChain) -> str:
-    """Why a waiting unit can never start; '' while it can."""
+    """Format the reason that a waiting unit can never start; '' while it can."""
     if not unit.is_waiting:
         return ""
     return format_never(waits_for(unit.after, chain.rows), unit.after.is_any)
 
 
 def latest_end(chain: JobChain, now: datetime) -> datetime | None:
-    """When a chain would have ended if each of its elements took its whole limit and waited for
-    nothing else.
+    """Return the latest end of a chain: each element runs to its limit and waits for nothing else.
 
-    None where one that has not ended has no limit that is known, and for a chain that has ended.
+    None if an unfinished element has no known limit, and for a finished chain.
     """
     begins: dict[str, datetime] = {}
     ends: dict[str, datetime] = {}
@@ -571,8 +573,9 @@ def latest_end(chain: JobChain, now: datetime) -> datetime | None:
 
 
 def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
-    """When running jobs reach their limits and, after that, the waiting ones, as many at a time as
-    are allowed.
+    """Return when a unit ends if its running jobs, and then its waiting jobs, reach their limits.
+
+    As many waiting jobs run at a time as the unit allows; None if an end or a limit is unknown.
     """
     end = ready
     waiting = 0
@@ -592,7 +595,7 @@ def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
 
 
 def chain_notes(chain: JobChain) -> tuple[str, ...]:
-    """What a person should know of how the chain was put together, a sentence each."""
+    """Return notes on how the chain was put together, a sentence each."""
     notes = []
     for unit, followers in chain.branches:
         notes.append(f"a branch: {', '.join(followers)} follow {unit.number}")
@@ -611,11 +614,11 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
 
 
 def format_hold(rows: Iterable[Row], now: datetime) -> str:
-    """What a hold costs those whose turn has begun to come; '' for none.
+    """Format the cost of a hold for eligible jobs; '' for none.
 
-    Seen on Slurm 22.05.8: a hold keeps the time of submission, and has the eligible time, which a
-    priority's age is counted from, begin anew at the release. One that waits for another job, or
-    for its turn in an array, has none yet.
+    Seen on Slurm 22.05.8: a hold keeps the time of submission, and a release resets the eligible
+    time, from which a priority's age is counted. A job that waits for another job, or for its turn
+    in an array, has no eligible time yet.
     """
     waits = [
         (now - row["eligible_at"]).total_seconds()

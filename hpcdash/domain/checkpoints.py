@@ -1,4 +1,4 @@
-"""What saving checkpoints costs a training: time, and room on the disk."""
+"""Cost of a training's checkpoints: time, and room on the disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CheckpointPlan(Struct, frozen=True):
 
     @property
     def percent_lost(self) -> float:
-        """Of the whole time, 0 to 100."""
+        """Percentage of the whole time that saves take, 0 to 100."""
         return 100 * self.saves * self.save_seconds / (self.days * DAY)
 
     @property
@@ -59,7 +59,7 @@ class CheckpointPlan(Struct, frozen=True):
 
     @property
     def tb_in_all(self) -> float | None:
-        """What all of them fill where none is removed."""
+        """Terabytes of all checkpoints if none is removed; None if the size of one is unknown."""
         return None if self.save_tb is None else self.save_tb * self.saves
 
     @property

@@ -1,4 +1,4 @@
-"""What `hpcdash doctor` and the first start look at, and what they found."""
+"""Checks of `hpcdash doctor` and of the first start, with their results."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def as_array(column: Column) -> pa.Array:
 
 def row_numbers(count: int) -> pa.Array:
     """0, 1, … `count` - 1 as int64."""
-    # A plain 1 makes pyarrow look for numpy at each call.
+    # A plain 1 makes pyarrow import numpy at each call.
     one = pa.scalar(1, pa.int64())
     return pc.subtract(pc.cumulative_sum(pa.repeat(one, count)), one)
 
@@ -162,7 +162,7 @@ def per_distinct(column: Column, read: Callable[[str], Any], kind: pa.DataType) 
 def pairs_per_distinct(
     column: Column, read: Callable[[str], tuple[int | None, int | None]]
 ) -> tuple[pa.Array, pa.Array]:
-    """As per_distinct, for two whole numbers of each text."""
+    """Read two whole numbers from each text, once per distinct text, like per_distinct."""
     encoded = words(column)
     pairs = [
         (None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()
@@ -230,8 +230,9 @@ _FIRST_WORD = re.compile("[a-z]+_(?=.)")
 
 
 def shared_ending(ids: Column) -> str:
-    """What all ids of a column end with from the first dot on: `.server`; '' where they do not, or
-    there is none.
+    """Return the ending that all ids share from their first dot on: `.server`.
+
+    '' if they differ or have none.
     """
     array = as_array(ids)
     if not len(array) or array.null_count:

@@ -1,4 +1,4 @@
-"""What a submission asks for in all, and what of it a cluster cannot give."""
+"""Total demand of a submission, and the parts of it that a cluster cannot provide."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Demand(Struct, frozen=True):
     where: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, *names: str) -> str:
-        """Where the first of these that has a place is written; '' for none."""
+        """Return where the first of these names with a known place is written; '' for none."""
         return next((self.where[name] for name in names if name in self.where), "")
 
 
@@ -107,13 +107,13 @@ def _lint_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
         return
     open_ones = [queue for queue in requested if queue.is_available]
     if not open_ones:
-        # One that takes the job is better than one that refuses it.
+        # A queue that accepts the job is better than one that refuses it.
         first = min(requested, key=lambda queue: queue.refuses)
         step = "" if first.note else "It waits there until the queue is opened."
         yield LintFinding("error" if first.refuses else "warning", place, first.closed_reason, step)
     elif all(queue.closed_reason for queue in open_ones):
         yield LintFinding("warning", place, open_ones[0].closed_reason)
-    # Where several queues would do, one that can take it is enough.
+    # If several queues would do, one that can accept it is enough.
     found = min((_against(demand, queue, offers) for queue in open_ones or requested), key=len)
     yield from _with_another(found, demand, offers)
 
@@ -191,7 +191,7 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFind
 
 def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     requested, types = demand.gpu_type.casefold(), {one.casefold() for one in queue.gpu_types}
-    # PBS's nodes may tell a device by its whole name: Tesla V100-SXM2-32GB.
+    # PBS's nodes may report a device by its whole name: Tesla V100-SXM2-32GB.
     if (
         not requested
         or not types

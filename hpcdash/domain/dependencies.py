@@ -1,6 +1,4 @@
-"""What a job waits for and who waits for it: dependencies as schedulers write them, in plain words,
-as a small tree.
-"""
+"""Dependencies of a job in both directions: as schedulers write them, as text, as a small tree."""
 
 from __future__ import annotations
 
@@ -48,10 +46,10 @@ Row = Mapping[str, Any]
 
 
 def parse_after(text: str) -> tuple[str, ...]:
-    """What `12,afterok:13:14` waits for, as a request's `after` holds it: `12`, `afterok:13`,
-    `afterok:14`.
+    """Parse a dependency into a request's `after`.
 
-    Raises ValueError for what is neither.
+    `12,afterok:13:14` becomes `12`, `afterok:13`, `afterok:14`. Raises ValueError for an invalid
+    item.
     """
     found: dict[str, None] = {}
     for word in split_ids(text):
@@ -191,7 +189,7 @@ class Branch(Struct, frozen=True):
 
 
 def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
-    """What a job depends on, with what `rows` (of domain.schema.JOBS) know of those jobs."""
+    """Return the jobs that a job depends on, with their state in `rows` (domain.schema.JOBS)."""
     known = list(rows)
     branches = []
     for condition in dependency.conditions:
@@ -214,7 +212,10 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
 
 
 def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> list[Branch]:
-    """Who waits for a job, and who waits for those; `rows` are those that have a dependency."""
+    """Return the jobs that wait for a job, and the jobs that wait for these.
+
+    `rows` are the jobs that have a dependency.
+    """
     waiting = sorted(
         (row for row in rows if row["dependency"]), key=lambda row: _number_first(row["id"])
     )
@@ -244,7 +245,7 @@ def _number_first(job_id: str) -> tuple[int, str]:
 
 
 def format_never(branches: Sequence[Branch], is_any: bool) -> str:
-    """What to do about a dependency that can never be fulfilled; '' while it can."""
+    """Format advice on a dependency that can never be fulfilled; '' while it can."""
     lost = [branch.job_id for branch in branches if branch.is_hopeless]
     if not lost or (is_any and len(lost) < len(branches)):
         return ""

@@ -1,6 +1,4 @@
-"""What happened to jobs between two polls of the same queue, and which wait for another reason
-now.
-"""
+"""Changes between two polls of a queue: of the jobs, and of the reasons that jobs wait for."""
 
 from __future__ import annotations
 
@@ -122,7 +120,7 @@ def _with_old_state(table: pa.Table, states: pa.Array) -> pa.Table:
 
 
 class _HeldTasks(Struct):
-    """What the rows of one array hold: single tasks and records of several, each with its state."""
+    """Tasks in the rows of one array: single tasks and records of several, each with its state."""
 
     singles: dict[int, str] = field(default_factory=dict)
     records: list[tuple[ArrayTasks | None, str]] = field(default_factory=list)
@@ -165,7 +163,7 @@ def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
         if (number := digits(task)) is not None:
             held[array_id].singles[number] = state
         elif state in WAITING:
-            # A row for the whole array that runs says nothing of its tasks.
+            # A row for the whole running array has no information on its tasks.
             held[array_id].records.append((_parse_tasks(task), state))
     return held
 
@@ -201,12 +199,11 @@ def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
 
 
 def reason_changes(before: pa.Table, after: pa.Table) -> list[Mapping[str, Any]]:
-    """Of two tables of JOBS, at most MOST_TOLD rows that waited then and wait now, for another
-    reason.
+    """Return at most MOST_TOLD rows of JOBS that waited before and after, now for another reason.
 
-    Each has id, name, state, reason, `_old_state` and `_old_reason`. A reason that differs in its
-    figures alone, as PBS's do from cycle to cycle, is the same; one that is not told any more is
-    none.
+    Each has id, name, state, reason, `_old_state` and `_old_reason`. A reason that differs only in
+    its figures, as PBS's do from cycle to cycle, is the same; a reason that is no longer reported
+    is no change.
     """
     old, new = _waiting(before), _waiting(after)
     at = pc.index_in(as_array(new["id"]), value_set=as_array(old["id"]), skip_nulls=True)

@@ -1,6 +1,4 @@
-"""What a job used of what it was given, in words, as parts of a whole, and what to ask for next
-time.
-"""
+"""Efficiency of a job: its use as text and fractions of its allocation, and advice."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _HEADROOM = 1.2
 
 
 class Used(Protocol):
-    """As hpcdash.backends.job_detail.Usage; memory is that of a node."""
+    """Interface of hpcdash.backends.job_detail.Usage; memory is that of a node."""
 
     @property
     def cpu_seconds(self) -> float | None: ...
@@ -163,8 +161,9 @@ def advice(used: Used, state: str) -> str:
 
 
 def enough_memory(peak_bytes: int) -> int:
-    """What to ask for where this was the peak: a fifth more, rounded up to whole GiB of two digits
-    or so.
+    """Return the bytes to request for a peak.
+
+    They are a fifth more, rounded up to whole GiB of about two digits.
     """
     requested = -(-int(peak_bytes * _HEADROOM) // _GIB)
     step = 1

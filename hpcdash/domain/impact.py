@@ -1,6 +1,4 @@
-"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in
-words.
-"""
+"""Impact of an action on jobs: its rows, their owners, and what is lost, as text."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ Row = Mapping[str, Any]
 _NO_FOLDERS: Mapping[str, str] = {}
 _NOT_HELD = WAITING - {JobState.HELD}
 _UNKNOWN = frozenset({JobState.UNKNOWN})
-# The states a verb makes sense for; a state that nobody knows is left to the scheduler's judgement.
+# The states a verb makes sense for; an unknown state is left to the scheduler's judgement.
 _FOR_STATES: dict[str, frozenset[JobState]] = {
     "cancel": WAITING | ACTIVE | _UNKNOWN,
     "hold": _NOT_HELD | _UNKNOWN,
@@ -35,11 +33,10 @@ _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState
 
 
 class ActionChoice(Struct, frozen=True):
-    """What a verb is really for: `verb` may be the opposite of the one asked for (release for
-    hold).
+    """Jobs that an action really affects.
 
-    `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not
-    touched, and why.
+    `verb` may be the opposite of the requested one (release for hold). `job_ids` are for the
+    scheduler, `rows` are the jobs they name; `left_out` describes what is not affected, and why.
     """
 
     verb: str
@@ -123,7 +120,7 @@ def _ids(
             continue
         members = rows_by_array.get(job_id, [])
         theirs = [str(row["id"]) for row in members if row["id"] in remaining_ids]
-        # To cancel an array that has ended tasks is to cancel the rest of it.
+        # Cancelling an array with ended tasks cancels the rest of it.
         touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
         # To requeue one by its number would run again tasks that ended well and are in no list any
         # more.
@@ -166,12 +163,12 @@ def _left_out(
 
 
 def count_jobs(rows: Iterable[Row]) -> int:
-    """How many jobs rows stand for: a record of several array tasks counts each."""
+    """Count the jobs that rows stand for: a record of several array tasks counts each."""
     return sum(map(_tasks, rows))
 
 
 def state_counts(rows: Iterable[Row]) -> dict[str, int]:
-    """How many jobs a state has, the most alive first."""
+    """Count the jobs in each state, the most alive first."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[str(row["state"])] = counts.get(str(row["state"]), 0) + _tasks(row)
@@ -180,9 +177,9 @@ def state_counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def owners(rows: Iterable[Row]) -> dict[str, int]:
-    """How many of the jobs are whose, the most first; an owner nobody told is ''.
+    """Count the jobs of each owner, the most first; an unknown owner is ''.
 
-    The names are hostile still.
+    The names are still hostile.
     """
     counts: dict[str, int] = {}
     for row in rows:
@@ -230,11 +227,10 @@ def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
 def describe_impact(
     verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS
 ) -> tuple[str, ...]:
-    """What becomes of the jobs, and what is lost, a sentence each.
+    """Describe the effect on the jobs and what is lost, a sentence each.
 
-    `alter` and `signal` have their own words.
-
-    `checkpoints` are the folders that jobs go on from at each start, by a row's id.
+    `alter` and `signal` are described elsewhere. `checkpoints` are the folders that jobs resume
+    from at each start, by a row's id.
     """
     notify = _TELLERS.get(verb)
     if verb == "requeue" and checkpoints:

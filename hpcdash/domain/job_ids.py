@@ -119,7 +119,7 @@ def with_cluster(job_id: str, cluster: str) -> str:
 
 
 def pbs_job_id(text: str) -> JobId:
-    """As parse_job_id, in PBS's manner; raises BadJobId for an id with a cluster of Slurm's."""
+    """Parse a job ID for PBS; raises BadJobId for an id with a cluster of Slurm's."""
     job = parse_job_id(text)
     if job.cluster:
         raise BadJobId(text, text.index("@"), _HOW)
@@ -127,9 +127,7 @@ def pbs_job_id(text: str) -> JobId:
 
 
 def slurm_job_id(text: str) -> JobId:
-    """As parse_job_id, in Slurm's manner: 12[3] is 12_3; raises BadJobId for an id with a
-    server.
-    """
+    """Parse a job ID for Slurm: 12[3] is 12_3; raises BadJobId for an id with a server."""
     job = parse_job_id(text)
     if job.server:
         raise BadJobId(text, text.index("."), "write 12, 12_3 or 12_[3-5]")
@@ -156,7 +154,7 @@ def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
 
 
 def _bad_item(body: str) -> int:
-    """Where the first item that is no task begins."""
+    """Return the position of the first item that is not a task."""
     position = 0
     for item in body.split(","):
         try:
@@ -269,8 +267,9 @@ def parse_array_id(job_id: str) -> str:
 
 
 def parse_task_part(job_id: str) -> str:
-    """What stands for the tasks in a row's id: 3 for 12_3 and 12[3].server, [4-9] for 12_[4-9]; ''
-    for none.
+    """Parse the task part of a row's id; '' for none.
+
+    For example 3 of 12_3 and 12[3].server, [4-9] of 12_[4-9].
     """
     job_id, _ = plain_id(job_id)
     if found := _SLURM_TASKS.fullmatch(job_id):

@@ -74,8 +74,9 @@ def format_where(row: Mapping[str, Any]) -> str:
 
 
 def queue_note(row: Mapping[str, Any], now: float) -> str:
-    """What else becomes of a job in a queue of domain.schema.QUEUES, at an epoch second; '' for
-    nothing. Hostile.
+    """Return the notes on a queue of domain.schema.QUEUES and its server, '' for none.
+
+    `now` is an epoch second. Hostile.
     """
     note, opens_at = str(row["_note"] or ""), row["_opens_at"]
     if opens_at is not None and opens_at.timestamp() > now:
@@ -92,10 +93,10 @@ def grouped(
     sign: str = "",
     zone: tzinfo | None = None,
 ) -> list[tuple[str, list[Pair]]]:
-    """What the schema knows of a job, in groups of (label, words); what is unknown is left out.
+    """Return the known fields of a job in groups of (label, text); unknown fields are left out.
 
-    `hint` is the reason in plain words, `estimator` who estimates when the job starts; times are in
-    `zone` (None: this machine's). The words are hostile still.
+    `hint` explains the reason, `estimator` is who estimates when the job starts; times are in
+    `zone` (None: this machine's). The text is still hostile.
     """
     state = str(row["state"])
 
@@ -226,10 +227,10 @@ def signal_name(number: int) -> str:
 
 
 def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> str:
-    """What a state of domain.states with its exit code and signal means; '' for a job that has not
-    ended or ended well.
+    """Explain a state of domain.states with its exit code and signal.
 
-    `exit 137: ended by signal 9 (KILL): killed outright, often for using too much memory`.
+    '' for a job that is unfinished or completed well. For example `exit 137: ended by signal 9
+    (KILL): killed outright, often for using too much memory`.
     """
     if state not in ENDED:
         return ""

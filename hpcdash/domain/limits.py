@@ -1,4 +1,4 @@
-"""What limits are on, how their amounts are written, and who may use a reservation, in words."""
+"""Text for limits, their amounts and scopes, and for the users of a reservation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcdash.domain.units import (
     format_span,
 )
 
-# What is limited, by the words of the contract.
+# Subject of a limit, in the terms of the contract.
 RESOURCES = {
     "jobs_running": "running jobs",
     "jobs_submitted": "jobs in the queue",
@@ -81,7 +81,7 @@ def format_limited(resource: str, amount: int | None) -> str:
 
 
 def format_whose(row: Mapping[str, Any]) -> str:
-    """Whose limit a row of LIMITS is: `QoS normal`, `account physics`, `queue debug`, `server`."""
+    """Format the scope of a row of LIMITS: `QoS normal`, `account physics`, `queue debug`."""
     return f"{_SCOPES.get(row['scope'], row['scope'])} {row['name'] or ''}".strip()
 
 
@@ -110,8 +110,9 @@ def format_share_tree(row: Mapping[str, Any]) -> str:
 
 
 def format_who(row: Mapping[str, Any]) -> str:
-    """Who may use a reservation of RESERVATIONS: `user alice, bob; account physics`; '' where
-    nobody is named.
+    """Format the users of a reservation of RESERVATIONS: `user alice, bob; account physics`.
+
+    '' if none is named.
     """
     parts = []
     for key, word in (("users", "user"), ("groups", "group"), ("accounts", "account")):
@@ -124,7 +125,10 @@ def format_who(row: Mapping[str, Any]) -> str:
 
 
 def format_when(row: Mapping[str, Any], now: datetime) -> str:
-    """When a reservation begins or ends: `begins in 3 h, lasts 4 h`, `ends in 20 min`, `no end`."""
+    """Format the start or end of a reservation.
+
+    For example `begins in 3 h, lasts 4 h`, `ends in 20 min`, `has no end`.
+    """
     starts, ends, seconds = row["starts_at"], row["ends_at"], row["duration_seconds"]
     if starts is not None and starts > now:
         lasts = (

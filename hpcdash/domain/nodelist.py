@@ -39,9 +39,9 @@ def expand(expression: str, limit: int = DEFAULT_LIMIT) -> list[str]:
 
 
 def count(expression: str) -> int:
-    """How many names an expression stands for, without making them.
+    """Count the names that an expression stands for, without building them.
 
-    Raises ValueError as `expand` does.
+    Raises ValueError like `expand`.
     """
     total = 0
     for _, bodies in map(_parse, _split(expression)):

@@ -1,4 +1,4 @@
-"""What a cluster offers to whoever submits there: queues, their own accounts, QoS."""
+"""Offers of a cluster to a person who submits there: queues, accounts, QoS."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class QueueOffer(Struct, frozen=True):
 
     @property
     def closed_reason(self) -> str:
-        """Why it starts no job now, as far as that is told; '' for one that is open."""
+        """Reason that it starts no job now, as far as known; of an open one its server's note."""
         if self.is_available:
             return self.server_note
         what = f"is {self.note}" if self.note else "" if self.server_note else "starts no jobs now"
@@ -49,10 +49,9 @@ class QueueOffer(Struct, frozen=True):
 
 
 class QueueLimits(Struct, frozen=True):
-    """What a queue gives each chunk of a job (`chunk_cpus`) and allows a job in all; None: not
-    told.
+    """Limits of a queue: CPUs per chunk of a job (`chunk_cpus`), CPUs and GPUs of a job.
 
-    `destinations` are the queues that a routing queue passes its jobs on to.
+    None: unknown. `destinations` are the queues that a routing queue passes its jobs on to.
     """
 
     chunk_cpus: int | None = None
@@ -79,10 +78,9 @@ class AccountOffer(Struct, frozen=True):
 
 
 class QosOffer(Struct, frozen=True):
-    """What a QoS allows: the longest time of a job, and a user's running jobs, CPUs and GPUs at
-    once; None: no limit.
+    """Limits of a QoS: a job's longest time, a user's running jobs, CPUs and GPUs at once.
 
-    `note` says in words what else there is to it, '' for nothing.
+    None: no limit. `note` is text on anything else, '' for none.
     """
 
     name: str

@@ -61,7 +61,7 @@ _LAST_VALUE = re.compile(
 
 
 class Value(Struct, frozen=True):
-    """What a column is compared with; `position` is where it stands in the filter."""
+    """Operand of a comparison with a column; `position` is where it stands in the filter."""
 
     text: str
     is_quoted: bool
@@ -198,7 +198,7 @@ class QueryText:
         return rest[0]
 
 
-# What people call a column; the first that the table has is meant.
+# Common names of a column; the first that the table has is selected.
 ALIASES: dict[str, tuple[str, ...]] = {
     "limit": ("limit_seconds",),
     "elapsed": ("elapsed_seconds",),
@@ -256,8 +256,9 @@ class Comparisons:
         self.keys = filter_keys(schema)
 
     def read(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
-        """What follows a key and its operator; `start` is where the key is, `value_at` where the
-        operator ended.
+        """Read the values after a key and its operator.
+
+        `start` is where the key is, `value_at` where the operator ended.
         """
         name = self.keys.get(key.lower())
         if name is None:
@@ -390,9 +391,7 @@ class Filter(Struct, frozen=True):
         return isinstance(self.condition, Everything)
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        """As many booleans as rows, without nulls; `now_epoch` (seconds) is what `2h ago` counts
-        from.
-        """
+        """Return a boolean per row, without nulls; `2h ago` counts from `now_epoch` (seconds)."""
         return self.condition.mask(table, now_epoch)
 
 
@@ -527,11 +526,10 @@ class _Reader:
 
 
 def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:
-    """Whole filters that `prefix` may become: its last word completed to a key, or its last value
-    to one there is.
+    """Complete `prefix` to whole filters: its last word to a key, or its last value to a known one.
 
-    Values are the states, yes and no, and, with a `table`, the distinct words of its columns. What
-    is too long for a filter becomes none.
+    Values are the states, yes and no, and, with a `table`, the distinct words of its columns.
+    Nothing is offered for a prefix that is too long for a filter.
     """
     if len(prefix) > MAX_LENGTH:
         return []

@@ -1,4 +1,4 @@
-"""What one part of a filter asks of every row of a table, as masks."""
+"""Conditions of a filter, which turn a table into masks of its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FALSE = frozenset({"no", "false", "0", "off"})
 
 
 class ColumnKind(Enum):
-    """How the values of a column are written."""
+    """Notation of a column's values."""
 
     TEXT = "text"
     NAMES = "a list of nodes or queues"
@@ -38,7 +38,7 @@ class FilterCondition(Protocol):
     """Something that is true or false of every row."""
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        """As many booleans as rows, without nulls."""
+        """Return a boolean per row, without nulls."""
         ...
 
 
@@ -58,9 +58,7 @@ class Pattern(Struct, frozen=True):
 
 
 def column_kind(name: str, column_type: pa.DataType) -> ColumnKind:
-    """How the values of a column of domain.schema are written, by its type and the unit in its
-    name.
-    """
+    """Return the kind of a column of domain.schema, by its type and the unit in its name."""
     if pa.types.is_timestamp(column_type):
         return ColumnKind.INSTANT
     if pa.types.is_boolean(column_type):
@@ -71,7 +69,7 @@ def column_kind(name: str, column_type: pa.DataType) -> ColumnKind:
         if name.endswith("_seconds"):
             return ColumnKind.DURATION
         return ColumnKind.MEMORY if name.endswith("_bytes") else ColumnKind.COUNT
-    # A job may have asked for several queues.
+    # A job may have requested several queues.
     return ColumnKind.NAMES if name in ("node_list", "queue") else ColumnKind.TEXT
 
 
@@ -322,7 +320,7 @@ def _absent_column(table: pa.Table, value: bool) -> pa.Array:
 
 
 def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
-    """Which of the distinct lists in brackets or with commas hold one of the names."""
+    """Return a mask of the lists, with brackets or commas, that contain one of the names."""
     candidates = pc.match_substring_regex(lists, r"[\[,]")
     # Brackets stand for digits only: what comes before the first digit of a name is in the list as
     # it is.

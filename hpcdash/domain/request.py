@@ -1,4 +1,4 @@
-"""What a person asks for: the fields of REQUEST.toml, and the nodes and slots that they come to."""
+"""Requests to launch a command: the fields of REQUEST.toml, and their total of nodes and slots."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SITE_SAID = "site."
 # Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or
 # sudoers acts on.
 ACCOUNT_NAME = re.compile(r"(?!ALL\Z)[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
-# What no batch script can ask for.
+# Options that no batch script can request.
 NOT_IN_SCRIPTS = (
     *("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure"),
     *("grow_after", "grow_every", "runtime_env"),
 )
-# Kinds that a person sits before: one node, whatever is asked for.
+# Interactive kinds: one node, whatever is requested.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 # The kind of a function's launches from Python: each function has a folder, and each launch one in
 # there.
@@ -44,7 +44,7 @@ _SECRET_VALUE = re.compile(
 
 
 class SlotType(StrEnum):
-    """What a slot is."""
+    """Hardware of a slot."""
 
     CUDA = "cuda"
     ROCM = "rocm"
@@ -52,7 +52,7 @@ class SlotType(StrEnum):
 
 
 class Runtime(StrEnum):
-    """What runs the container; singularity is read as apptainer."""
+    """Program that runs the container; singularity is read as apptainer."""
 
     NONE = "none"
     APPTAINER = "apptainer"
@@ -63,7 +63,7 @@ class Runtime(StrEnum):
 
 
 class Launcher(StrEnum):
-    """What starts the processes of the command on the nodes."""
+    """Program that starts the processes of the command on the nodes."""
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
@@ -126,17 +126,17 @@ class Call(Struct, frozen=True, eq=False):
         return isinstance(other, Call) and astuple(self)[:-1] == astuple(other)[:-1]
 
     def __ne__(self, other: object) -> bool:
-        # Struct's own does not ask __eq__.
+        # Struct's own does not call __eq__.
         return not self == other
 
     @property
     def name(self) -> str:
-        """As a person writes it."""
+        """Name of the function as a person writes it."""
         return f"{self.module}:{self.function}"
 
     @property
     def package(self) -> str:
-        """What the venv is for, a path there or a staged file; '' where there is no venv."""
+        """Package to install in the venv: a path there or a staged file; '' if there is no venv."""
         return (
             self.wheel
             or self.source
@@ -159,16 +159,16 @@ KEPT_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
 class Site(Struct, frozen=True):
-    """What a cluster is like, as its configuration says; a request may say otherwise.
+    """Properties of a cluster from its configuration; a request may override them.
 
-    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of
-    names are. `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is
-    "always", "failed" to remove the folder of one that completed, "14d" to remove it so many days
-    after its end, or "nothing" to remove that of one that failed too. `default_cpu_queue` and
-    `default_gpu_queue` are taken where no queue is named. `run_as` is the account that jobs are
-    submitted as through sudo, '' for one's own. `slot_type` is what a slot is where a request does
-    not say; None: GPUs where the queue has some. `node_probe` is bash that ends with 0 on a node
-    that is well, tried on each before a command starts; '' for none.
+    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` is the folder of
+    images that are given by name. `storage_root` holds a folder per launch ('': hpcdash/launches in
+    the home); `keep` is "always", "failed" to remove the folder of a launch that completed, "14d"
+    to remove it that many days after its end, or "nothing" to remove that of a failed launch too.
+    `default_cpu_queue` and `default_gpu_queue` are used if no queue is named. `run_as` is the
+    account that jobs are submitted as through sudo, '' for one's own. `slot_type` is the type of a
+    slot if a request has none; None: GPUs if the queue has some. `node_probe` is bash that exits
+    with 0 on a healthy node, run on each before a command starts; '' for none.
     """
 
     tres_supported: bool = True
@@ -186,7 +186,7 @@ class Site(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, eq=False):
-    """What to launch.
+    """Request to launch a command.
 
     '' and None: not given. Exactly one of `command`, `script` (a path) and `call` is given.
 
@@ -196,14 +196,14 @@ class Request(Struct, frozen=True, eq=False):
     job's own script requeues it (None: 20). `place`, `attributes` (`NAME=VALUE` of -W) and
     `keep_files` (-k) are those of qsub. `slice` is a type of TPU slice, `num_slices` how many, or
     the numbers that fit; each worker takes `tpus_per_worker`. It is retried `retries_preemption`
-    and `retries_failure` times. If fewer slices than the maximum were available, more are looked
-    for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
+    and `retries_failure` times. If fewer slices than the maximum were available, it searches for
+    more every `grow_every` seconds, but not until `grow_after` seconds after the last change.
     `runtime_env` is what the scheduler installs before the command starts. `checkpoints` is the
     folder searched at each start for the checkpoint to resume from (%a: the task). `share` makes it
-    a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
-    selects the pool by name; its `labels` are the task's. `rank_variables` says what RANK and
-    WORLD_SIZE count: "processes", as the launcher sets them, or "nodes". `rank_logs` also writes
-    each rank's output to its own log, beside the job's. `job_library` puts hpcdash.job beside the
+    a task of a shared pool, with the name of the priority it requests (domain/share.py); `pool`
+    selects the pool by name; its `labels` are the task's. `rank_variables` is the unit of RANK and
+    WORLD_SIZE: "processes", as the launcher sets them, or "nodes". `rank_logs` also writes each
+    rank's output to its own log, beside the job's. `job_library` puts hpcdash.job beside the
     script, for the command to import, and exports when the time is over. `begin` is the earliest
     start: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after submission. `startup_hook`
     is bash that each node runs once before the command starts anywhere. `files` are paths on the
@@ -278,7 +278,7 @@ class Request(Struct, frozen=True, eq=False):
         return isinstance(other, Request) and astuple(self)[:-1] == astuple(other)[:-1]
 
     def __ne__(self, other: object) -> bool:
-        # Struct's own does not ask __eq__.
+        # Struct's own does not call __eq__.
         return not self == other
 
 
@@ -324,8 +324,9 @@ def request_slots(request: Request) -> Slots:
 
 
 def request_slot_type(request: Request, *, queue_has_gpus: bool) -> SlotType:
-    """What was asked for, else what the site says; GPUs by default where the queue has some, else
-    CPUs.
+    """Return the requested type of slot, else the site's.
+
+    The default is GPUs if the queue has some, else CPUs.
     """
     return (
         request.slot_type

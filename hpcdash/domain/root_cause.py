@@ -37,7 +37,7 @@ _IN_TRACEBACK = re.compile(r"[\s|+╭│╰└─]|$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LONGEST_JUDGED = 1000
 _ORDINARY_LINES_AFTER = 20
-# Said of every job that ends badly, after its own last words.
+# Printed after every job that ends badly, after its own last lines.
 _REMARK = re.compile(
     # What these say without an error, and as an error of other processes' ends.
     r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )"
@@ -73,8 +73,9 @@ _FIELD = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback) *: (.*)"
 
 
 class Strength(IntEnum):
-    """How much a line says of why: of the strongest the first counts, of SHELL and WORDS the
-    last.
+    """Strength of a line as an explanation of a failure.
+
+    Of the strongest the first line counts, of SHELL and WORDS the last.
     """
 
     REMARK = 1
@@ -122,7 +123,7 @@ _BY_STRENGTH = (
         r"memory: Kill"
         r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> "
         r"PBS: job killed:"
-        # What a probe of the node said is its own: the node's name is what is to be known.
+        # A probe's message on the node is its own: the node's name is what matters.
         r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
         r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
     ),
@@ -155,7 +156,7 @@ _BY_STRENGTH = (
         r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only "
         r"allocated|Requested|Job|Task))"
         r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
-        # What scripts made here say before they end.
+        # Messages of the scripts made here before they end.
         r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which (?:accelerate|deepspeed) "
         r"cannot use: not started$"
         r"|^hpcdash: (?!the container is up on )",
@@ -172,9 +173,9 @@ _PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_S
 
 
 def root_cause(lines: Sequence[str]) -> RootCause | None:
-    """Why, as far as the last lines tell; None where all of them are blank.
+    """Find the cause of a failure in the last lines; None if all of them are blank.
 
-    What was complained of and then lived with for more than a few lines does not count.
+    A complaint that the program survived for more than a few lines does not count.
     """
     written = [_stripped(line, at) for at, line in enumerate(lines) if line.strip()]
     if not written:
@@ -201,7 +202,7 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
     }
     for line in reversed(written):
         if line.at not in remarks:
-            # As it was written: nothing says that what is before it is a launcher's.
+            # Unchanged: the text before it may not be a launcher's prefix.
             text = " ".join(_without_spool(lines[line.at].strip()).split())
             return RootCause(text, line.at, Strength.WORDS)
     ended = next(
@@ -244,8 +245,9 @@ def _cause(line: _Line, strength: Strength) -> RootCause:
 
 
 def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
-    """What says anything of why, in order; and of each line whether it only belongs to such a
-    one.
+    """Return the lines that hint at a cause, in order.
+
+    The second value reports for each line whether it only belongs to such a line.
     """
     is_bridge = dict.fromkeys((line.at for line in written), False)
     hits: list[RootCause] = []

@@ -17,9 +17,9 @@ from hpcdash.domain.states import ACTIVE, ENDED
 _NEWEST_FIRST = [("ends_at", "descending"), ("_number", "descending"), ("_task", "descending")]
 # What one run has and no other: ids are used again, and a requeued job keeps its id.
 _KEY = ("id", "submitted_at", "ends_at")
-# The columns of RUNS that joined_runs and overlapping look at.
+# The columns of RUNS that joined_runs and overlapping read.
 JOINED_BY = (*_KEY, "name", "user", "started_at", "_number", "_task", "run")
-# Two looks at a clock may be so far apart.
+# Two readings of a clock may differ by this much.
 _CLOCK_SECONDS = 5
 
 
@@ -123,7 +123,7 @@ def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _repeated(runs: pa.Table) -> pa.Array | None:
-    """Which rows have an id that comes more than once; None where none has."""
+    """Return a mask of the rows whose id occurs more than once; None if there are none."""
     if not has_several(runs):
         return None
     ids = as_array(runs["id"])
@@ -146,7 +146,7 @@ def _is_newest_first(runs: pa.Table) -> bool:
 
 
 def _is_first(runs: pa.Table, names: Sequence[str]) -> pa.Array:
-    """Which rows are the first of those alike in these columns."""
+    """Return a mask of the first row of each group that is equal in these columns."""
     numbers = row_numbers(runs.num_rows)
     keys = pa.table([*(_hashable(runs[name]) for name in names), numbers], names=[*names, "_at"])
     firsts = as_array(
@@ -161,8 +161,9 @@ def _hashable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
-    """Which run of its job each row is, of rows whose newest end comes first; of a job's only row,
-    what it says.
+    """Return the run number of each row; the rows start with the newest end.
+
+    The only row of a job keeps its own number.
     """
     seen: dict[tuple[str, ...], int] = {}
     counted = []

@@ -21,7 +21,7 @@ TIME = pa.timestamp("s", tz="UTC")
 
 
 class UsageSource(StrEnum):
-    """Who measured what a run used."""
+    """Origin of a run's usage figures."""
 
     ACCOUNTING = "accounting"
     JOBSTATS = "jobstats"
@@ -108,7 +108,7 @@ RUNS = pa.schema(
         ("gpu_memory_peak_bytes", COUNT),
         # Where the four above come from: a UsageSource; null where none of them is known.
         ("usage_source", WORD),
-        # 1 for a job's first run, as far back as was asked.
+        # 1 for a job's first run, as far back as the query goes.
         ("run", COUNT),
         *(JOBS.field(name) for name in ("_number", "_task", "_tasks")),
         # The peak of the one task that used most.

@@ -14,7 +14,7 @@ from hpcdash.domain.text import visible
 
 TAB_CELLS = 8
 MOST_LETTERS_A_LINE = 10_000
-# Directives are looked for only this far: what comes later is a program's own text.
+# Directives are searched only this far: later text is a program's own.
 _MOST_EXPLAINED_LINES = 2000
 NOT_READ = "not read: a command comes before it"
 # Of larger scripts difflib would take seconds.
@@ -22,7 +22,7 @@ MOST_DIFFED_LINES = 5000
 
 
 class LineKind(StrEnum):
-    """What a line is in a script, or in a difference of two."""
+    """Kind of a line in a script, or in a difference of two."""
 
     PLAIN = "plain"
     DIRECTIVE = "directive"
@@ -70,7 +70,7 @@ def shown(line: str) -> str:
 
 
 def line_ends(text: str) -> str:
-    """What is odd about the ends of a script's lines, in words; '' where nothing is."""
+    """Describe irregular line ends of a script; '' if there are none."""
     dos = text.count("\r\n")
     if not dos:
         return ""

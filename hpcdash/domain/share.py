@@ -52,11 +52,11 @@ def parse_priority(text: str) -> Priority:
 
 @dataclass(frozen=True, slots=True)
 class TaskMark:
-    """What a job's comment says to the coordinator: the priority asked for, and the launch's folder
-    ('': none).
+    """Mark for the coordinator in a job's comment.
 
-    `is_paused`: its owner wants it to be suspended, until the mark no longer says so. `pool`: the
-    only one it is a task of ('': of any that its queue belongs to).
+    It has the task's priority, and the launch's folder ('': none). `is_paused`: its owner requests
+    its suspension for as long as the mark reports so. `pool`: the only pool it is a task of ('':
+    any that its queue belongs to).
     """
 
     priority: Priority

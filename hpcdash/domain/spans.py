@@ -14,7 +14,7 @@ _MOST_SECONDS = 100 * 366 * 86_400
 
 
 class Span(Struct, frozen=True):
-    """From `since` to before `until`, in epoch seconds."""
+    """Span from `since` to before `until`, in epoch seconds."""
 
     since: int
     until: int

@@ -53,7 +53,7 @@ class NodeState(StrEnum):
 
 
 class QueueStanding(StrEnum):
-    """What a queue does with jobs, where it is not simply open or down."""
+    """Treatment of jobs by a queue that is not simply open or down."""
 
     # It refuses jobs.
     DISABLED = "disabled"

@@ -1,6 +1,4 @@
-"""What is at a switch's path, what came of setting it, and which line of a log tells of it; in
-words.
-"""
+"""Text on a switch: the entry at its path, the outcome of setting it, its line in a log."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _SAVING = re.compile(r"\bsav(?:e|ing)\b", re.IGNORECASE)
 
 
 class Thing(StrEnum):
-    """What has the name of a switch."""
+    """Kind of entry at the path of a switch."""
 
     NOTHING = "nothing"
     FILE = "file"
@@ -37,7 +35,7 @@ class Thing(StrEnum):
 
 
 class PathEntry(Struct, frozen=True):
-    """What `ls` says of a file or a folder; None and '' where it does not.
+    """Entry for a file or a folder in the output of `ls`; None and '' for missing values.
 
     `changed_at` is in epoch seconds.
     """
@@ -64,10 +62,10 @@ class PathEntry(Struct, frozen=True):
 
 
 class SwitchSnapshot(Struct, frozen=True):
-    """What one look at a switch's path found.
+    """Result of one check of a switch's path.
 
-    `there` is the folder without links on the way, '' where it cannot be entered: `problem` says
-    why. `now` is the login node's clock in epoch seconds, None where it was not told.
+    `there` is the folder without links on the way, '' if it cannot be entered: `problem` is the
+    reason. `now` is the login node's clock in epoch seconds, None if it was not reported.
     """
 
     path: str
@@ -115,10 +113,10 @@ class SwitchSnapshot(Struct, frozen=True):
 
 
 def parse_entry(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
-    """From what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file, and when it was changed
-    (epoch seconds).
+    """Parse what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file.
 
-    Names of groups may hold blanks: they stand between the number of links and the size.
+    `changed` is in epoch seconds. Names of groups may contain blanks: they stand between the number
+    of links and the size.
     """
     parts = numbers.split()
     if len(parts) < 5 or not parts[2].isdigit() or not parts[3].isdigit():
@@ -136,13 +134,13 @@ def parse_entry(numbers: str, without_group: str, without_owner: str, changed: s
 
 
 def _name(line: str, size: str) -> str:
-    """What stands between the number of links and the size."""
+    """Return the text between the number of links and the size."""
     parts = line.split()[2:]
     return " ".join(parts[: parts.index(size)]) if size in parts else ""
 
 
 def look_of(path: str, reported: Mapping[str, str]) -> SwitchSnapshot:
-    """From the answers of a look, by their names."""
+    """Build a snapshot from the answers of a check, by their names."""
     me = reported.get("me", "").split()
     now = reported.get("now", "")
     owner_uid = reported.get("owner-uid", "")
@@ -168,11 +166,10 @@ def _entry(reported: Mapping[str, str], name: str) -> PathEntry:
 
 
 def dropped_at(check: SwitchSnapshot, here_seconds_ago: float | None) -> float | None:
-    """When it was dropped by the login node's clock, in epoch seconds, None where that is not
-    known.
+    """Return when the switch was dropped, in epoch seconds by the login node's clock.
 
-    `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever
-    its server's clock.
+    None if unknown. `here_seconds_ago` is when it was dropped from here: a file of one's own is no
+    younger, whatever its server's clock.
     """
     here = None if check.now is None or here_seconds_ago is None else check.now - here_seconds_ago
     made = check.file.changed_at
@@ -204,7 +201,7 @@ def format_dropped(check: SwitchSnapshot) -> str:
 
 
 def format_thing(check: SwitchSnapshot) -> str:
-    """What is at the path now, in words."""
+    """Describe the entry at the path now."""
     match check.thing:
         case Thing.FILE:
             return format_dropped(check)
@@ -236,7 +233,7 @@ def format_folder(check: SwitchSnapshot) -> str:
 
 
 def refusal(check: SwitchSnapshot) -> str:
-    """Why the switch cannot be dropped here, in words; '' where nothing is in the way."""
+    """Return the reason that the switch cannot be dropped here; '' if it can."""
     if check.problem:
         return check.problem
     if check.thing is Thing.FILE:
@@ -253,7 +250,7 @@ def refusal(check: SwitchSnapshot) -> str:
 
 
 def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, ...]:
-    """What a person should know of the folder before it counts on the switch, a sentence each."""
+    """Return warnings to read before relying on a switch in the folder, a sentence each."""
     if not check.there:
         return ()
     messages = []
@@ -283,9 +280,7 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
 
 
 def format_group(check: SwitchSnapshot) -> str:
-    """Of a folder that its group may not write, that its members cannot drop the switch; '' where
-    they can.
-    """
+    """Return a note that members of the folder's group cannot drop the switch; '' if they can."""
     folder = check.folder
     if not check.there or folder.group_may_write:
         return ""
@@ -296,7 +291,7 @@ def format_group(check: SwitchSnapshot) -> str:
 
 
 def clear_refusal(check: SwitchSnapshot) -> str:
-    """Why what is there is not removed, in words; '' where it may be."""
+    """Return the reason that the entry at the path is not removed; '' if it may be."""
     if check.problem:
         return check.problem
     if check.thing is Thing.NOTHING:
@@ -315,9 +310,7 @@ def clear_refusal(check: SwitchSnapshot) -> str:
 
 
 def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
-    """Why a person is asked before what is there is removed, in words; '' where it is an empty file
-    or from here.
-    """
+    """Return the reason to confirm an entry's removal; '' if it is an empty file or from here."""
     if check.thing is Thing.LINK:
         return f"{_format_odd(check)}: the link itself is removed, and nothing that it leads to"
     if check.thing is Thing.SPECIAL:
@@ -333,7 +326,7 @@ def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
 
 
 def format_log(age_seconds: float | None, problem: str = "") -> str:
-    """Whether the log tells that the job still looks for its switches."""
+    """Describe whether the log shows that the job still checks its switches."""
     if age_seconds is None:
         return problem or "it is not known where its log is"
     if age_seconds < STALE_LOG_SECONDS:
@@ -345,11 +338,10 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
 
 
 class SwitchProgress(Struct, frozen=True):
-    """How many of the jobs that name a switch live, and how those ended that ended since it was
-    dropped.
+    """Number of living jobs that name a switch, and of those that ended since it was dropped.
 
-    `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where
-    there is one alone.
+    `clean` ended with status 0, `badly` describes how the others ended; `job_id` is the job if
+    there is only one.
     """
 
     living: int = 0
@@ -370,11 +362,10 @@ def format_progress(
     dropped_here_seconds_ago: float | None = None,
     message: str | None = None,
 ) -> str:
-    """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
+    """Describe the outcome of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
 
-    `dropped_here_seconds_ago` where it was dropped from here and not cleared since; `said` is the
-    line of its log that tells since then of a save or an end, '' where none does, None where that
-    is not known.
+    `dropped_here_seconds_ago` is set if it was dropped from here and not cleared since. `message`
+    is the log line since then that reports a save or an end: '' for none, None if unknown.
     """
     if check.is_dropped:
         came = (
@@ -434,19 +425,19 @@ def format_ends(progress: SwitchProgress) -> str:
 
 
 def format_shared(kind: SwitchKind, running: int) -> str:
-    """What to know where several jobs that run name one save switch; '' for none."""
+    """Return a note on several running jobs that name one save switch; '' for none."""
     if kind is SwitchKind.KILL or running < 2:
         return ""
     return f"{running} that run name it: the first that looks removes it, and saves alone"
 
 
 class SwitchActions(Struct, frozen=True):
-    """What was done to a switch from here and seen of it: times of day as a person reads them, ''
-    for what was not.
+    """Actions on a switch from here and their effects.
 
-    `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a
-    log says of it, '' where it names nothing, and `is_log_read` whether that is known. `unseen` is
-    in words what one that was cleared from here had not brought about.
+    Times of day are text, '' for what did not happen. `gone` is when the file was first found
+    missing that nobody cleared from here; `said` is the log's message about it, '' for none, and
+    `is_log_read` whether that is known. `unseen` describes what a switch that was cleared from here
+    had not yet brought about.
     """
 
     dropped: str = ""

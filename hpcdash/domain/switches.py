@@ -62,7 +62,7 @@ def variable_names(kind: SwitchKind) -> tuple[str, ...]:
 
 
 def path_problem(path: str) -> str:
-    """Why a path can be no switch's, in words; '' where it can."""
+    """Return the reason that a path cannot be a switch; '' if it can."""
     if not path:
         return "no file is named"
     if _CONTROL.search(path):
@@ -115,8 +115,9 @@ def comment_switch(kind: SwitchKind, comment: str) -> NamedSwitch | None:
 
 
 def variables_in_list(text: str, requested: tuple[str, ...]) -> dict[str, str]:
-    """Of `A=1,B=2` or `--export=ALL,A=1 job.sh` the wanted variables; a value ends at a comma that
-    is not escaped.
+    """Find the requested variables in `A=1,B=2` or `--export=ALL,A=1 job.sh`.
+
+    A value ends at a comma that is not escaped.
     """
     found = {}
     for name in requested:
@@ -237,7 +238,7 @@ def _replacement(values: Mapping[str, str], unknown: list[str]) -> Callable[[re.
     def replacement(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if value := values.get(name, ""):
-            # What it was set to may itself hold a variable that is not known.
+            # Its value may itself contain an unknown variable.
             unknown.extend(one[1] or one[2] for one in _VARIABLE.finditer(value))
             return value
         if found[3] is not None:

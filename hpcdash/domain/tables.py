@@ -329,7 +329,7 @@ QUEUES = TableSpec(
         "name": "text",
         "available": "flag",
         "default": "flag",
-        # Longest time a job may ask for; null: no limit.
+        # Longest time a job may request; null: no limit.
         "limit_seconds": "count",
         "nodes": "count",
         "nodes_idle": "count",
@@ -449,7 +449,7 @@ SHARES = TableSpec(
         # Null: the row is the account as a whole.
         "user": "text",
         "partition": "text",
-        # Null: it shares as its parent does, or that is not told.
+        # Null: it shares as its parent does, or that is unreported.
         "raw_shares": "count",
         "normalized_shares": "real",
         # In the scheduler's units, decayed as the site has it.
@@ -515,8 +515,7 @@ LIMITS = TableSpec(
         # The scheduler's own name for it.
         "native": "text",
         "_id": "text",
-        # Which jobs use it up where the scheduler does not say how much is used; all null: they
-        # cannot be told.
+        # Jobs that use it up if the scheduler does not report its use; all null: unknown.
         "_of_user": "text",
         "_of_queue": "text",
         "_of_qos": "text",
@@ -556,12 +555,12 @@ RESERVATIONS = TableSpec(
         "nodes": "count",
         "node_list": "text",
         "queue": "text",
-        # A name with a leading "-" is kept out.
+        # A name with a leading "-" is excluded.
         "users": "names",
         "groups": "names",
         "accounts": "names",
         "flags": "names",
-        # How a job asks for it, and what its flags mean, in words.
+        # How a job requests it, and the meaning of its flags, as text.
         "_option": "text",
         "_note": "text",
     },

@@ -84,7 +84,7 @@ def visible(text: str) -> str:
 
 
 def visible_text(text: str) -> str:
-    """As `visible`, of many lines: tabs and line ends, CRLF too, stay."""
+    """Make many lines visible like `visible`, but keep tabs and line ends, CRLF too."""
     return "".join(
         part if at % 2 else visible(part) for at, part in enumerate(_LINE_ENDS_AND_TABS.split(text))
     )
@@ -119,14 +119,13 @@ def clip(text: str, width: int) -> str:
 
 
 def clip_path(path: str, width: int) -> str:
-    """As `clip`, but a path is cut in its middle: it begins as it did and keeps as much of its end
-    as fits.
+    """Clip a path in its middle: keep its beginning and as much of its end as fits.
 
     Text that does not begin as a path, or a width below 12 cells, is clipped at its end.
     """
     if not path.startswith(_PATH_STARTS) or width < _NARROWEST_PATH or cell_width(path) <= width:
         return clip(path, width)
-    # The end tells runs apart, the beginning the file system: a third for it, whole folders where
+    # The end distinguishes runs, the beginning the file system: a third for it, whole folders where
     # one fits.
     beside_name = width - 1 - cell_width(path[path.rstrip("/").rfind("/") :])
     head = set_cell_size(
@@ -152,13 +151,13 @@ def _last_cells(text: str, width: int) -> str:
 
 
 def cell_width(text: str) -> int:
-    """How many terminal cells a text takes."""
+    """Return the number of terminal cells of a text."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 @lru_cache(maxsize=8192)
 def _classify(character: str) -> tuple[int, str]:
-    """What a character is, and what is shown in its place."""
+    """Return the class of a character, and the text that is shown in its place."""
     code = ord(character)
     if code < 0x20:
         return _PLAIN, chr(0x2400 + code)

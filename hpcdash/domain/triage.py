@@ -13,7 +13,7 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.domain.states import ENDED_BADLY, JobState
 
-# Where the scheduler ends a job, its exit code says nothing: sacct and scontrol tell different
+# If the scheduler ends a job, its exit code means nothing: sacct and scontrol report different
 # ones.
 _EXIT_IS_THE_STATE = frozenset(
     {
@@ -140,7 +140,7 @@ def group_tasks(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
 
 
 def _rank(group: TaskGroup) -> tuple[bool, bool, bool, int, int]:
-    # What was cancelled did not fail by itself.
+    # A cancelled job did not fail.
     is_cancelled = group.state == JobState.CANCELLED
     return not group.failed, is_cancelled, group.line is None, -group.count, group.tasks.first or 0
 
@@ -199,10 +199,10 @@ def normalised(line: str) -> str:
 
 
 def last_meaningful(lines: Sequence[str]) -> str:
-    """What the end of a log says of how it ended, its blanks single; '' where all is blank.
+    """Return the line at the end of a log that explains how it ended; '' if all is blank.
 
-    What domain.root_cause finds, without the rank: tasks of which other ranks failed first ended
-    alike.
+    Blanks are single. It is the result of domain.root_cause without the rank: tasks in which other
+    ranks failed first ended alike.
     """
     from hpcdash.domain.root_cause import root_cause
 

@@ -118,7 +118,7 @@ def format_span(seconds: float, *, exact: bool = False) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """How long ago, in one unit: `12 s`, `4 min`, `3 h`, `2 d`; what lies ahead counts as `0 s`."""
+    """Format an age in one unit: `12 s`, `4 min`, `3 h`, `2 d`; a future time counts as `0 s`."""
     return " ".join(format_span(max(seconds, 0)).split(" ")[:2])
 
 

@@ -1,4 +1,4 @@
-"""What the app, the command line and the Python API do for a person, a feature a folder.
+"""Services of the app, the command line and the Python API, a feature per folder.
 
 Async; draws nothing.
 """

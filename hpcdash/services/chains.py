@@ -56,11 +56,10 @@ Row = Mapping[str, Any]
 # What each of these waited for is a question to the history by itself; others are joined by their
 # names.
 MOST_ASKED = 12
-# What is told where a job was submitted: Slurm's, PBS's, Torque's, the embedded queue's.
+# Fields with a submission's command line: Slurm's, PBS's, Torque's, the embedded queue's.
 _LINES = ("SubmitLine", "Submit_arguments", "submit_args")
 _DEPENDENCIES = ("Dependency", "depend")
-# How often a history is asked again for a job that is as new as that, each time after twice as
-# long.
+# How often a history is queried again for a job this new, each time after twice as long.
 _MOST_TIMES = 6
 _NEW_SECONDS = 120.0
 _SOON_SECONDS = 1.0
@@ -91,13 +90,13 @@ async def submit_chain(
     on_outcome: Callable[[int, Outcome], None] = lambda link, outcome: None,
     on_message: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the
-    first, then the job before it.
+    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given.
 
-    One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard`
-    is as in Actions.run. The first that was not submitted, or of which that is not known, is the
-    last: `format_chain` says what stands then. Raises UsageError for a count that is none, and what
-    planning the first raises; a later one that cannot be planned is an outcome.
+    These are () for the first job, then the job before it. Returns an outcome for each attempt,
+    reported as (0-based link, outcome) once it is settled; `on_message` is as in Actions.run. The
+    first job that was not submitted, or for which that is unknown, is the last: `format_chain`
+    describes the result. Raises UsageError for an invalid count, and the errors of planning the
+    first job; a later one that cannot be planned is an outcome.
     """
     if not 1 <= count <= MOST_LINKS:
         raise UsageError(
@@ -178,7 +177,7 @@ class ChainReader:
         self.job_id = job_id
         self.chain: JobChain | None = None
         self.notes: tuple[str, ...] = ()
-        # What a job waited for, by its number: as the queue told it once, or as it was submitted.
+        # A job's dependency, by its number: as the queue once reported it, or as submitted.
         self.told: dict[str, str] = {}
         self._changed = changed
         self._asked: set[str] = set()
@@ -231,9 +230,7 @@ class ChainReader:
 
     @property
     def again_in_seconds(self) -> float | None:
-        """When to read again what a history could not tell yet; None where there is no such
-        thing.
-        """
+        """Seconds until a retry of what the history could not answer yet; None if there is none."""
         due = [self._due_in(number) for number in self._missed]
         return max(_SOON_SECONDS, min(due)) if due and min(due) < inf else None
 
@@ -316,8 +313,9 @@ class ChainReader:
         return find_chain(self.job_id, rows, self.told)
 
     async def _query_history(self, job_ids: Sequence[str]) -> str:
-        """What these waited for, as they were submitted; why it cannot be asked, '' where it
-        can.
+        """Query the history for the submitted dependencies of jobs.
+
+        Returns the reason if the query fails, else ''.
         """
         backend = self.store.backend
         self._asked.update(map(parse_job_number, job_ids))
@@ -341,7 +339,7 @@ class ChainReader:
         return ""
 
     def _miss(self, number: str) -> None:
-        """Of a job that is long known nothing more is told later than the next time."""
+        """Note that the history did not report a job; for an old job only one retry follows."""
         _, times = self._missed.get(number, (0.0, 0))
         rows = self.chain.rows if self.chain is not None else ()
         moments = [
@@ -373,10 +371,9 @@ def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
 
 
 class Appendix(Struct, frozen=True):
-    """What is run once more at the end of a chain: a job that is known, or a script of one's own.
+    """Job or script that is appended to a chain: a known job, or a script of one's own.
 
-    `detail` and `past` are what the scheduler says of the job; of a script of one's own they are
-    not there.
+    `detail` and `past` are the scheduler's data of the job; None for a script of one's own.
     """
 
     job_id: str
@@ -402,8 +399,7 @@ async def same_again(store: ClusterStore, job_id: str) -> Appendix:
 def plan_append(
     store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = ""
 ) -> SubmissionPlan:
-    """What submitting it to wait for the end of `after`, well or badly, would run; nothing is
-    submitted.
+    """Plan a submission that waits for the end of `after`, well or badly; nothing is submitted.
 
     `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises
     UsageError.
@@ -442,8 +438,9 @@ def plan_append(
 
 
 def _from_row(store: ClusterStore, requested: Submission, row: Row) -> SubmissionPlan:
-    """Where a job's options are in no command: what its row says of it goes before the script's own
-    lines.
+    """Plan a submission by a job's row, if no command has its options.
+
+    The row's options precede the script's own directives.
     """
     parts = [
         f"--{name}={value}"

@@ -26,7 +26,7 @@ _READ = re.compile(rb"(?:there|same) (" + _STAT.pattern + rb") ([0-9]{1,20})(?: 
 
 
 class Obstacle(Enum):
-    """What keeps a file from being read."""
+    """Obstacle to reading a file."""
 
     MISSING = "missing"
     CLOSED = "closed"
@@ -36,7 +36,7 @@ class Obstacle(Enum):
     UNREACHED = "unreached"
 
 
-# By the words of READ_SCRIPT.
+# By the keywords of READ_SCRIPT.
 _OBSTACLES = {
     "missing": Obstacle.MISSING,
     "no-folder": Obstacle.MISSING,
@@ -51,14 +51,14 @@ _OBSTACLES = {
 
 
 class FileStat(Struct, frozen=True, eq=False):
-    """What a file was at one moment: `identity` tells files apart (device and inode), '' if it has
-    none.
+    """State of a file at one moment.
 
-    `problem` is '' or says in words why it cannot be read, and `obstacle` is the kind; `is_missing`
-    is true only if there certainly is nothing under its name. `modified_at` is 0 if unknown, for
-    example for a log that was just copied. `age_seconds` is the time since it was written, by the
-    clock there; None if it was not requested or is not known. Without an identity and a problem, it
-    was not checked. `owner` is an account's name there.
+    `identity` (device and inode) identifies it, '' if it has none. `problem` is the reason that it
+    cannot be read, or '', and `obstacle` is its kind; `is_missing` is true only if there certainly
+    is nothing under its name. `modified_at` is 0 if unknown, for example for a log that was just
+    copied. `age_seconds` is the time since it was written, by the clock there; None if it was not
+    requested or is unknown. Without an identity and a problem, it was not checked. `owner` is an
+    account's name there.
     """
 
     identity: str = ""
@@ -74,7 +74,7 @@ class FileStat(Struct, frozen=True, eq=False):
         return isinstance(other, FileStat) and astuple(self)[:-2] == astuple(other)[:-2]
 
     def __ne__(self, other: object) -> bool:
-        # Struct's own does not ask __eq__.
+        # Struct's own does not call __eq__.
         return not self == other
 
     @property
@@ -126,7 +126,7 @@ class FileRange(Struct, frozen=True):
 
 
 def path_problem(path: str) -> str:
-    """Why no command can be given this path, or ''."""
+    """Return the reason that no command can receive this path, or ''."""
     if not path:
         return "the path of the file is unknown"
     if "\0" in path or not is_encodable(path):
@@ -198,8 +198,9 @@ def whole_file_query(
 def cut_blocks(
     check: FileStat, start: int, length: int, block: int, content: bytes, complaint: str = ""
 ) -> Chunk:
-    """What was asked for of whole blocks; a file grows between stat and dd, and /proc has no
-    sizes.
+    """Cut the requested range from whole blocks.
+
+    A file grows between stat and dd, and /proc has no sizes.
     """
     first = start % block
     requested = content[first : first + length]
@@ -213,7 +214,7 @@ def cut_blocks(
 
 
 def reader_problem(answer: Answer) -> str:
-    """What went wrong, in the words of the program that said it; '' where nothing did."""
+    """Return the error of the program that read; '' for none."""
     if answer.status == 0 and answer.stdout:
         return ""
     # dd counts what it has read.
@@ -225,8 +226,9 @@ def reader_problem(answer: Answer) -> str:
 
 
 def parse_stat(text: bytes, now: float | None = None) -> FileStat:
-    """What stat printed as `IDENTITY SIZE MODIFIED`, with its age where it is `now` there; else an
-    empty FileStat.
+    """Parse the output `IDENTITY SIZE MODIFIED` of stat; any other gives an empty FileStat.
+
+    The age is set if `now` is given, the time there.
     """
     reported = _STAT.fullmatch(text)
     if reported is None:
@@ -272,7 +274,7 @@ def _parts(
 
 
 def _expected(size: int, start: int, length: int, block: int) -> int:
-    """How many bytes whole blocks have that hold `length` from `start` on."""
+    """Return the size of the whole blocks that contain `length` bytes from `start` on."""
     if not length or start >= size:
         return 0
     skipped = start - start % block

@@ -40,9 +40,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class PluginCommand(Struct, frozen=True):
-    """What is run of a plugin for one row: `argv`, the variables it gets, and of what, as `job
-    12`.
-    """
+    """Command of a plugin for one row: `argv`, its variables, and `subject`, as `job 12`."""
 
     plugin: Plugin
     argv: tuple[str, ...]

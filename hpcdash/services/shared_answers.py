@@ -12,9 +12,7 @@ T = TypeVar("T")
 
 
 class SharedAnswers(Generic[K, T]):
-    """What was answered within `seconds` is not asked again; those who ask at the same time share a
-    question.
-    """
+    """Cache of answers for `seconds`; simultaneous requests for a key share one query."""
 
     def __init__(self, seconds: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -23,14 +21,14 @@ class SharedAnswers(Generic[K, T]):
         self._asking: dict[K, asyncio.Task[T]] = {}
 
     async def get(self, key: K, fetch: Callable[[], Awaitable[T]]) -> T:
-        """The answer; raises what `ask` raises, to everyone who waits for it."""
+        """Return the answer; raises the errors of `fetch`, to everyone who waits for it."""
         known = self._answers.get(key)
         if known is not None and self._monotonic() - known[0] < self._seconds:
             return known[1]
         query = self._asking.get(key)
         if query is None:
             query = self._asking[key] = asyncio.ensure_future(self._share(key, fetch))
-            # Nobody may be waiting any more when it fails.
+            # No caller may be waiting any more when it fails.
             query.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(query)
 

@@ -1,4 +1,4 @@
-"""What time it is: the cluster's, this machine's, or a recording's, where ages do not move."""
+"""Clocks of the cluster, of this machine, and of a recording, in which ages do not move."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClusterClock:
 
     @property
     def ahead_seconds(self) -> float:
-        """How far it is ahead of this machine's clock; negative where it is behind."""
+        """Seconds that it is ahead of this machine's clock; negative if it is behind."""
         return self.now() - self._wall()
 
     def measured(self, whole_seconds: float, queried_at: float, answered_at: float) -> None:

@@ -31,13 +31,14 @@ _FIRST_BACK_OFF_SECONDS = 5.0
 _FIRST_AFTER_GIVING_UP_SECONDS = 60.0
 # 5 s doubled as often as this is past the longest back-off, however the jitter falls.
 _MOST_DOUBLINGS = 8
-# What a person has to settle: asked again only when they say so.
+# A problem that a person has to settle: retried only when they request it.
 NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
 
 class Pace(Struct, frozen=True):
-    """How often each kind is asked, in seconds; `controller_share` is the most of the controller's
-    time we take.
+    """Seconds between polls of each kind.
+
+    `controller_share` is the largest part of the controller's time that we take.
     """
 
     seconds: Mapping[Kind, float]
@@ -46,12 +47,12 @@ class Pace(Struct, frozen=True):
 
 
 class _Schedule(Struct):
-    """When a kind was last asked (monotonic), how long the scheduler took, and how often in a row
-    it failed.
+    """Schedule of a kind.
 
-    `commands` were sent for the last answer; `is_quiet`: it is the answer before, as far as a
-    person sees. `retry_seconds` is how long to wait after a failure of the line, which has a pace
-    of its own; None after others.
+    `queried_at` is its last poll (monotonic), `took_seconds` the scheduler's time for it,
+    `failures` those in a row. `commands` were sent for the last answer; `is_quiet`: it equals the
+    answer before, as far as a person sees. `retry_seconds` is the wait after a failure of the line,
+    which has a pace of its own; None after other failures.
     """
 
     queried_at: float = float("-inf")
@@ -64,9 +65,9 @@ class _Schedule(Struct):
 
 
 class Poller:
-    """Keeps the kinds of `interest` fresh.
+    """Poller that keeps the shown kinds fresh.
 
-    One's own jobs are always of interest: that is what alarms hang on.
+    One's own jobs are always among them: alarms depend on them.
     """
 
     def __init__(
@@ -89,20 +90,18 @@ class Poller:
         self._polls: set[asyncio.Task[None]] = set()
 
     def show(self, kinds: Iterable[Kind]) -> None:
-        """Which kinds are on the screen now, besides one's own jobs."""
+        """Set the kinds that are on the screen now, besides one's own jobs."""
         self._interest = frozenset({Kind.MINE, *kinds})
         self._due_now &= self._interest
         self._wake.set()
 
     @property
     def shown(self) -> frozenset[Kind]:
-        """What is asked for now."""
+        """Kinds that are polled now."""
         return self._interest
 
     def focus(self, focused: bool) -> None:
-        """Whether a person looks; without focus each kind is asked `unfocused_factor` times less
-        often.
-        """
+        """Set whether a person watches; else polls are `unfocused_factor` times less frequent."""
         self.focused = focused
         self._wake.set()
 
@@ -120,10 +119,10 @@ class Poller:
         self._wake.set()
 
     def interval_seconds(self, kind: Kind) -> float:
-        """How long from one question to the next, as things stand.
+        """Return the seconds from one poll to the next in the present state.
 
-        Where a list takes several commands, one that has not changed is asked for as many times
-        less often as all that is shown took: four commands a minute as the intervals come.
+        If a list takes several commands, an unchanged one is polled less often, by the number of
+        commands that everything shown took: four commands a minute with the default intervals.
         """
         schedule = self._schedules[kind]
         seconds = self.pace.seconds[kind]
@@ -143,10 +142,10 @@ class Poller:
             return schedule.retry_seconds
         doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
         back_off = _FIRST_BACK_OFF_SECONDS * 2.0**doublings * (0.75 + 0.5 * schedule.jitter)
-        # One that was given up on may have hung: that is no time of the controller's as yet.
+        # An abandoned command may have hung: that is not yet controller time.
         spared = min(spared, _FIRST_AFTER_GIVING_UP_SECONDS * 2.0**doublings)
         back_off = min(max(back_off, spared), _LONGEST_BACK_OFF_SECONDS)
-        # The first failure may be a moment's: asked again sooner than usual.
+        # The first failure may be momentary: retried sooner than usual.
         return back_off if schedule.failures == 1 else max(seconds, back_off)
 
     @property
@@ -161,15 +160,13 @@ class Poller:
         return not schedule.failures and took > 1.5 * requested * self.pace.controller_share
 
     def next_in_seconds(self, kind: Kind) -> float:
-        """How long until this kind is asked again."""
+        """Return the seconds until this kind is polled again."""
         if kind in self._due_now:
             return 0.0
         return self._schedules[kind].queried_at + self.interval_seconds(kind) - self._monotonic()
 
     def unanswered_seconds(self, kind: Kind | None = None) -> float:
-        """How long the oldest question that is on its way has been so, or that for a kind; 0 where
-        there is none.
-        """
+        """Return the age of the oldest pending query, or of the one for a kind; 0 for none."""
         sent = [at for one, at in self._sent_at.items() if kind in (None, one)]
         return self._monotonic() - min(sent) if sent else 0.0
 
@@ -214,7 +211,7 @@ class Poller:
         return [kind for kind in Kind if kind in free and self.next_in_seconds(kind) <= 0]
 
     def _pause_seconds(self) -> float | None:
-        """How long nothing is to be done; None: until something happens."""
+        """Return the seconds until the next poll; None: until something happens."""
         if self.waiting_for_person is not None:
             return None
         waits = [self.next_in_seconds(kind) for kind in self._interest - self._in_flight]
@@ -261,8 +258,9 @@ class Poller:
             self.waiting_for_person = error
 
     def _line_retry_seconds(self, schedule: _Schedule) -> float | None:
-        """How long to wait for the line: as its transport says, else not at all after the first
-        failure.
+        """Return the seconds to wait for the line.
+
+        They are the transport's, else 0 after the first failure.
         """
         retry_at = self.store.transport.health.retry_at
         if retry_at is not None:

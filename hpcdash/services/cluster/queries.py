@@ -41,8 +41,8 @@ _LEFT_FOR_QUESTIONS = 2
 _LEAST_READS_SHARE = 0.25
 
 
-# When each command of the present task, and of those it starts, was sent; None where nobody counts
-# them.
+# When each command of the present task, and of tasks it starts, was sent; None if they are not
+# counted.
 _SENT: ContextVar[list[float] | None] = ContextVar("sent", default=None)
 
 
@@ -54,7 +54,7 @@ def count_sent() -> list[float]:
 
 
 class QueriedCluster(Protocol):
-    """Who is asked: over which line, how often, and by whose commands."""
+    """Interface of a cluster for queries: its transport, its budget and its backend."""
 
     @property
     def transport(self) -> Transport: ...
@@ -70,12 +70,12 @@ class QueryRunner:
     def __init__(self, cluster: QueriedCluster) -> None:
         self._cluster = cluster
         self._adopting: asyncio.Lock = asyncio.Lock()
-        # Whether a login shell's environment changed anything; None: not asked for.
+        # Whether a login shell's environment changed anything; None: not queried.
         self._adopted: bool | None = None
         self._looking: asyncio.Lock = asyncio.Lock()
-        # Whether the commands are in a folder beside the PATH; None: not looked for.
+        # Whether the commands are in a folder beside the PATH; None: not searched.
         self._found_elsewhere: bool | None = None
-        # What the probe says of a scheduler that is configured and has no commands.
+        # The probe's message on a configured scheduler without commands.
         self._why_missing: CommandMissing | None = None
 
     async def ask(self, query: Query[T], *, times: int = 1) -> T:
@@ -85,8 +85,9 @@ class QueryRunner:
         return await self.with_login_environment(lambda: self._run_on_all(query, times))
 
     async def _run_on_all(self, query: Query[T], times: int) -> T:
-        """As `run_unchanged`; where the command is missing, once more with the folder that the probe
-        finds it in.
+        """Run a query like `run_unchanged`, but retry a missing command.
+
+        The retry uses the folder in which the probe finds the command.
         """
         try:
             return await self.run_unchanged(query, times=times)
@@ -132,7 +133,7 @@ class QueryRunner:
         self._why_missing = None
 
     async def run_unchanged(self, query: Query[T], *, times: int = 1) -> T:
-        """As `ask`, without a second try."""
+        """Run a query like `ask`, without a retry."""
         wait = self._cluster.budget.wait_seconds(times=times)
         if wait > 0:
             raise RateLimited(
@@ -202,8 +203,7 @@ class QueryRunner:
                 except UnreadableOutput:
                     raise
                 except CommandError:
-                    # A login shell that hangs or fails: the missing command is what there is to
-                    # say.
+                    # A login shell that hangs or fails: the missing command is the error to report.
                     self._adopted = False
             return self._adopted
 
@@ -232,9 +232,7 @@ class CommandBudget:
         return len(self._sent)
 
     def wait_seconds(self, commands: int = 1, *, times: int = 1) -> float:
-        """How long until `commands` more fit under the ceiling, or `times` the ceiling; 0 when they
-        fit now.
-        """
+        """Return the seconds until `commands` more fit under `times` the ceiling; 0 if they fit."""
         self._forget_old()
         excess = len(self._sent) + commands - times * self.ceiling
         if excess <= 0:
@@ -256,11 +254,10 @@ class CommandBudget:
             self.sent -= 1
 
     def reserve_read_seconds(self) -> float:
-        """How long to wait before a file that is followed is read: each call has a turn of its own,
-        in their order.
+        """Return the seconds to wait before a followed file is read: each call gets the next turn.
 
-        Reads are no questions to the scheduler, but commands all the same: evenly apart, they take
-        what the questions of the last minute leave of the ceiling.
+        Reads are not scheduler queries, but commands nevertheless: at even intervals, they take
+        what the last minute's queries leave of the ceiling.
         """
         left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
         now = self._monotonic()
@@ -298,8 +295,8 @@ async def find_scheduler(
         except NoConfiguration as error:
             unconfigured = unconfigured or error
             continue
-        # The commands of one may be installed where another is used; of two that do not answer the
-        # first tells.
+        # The commands of one may be installed where another is used; if neither answers the first's
+        # error counts.
         if unconfigured is None or probe.controller_answers is not False:
             return backend.for_probe(probe), probe
     if unconfigured is not None:

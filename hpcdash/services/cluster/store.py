@@ -52,11 +52,11 @@ pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
-# Hosts of one's own jobs, and whether jobs start at all, are looked at no more often, and no more
-# hosts than these.
+# Hosts of one's own jobs, and whether jobs start at all, are checked at most this often, and at
+# most this many hosts.
 _HOSTS_EVERY_SECONDS = 60.0
 MOST_HOSTS = 20
-# What ended while the last history was asked for, or as two clocks differ, is asked for again.
+# Jobs that ended during the last history query, or between two clocks, are queried again.
 _HISTORY_OVERLAP_SECONDS = 600
 _PERSONS_TIMES = 2
 # A large table is written to the cache no more often than this.
@@ -72,9 +72,7 @@ _CLOCK_STEP_SECONDS = 30.0
 
 
 class Changed(Struct, frozen=True):
-    """What a store tells its listeners: which table is new, or that its health or errors changed
-    (kind None).
-    """
+    """Notification to a store's listeners: a new table, or changed health or errors (kind None)."""
 
     kind: Kind | None
     events: tuple[JobEvent, ...] = ()
@@ -138,7 +136,7 @@ class ClusterStore:
         self.errors: dict[Kind, HpcdashError] = {}
         self.connection_error: HpcdashError | None = None
         self._backends = tuple(backends)
-        # Where scripts are kept that the scheduler would not give back; None: they are not.
+        # Folder of scripts that the scheduler would not return; None: they are not stored.
         self.scripts = scripts
         # Where what was watched of its jobs is; None: nowhere.
         self._state_folder = state_folder
@@ -146,10 +144,10 @@ class ClusterStore:
         self._cache_read: set[Kind] = set()
         self._user = user
         self._listeners: list[Listener] = []
-        # What the first one to listen is told: a poll may be answered before the screen is there.
+        # Notifications for the first listener: a poll may be answered before the screen exists.
         self._pending: dict[Kind | None, Changed] = {}
         self._cache_written: dict[Kind, float] = {}
-        # As the scheduler told them, without the counts of jobs that everyone's queue adds.
+        # As the scheduler reported them, without the job counts that everyone's queue adds.
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
@@ -173,8 +171,10 @@ class ClusterStore:
 
     @property
     def user(self) -> str:
-        """Whose jobs are 'mine': configured, else who the other side says we are, else '' (whoever
-        asks).
+        """Owner of the jobs that are 'mine'.
+
+        It is the configured user, else the account that the cluster reports, else '' (the account
+        that queries).
         """
         return self._user or (self.probe.user if self.probe else "")
 
@@ -188,12 +188,12 @@ class ClusterStore:
 
     @property
     def events(self) -> Sequence[JobEvent]:
-        """What happened to one's own jobs since this run began, newest last."""
+        """Events of one's own jobs since this run began, newest last."""
         return self._departures.events
 
     @property
     def reason_events(self) -> Sequence[JobEvent]:
-        """Why one's own jobs wait, each time that changed since this run began, newest last."""
+        """Changes of the reasons that one's own jobs wait, since this run began, newest last."""
         return self._departures.reasons
 
     @cached_property
@@ -262,11 +262,10 @@ class ClusterStore:
                 self._notify(Changed(kind))
 
     def table(self, kind: Kind) -> pa.Table | None:
-        """What to show of a kind; one's own jobs include those that left the queue a short while
-        ago.
+        """Return the table to show of a kind; one's own jobs include recently departed ones.
 
-        Where nothing is known yet, what the last run knew: a file is read when its table is first
-        wanted.
+        If there is no data yet, it is that of the last run: a file is read when its table is first
+        requested.
         """
         self.load_cached((kind,))
         snapshot = self.snapshots.get(kind)
@@ -276,7 +275,7 @@ class ClusterStore:
             self._departures.with_departed(snapshot.table) if kind is Kind.MINE else snapshot.table
         )
 
-    # -- asking
+    # -- queries
 
     async def open(self, *, force: bool = False) -> Probe:
         """Connect where the line is not open, and find out once which scheduler is there.
@@ -358,14 +357,14 @@ class ClusterStore:
         return await self._asking.ask(query, times=_PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
-        """As `ask`, for what nobody waits for: under the ceiling itself."""
+        """Run a query like `ask`, for the background: under the ceiling itself."""
         return await self._asking.ask(query)
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
-        """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
+        """Run a command that acts on jobs, once and regardless of our own ceiling.
 
-        `said` is called with each piece of its stderr as it comes. Raises what the transport
-        raises; the line has to be open (`open`).
+        A person requested it. `on_output` is called with each piece of its stderr as it arrives.
+        Raises the errors of the transport; the line has to be open (`open`).
         """
         return await self._asking.act(command, on_output)
 
@@ -386,7 +385,7 @@ class ClusterStore:
         return self.backend.table(kind, self.user, cluster, self._unknown_history_seconds(kind))
 
     def _unknown_history_seconds(self, kind: Kind) -> int:
-        """How far back the history has to be asked for."""
+        """Return how many seconds of the history are to be queried."""
         known = self.snapshots.get(kind)
         if known is None or not self.backend.history.keeps_ended:
             return HISTORY_SECONDS
@@ -433,7 +432,7 @@ class ClusterStore:
                 )
             self.errors[kind] = error
             self._notify(Changed(kind))
-            # The frames below hold all that the command printed, and the error may be kept for
+            # The frames below hold the command's whole output, and the error may be stored for
             # long.
             raise error.with_traceback(None) from error.__cause__
         if time.monotonic() - began < query.limit_seconds / 4:
@@ -521,7 +520,7 @@ class ClusterStore:
         now = self.clock.now()
         if is_own and now - self._hosts_queried_at >= _HOSTS_EVERY_SECONDS:
             self._hosts_queried_at = now
-            # What cannot be asked is no error of the list of jobs.
+            # A list that cannot be queried is no error of the list of jobs.
             with contextlib.suppress(HpcdashError):
                 self._down_hosts = await self._down_among(jobs)
         return (
@@ -553,7 +552,7 @@ class ClusterStore:
         return await asyncio.to_thread(with_pause, jobs, self._pause) if self._pause else jobs
 
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
-        """Which hosts of running jobs are down."""
+        """Fetch the hosts of running jobs that are down."""
         query = self.backend.queue.down_hosts(running_hosts(jobs, MOST_HOSTS))
         return frozenset() if query is None else await self.poll(query)
 
@@ -592,7 +591,7 @@ class ClusterStore:
             row = find_row(parsed.table, job_id)
             own_id: str = row["id"][0].as_py()
             if parse_job_number(own_id) != parse_job_number(job_id):
-                # Slurm's number of a component or a task, whose own ID tells more.
+                # Slurm's number of a component or a task, whose own ID has more information.
                 native = await self.ask(self.backend.detail.native(own_id))
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
@@ -608,7 +607,7 @@ class ClusterStore:
                 self.ask(self.backend.history.native(job_id)),
             )
         except NoSuchJob as error:
-            # Nothing went wrong that a command and its status would tell of.
+            # No failure that a command and its status would explain.
             raise NoSuchJob(
                 f"job {job_id} was not found in the queue or in its history",
                 "Check the job ID and the cluster.",

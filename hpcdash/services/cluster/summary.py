@@ -1,6 +1,4 @@
-"""What a cluster has free, and what one has there: used GPUs and CPUs by queue, own jobs by state,
-fair share. Pure.
-"""
+"""Summary of a cluster: used GPUs and CPUs by queue, one's own jobs by state, fair share. Pure."""
 
 from __future__ import annotations
 
@@ -33,13 +31,14 @@ class QueueUse(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """How full it is, 0-1; 0 where that is not told."""
+        """Used part, 0-1; 0 if it is unreported."""
         return min(1.0, (self.used or 0) / self.total) if self.total else 0.0
 
 
 def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse, ...]:
-    """Of domain.schema.QUEUES and one's own jobs: queues with own jobs first, then with GPUs, the
-    largest first.
+    """Return the use of queues from domain.schema.QUEUES and one's own jobs.
+
+    Queues with own jobs come first, then those with GPUs, the largest first.
     """
     own = _job_counts(mine, "queue")
     found = []
@@ -70,8 +69,9 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
 
 
 def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
-    """How many of one's own jobs run or wait, by state, the most alive first; tasks of an array
-    count as jobs.
+    """Count one's own jobs that run or wait, by state, the most alive first.
+
+    Tasks of an array count as jobs.
     """
     counts = _job_counts(mine, "state")
     return tuple(
@@ -82,10 +82,9 @@ def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
 
 
 def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
-    """Of domain.schema.SHARES the accounts that one may charge and one's fair share in each, the
-    highest first.
+    """Return the accounts of domain.schema.SHARES that one may charge, with one's fair share.
 
-    Of an account with several partitions the highest counts.
+    The highest comes first. Of an account with several partitions the highest counts.
     """
     found: dict[str, float] = {}
     for row in shares.filter(shares["own"]).select(["account", "fair_share"]).to_pylist():

@@ -141,8 +141,9 @@ async def list_command(store: ClusterStore) -> InsideCommand:
 
 
 async def end_command(store: ClusterStore, chosen: Sequence[Leftover]) -> InsideCommand:
-    """What ends these, where they still are what they were: with TERM, and KILL five seconds
-    after.
+    """Build the command that ends leftover processes if they are unchanged.
+
+    It sends TERM, and KILL five seconds after.
     """
     where = [word for one in chosen[:MOST_ENDED] for word in (one.node, one.process)]
     title = f"end {len(where) // 2} left processes"
@@ -159,7 +160,7 @@ async def _numbers(store: ClusterStore) -> str:
 
 
 def read_leftovers(outputs: Collection[NodeOutput]) -> tuple[Leftover, ...]:
-    """What a list showed, on each node that answered."""
+    """Parse the lists of leftovers from each node that answered."""
     found = []
     for output in outputs:
         for line in output.output.decode("utf-8", "replace").split("\n"):

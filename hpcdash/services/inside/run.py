@@ -31,9 +31,9 @@ _TIMED_OUT = (124, 137)
 
 
 class OutputGroup(Struct, frozen=True):
-    """What several nodes, or GPUs, answered alike.
+    """Equal answers of several nodes, or GPUs.
 
-    `places` are as they are shown, `answer` is that of the first.
+    `places` is text to show, `answer` is that of the first.
     """
 
     places: str
@@ -47,14 +47,12 @@ class OutputGroup(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What was written, safe to show."""
+        """Lines of the output, safe to show."""
         return tuple(shown_line(line).text for line in self.answer.output.splitlines())
 
 
 class InsideAnswer(Struct, frozen=True):
-    """What each node (or GPU) of a job answered to a command, in their natural order, and who did
-    not.
-    """
+    """Answers of each node (or GPU) of a job to a command, in natural order; also missing ones."""
 
     command: InsideCommand
     outputs: tuple[NodeOutput, ...]
@@ -89,7 +87,7 @@ def _places(outputs: Sequence[NodeOutput]) -> str:
 
 
 def format_ending(output: NodeOutput, seconds: int) -> str:
-    """How a command ended where it did not end well, in a few words; '' where it did."""
+    """Format the end of a command that failed, in a few words; '' after success."""
     if output.status in _TIMED_OUT:
         ending = (
             f"ended at the time limit of {seconds} s"
@@ -153,9 +151,9 @@ async def run_inside(
 async def run_noted(
     journal: Journal, store: ClusterStore, row: Mapping[str, Any], command: InsideCommand
 ) -> InsideAnswer:
-    """As `run_inside`, with a line in the journal before and after.
+    """Run a command like `run_inside`, with a line in the journal before and after.
 
-    Of the command the program alone is noted: its arguments may hold what is secret.
+    Only the program of the command is noted: its arguments may contain secrets.
     """
     job_id = str(row["id"])
     action_id = ""
@@ -213,7 +211,7 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
 
 
 def _silence(node: str, text: str) -> str:
-    """Why a node sent nothing: the last line that names it, else the last line."""
+    """Explain why a node sent no output: the last line that names it, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if node in line.replace(":", " ").split()]
     return f"no answer ({(own or lines)[-1]})" if lines else "no answer"
@@ -233,7 +231,7 @@ def format_answer(answer: InsideAnswer) -> Iterable[tuple[str, tuple[str, ...]]]
 
 
 def format_command(command: InsideCommand) -> str:
-    """As a person would type it, safe to show."""
+    """Format a command as a person would type it, safe to show."""
     return readable_command(command.argv)
 
 

@@ -1,5 +1,4 @@
-"""Where the Python processes of a running job stand: what is run on each node, and which ranks
-stand together.
+"""Stacks of the Python processes of a running job: the command for each node, and ranks by stack.
 
 Nothing of the job is changed: py-spy reads the processes without stopping them.
 """

@@ -30,8 +30,8 @@ _DONE = {
     Verb.DELETE: "deleted",
     Verb.SUBMIT: "submitted",
 }
-# What cannot be undone, or what ends a program that is not made for it, asks with No as its first
-# answer.
+# Actions that cannot be undone, or that end a program that is not made for it, prompt with No as
+# the first answer.
 _DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
@@ -164,7 +164,7 @@ def format_left_behind(rows: Sequence[Row], others: Iterable[Row]) -> str:
 
 
 def format_pause(plan: Plan) -> str:
-    """How long it takes at least, and why; '' where no command waits for another."""
+    """Format the least duration of a plan, and its reason; '' if no command waits for another."""
     if not plan.pause_seconds:
         return ""
     span = format_span(plan.pause_seconds)
@@ -174,9 +174,10 @@ def format_pause(plan: Plan) -> str:
 def format_impact(
     plan: Plan, *, has_recipients: bool = True, checkpoints: Mapping[str, str] = _NO_FOLDERS
 ) -> tuple[str, ...]:
-    """What becomes of the jobs, and what is lost, a sentence each.
+    """Describe the effect on the jobs and what is lost, a sentence each.
 
-    `has_recipients`: a signal can be for a part of a job. `checkpoints` are as stakes() has them.
+    `has_recipients`: a signal can be for a part of a job. `checkpoints` are the folders that jobs
+    resume from, by a row's id.
     """
     request = plan.request
     if request.verb is Verb.SIGNAL:
@@ -220,8 +221,9 @@ def _as_present(name: str, value: str) -> str:
 
 
 def present_value(name: str, rows: Sequence[Row]) -> str:
-    """What one may change of a job as it is now, as one would type it; '' where that is not known
-    or differs.
+    """Return the present value of an alterable field, as one would type it.
+
+    '' if it is unknown or differs between the rows.
     """
 
     def value(row: Row) -> str:
@@ -236,7 +238,7 @@ def present_value(name: str, rows: Sequence[Row]) -> str:
 
     values = {value(row) for row in rows}
     if name == "throttle":
-        # Only the record of the tasks that wait tells it.
+        # Only the record of the waiting tasks reports it.
         values -= {""}
     return values.pop() if len(values) == 1 else ""
 
@@ -247,7 +249,7 @@ def shown_command(command: ActionCommand) -> str:
 
 
 def format_error(error: HpcdashError) -> str:
-    """What went wrong and what to do, in one line."""
+    """Format an error and its next step in one line."""
     messages = [
         " ".join(part.split()).rstrip(".") for part in (error.message, error.next_step) if part
     ]

@@ -31,19 +31,17 @@ from hpcdash.services.jobs.scripts import keep_submitted
 from hpcdash.services.state.journal import Journal, JournalUnwritable
 
 Row = Mapping[str, Any]
-# More ids than this are looked for in the whole queue: each makes the command longer.
+# More ids than this are searched in the whole queue: each makes the command longer.
 _MOST_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; look at the job"
 NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
-# What a command says that ends sooner is told with its outcome.
+# The message of a command that ends sooner is reported with its outcome.
 _GOES_ON_SECONDS = 2.0
 
 
 class Plan(Struct, frozen=True):
-    """What would be done: the request, the rows of domain.schema.JOBS it touches as far as known,
-    the commands.
-    """
+    """Planned action: the request, the known affected rows of domain.schema.JOBS, the commands."""
 
     request: ActionRequest
     rows: tuple[Row, ...]
@@ -53,15 +51,16 @@ class Plan(Struct, frozen=True):
 
     @property
     def pause_seconds(self) -> float:
-        """How long the commands wait for each other, all in all."""
+        """Total seconds that the commands wait for each other."""
         return sum(command.pause_seconds for command in self.commands)
 
 
 class Report(Struct, frozen=True):
-    """How it went; `journal_problem` says in words why it is not in the journal, '' where it is.
+    """Result of an action.
 
-    `note_again` notes there what was found out later, and gives in words why it could not; None: it
-    is not in there.
+    `journal_problem` is the reason that it is not in the journal, '' if it is. `note_again` notes
+    there what was found out later, and returns the reason if it fails; None: it is not in the
+    journal.
     """
 
     plan: Plan
@@ -76,7 +75,7 @@ class Actions:
     def __init__(self, store: ClusterStore, journal: Journal) -> None:
         self.store = store
         self.journal = journal
-        # What was cancelled after it was sent: nobody saw how it ended.
+        # Cancelled after it was sent: its end is unknown.
         self.cut_off: list[tuple[Verb, str]] = []
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = (), *, run_as: str = "") -> Plan:
@@ -143,13 +142,12 @@ class Actions:
     ) -> Report:
         """Run the commands one after the other.
 
-        Raises nothing for what the scheduler refuses or a line that fails:
-
-        each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice,
-        and nothing is sent after a lost answer. Of several commands that submit one job the last
-        hands it over: where one before it fails or is lost, the job was not submitted. Cancelled,
-        it notes in the journal what is known so far. `heard` gets what a command says on stderr
-        where it then goes on for seconds, a line at a time.
+        Raises nothing for a refusal by the scheduler or a failing line: each job has its outcome,
+        None (unknown) if the answer was lost. Nothing is tried twice, and nothing is sent after a
+        lost answer. Of several commands that submit one job the last hands it over: if one before
+        it fails or is lost, the job was not submitted. If cancelled, it notes in the journal what
+        is known so far. `on_message` receives the stderr of a command that runs for seconds
+        afterwards, a line at a time.
         """
         running = _Run(plan, self.store, on_outcome, on_message)
         # Whatever fails before a command is sent has changed nothing.

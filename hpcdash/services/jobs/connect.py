@@ -26,7 +26,7 @@ _MOST_NODES_NAMED = 8
 
 
 class ShellPlan(Struct, frozen=True):
-    """What runs over `transport`; `title` says where that is, `notes` what it does not give."""
+    """Plan of a shell over `transport`; `title` is its place, `notes` describe what it lacks."""
 
     job_id: str
     transport: Transport
@@ -101,9 +101,7 @@ def _node(row: Mapping[str, Any], requested: str) -> str:
 
 
 async def explain_end(store: ClusterStore, plan: ShellPlan, status: int | None) -> str:
-    """Why a shell ended with `status` where the job itself did; '' where that goes on, or is not
-    known.
-    """
+    """Explain a shell's end with `status` by the end of its job; '' if it lives, or is unknown."""
     if status == 0 or status is None:
         return ""
     try:

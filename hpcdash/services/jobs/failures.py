@@ -1,6 +1,4 @@
-"""Why a job failed, from its log: the excerpt that says it; and of one that runs, how many of its
-containers are up.
-"""
+"""Cause of a job's failure in its log; of a running job, how many of its containers are up."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ FAILED = frozenset(
 )
 # 500 lines of 260 bytes.
 _END_BYTES = 128 * 1024
-# Runtimes tell of each layer that they fetch, before they start.
+# Runtimes report each layer that they fetch, before they start.
 _HEAD_BYTES = 1 << 20
 _MOST_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0
@@ -51,10 +49,9 @@ SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
 
 
 class JobFailure(Struct, frozen=True):
-    """What the end of a failed job's log tells; `stream` is whose it is: stderr, stdout, or log
-    where they are one.
+    """Failure in the end of a job's log; `stream` is stderr, stdout, or log if they are one file.
 
-    `problem` says in few words why nothing was read, '' else.
+    `problem` is a short reason that nothing was read, else ''.
     """
 
     excerpt: Excerpt | None = None
@@ -69,9 +66,9 @@ class JobFailure(Struct, frozen=True):
 async def fetch_failure(
     store: ClusterStore, detail: JobDetail, row: Row, *, debug: bool = False
 ) -> JobFailure:
-    """Why a job of FAILED failed, as the last lines of its files tell, with one look at both.
+    """Fetch the cause of a failed job from the last lines of its files, with one query of both.
 
-    `row` is of domain.schema.JOBS. Raises what keeps the cluster from answering.
+    `row` is of domain.schema.JOBS. Raises the errors of an unreachable cluster.
     """
     job_id = str(row["id"])
     if Capability.LOGS not in store.backend.capabilities:
@@ -90,7 +87,7 @@ async def fetch_failure(
 def _failure(
     files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool
 ) -> JobFailure:
-    """Of two files that which says more of why; of two that say nothing, stderr."""
+    """Choose the file that explains the failure best; if neither does, stderr."""
     names = ("stderr", "stdout") if files.stderr is not None else ("", "log")
     reported = [
         (failure_excerpt(end.lines, containers=containers, up=up, debug=debug), name)
@@ -109,9 +106,9 @@ def _failure(
 
 
 async def count_containers(store: ClusterStore, detail: JobDetail, row: Row) -> int:
-    """How many nodes' containers a job has that its script, made here, starts; 0 of any other job.
+    """Count the nodes with a container that a job's script, made here, starts; 0 for any other job.
 
-    Only of a job that bears a mark of ours the script is asked for.
+    The script is fetched only if the job bears a mark of ours.
     """
     if not str(row["comment"] or "").startswith(MARK_START) or not row["nodes"]:
         return 0
@@ -125,9 +122,9 @@ async def count_containers(store: ClusterStore, detail: JobDetail, row: Row) -> 
 
 
 async def fetch_up(store: ClusterStore, files: LogFiles) -> int | None:
-    """How many hosts' containers said that they are up, at the beginning of a job's stderr.
+    """Count the hosts whose containers report that they are up, at the beginning of a job's stderr.
 
-    None where its file is on a node's own disk, or not known.
+    None if the file is on a node's own disk, or unknown.
     """
     path = files.stderr or files.stdout
     if path is None or files.host or "\0" in path:

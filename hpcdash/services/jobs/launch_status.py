@@ -1,4 +1,4 @@
-"""How a launch is, in a few words that are the same for all schedulers."""
+"""Status of a launch in a few words that are the same for all schedulers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hpcdash.domain.states import JobState
 
 
 class LaunchStatus(StrEnum):
-    """What a launch is, as those who only want to know this much read it."""
+    """Status of a launch for people who need only this much detail."""
 
     UNKNOWN = "UNKNOWN"
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     TERMINATING = "TERMINATING"
-    # Its job was seen, and no list and no history knows it any more: nobody knows how it ended.
+    # Its job was seen, and is in no list and no history any more: its end is unknown.
     MISSING = "MISSING"
     TERMINATED = "TERMINATED"
     COMPLETED = "COMPLETED"

@@ -32,7 +32,7 @@ def known_row(store: ClusterStore, job_id: str) -> dict[str, Any] | None:
 
 
 def known_table(store: ClusterStore, job_id: str) -> pa.Table | None:
-    """As `known_row`, a table of that row."""
+    """Return a table of the row of `known_row`."""
     for table in known_tables(store):
         position = pc.index(table["id"], job_id).as_py()
         if position >= 0:
@@ -58,7 +58,7 @@ def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
 
 
 def task_with_log(store: ClusterStore, array_id: str) -> str | None:
-    """As `telling_task`, of the lists there are."""
+    """Return the task of `telling_task` in the known lists."""
     return telling_task(known_tables(store), array_id)
 
 

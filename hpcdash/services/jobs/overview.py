@@ -52,25 +52,24 @@ if TYPE_CHECKING:
 _MOST_DEPENDENTS = 5000
 # What is told of other jobs.
 _OF_OTHERS = ("id", "array_id", "name", "state", "dependency", "_tasks")
-# A list of jobs tells these columns of a job as freshly as its details do.
+# A list of jobs reports these columns of a job as freshly as its details do.
 _OF_DETAIL = ("stdout_path", "stderr_path")
 _KEPT_ANSWERS = 3
 _KINDS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
-# sstat asks a daemon on each of a job's nodes.
+# sstat queries a daemon on each of a job's nodes.
 USAGE_EVERY_SECONDS = 60.0
-# How often the head of a launch's log is looked at while not all of its containers are up.
+# How often the head of a launch's log is checked while not all of its containers are up.
 CONTAINERS_EVERY_SECONDS = 15.0
 ACTIVITY_EVERY_SECONDS = 15.0
 _MOST_RELATED = 200
 
 
 class JobSight(Struct, frozen=True):
-    """What the tables knew when they were looked at; `row` None: nothing of this job, nor of whom
-    it waits for.
+    """Known data of a job at one check; `row` None: neither the job nor its dependencies are known.
 
     `related` are the jobs this one depends on, `dependents` all that wait for some other job, as
-    far as they are known. `ended_tasks` are an array's tasks that were seen to have ended, which no
-    table may have any more.
+    far as they are known. `ended_tasks` are an array's tasks that were seen to have ended, which
+    may be in no table any more.
     """
 
     row: Row | None = None
@@ -90,10 +89,9 @@ def newest_row(job_id: str, tables: Sequence[KnownTable]) -> Row | None:
 def find_job(
     job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight
 ) -> JobSight:
-    """What the tables, newest first, tell of a job, or of a whole array by its number; `before` is
-    the last look.
+    """Find a job, or a whole array by its number, in the tables, newest first.
 
-    Takes as long as the tables are large: not for the event loop.
+    `before` is the previous result. Takes time in proportion to the tables: not for the event loop.
     """
     row = _whole_array(job_id, tables, before.ended_tasks)
     is_whole_array = row is not None
@@ -114,7 +112,7 @@ def find_job(
 def _whole_array(
     job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None
 ) -> Row | None:
-    """What the rows of an array have in common; None where this is a job or a task."""
+    """Summarise the rows of an array; None if the id is that of a job or a task."""
     if parse_task_part(job_id):
         return None
     job_tables = [(array_rows(known.table, job_id), known.is_complete) for known in tables]
@@ -123,7 +121,7 @@ def _whole_array(
     some = [rows for rows, _ in job_tables if rows.num_rows]
     if not some:
         return None
-    # An answer on the past tells nothing of the tasks that live.
+    # An answer on the past has no information on the living tasks.
     living = next((rows for rows, is_complete in job_tables if is_complete), some[0])
     rows = drop_repeated_ids([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
     # A single row is not folded as an array, but here it stands for the whole array.
@@ -165,7 +163,7 @@ def _dependencies(
             for other in table.filter(mask).select(_OF_OTHERS).to_pylist():
                 related.setdefault(other["id"], other)
         waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), are_in(table, WAITING)))
-        # Those that name this job come first, should there be more than are looked through.
+        # Rows that name this job come first, in case there are more than are searched.
         number = parse_job_number(str(row["array_id"] or row["id"]))
         names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
         for some in (names_it, waiting):
@@ -185,9 +183,7 @@ class KnownTable(Struct, frozen=True):
 
 
 class JobTables:
-    """What a store's lists know, and the few answers that were kept because they were asked for one
-    job.
-    """
+    """Tables of a store, and the few stored answers to queries of single jobs."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -226,7 +222,7 @@ class JobTables:
 
 
 class Part(StrEnum):
-    """What is asked for by itself."""
+    """Part of a job's page that is queried separately."""
 
     DETAIL = "details"
     USAGE = "usage"
@@ -244,9 +240,7 @@ class Part(StrEnum):
 
 
 async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
-    """How long jobs like a waiting one waited, as far as is known on this machine; None where it is
-    not.
-    """
+    """Compute the waits of jobs like a waiting one, from this machine's data; None if unknown."""
     from hpcdash.services.usage.waits import compute_waits, wait_times
 
     known = await asyncio.to_thread(store.archive.known_waits)
@@ -300,7 +294,7 @@ class JobPicture:
         self.related: tuple[Row, ...] = ()
         self.dependents: tuple[Row, ...] = ()
         self.tasks: TaskStates | None = None
-        # What the log of a failed job tells; `debug`: more of it.
+        # The failure in the log of a failed job; `debug`: more of it.
         self.failure: JobFailure | None = None
         # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how
         # many are up.
@@ -327,7 +321,7 @@ class JobPicture:
 
     @property
     def events(self) -> tuple[JobEvent, ...]:
-        """What was seen to happen to this job (of an array: to its tasks) since this run began."""
+        """Events of this job (of an array: of its tasks) since this run began."""
         is_same_job = (
             (lambda job_id: parse_array_id(job_id) == self.job_id)
             if self.is_whole_array
@@ -346,9 +340,7 @@ class JobPicture:
         return None if self.row is None else find_policy_reason(self.store, self.row)
 
     def policy_lines(self) -> list[str]:
-        """What it waits for in the site's rules, and what shows more; [] where that is not what it
-        waits for.
-        """
+        """Format the site's rules that it waits for, and where more is shown; [] for none."""
         reason, row, store = self.policy_reason, self.row, self.store
         if reason is None or row is None:
             return []
@@ -464,7 +456,7 @@ class JobPicture:
             await self._take(Part.CONTAINERS, self._fetch_up)
 
     def _log_parts(self, row: Row) -> list[Coroutine[Any, Any, None]]:
-        """What a job's log is asked for: once why it failed, or which of its containers are up."""
+        """Return the queries of a job's log: once the cause of its failure, or its containers."""
         if self.detail is None:
             return []
         if row["state"] in FAILED:
@@ -551,7 +543,7 @@ class JobPicture:
         await self._note_node_check()
 
     async def _note_node_check(self) -> None:
-        """What a ready check of a node found before a job began is remembered of that node."""
+        """Store the result of a node's ready check that failed before the job began."""
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         excerpt = None if self.failure is None else self.failure.excerpt
@@ -636,7 +628,7 @@ class JobPicture:
             raise AccountingUnavailable("this cluster keeps no accounting")
 
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
-        """Of jobs that have not ended the queue says more than the past does."""
+        """Add ended jobs from the history; of unfinished jobs the queue reports more."""
         past = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
         await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
 

@@ -35,7 +35,7 @@ from hpcdash.services.jobs.tracker import JobEvent
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
 # What a factor gives of the most it can: `1667 (17 % of max)`.
 _PERCENT = re.compile(r"\((?:< )?([0-9]{1,3}) %")
-# What a backend calls the sum of a priority's factors, and those who may take a job's place.
+# A backend's names for the sum of a priority's factors, and for jobs that may preempt a job.
 TOTAL = "priority"
 PREEMPTED_BY = "may be preempted by"
 # As many runs of tasks as one still takes in at a glance.
@@ -44,7 +44,7 @@ _MOST_RUNS = 12
 _MOST_EVENTS = 30
 _MOST_STEPS = 12
 _MOST_ACTIVITIES = 12
-# Entries of the group "job" that say how a job is, or ended.
+# Entries of the group "job" on a job's state and end.
 _HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by", "cause"})
 _MOST_LOG_CELLS = 400
 
@@ -117,14 +117,14 @@ def job_groups(
     job += _cancelled_by(row, native)
     if picture.is_whole_array:
         job = [entry for entry in job if entry.label != "array"]
-        # Where one task writes says nothing of the others.
+        # The paths of one task do not determine the others'.
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
     if cause := picture.store.backend.reasons.cause(native):
         job.insert(
             1 + max(at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS),
             Entry("cause", cause),
         )
-    # A line of the log that says why comes before what the scheduler makes of it.
+    # A line of the log that explains the end precedes the scheduler's explanation.
     explains = (
         picture.failure is not None
         and picture.failure.excerpt is not None
@@ -134,7 +134,7 @@ def job_groups(
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in before), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
-    # Of a job that never starts the waits of others tell nothing.
+    # For a job that never starts the waits of others mean nothing.
     if picture.waits is not None and not picture.store.backend.reasons.never_starts(
         state, row["reason"]
     ):
@@ -205,7 +205,7 @@ def _pulling(picture: JobPicture) -> list[Entry]:
 
 
 def _log_entries(picture: JobPicture) -> list[Entry]:
-    """Why it failed, in the words of its log; what merely stands at its end is said to."""
+    """Build the entries on a failure from its log; mere last lines are labelled as such."""
     failure = picture.failure
     if failure is None or Part.LOG in picture.asking:
         return _remarks(picture, Part.LOG)
@@ -216,7 +216,7 @@ def _log_entries(picture: JobPicture) -> list[Entry]:
 
 
 def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
-    """What is on its way, and what could not be had."""
+    """Build entries for the parts that are being fetched, and those that failed."""
     messages = []
     for part in parts:
         error = picture.errors.get(part)
@@ -365,7 +365,7 @@ def _counts(label: str, states: Sequence[tuple[str, str, int]], restarts: int) -
 
 
 def _facts(picture: JobPicture) -> list[Group]:
-    """What this scheduler alone tells of a job."""
+    """Build the groups of facts that only this scheduler reports."""
     if picture.detail is None:
         return []
     facts = picture.store.backend.detail.facts(picture.detail.native)
@@ -402,9 +402,7 @@ def _rules_title(row: Mapping[str, Any]) -> str:
 
 
 def _rules(picture: JobPicture) -> tuple[Entry, ...]:
-    """What the QoS says; of what becomes of a job that makes way what the queue says where the QoS
-    does not.
-    """
+    """Build the entries of the QoS, with the queue's rules on preemption if the QoS lacks them."""
     row = picture.row
     assert row is not None
     if row["state"] in ENDED:
@@ -414,8 +412,7 @@ def _rules(picture: JobPicture) -> tuple[Entry, ...]:
         entries = [Entry(label, value) for label, value in queue.items()]
         return (*entries, *_remarks(picture, Part.QUEUE))
     entries = [Entry(label, value) for label, value in qos.items()]
-    # Where the QoS is not known any job may have to make way; by itself a queue does not say by
-    # whom.
+    # If the QoS is unknown any job may be preempted; a queue alone does not report by whom.
     if PREEMPTED_BY in qos or (picture.qos is None and Part.QOS in picture.errors):
         entries += [Entry(label, value) for label, value in queue.items() if label not in qos]
     return (*entries, *_remarks(picture, Part.QOS, Part.QUEUE))
@@ -510,7 +507,7 @@ def _why(picture: JobPicture, event: JobEvent) -> str:
 
 
 def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
-    """What was seen from here; the newest, in the order it happened."""
+    """Build the entries of the newest events seen from here, in the order they happened."""
     entries = []
     for event in picture.events[-_MOST_EVENTS:]:
         at = datetime.fromtimestamp(event.at, UTC)

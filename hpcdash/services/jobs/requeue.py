@@ -1,6 +1,4 @@
-"""What a requeue of jobs meets: a refusal, kill switches that are still set, and the checkpoints it
-goes on from.
-"""
+"""Conditions of a requeue: a refusal, kill switches still set, checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -27,15 +25,15 @@ from hpcdash.services.submit.launched_job import (
 from hpcdash.services.switches.names import SwitchNames, requested_switch
 
 Row = Mapping[str, Any]
-# What is remembered here is looked up for so many jobs and arrays at the most.
+# Local records are read for at most this many jobs and arrays.
 MOST_LOOKED_UP = 100
 
 
 class RequeueFacts(Struct, frozen=True):
-    """What is known here of jobs.
+    """Known facts of jobs before a requeue.
 
     `switches` are rows by the absolute path of their kill switch, `checkpoints` the folders that
-    jobs are told to go on from, by a row's id; %a in one is the task.
+    jobs are set to resume from, by a row's id; %a in one is the task.
     """
 
     switches: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
@@ -45,15 +43,14 @@ class RequeueFacts(Struct, frozen=True):
 async def requeue_facts(
     store: ClusterStore, folder: Path | None, rows: Sequence[Row]
 ) -> RequeueFacts:
-    """What launches and named switches that are remembered in `folder` tell of jobs; asks no
-    cluster.
-    """
+    """Read the facts of jobs from the launches and named switches in `folder`; queries nothing."""
     return await asyncio.to_thread(_facts, store, folder, rows)
 
 
 async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
-    """Why the scheduler would refuse to requeue a job or an array; '' where it would not, and of
-    several, which are not asked for one by one.
+    """Fetch the reason that the scheduler would refuse to requeue a job or an array; '' for none.
+
+    Several jobs are not queried one by one: '' as well.
     """
     units = {_unit(row) for row in rows}
     if len(units) != 1 or Capability.DETAIL not in store.backend.capabilities:
@@ -63,7 +60,7 @@ async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
             await store.ask(store.backend.detail.native(str(rows[0]["id"])))
         )
     except HpcdashError:
-        # One that the scheduler has forgotten is refused in its own words.
+        # A job that the scheduler has forgotten is refused with its own message.
         return ""
     return f"{min(units)} is not requeued: {why}" if why else ""
 

@@ -69,7 +69,7 @@ def find_row(table: pa.Table, job_id: str) -> pa.Table:
 
 
 def _holding_row(table: pa.Table, job_id: str) -> int:
-    """Of a single task its own row, or the one of its array that holds it; else the first."""
+    """Return the index of a task's row, or of the record that contains it; else the first."""
     requested = _read(job_id)
     if requested is None or requested.tasks is None:
         return 0
@@ -168,7 +168,7 @@ def array_rows(table: pa.Table, array_id: str) -> pa.Table:
 
 
 def are_in(table: pa.Table, states: Iterable[JobState]) -> pa.Array:
-    """As many booleans as rows, without nulls: whether a job is in one of the states."""
+    """Return a mask, a boolean per row without nulls, of the jobs in one of the states."""
     text = pa.array(sorted(str(state) for state in states), pa.string())
     return pc.fill_null(pc.is_in(as_array(table["state"]).cast(pa.string()), text), False)
 
@@ -180,7 +180,7 @@ def row_with_id(table: pa.Table, job_id: str) -> Row | None:
 
 
 def missing_from(tables: Iterable[pa.Table], job_ids: Iterable[str]) -> tuple[str, ...]:
-    """Those of the jobs and arrays that no table has."""
+    """Return the jobs and arrays that are in no table."""
     known = tuple(tables)
     return tuple(
         job_id

@@ -67,8 +67,8 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
         try:
             detail = detail or await store.fetch_detail(job_id)
         except HpcdashError:
-            # The scheduler has forgotten the job, or cannot be asked: nothing says the copy is
-            # another's of its number.
+            # The scheduler has forgotten the job, or cannot be queried: nothing shows that the copy
+            # is of another job with its number.
             return _from_submitted(newest)
         submitted_at = detail.job["submitted_at"][0].as_py()
         if submitted_at is None:

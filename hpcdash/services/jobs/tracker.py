@@ -38,17 +38,16 @@ from hpcdash.services.cluster.clock import Clock
 KEEP_SECONDS = 15 * 60
 _KEPT_EVENTS = 500
 _IDS_A_COMMAND = 100
-# A thousand jobs may leave at once: the rest are asked for with the next polls.
+# A thousand jobs may leave at once: the rest are queried with the next polls.
 _HISTORY_COMMANDS_A_POLL = 5
-# Of larger arrays tasks that left their record unseen are not looked for.
+# Of larger arrays tasks that left their record unseen are not searched.
 _MOST_TASKS_COMPARED = 100_000
 # The accounting database may lag behind: this many polls are given to it before a job is called
 # gone.
 _TRIES = 3
-# While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than
-# these.
+# While the lookup fails, polls are skipped: none, 1, 3, 7, … and at most this many.
 _MOST_POLLS_LEFT_OUT = 20
-# Where a list of what ended is a command of its own, it is asked for no more often, and this much
+# If the list of ended jobs is a command of its own, it is queried at most this often, and this much
 # further back.
 _NEWLY_ENDED_EVERY_SECONDS = 60.0
 _NEWLY_ENDED_OVERLAP_SECONDS = 10
@@ -90,7 +89,7 @@ class _Missing(Struct):
 
 
 class TrackedCluster(Protocol):
-    """What is needed of a store: whom to ask, as whom, and what time it is."""
+    """Interface of a store for the tracker: backend, queries, account and clock."""
 
     @property
     def backend(self) -> Backend: ...
@@ -108,14 +107,14 @@ class JobTracker:
 
     def __init__(self, store: TrackedCluster) -> None:
         self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
-        # Kept apart: they are many, and of less weight.
+        # Stored separately: they are many, and less important.
         self.reasons: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
         self._store = store
         self._ended: dict[str, tuple[float, Row]] = {}
         self._missing: dict[str, _Missing] = {}
         self._failures = 0
         self._polls_to_leave_out = 0
-        # How long before the newest list the one before it was asked for; 0 at first.
+        # How long before the newest list the previous one was queried; 0 at first.
         self.poll_seconds = 0.0
         self._followed_at: float | None = None
         # Ids of jobs that had ended in the last list; None before the first.
@@ -344,8 +343,9 @@ class JobTracker:
 
     @property
     def _most_tries(self) -> int:
-        """How many polls may not find a job before it is gone: a scheduler that keeps what ended
-        has no lag.
+        """Number of polls without a job after which it is gone.
+
+        A scheduler that stores ended jobs has no lag.
         """
         return 1 if self._store.backend.history.keeps_ended else _TRIES
 
@@ -480,7 +480,7 @@ def _with_departed(table: pa.Table, departed: pa.Table) -> pa.Table:
 
 
 def _requeued(changed: pa.Table) -> pa.Table:
-    """Those that were active and wait now."""
+    """Filter the rows that were active and wait now."""
     was_active = pc.is_in(
         changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string())
     )
@@ -491,7 +491,7 @@ def _requeued(changed: pa.Table) -> pa.Table:
 def _tasks_by_array(
     table: pa.Table, array_ids: Collection[str | None]
 ) -> dict[str, list[ArrayTasks]]:
-    """What the pending records of some arrays hold."""
+    """Return the tasks in the pending records of some arrays."""
     found: dict[str, list[ArrayTasks]] = {}
     requested = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
     if len(requested):

@@ -31,8 +31,7 @@ Row = Mapping[str, Any]
 _Lines = dict[tuple[str, object], tuple[str | None, str]]
 # The logs of more failed tasks than this are not read.
 MOST_LOGS = 200
-# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a
-# task.
+# If paths cannot be derived from those of two tasks, each is queried: two or three commands a task.
 MOST_LOCATED = 8
 _OF_FAILURES = [
     "id",
@@ -137,9 +136,9 @@ def array_tasks(row: Row) -> ArrayTasks | None:
 
 
 class Triage(Struct, frozen=True):
-    """What became of an array: `groups` of its ended tasks, and its rows.
+    """Result of an array: `groups` of its ended tasks, and its rows.
 
-    `notes` say in words what is not known.
+    `notes` describe what is unknown.
     """
 
     tasks: Tasks
@@ -177,9 +176,7 @@ def known_failures(
 
 
 def lines_read(store: ClusterStore) -> int:
-    """Of how many tasks known_failures has read the logs: more is known when it is another
-    number.
-    """
+    """Count the tasks whose logs known_failures has read; another number means new data."""
     return len(_read.get(store, ()))
 
 
@@ -319,7 +316,7 @@ async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
     if all(row["stdout_path"] for row in rows):
         return _Paths({}, None, None)
     one = rows[0]
-    # A task on another node tells whether the node's name is in the path.
+    # A task on another node shows whether the node's name is in the path.
     other = next((row for row in rows[1:] if row["node_list"] != one["node_list"]), rows[-1])
     requested = [one] if other is one else [one, other]
     places = dict(
@@ -362,11 +359,10 @@ class PathTemplate(Struct, frozen=True):
 def path_template(
     paths: tuple[str | None, str | None], tasks: tuple[str, str]
 ) -> PathTemplate | None:
-    """What two tasks' paths have in common, where they differ in nothing but the tasks' numbers;
-    None else.
+    """Return the template of two tasks' paths if they differ only in the tasks' numbers; else None.
 
-    A number that both share is the array's, or of the folder: it stays. Tasks are told apart by
-    their decimal numbers.
+    A number that both share is the array's, or of the folder: it stays. Tasks differ by their
+    decimal numbers.
     """
     one, other = paths
     if one is None or other is None:
@@ -397,7 +393,7 @@ def _shared_width(numbers: tuple[str, str], tasks: tuple[str, str]) -> int | Non
 
 
 class _Paths(Struct, frozen=True):
-    """Where tasks write: those that were asked for, and templates for the others."""
+    """Paths that tasks write to: known ones, and templates for the others."""
 
     known: Mapping[str, LogFiles]
     stdout: PathTemplate | None

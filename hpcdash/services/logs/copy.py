@@ -29,7 +29,7 @@ async def same_file_here(file: LogFile) -> Path | None:
 
 
 def _same_file(path: Path, chunk: Chunk) -> Path | None:
-    # Another machine may use the same numbers for a file of the same name: only the bytes tell.
+    # Another machine may use the same numbers for a file of the same name: only the bytes differ.
     try:
         with path.open("rb") as here:
             status = os.fstat(here.fileno())
@@ -43,11 +43,10 @@ def _same_file(path: Path, chunk: Chunk) -> Path | None:
 async def copy_end(
     file: LogFile, on_output: Callable[[int, int], None], most_bytes: int = COPIED_BYTES
 ) -> Path:
-    """A new file of this machine, which only this user can read, with the end of the log; to be
-    deleted by the caller.
+    """Copy the end of the log to a new file of this machine, which only this user can read.
 
-    `said` hears how many bytes of how many are there. Raises what LogFile raises, and OSError where
-    there is no room.
+    The caller deletes it. `on_output` receives the number of bytes copied, and of all. Raises the
+    errors of LogFile, and OSError if there is no room.
     """
     check = await file.look()
     offset = begin = max(0, check.size - most_bytes)

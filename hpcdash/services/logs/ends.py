@@ -50,7 +50,7 @@ def ends_query(
     def parse(answer: Answer) -> tuple[LogEnd, ...]:
         chunks = query.parse(answer)
         return tuple(
-            # stdout is not looked at where stderr counts.
+            # stdout is not read if stderr counts.
             _end(output if output.look.is_there or output.look.problem else errors)
             for errors, output in zip(chunks[::2], chunks[1::2], strict=True)
         )

@@ -31,13 +31,13 @@ from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 
 FIND_LIMIT_SECONDS = 120.0
-# How often a followed file is looked at: while it grows, and at the slowest.
+# How often a followed file is checked: while it grows, and at the slowest.
 SHORTEST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 3.0
-# Each look at a node's own file is a login there; one that fails is tried again seldom.
+# Each check of a node's own file is a login there; a failed one is retried seldom.
 NODE_PAUSE_SECONDS = 2.0
 UNREACHED_PAUSE_SECONDS = 30.0
-# A file that was quiet for so long is looked at the least.
+# A file that was quiet for this long is checked the least.
 _QUIET_SECONDS = 60.0
 # grep holds a line whole, so it gets no more than this at once.
 _FIND_WINDOW_BYTES = 16 << 20
@@ -51,7 +51,7 @@ head -c "$2" <"$1" | wc -l
 
 
 class Page(Struct, frozen=True):
-    """Whole pieces of a file, and the bytes of exactly these."""
+    """Complete pieces of a file, and the bytes of exactly these."""
 
     chunk: Chunk
     pieces: Pieces
@@ -63,7 +63,7 @@ class Page(Struct, frozen=True):
 
 
 class FileChange(StrEnum):
-    """What became of a file from one look to the next."""
+    """Change of a file from one check to the next."""
 
     UNCHANGED = "unchanged"
     GREW = "grew"
@@ -76,8 +76,9 @@ class FileChange(StrEnum):
 
 
 def change(before: FileStat, after: FileStat) -> FileChange:
-    """What happened between two looks; a file deleted and made anew may get its old inode, and then
-    seems truncated.
+    """Return the change between two checks.
+
+    A file that was deleted and recreated may get its old inode, and then seems truncated.
     """
     if before.is_there and after.is_there:
         if before.identity != after.identity:
@@ -91,7 +92,7 @@ def change(before: FileStat, after: FileStat) -> FileChange:
 
 
 def next_check_seconds(quiet_seconds: float) -> float:
-    """How long to wait before the next look at a file that last changed so long ago."""
+    """Return the seconds until the next check of a file, by the time since its last change."""
     share = min(max(quiet_seconds, 0.0) / _QUIET_SECONDS, 1.0)
     return SHORTEST_PAUSE_SECONDS + share * (LONGEST_PAUSE_SECONDS - SHORTEST_PAUSE_SECONDS)
 
@@ -113,7 +114,7 @@ class LogFile:
         self.transport: Transport = ThroughNode(transport, host) if host else transport
         self.path = path
         self.host = host
-        # How long to wait at least before the next look.
+        # Least wait before the next check.
         self.pause_seconds = NODE_PAUSE_SECONDS if host or reader else 0.0
         self._reader = reader
         # Why the node was not reached the last time, '' where it was.
@@ -125,7 +126,7 @@ class LogFile:
         return f"{self.host}:{self.path}" if self.host else self.path
 
     async def look(self) -> FileStat:
-        """What the file is now."""
+        """Return the present state of the file."""
         return (await self.read(0, 0)).look
 
     async def read(self, offset: int, length: int) -> Chunk:
@@ -152,12 +153,11 @@ class LogFile:
     async def find(
         self, requested: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
     ) -> int | None:
-        """Where the piece begins that holds the next match at or after `offset` (the last that ends
-        before, backwards).
+        """Find the start of the piece with the next match at or after `offset`.
 
-        Looks at no more than `span_bytes`; None where there is none in them. Upper and lower case
-        (of ASCII letters) differ only where `wanted` has an upper-case letter. A match does not go
-        over the end of a line.
+        Backwards, it is the last match that ends before it. Searches at most `span_bytes`; None if
+        there is no match in them. Upper and lower case (of ASCII letters) differ only if
+        `requested` has an upper-case letter. A match does not span lines.
         """
         needle = requested.encode(
             "utf-8", "surrogateescape" if is_encodable(requested) else "replace"
@@ -184,8 +184,7 @@ class LogFile:
         return page.pieces.start if len(page.pieces) else match
 
     async def count_lines(self, offset: int, *, limit_seconds: float = 20.0) -> int:
-        """How many newlines come before `offset`; raises CommandTimedOut where counting takes
-        longer.
+        """Count the newlines before `offset`; raises CommandTimedOut if that takes longer.
 
         0 for a file that cannot be read.
         """
@@ -308,9 +307,9 @@ def _page(chunk: Chunk, first: int, last: int) -> Page:
 
 
 def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
-    """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes.
+    """Parse the output of a launch's reader: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes.
 
-    It is the account's to say.
+    Its content is controlled by the account.
     """
     header, _, content = answer.stdout.partition(b"\n")
     check = parse_stat(header.rpartition(b" ")[0])

@@ -80,7 +80,7 @@ class ShownLine(Struct, frozen=True):
 
 
 class _Pen(NamedTuple):
-    """What the colour sequences so far have set."""
+    """State set by the colour sequences so far."""
 
     attributes: frozenset[str] = frozenset()
     colour: str = ""
@@ -116,9 +116,7 @@ def shown_line(raw: bytes) -> ShownLine:
 
 
 def _last_written(text: str) -> tuple[str, str]:
-    """What comes before the last part that shows something, and that part; all of it blank: the
-    last part.
-    """
+    """Return the text before the last visible part, and that part; if all is blank, the last."""
     end = len(text)
     while end >= 0:
         start = text.rfind("\r", 0, end) + 1
@@ -232,8 +230,9 @@ def _visible_with_tabs(text: str, column: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """As domain.text.visible, with long runs of NULs counted, and quicker over the letters most
-    logs hold.
+    """Make text visible like domain.text.visible, but count long runs of NULs.
+
+    It is quicker for the letters in most logs.
     """
     if "\0" in text:
         text = _MANY_NULS.sub(lambda found: f"{_NUL_PICTURE}×{len(found[0])}", text)

@@ -24,7 +24,7 @@ _HOW_LISTED = "hpcdash log JOB --logs lists them."
 
 
 class LogPlace(Struct, frozen=True):
-    """Where a job writes: its details, its row of domain.schema.JOBS, and the files.
+    """Log files of a job, with its details and its row of domain.schema.JOBS.
 
     A single task that waits in its array's record has a row of its own: the array's, with the
     task's id and number.
@@ -88,7 +88,7 @@ async def fetch_log_files(store: ClusterStore, job_id: str, detail: JobDetail) -
         except UnreachableError:
             raise
         except HpcdashError:
-            # The note beside the files says that its directives are not known.
+            # The note beside the files reports that its directives are unknown.
             script = None
     return store.backend.logs.files(detail, script)
 

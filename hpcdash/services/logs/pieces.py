@@ -51,12 +51,12 @@ class Pieces(Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """Where the first piece begins."""
+        """Start of the first piece."""
         return self.cuts[0]
 
     @property
     def end(self) -> int:
-        """Where the last piece ends; without pieces, `start`."""
+        """End of the last piece; without pieces, `start`."""
         return self.cuts[-1]
 
     def __len__(self) -> int:
@@ -89,9 +89,7 @@ class Pieces(Struct, frozen=True):
 
 
 def read_from(offset: int) -> int:
-    """Where to begin reading so that the piece that holds the byte at `offset` is sure to be found
-    whole.
-    """
+    """Return where to start reading to find the whole piece with the byte at `offset`."""
     return max(0, (offset // BLOCK - 2) * BLOCK)
 
 
@@ -152,8 +150,9 @@ def _find_long_line_cuts(content: bytes, offset: int) -> list[int]:
 
 
 def _find_cut(block: bytes) -> int:
-    """Where a block without a newline is cut; after a carriage return: what follows overwrites what
-    comes before.
+    """Return where to cut a block without a newline.
+
+    The cut is after a carriage return: the following text overwrites the text before it.
     """
     # What comes right after the block may be a newline, and "…\r\n" overwrites nothing.
     end = len(block.rstrip(b"\r"))

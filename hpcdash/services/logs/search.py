@@ -13,13 +13,13 @@ from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
 from hpcdash.services.files import Chunk
 from hpcdash.services.logs.file import LogFile
 
-# A login node looks through so much in well under a second; between two spans one can stop, and
-# hears how far it is.
+# A login node searches this much in well under a second; between two spans the search can stop, and
+# reports its progress.
 SPAN_BYTES = 1 << 28
 # Spans share so much: a match may lie across their border.
 _SHARED_BYTES = 1 << 16
 _PROBE_BYTES = 1 << 16
-# Where no time is found within so much, there is none: a trace or a table stands between lines with
+# If no time is found in this much, there is none: a trace or a table stands between lines with
 # times.
 _LONGEST_WITHOUT_TIMES_BYTES = 1 << 20
 
@@ -79,10 +79,10 @@ async def find_text(
     backwards: bool = False,
     on_output: OnProgress = lambda share: None,
 ) -> SearchHit | None:
-    """The next line with a text at or after `start` (backwards: before it), else from the other end
-    of `size` bytes.
+    """Find the next line with a text at or after `start` (backwards: before it).
 
-    `said` hears, span by span, which share of the file was looked through.
+    The search continues at the other end of `size` bytes. `on_output` receives, span by span, the
+    share of the file that was searched.
     """
     if backwards:
         halves = ((start, 0), (size, start))
@@ -105,10 +105,10 @@ async def find_text(
 async def find_time(
     file: LogFile, typed: str, size: int, now_epoch: float, zone: tzinfo | None = None
 ) -> TimeFound:
-    """Where a time that a person typed is in a log, by halving.
+    """Find the position of a typed time in a log, by bisection.
 
-    Reads some dozens of times at most: 64 KiB or, where these hold no time, 1 MiB. Raises
-    ValueError for what is no time, NoTimes where lines have none.
+    Reads some dozens of times at most: 64 KiB or, if these hold no time, 1 MiB. Raises ValueError
+    for an invalid time, NoTimes if lines have none.
     """
     return await _TimeSearch(file, size, now_epoch, zone).find(typed)
 
@@ -165,7 +165,7 @@ class _TimeSearch:
         return None
 
     async def _first_at(self, requested: float, offset: int, last: Stamp) -> int | None:
-        """The first line from `offset` on that is not before `wanted`."""
+        """Find the first line from `offset` on that is not before `requested`."""
         here = offset
         limit = offset + 2 * _LONGEST_WITHOUT_TIMES_BYTES
         while here < min(self._size, limit):
@@ -270,10 +270,10 @@ def comparable(stamp: Stamp, last: Stamp) -> float:
 def parse_target_time(
     text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = None
 ) -> float:
-    """What a person typed, comparable with the lines of a log whose last time is `last`.
+    """Parse a typed time, comparable with the lines of a log whose last time is `last`.
 
     A time of day is the last one in the log; days and times are those the log writes; `2h ago` and
-    the like count from now, with the log's clock in `zone` (None: this machine's) where it says
+    the like count from now, with the log's clock in `zone` (None: this machine's) if it reports
     none. Raises ValueError naming the text.
     """
     requested = text.strip().lower()

@@ -24,7 +24,7 @@ from hpcdash.services.logs.pieces import BLOCK, pieces, read_from
 # What is read at once; a screen of 60 lines of 200 letters is 12 KiB.
 END_BYTES = 1 << 18
 PAGE_BYTES = 1 << 17
-# While it grows by more than this between two looks, only its end is read.
+# If it grows by more than this between two checks, only its end is read.
 FOLLOWED_BYTES = 1 << 16
 # Held at most, in bytes and rows (a row costs some 150 bytes beside its own).
 HELD_BYTES = 1 << 21
@@ -33,10 +33,10 @@ _RATE_SECONDS = 10.0
 
 
 class Event(StrEnum):
-    """What became of a file since it was opened."""
+    """Change of a file since it was opened."""
 
     DELETED = "deleted"
-    # It is there, or may be, and can no longer be read; `look.problem` says why.
+    # It exists, or may, and can no longer be read; `look.problem` is the reason.
     CLOSED = "closed"
     TRUNCATED = "truncated"
     REPLACED = "replaced"
@@ -79,7 +79,7 @@ class _Cut(Struct, frozen=True):
 
 
 class FileGrowth:
-    """How quickly a file grows, by the looks of the last ten seconds."""
+    """Growth rate of a file, by the checks of the last ten seconds."""
 
     def __init__(self) -> None:
         self._readings: deque[tuple[float, int]] = deque()
@@ -128,7 +128,7 @@ class LogWindow:
         self._seen_bytes = 0
         # What comes after the last place where rows were cut for good.
         self._tail = b""
-        # A look that was asked for earlier and came later would make a file that grew seem
+        # A check that was requested earlier and arrived later would make a file that grew seem
         # truncated.
         self._turn = asyncio.Lock()
 
@@ -169,7 +169,7 @@ class LogWindow:
         return None
 
     def lines_between(self, first: int, second: int) -> int:
-        """How many lines end from one row to before another, by their places in `rows`."""
+        """Count the lines that end from one row to before another, by their places in `rows`."""
         return sum(row.ends_a_line for row in self.rows[first:second])
 
     # -- reading
@@ -256,7 +256,7 @@ class LogWindow:
     async def _open_end(self) -> None:
         chunk = await self.file.read_end(END_BYTES)
         if self._saw(chunk):
-            # It changed again since the look a moment ago.
+            # It changed again since the previous check.
             chunk = await self.file.read_end(END_BYTES)
         await self._hold(chunk, chunk.end)
 
@@ -309,7 +309,7 @@ class LogWindow:
     def _saw(self, chunk: Chunk) -> bool:
         """Take a look in; whether what is held is of another file, or of what this one was."""
         now = self._now()
-        # It may have grown between the look and the reading.
+        # It may have grown between the check and the reading.
         check = (
             replace(chunk.look, size=max(chunk.look.size, chunk.end))
             if chunk.content

@@ -40,8 +40,9 @@ class Attempt(Struct, frozen=True):
 
 
 class Jump(Struct, frozen=True):
-    """Where the step goes up by much from one sample to the next: the offset of the sample behind,
-    and what both say of each of AXES.
+    """Large rise of the step from one sample to the next.
+
+    `offset` is that of the later sample, `before` and `after` are the values of AXES at both.
     """
 
     offset: int
@@ -135,8 +136,9 @@ def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[A
 
 
 def steps_before(stretches: list[Attempt], epoch_steps: int | None) -> list[float] | None:
-    """How many steps were done before each stretch, where steps are counted within their epoch:
-    they go back as the epoch rises. None where they are not.
+    """Return the number of steps before each stretch; None if steps are not counted within epochs.
+
+    Steps that are counted within their epoch go back as the epoch rises.
     """
     is_next = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
     if not any(is_next):
@@ -378,8 +380,9 @@ class _Spans:
         return found
 
     def are_before(self, newer: LogPiece) -> Flags:
-        """Whether this one began after each had ended, by their times, or about where each had, by
-        their steps.
+        """Return for each whether `newer` began after it had ended, by their times.
+
+        Without times, whether `newer` began about where it had ended, by their steps.
         """
         begin, end = newer.attempt.first[_TIME], newer.attempt.last[_TIME]
         is_timed = ~np.isnan(self.first_time + self.last_time + begin + end)
@@ -395,9 +398,10 @@ class _Spans:
 
 
 def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) -> list[int] | None:
-    """Which of `spans` of other logs have the steps that a jump of the piece, one of its log's
-    `jumps`, leaves out; None where it is not all of them, or they go over several of its kind: then
-    this log says its steps more seldom.
+    """Return the `spans` of other logs that fill a jump of the piece, one of its log's `jumps`.
+
+    None if they do not fill all of it, or fill several jumps of its kind: then this log reports its
+    steps less often.
     """
     is_inside = (spans.logs != piece.log) & spans.overlap(jump) & (spans.last < piece.last_step)
     is_inside &= ~(spans.first_time < jump.before[_TIME]) & ~(spans.last_time > jump.after[_TIME])

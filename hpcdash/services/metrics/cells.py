@@ -110,9 +110,7 @@ def fold(cells: Floats, starts: Integers) -> Floats:
 
 
 def group_starts(offsets: Floats, level: int, attempt_offsets: Integers) -> Integers:
-    """Where a new cell of 2**level bytes of the log begins; no cell holds points of two
-    attempts.
-    """
+    """Return the starts of cells of 2**level bytes of the log; no cell spans two attempts."""
     keys = offsets.astype(np.int64) >> level
     new = np.empty(keys.size, dtype=bool)
     new[:1] = True

@@ -1,4 +1,4 @@
-"""What a screen of so many columns shows of a series, and its smoothed curve there."""
+"""Reduction of a series to a number of screen columns, and its smoothed curve there."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class ViewPoints(Struct, frozen=True):
 
 
 class Smoothing(Struct, frozen=True):
-    """How a curve is smoothed: `ema` by a weight of 0 to below 1 (as TensorBoard's), `mean` or
-    `median` of so many points.
+    """Smoothing of a curve: `ema` or a sliding `mean` or `median`.
+
+    `ema` has a `weight` from 0 to below 1 (as TensorBoard's), the others a `window` in points.
     """
 
     kind: Literal["ema", "mean", "median"]
@@ -62,10 +63,10 @@ def downsample_view(
     log_x: bool = False,
     log_y: bool = False,
 ) -> ViewPoints:
-    """What stands from `x_from` to `x_to` (inclusive) in so many columns of equal width, on a log
-    scale if asked.
+    """Reduce a series from `x_from` to `x_to` (inclusive) to columns of equal width.
 
-    With `log_x` a range that begins at 0 or below begins at the first positive x.
+    The scale is logarithmic if requested. With `log_x` a range that begins at 0 or below begins at
+    the first positive x.
     """
     middles, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
     end = begin + int(counts.sum())

@@ -76,7 +76,7 @@ class EpochCount(Struct):
         self.goes_on |= any(one > 0 for one in grown) or bool((written > position.steps).any())
 
     def correction(self, epochs: Floats) -> Floats:
-        """How many steps the reader's steps at `epochs` (n) are to be raised by."""
+        """Return the number of steps to add to the reader's steps at `epochs` (n)."""
         if self.position is None or self.is_mixed or self.least_epoch is None:
             return np.zeros(epochs.size)
         done = 0.0 if self.is_overall else (epochs - self.first_epoch) * self.position.steps
@@ -99,7 +99,7 @@ class EpochCount(Struct):
 
     @property
     def shown_first_epoch(self) -> float | None:
-        """As its own lines show it, None where they do not."""
+        """First epoch as the log's own lines show it; None if they do not."""
         position = self.position
         if position is None or self.is_mixed or self.is_overall:
             return None
@@ -153,7 +153,7 @@ class EpochCount(Struct):
 
     @property
     def doubt(self) -> str:
-        """What the axis must say of the steps, '' for nothing."""
+        """Text on the uncertainty of the steps for the axis; '' for none."""
         position = self.position
         if position is None:
             return ""

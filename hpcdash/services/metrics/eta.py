@@ -1,4 +1,4 @@
-"""When a training ends, whether its time limit lets it, and what restarts cost it."""
+"""Estimated end of a training, its fit in the time limit, and the cost of its restarts."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def estimate_eta(
     *,
     is_array: bool = True,
 ) -> Eta | None:
-    """When `last_step` is reached from `step`, against the seconds that the job has left.
+    """Estimate when `last_step` is reached from `step`, given the seconds that the job has left.
 
-    `task_limit_seconds` is the limit of each following array task, or job where it `is_array` not
-    (None: not known, so that their number is not told). Of that each takes `repeated_seconds` for
-    steps that were done before; `gap_seconds` before it, in the queue, are none of its limit. None
-    where the pace is not known or the final step is not.
+    `task_limit_seconds` is the limit of each following array task, or job unless it `is_array`
+    (None: unknown, then their number is unknown too). Each of them spends `repeated_seconds` of its
+    limit on steps that were done before; `gap_seconds` before it, in the queue, do not count
+    towards its limit. None if the pace or the final step is unknown.
     """
     if not (
         isfinite(step)
@@ -108,16 +108,15 @@ def format_lost_time(lost: LostTime) -> str:
 
 
 def repeated_seconds(lost: LostTime) -> float:
-    """What steps that were done again took of one restart on average; 0 where none was or no times
-    are known.
+    """Return the mean seconds per restart for repeated steps.
+
+    0 if none were repeated or no times are known.
     """
     return _each(lost, lost.repeated_seconds)
 
 
 def gap_seconds(lost: LostTime) -> float:
-    """How long one restart was waited for on average, in the queue for the most part; 0 where that
-    is not known.
-    """
+    """Return the mean wait in seconds for a restart, mostly in the queue; 0 if unknown."""
     return _each(lost, lost.gap_seconds)
 
 

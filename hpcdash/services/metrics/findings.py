@@ -1,4 +1,4 @@
-"""What is found in a metric, in words: not a number, a plateau, a silent log."""
+"""Findings in a metric, as text: not a number, a plateau, a silent log."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NEWEST_RECORDS = 2048
 
 
 class MetricFinding(Struct, frozen=True):
-    """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none
-    is measured.
+    """Finding in a metric from `step_from` to `step_to` (None: it has not ended).
 
     Steps are values of the axis that the series was given with. `value` is the highest value of it
-    (of a plateau its level, of a stall the seconds since the last sample); of a spike `peak_at` is
-    where, else nan. `over_after` counts the points until it was back, None where it is not.
+    (of a plateau its level, of a stall the seconds since the last sample); `z` is nan if none is
+    measured. Of a spike `peak_at` is where, else nan. `over_after` counts the points until the
+    metric was back, None if it is not.
     """
 
     kind: FindingKind
@@ -155,9 +155,10 @@ def _newest_attempt(x: Floats) -> Floats:
 
 
 def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
-    """Whether the newest three tenths of the run brought nothing: no tenth is lower than the one
-    before by a thousandth of the level. None where it did, where noise hides it, or with fewer than
-    1000 points.
+    """Find a plateau: no progress in the newest three tenths of the run.
+
+    No tenth is lower than the one before by a thousandth of the level. None if there is progress,
+    if noise hides it, or with fewer than 1000 points.
     """
     count = int(values.size * PLATEAU_PART)
     if values.size < PLATEAU_POINTS:

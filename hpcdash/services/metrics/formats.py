@@ -227,8 +227,9 @@ def read_pairs(text: str) -> Reading | None:
 
 
 def _begin(found: re.Match[str]) -> int:
-    """Where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss:
-    2.5`.
+    """Return where the name of a pair begins.
+
+    It is behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
     """
     return found.start("name") + found["name"].rfind(" - ") + 1
 
@@ -699,7 +700,7 @@ def read_bar(text: str) -> Bar | None:
         for item in _POSTFIX.finditer(inside)
         if (name := tidy_name(item["name"]))
     ]
-    # Some say it before the bar, some behind it.
+    # Some print it before the bar, some after it.
     pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
     is_training = (
         not _is_nested(text)

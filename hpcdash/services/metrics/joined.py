@@ -72,8 +72,9 @@ class Series(Struct, frozen=True):
 
 
 class LostTime(Struct, frozen=True):
-    """What restarts cost: steps done again, their seconds, and seconds between attempts; nan where
-    no times are known.
+    """Cost of restarts: repeated steps, their seconds, and seconds between attempts.
+
+    Seconds are nan if no times are known.
     """
 
     restarts: int
@@ -126,7 +127,7 @@ class JoinedRun:
 
     @property
     def doubt(self) -> str:
-        """What the logs leave open about the steps, in words; '' for nothing."""
+        """Text on what the logs leave open about the steps; '' for nothing."""
         return next((log.doubt for log in reversed(self._logs) if log.doubt), "")
 
     def axes(self, name: str | None = None) -> tuple[str, ...]:
@@ -143,7 +144,10 @@ class JoinedRun:
         return tuple(axis for axis in ALL_AXES if axis in has or axis == "point")
 
     def series(self, name: str, axis: str = "step") -> Series:
-        """What counts: of each step the newest attempt's. Along time and point, everything."""
+        """Return the points that count: the newest attempt's at each step.
+
+        Along time and point, all points.
+        """
         if axis == SAMPLES:
             return self._along_samples(self.series(name))
         pieces = [piece for piece, _ in self._pieces(name, axis)]
@@ -158,9 +162,7 @@ class JoinedRun:
         return _one_series(name, axis, pieces).mean
 
     def samples_at(self, steps: Floats) -> Floats:
-        """How many samples were consumed at `steps` (n); nan beyond those at which the log says
-        it.
-        """
+        """Return the samples consumed at `steps` (n); nan outside the steps in the log."""
         name = self._samples_name()
         known = self.series(name) if name is not None else None
         if known is None or not len(known):
@@ -169,7 +171,7 @@ class JoinedRun:
         return found
 
     def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
-        """What was repeated, a series for each attempt that has any, oldest first."""
+        """Return the repeated points, a series for each attempt that has any, oldest first."""
         if axis == SAMPLES:
             return tuple(self._along_samples(one) for one in self.overlap(name))
         repeated = [piece for _, piece in self._pieces(name, axis)]
@@ -235,8 +237,9 @@ class JoinedRun:
     def _pieces(
         self, name: str, axis: str, *, is_steps: bool = False
     ) -> list[tuple[Series, Series]]:
-        """Of each attempt, oldest first, what counts and what was repeated; with `is_steps` the
-        means are steps.
+        """Return the counting and the repeated points of each attempt, oldest first.
+
+        With `is_steps` the means are steps.
         """
         parts = self._parts()
         cuts = _cuts([part.attempt for part in parts], axis)
@@ -274,7 +277,7 @@ def joined(logs: Sequence[MetricLog], by_time: bool = True) -> JoinedRun:
 
 
 def _cuts(attempts: Sequence[Attempt], axis: str) -> list[float]:
-    """Of each attempt, where along the axis a newer one begins to count."""
+    """Return for each attempt where along the axis a newer one begins to count."""
     cuts = [inf] * len(attempts)
     if axis not in AXES or axis == "time":
         return cuts

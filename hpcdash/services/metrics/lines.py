@@ -75,7 +75,7 @@ class LineReader:
         self._block: tuple[int, Reading] | None = None
         self._bar: tuple[int, Bar] | None = None
         self._dict: tuple[int, Reading] | None = None
-        # A line that goes on in those that begin with the sign.
+        # A line that continues in lines that begin with the sign.
         self._record: tuple[int, str, str] | None = None
         self._epoch: tuple[int, int] | None = None
         self._is_block_unknown = self._is_epoch_unknown = is_cut
@@ -160,7 +160,7 @@ class LineReader:
             and text.startswith(" ")
             and offset - self._block[0] <= LONGEST_BLOCK_BYTES
         ):
-            # No number, or more than one: the block goes on.
+            # No number, or more than one: the block continues.
             return None
         elif (epoch := read_keras_epoch(text)) is not None:
             self.read_prose(offset)
@@ -184,7 +184,7 @@ class LineReader:
         if header == self.csv_header:
             return
         self.headers_left -= 1
-        # Rows under a header that is not known any more say nothing.
+        # Rows under a forgotten header have no meaning.
         self.csv_header, self.header_at = (header if self.headers_left else None), offset
 
     def read_prose(self, offset: int) -> None:
@@ -199,7 +199,7 @@ class LineReader:
         self._epoch, self._is_epoch_unknown = None, False
 
     def flush(self) -> None:
-        """Nothing more comes to what is open."""
+        """Complete open readings: nothing more follows."""
         if self._block is not None:
             at, head = self._block
             messages = sort_pairs("block", head.values.items())
@@ -314,8 +314,9 @@ def without_worker(text: str) -> str:
 
 
 def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
-    """What a pattern finds in a line: None where it does not fit, or no metric it names is a number
-    there.
+    """Read the values of a pattern in a line.
+
+    None if it does not match, or no metric that it names is a number there.
     """
     found = pattern.search(text)
     if found is None:

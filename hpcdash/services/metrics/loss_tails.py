@@ -22,12 +22,12 @@ from hpcdash.services.logs.ends import last_lines
 from hpcdash.services.logs.locate import locate_logs
 
 TAIL_BYTES = 64 << 10
-# So many values are kept of a tail, and so many jobs are read at once.
+# This many values of a tail are stored, and this many jobs are read at once.
 KEPT_VALUES = 400
 KEPT_LINES = 60
 MOST_JOBS = 50
-# Where a log is has to be asked for, one to three commands a job: so many jobs at a time, below
-# half of the ceiling.
+# The path of a log takes one to three commands per job: this many jobs at a time, below half of the
+# ceiling.
 _LOCATED_AT_ONCE = 3
 _COMMANDS_EACH = 3
 _LIMIT_SECONDS = 20.0
@@ -64,26 +64,26 @@ class LossTails:
         self._files: dict[str, tuple[str, ...]] = {}
         # Whose output goes to /dev/null.
         self._discarded: set[str] = set()
-        # Of jobs that had to be located, what the scheduler said of them.
+        # The scheduler's data of jobs that had to be located.
         self.details: dict[str, JobDetail] = {}
         self._stats: dict[tuple[str, str], FileStat] = {}
         # By job, then by file.
         self._tails: dict[str, dict[str, LossTail]] = {}
-        # What went wrong with files at the last look, by job.
+        # Problems with files at the last check, by job.
         self.failures: dict[str, Exception] = {}
-        # Jobs whose logs the last refresh looked for, whether they are there or not.
+        # Jobs whose logs the last refresh searched, whether they exist or not.
         self.looked_at: set[str] = set()
 
     def tail(self, job_id: str) -> LossTail | None:
-        """What is known of a job; None where its log was not read yet."""
+        """Return the longest known loss tail of a job; None if its log was not read yet."""
         return max(self.by_file(job_id).values(), key=lambda one: len(one.values), default=None)
 
     def by_file(self, job_id: str) -> Mapping[str, LossTail]:
-        """What is known of each of a job's files, by path; none where its log was not read yet."""
+        """Return the loss tails of a job's files, by path; empty if its log was not read yet."""
         return self._tails.get(job_id, {})
 
     def files(self, job_id: str) -> tuple[str, ...]:
-        """Where a job writes, stdout first; () where that is not known."""
+        """Return the paths of a job's logs, stdout first; () if unknown."""
         return self._files.get(job_id, ())
 
     def is_located(self, job_id: str) -> bool:
@@ -161,8 +161,8 @@ class LossTails:
             except (RateLimited, UnreachableError):
                 raise
             except HpcdashError:
-                # It is not asked for again: the job is about to be gone, or its paths are not to be
-                # had.
+                # It is not queried again: the job is about to disappear, or its paths are
+                # unavailable.
                 self._files[job_id] = ()
 
     def _query(
@@ -191,7 +191,7 @@ class LossTails:
         return Query(query.argv, parse, query.limit_seconds)
 
     def pattern_problems(self) -> list[str]:
-        """Which patterns took too long, in words."""
+        """Describe the patterns that took too long."""
         if not self._patterns:
             return []
         from hpcdash.config.metric_patterns import pattern_problems
@@ -221,7 +221,7 @@ class LossTails:
         return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()), lines)
 
     def _forget(self, shown: set[str]) -> None:
-        """What is longest known goes where much is; of jobs that are not shown."""
+        """Remove the oldest entries above the limit, except those of jobs that are shown."""
         excess = max(0, len(self._files) - _MOST_REMEMBERED)
         for job_id in [one for one in self._files if one not in shown][:excess]:
             for path in self._files.pop(job_id):

@@ -36,18 +36,16 @@ from hpcdash.services.switches.scripts import values_query
 Row = Mapping[str, Any]
 # Of an array with more tasks the logs of the newest are read.
 MOST_TASKS = 50
-# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a
-# task.
+# If paths cannot be derived from those of two tasks, each is queried: two or three commands a task.
 MOST_LOCATED = 8
 METRICS = "HPCDASH_METRICS"
 
 
 class MetricPlace(Struct, frozen=True):
-    """Where one job or task writes.
+    """Files that one job or task writes.
 
-    `is_over` once it has ended; `has_begun` where it may have written.
-
-    `own` is the metrics file that it names, '' where it names none.
+    `is_over` once it has ended; `has_begun` if it may have written. `own` is the metrics file that
+    it names, '' for none.
     """
 
     job_id: str
@@ -81,11 +79,11 @@ async def locate_metrics(
     task: str = "",
     named: NamedMetricsFiles | None = None,
 ) -> MetricPlaces:
-    """Where to read; raises NoSuchJob and what keeps the cluster from answering.
+    """Locate the files to read; raises NoSuchJob and the errors of an unreachable cluster.
 
     `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is
-    read in place of all else, and needs no job (`job_id` ''). `task` is the number of an array's
-    task. `named` looks for metrics files that jobs name themselves.
+    read instead of all else, and needs no job (`job_id` ''). `task` is the number of an array's
+    task. `named` searches for metrics files that jobs name themselves.
     """
     if not job_id:
         return _file_place(file)
@@ -164,8 +162,9 @@ async def _task_places(
 
 
 async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
-    """Where tasks write, by their ids: two are asked for, and the others told from these where they
-    can be.
+    """Fetch the log files of tasks, by their ids.
+
+    Two tasks are queried, and the paths of the others derived from these where possible.
     """
     found: dict[str, LogFiles] = {}
     for row in rows:
@@ -295,13 +294,13 @@ class NamedMetricsFiles:
         except (UnreachableError, CommandTimedOut):
             raise
         except HpcdashError:
-            # Another's script, or one that is kept nowhere.
+            # Another user's script, or one that is stored nowhere.
             return None
         return ("", script.text) if METRICS in script.text else None
 
     def _launched(self, job_id: str, name: str) -> str:
         scripts = self._store.scripts
-        # What is remembered of launches stands beside the scripts that are kept.
+        # Records of launches are stored beside the scripts.
         folder = None if scripts is None else scripts.folder.parent
         try:
             record = LaunchRecords(folder, self._store.name).find_by_job(job_id, name)

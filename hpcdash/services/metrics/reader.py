@@ -72,7 +72,7 @@ class MetricReader:
         )
         self._position = at
         self._tail = b""
-        # Bytes of a line that is too long, or whose beginning is not known, are not kept.
+        # Bytes of a line that is too long, or whose beginning is unknown, are not stored.
         self._is_skipping = self._is_beginning_unknown = cut
         self._start = at
         self._shapes: list[Shape] = []
@@ -95,7 +95,7 @@ class MetricReader:
 
     @property
     def header_at(self) -> int | None:
-        """Where the last line stands that changed `csv_header`, None where none did."""
+        """Offset of the last line that changed `csv_header`; None for none."""
         return self._lines.header_at
 
     def feed(self, content: bytes, *, is_end: bool = False) -> MetricBatch:
@@ -213,7 +213,7 @@ class MetricReader:
         return rest, blocks
 
     def _hinted(self, lines: list[bytes]) -> list[bool]:
-        """Which lines may be more than prose."""
+        """Return for each line whether it may be more than prose."""
         if not lines:
             return []
         text = b"\n".join(lines).lower() + b"\n"
@@ -283,14 +283,12 @@ class MetricReader:
 
 
 def last_line_end(content: bytes) -> int:
-    """Where the last line that is complete ends, its newline or carriage return included; 0 where
-    none does.
-    """
+    """Return where the last complete line ends, with its newline or carriage return; 0 for none."""
     return max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
 
 
 def first_line_end(content: bytes) -> int:
-    """Where the first line ends, its end included; 0 where none does."""
+    """Return where the first line ends, its end included; 0 for none."""
     newline, carriage_return = content.find(b"\n"), content.find(b"\r")
     if newline < 0 or carriage_return < 0:
         return max(newline, carriage_return) + 1
@@ -330,7 +328,7 @@ def plain_lines(content: bytes) -> tuple[list[bytes], Integers]:
 
 
 def _without_colours(text: bytes) -> bytes:
-    """As _COLOUR.sub, in a third of the time where short colours are all there is."""
+    """Remove colours like _COLOUR.sub, in a third of the time if there are only short colours."""
     letters = np.frombuffer(text + b" " * (_COLOUR_LETTERS + 3), np.uint8)
     begins = np.flatnonzero(letters == 0x1B)
     behind = letters[begins[:, None] + np.arange(1, _COLOUR_LETTERS + 3)]

@@ -22,15 +22,15 @@ from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.source import MetricSource, StampedFile
 
 READS_AT_ONCE = 2
-# Between two changes that are told; while the past is read in, more.
+# Between two reported changes; longer while the past is read.
 TOLD_SECONDS = 0.25
 TOLD_FILLING_SECONDS = 0.5
-# Of many places the newest are looked at before anything is shown, until one is there.
+# Of many places the newest are read before anything is shown, until one exists.
 _MOST_OPENED = 4
-# Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the
-# slowest.
+# If a quiet log may mean that its job has ended, the scheduler is queried at these intervals: at
+# first and at the slowest.
 _FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
-# Whether that is due is looked at so often.
+# Interval of the checks whether that is due.
 _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
 _LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
@@ -43,9 +43,7 @@ COMMANDS_TO_OPEN = 2
 
 
 class Progress(Struct, frozen=True):
-    """How much was read of all the logs of a run, in bytes; `is_whole` once their beginnings are
-    there.
-    """
+    """Bytes read of all the logs of a run; `is_whole` once their beginnings are read."""
 
     read_bytes: int = 0
     total_bytes: int = 0
@@ -100,7 +98,7 @@ class WatchedRun:
 
     @property
     def run(self) -> JoinedRun:
-        """What is known now; new after each change that is told, and safe to read in any thread."""
+        """Data known now; new after each reported change, and safe to read in any thread."""
         return self._run
 
     @property
@@ -117,7 +115,7 @@ class WatchedRun:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where it is read from, for a person."""
+        """Paths that it is read from, for a person."""
         return tuple(source.file.place for source in self._sources())
 
     def named_source(self, name: str) -> str:
@@ -246,8 +244,8 @@ class WatchedRun:
                 continue
             before.own = own
             for source, path in zip(before.streams, paths, strict=False):
-                # Where history tells of a job its paths may be guesses: what is there is gone on
-                # with.
+                # If a job is known from the history its paths may be guesses: the existing files
+                # are used.
                 if (source.file.path, source.file.host) != (path, files.host) and source.problem:
                     source.file = self._file_at(path, files.host)
                     before.read_state(source).missed = 0
@@ -404,7 +402,7 @@ class WatchedRun:
             if self._located is not None:
                 self._located = replace(self._located, is_over=True)
         except HpcdashError as error:
-            # The logs are still read, and the scheduler asked again.
+            # The logs are still read, and the scheduler is queried again.
             self._say(
                 error.message if isinstance(error, UnreachableError | CommandTimedOut) else ""
             )
@@ -433,8 +431,9 @@ def _is_past(moment: float | None) -> bool:
 
 
 class Looked(Struct):
-    """When a source was looked at and had something new; `is_finished` once nothing more is to
-    come. `missed` counts how often it was not to be had after its job's end.
+    """Times of a source's last check and last news; `is_finished` once nothing more is expected.
+
+    `missed` counts how often it was unavailable after its job's end.
     """
 
     moved_at: float = field(default_factory=time.monotonic)
@@ -448,7 +447,7 @@ class Looked(Struct):
         return max(commands * next_check_seconds(now - self.moved_at), source.file.pause_seconds)
 
     def tried(self, source: MetricSource) -> None:
-        """It was asked for, and is there or is not."""
+        """Record that the source was requested, and whether it was available."""
         self.missed = self.missed + 1 if source.problem else 0
         self.tried_at = time.monotonic()
 
@@ -492,12 +491,13 @@ def may_grow(place: MetricFile) -> bool:
 
 
 def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, MetricSource | None]:
-    """What to look at next, which waited longest for its pace, and in how many seconds it is its
-    time.
+    """Return the source that is to be checked next, and in how many seconds.
+
+    It is the one that has waited longest in proportion to its pause.
     """
     now = time.monotonic()
     living = [place for place in places if may_grow(place)]
-    # Many logs share the looks that one would have.
+    # Many logs share the checks that one would have.
     share = max(1.0, len(living) / 4)
     longest = float("-inf")
     found: tuple[float, MetricFile | None, MetricSource | None] = (
@@ -525,7 +525,7 @@ async def look_at(
 
     Raises UnreachableError and CommandTimedOut, and is then not looked at for a while.
     """
-    # Before the look: of a job that was known to have ended, it brings the last lines.
+    # Before the check: for a job that was known to have ended, it reads the last lines.
     was_over, looked = place.is_over, place.read_state(source)
     has_moved = False
     problem = source.problem
@@ -555,8 +555,9 @@ async def look_at(
 
 
 def join_places(places: Sequence[MetricFile]) -> JoinedRun:
-    """What is known of all of them now; the times of each stream as its newest file says how far
-    they are behind.
+    """Join the known data of all places now.
+
+    The times of each stream are shifted as its newest file reports how far they are behind.
     """
     own: list[MetricLog] = []
     logs: tuple[list[MetricLog], list[MetricLog]] = ([], [])

@@ -58,9 +58,7 @@ _JUMP_STRIDES = 8
 
 
 class SeriesMemory(Struct, frozen=True):
-    """What a log's memory holds: points read, points that are exact, cells of older ones, bytes of
-    memory.
-    """
+    """Memory of a log: points read, exact points, cells of older points, bytes of memory."""
 
     points: int
     exact_points: int
@@ -165,7 +163,7 @@ class MetricLog:
 
     @property
     def doubt(self) -> str:
-        """What the log leaves open about its steps, in words; '' for nothing."""
+        """Text on what the log leaves open about its steps; '' for nothing."""
         return self._epochs.doubt
 
     @property
@@ -205,7 +203,7 @@ class MetricLog:
         return (*(name for name, known in zip(AXES, has, strict=True) if known), "point")
 
     def places(self, name: str) -> int:
-        """How many points and cells of a metric are kept; 0 of one that it does not have."""
+        """Return the number of stored points and cells of a metric; 0 for an unknown metric."""
         return len(self._points[name]) + len(self._cells[name].table) if name in self._points else 0
 
     def append(self, batch: MetricBatch) -> None:
@@ -454,8 +452,9 @@ class MetricLog:
         return max(self._most_cells // len(self._points), min(self._most_cells, 1024))
 
     def _attempt_offsets(self) -> Integers:
-        """Where each attempt begins, or may as the steps jump, for cells not to hold points of two
-        of them.
+        """Return where each attempt begins, or may begin as the steps jump.
+
+        Cells do not hold points of two attempts.
         """
         if self._one_attempt:
             return np.empty(0, dtype=np.int64)

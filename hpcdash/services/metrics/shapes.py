@@ -45,8 +45,10 @@ _DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 class _Field(NamedTuple):
-    """What a number of the line is: one of _PLACES, `=NAME` of a metric, "" for nothing that
-    counts. An epoch may count `epoch_steps` for the step, from `first_epoch` on.
+    """Meaning of a number in the line.
+
+    `role` is one of _PLACES, `=NAME` of a metric, '' for a number that does not count. An epoch may
+    count `epoch_steps` for the step, from `first_epoch` on.
     """
 
     role: str
@@ -86,7 +88,7 @@ def _are_thousands(text: bytes) -> bool:
 
 
 def skeleton(line: str) -> str:
-    """What lines of one shape have in common."""
+    """Return the common text of lines of one shape."""
     return _DIGITS.sub("#", line)
 
 
@@ -329,7 +331,7 @@ def _literals(
 
 
 def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Careful) -> _Field | None:
-    """What the number means; None where it is no number of its own."""
+    """Return the meaning of the number; None if it is not a number of its own."""
     fields: set[_Field] = set()
     for variant in (1, 2):
         changed = _changed_line(line, [span], variant)

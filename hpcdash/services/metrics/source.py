@@ -31,7 +31,7 @@ SMALLEST_STRETCH, LARGEST_STRETCH = 1 << 18, 16 << 20
 STRETCH_SECONDS = 0.5
 # No stretch needs to be longer than this to be placed.
 LONGEST_STRETCH = LOOK_BACK_BYTES + (1 << 20)
-# The last bytes that were read tell whether a file still is what it was.
+# The last bytes that were read show whether a file is unchanged.
 MARK_BYTES = 64
 # Further from the end of a stretch than this, a header without a row behind it is of no table.
 _LONGEST_HEADER_BYTES = 1 << 14
@@ -42,8 +42,9 @@ _TAIL_BYTES = 1 << 14
 
 
 class _Read(Struct, frozen=True):
-    """What of the file was read: its samples are whole from `begin` on (None: not known yet) up to
-    about `end`.
+    """Part of the file that was read.
+
+    Its samples are whole from `begin` on (None: unknown yet) up to about `end`.
     """
 
     begin: int | None = None
@@ -110,7 +111,7 @@ class MetricSource:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be read now, '' where it can."""
+        """Reason that it cannot be read now; '' if it can."""
         return self.look.problem
 
     @property
@@ -199,7 +200,7 @@ class MetricSource:
             or chunk.look.identity != read.identity
             or chunk.end < read.begin
         ):
-            # read_new finds out what became of it.
+            # read_new finds the reason.
             return False
         self._adapt(time.monotonic() - began, len(chunk.content))
         await asyncio.to_thread(self._take_before, chunk, read.begin, generation)

@@ -15,7 +15,7 @@ from hpcdash.services.metrics.findings import MetricFinding, format_number, form
 
 BLOCK = 64
 BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
-# How far medians of blocks scatter around their running median tells noise that is slower than a
+# The scatter of block medians around their running median measures noise that is slower than a
 # block.
 _SCATTER_BLOCKS = 33
 # A normal deviation is 1.4826 median absolute deviations.
@@ -23,7 +23,7 @@ MAD_TO_SIGMA = 1.4826
 # Noise is taken to be at least this part of the level: less is nothing that a person would be
 # called for.
 LEAST_NOISE = 0.005
-# So many points tell where the curve stands before one of them; among the first ones fewer do.
+# This many points determine the level before a point; among the first ones fewer do.
 BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
 _HALF = BLOCK // 2
 _MIDDLE = (BLOCK - 1) / 2
@@ -34,7 +34,7 @@ DIVERGED_PART = 0.1
 KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MOST_Z_UNKNOWN = 20_000, 0.35, 60.0
 Z_BACK = 3.0
 PATIENCE_POINTS = 48
-# Of fewer points nothing can be told.
+# Fewer points determine nothing.
 FEWEST_POINTS = 20
 # How rarely noise may pass: a point alone, and each of a row.
 _ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
@@ -47,8 +47,9 @@ _TAIL_POINTS = 200_000
 
 
 class Blocks(Struct, frozen=True):
-    """Of each block (n each) its slope a point, and median and median absolute deviation about that
-    line; the last may be of fewer points.
+    """Slope per point, median and median absolute deviation about that line of each block (n each).
+
+    The last block may have fewer points.
     """
 
     medians: Floats
@@ -84,8 +85,9 @@ class Levels(Struct, frozen=True):
         return float(self.noises[point // BLOCK])
 
     def z_scores(self, values: Floats, begin: int) -> Floats:
-        """How far the points from `begin` (a whole block) on stand above the level, in units of the
-        noise.
+        """Return the height above the level, in units of the noise, of the points from `begin` on.
+
+        `begin` is the start of a whole block.
         """
         blocks = np.arange(begin // BLOCK, self.middles.size)
         z: Floats = self._above(blocks).reshape(-1)[: values.size - begin]
@@ -128,10 +130,9 @@ class Levels(Struct, frozen=True):
 
 
 def level_before(values: Floats, point: int) -> float:
-    """Where the curve stands just before a point: a robust line through the 32 points before it,
-    led on to it.
+    """Extrapolate the curve to a point by a robust line through the 32 points before it.
 
-    Never outside of what these points span; nan of the first point.
+    The result is never outside the range of these points; nan for the first point.
     """
     before = values[max(point - BEFORE_POINTS, 0) : point]
     if not before.size:
@@ -148,8 +149,9 @@ def level_before(values: Floats, point: int) -> float:
 
 
 def z_at_first(values: Floats) -> Floats:
-    """How far each of the first 256 points stands above the 16 before it, in units of their own
-    noise: there blocks are too few to tell. nan of the first 16.
+    """Return how far each of the first 256 points is above the 16 before it.
+
+    The unit is their own noise: there are too few blocks there to judge by. nan for the first 16.
     """
     values = values[:FIRST_POINTS]
     z = np.full(values.size, nan)
@@ -260,7 +262,7 @@ class Limits(Struct, frozen=True):
 
 
 class SpikeAnalysis(Struct, frozen=True):
-    """What was found so far, with what is needed to go on when points come."""
+    """Findings so far, with the state to continue from when points are added."""
 
     findings: tuple[MetricFinding, ...]
     points: int
@@ -364,7 +366,7 @@ def _flagged(z: Floats, limits: Limits) -> Integers:
 
 
 def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int, int | None]]:
-    """Where the flagged points begin to be up, and where it is over, None where it is not."""
+    """Return where each rise of flagged points begins and where it is over, None if it is not."""
     spans: list[tuple[int, int | None]] = []
     at = 0
     while at < flagged.size and len(spans) < MOST_FINDINGS:
@@ -377,7 +379,7 @@ def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int,
 
 
 def _back_at(values: Floats, start: int, limit: float) -> int | None:
-    """Where the median of eight points is first no more above the limit; None while it is."""
+    """Return where the median of eight points first is at or below the limit; None if nowhere."""
     window, size = 8, 256
     position = start + 1
     while position + window <= values.size:

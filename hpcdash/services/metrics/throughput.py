@@ -1,4 +1,4 @@
-"""How fast a training goes: from times of its samples, or from what its logs say themselves."""
+"""Pace of a training: from times of its samples, or from pace metrics in its logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Measure = Literal[
 ]
 NEWEST_SECONDS = 3600.0
 NEWEST_PART = 0.1
-# Below this the newest pace is told as unchanged.
+# Below this the newest pace is reported as unchanged.
 STEADY_PERCENT = 3.0
 
 _PER = r"(?: ?/ ?| per )"
@@ -55,13 +55,13 @@ _MEASURES: tuple[tuple[Measure, re.Pattern[str]], ...] = (
 )
 _MILLI = re.compile(r"(?<![a-z])(?:ms|msec|milliseconds?)(?![a-z])")
 _EVALUATION = re.compile(r"\b(?:eval|valid|val|validation|test|predict)")
-# What is seen counts where the log says another pace than it by more than this factor.
+# The seen pace counts if the log's pace differs by more than this factor.
 CLEARLY = 1.5
 # Growth indicates a pace only after this long and this many changes, because programs may write in
 # bursts.
 LEAST_GROWTH_SECONDS, LEAST_CHANGES = 5.0, 4
 _MOST_STANDS = 600
-# A job's age tells a pace once its start is a small part of it.
+# A job's age determines a pace once its start is a small part of it.
 LEAST_AGE_SECONDS = 600.0
 _ORDER: tuple[Measure, ...] = (
     "seconds_per_step",
@@ -73,8 +73,9 @@ _ORDER: tuple[Measure, ...] = (
 
 
 class Quantity(Struct, frozen=True):
-    """What a metric of that name measures, and what its values are multiplied with for seconds, or
-    TFLOP/s.
+    """Measure of a metric by its name.
+
+    `factor` converts its values to seconds or TFLOP/s.
     """
 
     measure: Measure
@@ -123,8 +124,9 @@ class TrainingPace(Struct, frozen=True):
 
 
 def metric_quantity(name: str) -> Quantity | None:
-    """What the metric `name` measures of the pace, None where it measures none: `elapsed time per
-    iteration (ms)`, `tps`.
+    """Return the pace quantity that the metric `name` measures, None for none.
+
+    For example `elapsed time per iteration (ms)` or `tps`.
     """
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
     plain = " ".join(re.sub(r"[_\-()\[\]|,:.]+", " ", apart).split())
@@ -190,15 +192,16 @@ def metric_pace(
 
 
 def steps_per_second(pace: TrainingPace) -> float:
-    """From seconds per step, or as it is; nan of another measure."""
+    """Convert a pace to steps per second; nan for another measure."""
     if pace.measure == "seconds_per_step":
         return 1.0 / pace.newest
     return pace.newest if pace.measure == "steps_per_second" else nan
 
 
 def tokens_per_second(steps_pace: TrainingPace, steps: Floats, tokens: Floats) -> float:
-    """From the pace of steps and the tokens (n) that were consumed at `steps` (n); nan where they
-    do not grow.
+    """Compute tokens per second from the pace of steps and the tokens (n) consumed at `steps` (n).
+
+    nan if they do not grow.
     """
     known = np.isfinite(steps) & np.isfinite(tokens)
     steps, tokens = steps[known], tokens[known]
@@ -235,9 +238,7 @@ _NANOGPT_TIME = Quantity("seconds_per_step", 1e-3, False)
 
 
 class PaceGrowth:
-    """Where a run stood as one watched it: `note` each look, and `pace` tells the pace that was
-    seen.
-    """
+    """Progress of a watched run: `note` records each check, `pace` returns the pace seen."""
 
     def __init__(self) -> None:
         self._stands: deque[tuple[float, float]] = deque(maxlen=_MOST_STANDS)
@@ -253,7 +254,7 @@ class PaceGrowth:
 
     def pace(self) -> TrainingPace | None:
         """None while too little was seen."""
-        # What was there at the first look came before it.
+        # The steps of the first check were done before it.
         changes = list(self._stands)[1:]
         if len(changes) < LEAST_CHANGES or changes[-1][0] - changes[0][0] < LEAST_GROWTH_SECONDS:
             return None
@@ -262,8 +263,9 @@ class PaceGrowth:
 
 
 def average_pace(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
-    """What a job of that age that wrote the newest attempt did at most need for a step; None where
-    it is young.
+    """Compute an upper bound of the seconds per step from a job's age and its newest attempt.
+
+    None if the job is young.
     """
     if age_seconds is None or age_seconds < LEAST_AGE_SECONDS or not run.attempts:
         return None
@@ -297,8 +299,7 @@ def run_paces(
             continue
         axes, values = run.written(name)
         pace = metric_pace(name, values, axes[3], quantity=quantity)
-        # Of several the one of the whole job rather than of a device, then the one that is said
-        # most often.
+        # Of several the one of the whole job rather than of a device, then the most frequent one.
         rank = (not quantity.per_device, values.size)
         if pace is not None and rank > most.get(pace.measure, (False, -1)):
             paces[pace.measure], most[pace.measure] = pace, rank

@@ -132,7 +132,7 @@ class Position(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one line, or one block of lines, says; numbers that it does not say are nan."""
+    """Content of one line, or one block of lines; missing numbers are nan."""
 
     format: str
     values: dict[str, float]
@@ -175,7 +175,7 @@ def is_loss(name: str) -> bool:
 
 
 def step_rank(name: str) -> int | None:
-    """How good a step the name is, 0 the best; None where it is none."""
+    """Rank a name as the name of a step, 0 the best; None if it is not one."""
     return _rank(_key(name))
 
 
@@ -207,8 +207,9 @@ def parse_line_seconds(text: str) -> float:
 
 
 def newest_stamp(text: str) -> tuple[float, bool] | None:
-    """Of the last line that begins with a time that time, as `parse_line_seconds` gives it, and
-    whether it bears a zone; None where no line does.
+    """Return the time of the last line that begins with one, and whether it bears a zone.
+
+    The time is as `parse_line_seconds` returns it; None if no line begins with a time.
     """
     for line in reversed(text.splitlines()):
         if (found := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(
@@ -219,8 +220,10 @@ def newest_stamp(text: str) -> tuple[float, bool] | None:
 
 
 def zone_behind_seconds(stamped_at: float, modified_at: float) -> float:
-    """How far a zone is behind UTC (negative: ahead), as a stamp without a zone counts as UTC and a
-    file was modified soon after its last stamp: whole quarters of an hour; 0 of what no zone is.
+    """Return how many seconds a zone is behind UTC (negative: ahead), in whole quarters of an hour.
+
+    A stamp without a zone counts as UTC, and a file was modified soon after its last stamp. 0 if
+    the difference is not that of a zone.
     """
     behind = _ZONE_STEP * floor((modified_at - stamped_at + _CLOCKS_APART) / _ZONE_STEP)
     return behind if -_MOST_ZONE <= behind <= _MOST_ZONE else 0.0

@@ -1,6 +1,4 @@
-"""What a simulated pool comes to, as lines of text with roles: figures, nodes in use, and waits by
-priority.
-"""
+"""Results of a simulated pool as lines of text: figures, nodes in use, waits by priority."""
 
 from __future__ import annotations
 

@@ -60,20 +60,20 @@ _TAKES_JOBS = (
     NodeState.PLANNED,
 )
 _NODES_EVERY_SECONDS = 15.0
-# A training that is ready without being asked waits so long; each look at another account's file is
-# a sudo.
+# A training that is ready without a request waits this long; each check of another account's file
+# is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
 _MOST_LOOKS = 8
-# Per look: each takes two commands, which delay the running tasks' checks.
+# Per check: each takes two commands, which delay the running tasks' checks.
 _MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
-# An accounting that is busy, or was down, tells how a job ended later than the queue forgets it.
+# An accounting that is busy, or was down, reports a job's end later than the queue forgets it.
 _HISTORY_WAIT_SECONDS = 300.0
 
 
 def pool_rules(pool: PoolSettings) -> PoolRules:
-    """What the configuration of a pool allows."""
+    """Build the rules of a pool from its configuration."""
     quotas = {(user, one.priority): one.nodes for one in pool.quotas for user in one.users}
     return PoolRules(
         Quotas(quotas), frozenset(pool.choosers), pool.least_gpus, pool.demote_after_seconds
@@ -103,10 +103,10 @@ class Coordinator:
         # What was decided last, and for how many nodes.
         self.decision = Decision()
         self.capacity = pool.nodes
-        # Which waiting tasks are to follow other jobs, in words.
+        # Dependencies of waiting tasks, as text.
         self.waits_for: dict[str, str] = {}
         self.outsiders: list[Outsider] = []
-        # What was last said of what an owner wants.
+        # The last message on an owner's wish.
         self._applied_marks: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
         self._began_at = self._now
@@ -115,7 +115,7 @@ class Coordinator:
         self._told: dict[str, str] = {}
         self._task_files: dict[str, TaskFiles] = {}
         self._checks = asyncio.Semaphore(_MOST_LOOKS)
-        # When each task's files were last looked at.
+        # When each task's files were last checked.
         self._looked_at: dict[tuple[str, str], float] = {}
         self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
         # When the suspend command that each task has was written.
@@ -158,7 +158,7 @@ class Coordinator:
         )
 
     def state(self) -> Pool:
-        """What is to be published of the pool."""
+        """Build the state of the pool to be published."""
         return build_state(
             self.pool,
             self.rules,
@@ -264,7 +264,7 @@ class Coordinator:
     # -- what came
 
     def _task_mark(self, row: Row) -> TaskMark | None:
-        """What a job's comment asks of this pool; None where it does not, or has ended."""
+        """Return the mark for this pool in a job's comment; None for none or an ended job."""
         mark = parse_mark(row["comment"])
         is_there = row["state"] in (JobState.HELD, JobState.PENDING, *_RUNS)
         return mark if mark is not None and is_there and self._is_own_mark(mark) else None
@@ -323,7 +323,7 @@ class Coordinator:
         return mark.pool == pool.name or (is_apart and not mark.pool)
 
     def _nodes(self, row: Row) -> int:
-        """How many nodes a job has or asks for."""
+        """Return the number of nodes that a job has or requests."""
         if not self.actions.store.backend.is_embedded:
             return int(row["nodes"] or 1)
         nodes = -(-int(row["cpus"] or 1) // self.pool.cpus_per_node)
@@ -335,7 +335,7 @@ class Coordinator:
         )
 
     async def _refusal(self, task: PoolTask, row: Row, name: str) -> str:
-        """Why a job is no task of this pool; '' where it is one."""
+        """Return the reason that a job is not a task of this pool; '' if it is one."""
         if row["_tasks"] != 1 or row["array_id"] is not None:
             return "an array is no task"
         for what, requested, has in (
@@ -376,7 +376,7 @@ class Coordinator:
         """
         state = row["state"]
         if state not in ENDED and row["user"] != task.user:
-            # It is admitted as any other at the next look.
+            # It is admitted as any other at the next check.
             with self.database.writing(self._now):
                 self.database.remove(task.id)
             return
@@ -466,8 +466,9 @@ class Coordinator:
         return self.database.tasks("id = ?", task.id)[0]
 
     async def _how_suspended(self, task: StoredTask) -> str:
-        """Whether a task that has left its nodes had saved, was too slow to, or did not answer; or
-        nobody asked it.
+        """Return how a task left its nodes.
+
+        It had saved, was too slow to save, did not answer, or was not requested to.
         """
         files = self._files(task)
         is_ready = await files.is_ready()
@@ -579,7 +580,7 @@ class Coordinator:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
             return
-        # Those that suspend themselves are no longer among them.
+        # Tasks that suspend themselves are no longer among them.
         running = self.database.tasks("state = 'running'")
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
         runs = self.database.task_runs([task.id for task in logging], 1)
@@ -615,8 +616,9 @@ class Coordinator:
         return True
 
     async def _written_at(self, task: StoredTask) -> float | None:
-        """When a task last wrote to its output or its errors, in epoch seconds; None where either
-        cannot be seen.
+        """Return when a task last wrote to its output or its errors, in epoch seconds.
+
+        None if either cannot be read.
         """
         if task.id not in self._logs:
             try:
@@ -657,7 +659,7 @@ class Coordinator:
         files = self._files(task)
         is_ready = await files.is_ready()
         if task.state != "suspending" or (task.asked_at is None and not is_ready):
-            # What is ready without being asked goes by itself.
+            # A task that is ready without a request leaves on its own.
             requested = None if is_ready else now
             with self.database.writing(now):
                 self.database.change(
@@ -672,7 +674,7 @@ class Coordinator:
             reported: bool | None = self._requested_at.get(task.id) == asked_at
             if not reported and (reported := await files.tell()):
                 self._requested_at[task.id] = asked_at
-            # A write that failed is tried again at each look.
+            # A failed write is retried at each check.
             grace = self.pool.grace_seconds
             if reported is not None and now < suspend_deadline(asked_at, None, grace):
                 return
@@ -685,7 +687,7 @@ class Coordinator:
     async def _withdraw(self, task: StoredTask, reason: str) -> None:
         """Take back a start that did not come about, so that what is behind it has its turn."""
         if (await self._act(Verb.HOLD, task.id, task.user)).done is False:
-            # It may have started meanwhile: the next look tells.
+            # It may have started meanwhile: the next check shows.
             return
         with self.database.writing(self._now):
             self.database.withdraw(
@@ -752,8 +754,9 @@ class Coordinator:
         return task.retry_at <= self._now and task.id in rows and task.id not in self.waits_for
 
     async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
-        """How many nodes the pool's tasks may have now: what can be used or they have, and no other
-        job has.
+        """Count the nodes that the pool's tasks may have now.
+
+        They are usable or belong to the tasks, and no other job has them.
         """
         if self.actions.store.backend.is_embedded:
             return self.pool.nodes
@@ -895,7 +898,7 @@ def _in_turn(new: Sequence[tuple[Row, TaskMark]]) -> list[tuple[Row, TaskMark]]:
 
 
 def _format_dependency(row: Row) -> str:
-    """What a job waits for, as `job 12, 13`; '' where it depends on none."""
+    """Format the dependency of a job as `job 12, 13`; '' for none."""
     text = row["dependency"]
     ids = parse_dependency(text).job_ids
     return f"job {', '.join(ids)}" if ids else str(text or "")

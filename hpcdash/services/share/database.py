@@ -99,7 +99,7 @@ class StoredTask(Struct, frozen=True):
 
     @property
     def pool_task(self) -> PoolTask:
-        """As the rules take it."""
+        """Task as an argument of the rules."""
         return PoolTask(
             self.id,
             self.user,
@@ -226,7 +226,7 @@ class ShareDatabase:
         return [StoredTask(*row) for row in rows]
 
     def find_tasks(self, job_ids: Iterable[str]) -> list[StoredTask]:
-        """Those of some jobs, in the order in which they came."""
+        """Return the tasks of some jobs, in the order in which they came."""
         ids = list(job_ids)
         found = []
         for start in range(0, len(ids), _MOST_VALUES):
@@ -235,7 +235,7 @@ class ShareDatabase:
         return sorted(found, key=lambda task: (task.submitted_at, task.number))
 
     def ended_tasks(self, most: int) -> list[StoredTask]:
-        """Those that came last."""
+        """Return the `most` ended tasks that came last."""
         rows = self._connection.execute(
             f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)}"
             " ORDER BY submitted_at DESC, number DESC LIMIT ?",
@@ -259,7 +259,7 @@ class ShareDatabase:
 
     @property
     def changes(self) -> int:
-        """How many rows this connection has changed."""
+        """Number of rows that this connection has changed."""
         return self._connection.total_changes
 
     # -- inside `writing`

@@ -37,10 +37,10 @@ _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
 
 
 class TaskFiles:
-    """Of one task: `folder` is absolute, '' where it has none.
+    """Files of one task: `folder` is absolute, '' if it has none.
 
-    `account` is the owner where that is not the coordinator's own account. Then root's `program`
-    there writes, in launches of `storage_root` alone: the training of any other is not reached, and
+    `account` is the owner unless it is the coordinator's own account. Then root's `program` there
+    writes, in launches of `storage_root` alone: the training of any other is not reached, and
     suspended without a warning.
     """
 
@@ -97,7 +97,7 @@ class TaskFiles:
         return await self._has_text(_READY)
 
     async def seen_at(self) -> float | None:
-        """When the training has seen the command, in epoch seconds; None where it has not."""
+        """Return when the training received the command, in epoch seconds; None if it did not."""
         found = await self.look(_SEEN)
         return float(found[1]) if found and found[0] else None
 
@@ -126,12 +126,12 @@ class TaskFiles:
         return int(message[1]), int(message[2])
 
     async def _write(self, name: str, content: bytes) -> bool | None:
-        """Whether it was written; None where there is no such file to write to."""
+        """Write a file and return whether that succeeded; None if there is no such file."""
         if self.unreached:
             return None
         if self._account:
-            # Only what was made at the submission is written to: a folder without it has no
-            # training that looks.
+            # Only a file made at the submission is written to: a folder without it has no training
+            # that checks it.
             seen = await self._run("read", name, "end", "0")
             if seen is None or seen.status == NOTHING_THERE:
                 return False if seen is None else None
@@ -143,8 +143,9 @@ class TaskFiles:
             return False
 
     async def modified_at(self, path: str) -> float | None:
-        """When the account's own file outside the folder was changed, in epoch seconds; None where
-        that is not seen.
+        """Return when the account's own file outside the folder was changed, in epoch seconds.
+
+        None if that cannot be read.
         """
         try:
             return None if self._account else (await self._on_disk(partial(os.stat, path))).st_mtime
@@ -152,10 +153,10 @@ class TaskFiles:
             return None
 
     async def _on_disk(self, call: Callable[[], _Found]) -> _Found:
-        """What a call on the account's own files returns; raises OSError, also where their disk
-        does not respond.
+        """Run a call on the account's own files and return its result.
 
-        Such a call holds up this task alone, until it returns.
+        Raises OSError, also if their disk does not respond. Such a call blocks this task alone,
+        until it returns.
         """
         found = await asyncio.to_thread(
             self._aside.answer, lambda: (call, call()), OWN_LIMIT_SECONDS, None
@@ -176,7 +177,7 @@ class TaskFiles:
 
 
 def _stat(folder: str, name: str) -> os.stat_result:
-    # A network file system remembers what was not there, until the folder is opened anew.
+    # A network file system caches missing names until the folder is reopened.
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return os.stat(name, dir_fd=held, follow_symlinks=False)

@@ -60,19 +60,20 @@ class RunningTask(Struct, frozen=True):
     since: float
 
     def demotion_at(self, after_seconds: float) -> float | None:
-        """When it becomes NORMAL (epoch seconds); None where it does not."""
+        """Return when it becomes NORMAL (epoch seconds); None if it does not."""
         if self.level != Priority.ABOVE_NORMAL:
             return None
         return self.since + after_seconds - self.task.above_normal_seconds
 
     def above_normal_seconds(self, now: float) -> float:
-        """How long it has run at ABOVE_NORMAL, in all its runs."""
+        """Return the seconds that it has run at ABOVE_NORMAL, in all its runs."""
         is_counting = self.level == Priority.ABOVE_NORMAL
         return self.task.above_normal_seconds + (max(0.0, now - self.since) if is_counting else 0.0)
 
     def moved(self, level: Priority, now: float, *, since: float) -> RunningTask:
-        """As it goes on at another level from `now` on; of the time since `since` only that at
-        ABOVE_NORMAL counts.
+        """Return the task at another level from `now` on.
+
+        Of the time since `since` only that at ABOVE_NORMAL counts.
         """
         counted = self.above_normal_seconds(now)
         if level == Priority.ABOVE_NORMAL:
@@ -105,12 +106,12 @@ Waiting = Mapping[tuple[str, Priority], Sequence[PoolTask]]
 
 
 class Decision(Struct, frozen=True):
-    """What to do now.
+    """Decision on the tasks of a pool now.
 
-    `suspend` has to give up its nodes. `start` may begin at once, each at its level; `next` begins,
+    `suspend` has to give up its nodes. `start` may start at once, each at its level; `next` starts,
     in this order, when the nodes and the quota that are being freed are free. `levels` are those of
-    the running tasks that go on. `blocker` is the first task that waits for nodes nobody behind it
-    could free; those in `out_of_quota` wait for nodes of the same user and level.
+    the running tasks that continue. `blocker` is the first task that waits for nodes nobody behind
+    it could free; those in `out_of_quota` wait for nodes of the same user and level.
     """
 
     suspend: tuple[PoolTask, ...] = ()
@@ -138,11 +139,11 @@ def decide(
     free: int,
     leaving: Sequence[RunningTask] = (),
 ) -> Decision:
-    """What to suspend and to start.
+    """Decide which tasks to suspend and to start.
 
-    `capacity` counts every node of the pool that can be used, those being freed among them; `free`
-    are idle now. Tasks being suspended are `leaving`, in neither `running` nor `waiting`: their
-    quota is given again once they have left.
+    `capacity` counts every usable node of the pool, including those being freed; `free` are idle
+    now. Tasks being suspended are `leaving`, in neither `running` nor `waiting`: their quota is
+    available again once they have left.
     """
     lines = _lines(running, waiting, quotas)
     heap = [
@@ -334,8 +335,9 @@ def _line(
 
 
 class PoolRules(Struct, frozen=True):
-    """What a pool allows: its quotas, who may choose a priority (EVERYONE: all), and the fewest
-    GPUs of a task.
+    """Rules of a pool: quotas, the users who may choose a priority, and the fewest GPUs of a task.
+
+    `choosers` with EVERYONE: all users.
     """
 
     quotas: Quotas
@@ -344,11 +346,14 @@ class PoolRules(Struct, frozen=True):
     demote_after_seconds: float = DEMOTE_AFTER_SECONDS
 
     def allowed_priority(self, user: str, requested: Priority) -> Priority:
-        """What was asked for; AUTO for a user who may not choose."""
+        """Return the requested priority; AUTO for a user who may not choose."""
         return requested if {user, EVERYONE} & self.choosers else Priority.AUTO
 
     def refusal(self, task: PoolTask, *, capacity: int, gpus: int | None = None) -> str:
-        """Why a task could never run here; '' where it could. `gpus`: of all its nodes together."""
+        """Return the reason that a task could never run here; '' if it could.
+
+        `gpus`: of all its nodes together.
+        """
         if task.nodes > capacity:
             return f"it asks for {counted(task.nodes, 'node')}, and the pool has {capacity}"
         if gpus is not None and gpus < self.least_gpus:

@@ -1,4 +1,4 @@
-"""What the rules of a shared pool make of a trace of tasks, on a simulated clock. Pure."""
+"""Simulation of a shared pool's rules on a trace of tasks, with a simulated clock. Pure."""
 
 from __future__ import annotations
 
@@ -61,13 +61,12 @@ class PoolModel(Struct, frozen=True):
 
 
 class PolicyResult(Struct):
-    """What came of a trace.
+    """Result of a trace.
 
-    Node-seconds: `worked` are kept, `lost` were not saved, `idled` went into loads and saves.
-
-    `waits` are, by the priority asked for, the seconds from submission to the first start;
-    `suspended_seconds` is what tasks waited between their runs, in all. `busy` are steps: from a
-    time on, so many nodes are in use.
+    Node-seconds: `worked` are saved, `lost` were not saved, `idled` were spent on loads and saves.
+    `waits` are, by the requested priority, the seconds from submission to the first start;
+    `suspended_seconds` is the total wait of tasks between their runs. `busy` are steps: from a time
+    on, that many nodes are in use.
     """
 
     name: str
@@ -369,7 +368,7 @@ def _parse_row(row: Mapping[str | None, str | None], line: int) -> TracedTask:
 
 
 def format_trace(tasks: Iterable[TracedTask]) -> str:
-    """As `parse_trace` reads it."""
+    """Format tasks as a trace that `parse_trace` reads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -1,5 +1,6 @@
-"""What a pool's coordinator publishes of it: one JSON file that the pool's users read, and nobody
-else writes.
+"""State of a pool as published by its coordinator: one JSON file that only the coordinator writes.
+
+The pool's users read it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from hpcdash.services.share.scheduling import (
 )
 
 SCHEMA = 1
-# A coordinator that has nothing new to say says so this often; one that is silent for longer has
-# ended, or hangs.
+# A coordinator without news publishes this often; one that is silent for longer has ended, or
+# hangs.
 PUBLISH_SECONDS = 10.0
 SILENT_SECONDS = 60.0
 MOST_BYTES = 8 << 20
@@ -219,8 +220,9 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Those that have nodes by their level, those that wait by their turn, then what ended, the
-    newest first.
+    """Sort tasks: those with nodes by level, waiting ones by their turn, then ended ones.
+
+    Of the ended ones the newest comes first.
     """
 
     def rank(task: Task) -> tuple[float, ...]:
@@ -263,10 +265,10 @@ def build_state(
     outsiders: Sequence[Outsider] = (),
     unwarned: Mapping[str, str] = MappingProxyType({}),
 ) -> Pool:
-    """What is known of a pool after its coordinator has decided.
+    """Build the state of a pool after its coordinator has decided.
 
-    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to
-    follow other jobs, `unwarned` why no command to suspend reaches a task.
+    `capacity` nodes of it can be used now (None: all). `waits_for` are the jobs that waiting tasks
+    depend on, `unwarned` the reasons that no command to suspend reaches a task.
     """
     stored = unfinished_tasks(database)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
@@ -509,7 +511,7 @@ class _Waiting:
 def _quotas(
     quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Iterable[str]
 ) -> Iterator[Quota]:
-    """Those of the configuration, and what each user with a task has and uses."""
+    """Return the configured quotas, and the total and the use of each user with a task."""
     named = {user for user, _ in quotas.nodes if user != EVERYONE}
     for level in LEVELS:
         if (EVERYONE, level) in quotas.nodes:

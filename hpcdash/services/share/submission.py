@@ -19,7 +19,7 @@ from hpcdash.services.share.scheduling import PoolTask
 from hpcdash.services.share.state import Pool, PoolReader
 from hpcdash.services.share.text import format_silence
 
-# What of a request says which pool it is for.
+# Fields of a request that select its pool.
 _PLACES = ("queue", "qos", "reservation")
 
 
@@ -58,7 +58,7 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
                 )
             request = replace(request, **{what: has or requested})
         if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
-            # Nothing else tells whose task it is.
+            # Nothing else identifies the task's owner.
             request = replace(request, pool=pool.name)
     return request
 
@@ -90,7 +90,7 @@ def require_node_count(request: Request, slot_type: SlotType) -> None:
 async def require_turn(
     store: ClusterStore, pools: Sequence[PoolSettings], request: Request, slot_type: SlotType
 ) -> str:
-    """What is to be said of a task's pool: that nobody seems to coordinate it; '' for nothing.
+    """Return a warning about a task's pool, that it seems to have no coordinator; '' for none.
 
     Raises UsageError for a task that its coordinator would refuse, as far as it has published its
     rules.
@@ -128,7 +128,7 @@ def refusal(
     *,
     is_embedded: bool,
 ) -> str:
-    """Why a pool would refuse a request of a user; '' where it would not."""
+    """Return the reason that a pool would refuse a request of a user; '' if it would not."""
     slots = request_slots(request)
     total = max(1, slots.nodes * slots.per_node)
     gpus = 0 if slot_type is SlotType.CPU else total

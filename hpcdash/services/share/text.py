@@ -38,7 +38,7 @@ def format_use(pool: Pool) -> str:
 
 
 def format_silence(pool: Pool, now: datetime) -> str:
-    """That the coordinator does nothing any more; '' while it does."""
+    """Format a warning that the coordinator is silent; '' while it works."""
     silent = (now - pool.taken_at).total_seconds()
     if silent < SILENT_SECONDS:
         return ""
@@ -62,7 +62,7 @@ def format_outsiders(pool: Pool) -> str:
 
 
 def quota_users(pool: Pool, user: str) -> list[str]:
-    """Whose quotas there are: one's own first, everyone's last."""
+    """Return the users with quotas: oneself first, EVERYONE last."""
     names = {one.user for one in pool.quotas} - {user, EVERYONE}
     own = [user] if any(one.user == user for one in pool.quotas) else []
     everyone = [EVERYONE] if any(one.user == EVERYONE for one in pool.quotas) else []
@@ -103,7 +103,7 @@ def format_turn(task: Task) -> str:
 
 
 def format_demotion(task: Task, now: datetime) -> str:
-    """How long until it becomes NORMAL."""
+    """Format the time until it becomes NORMAL."""
     if task.demotion_at is None:
         return ""
     return format_span(max(0.0, (task.demotion_at - now).total_seconds()))
@@ -116,7 +116,7 @@ def format_task(task: Task) -> str:
 
 
 def format_interrupted(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Who is interrupted, a line each; nobody in one line."""
+    """Format the interrupted tasks, a line each; one line if there are none."""
     if not tasks:
         return ("It interrupts no other task.",)
     lines = [

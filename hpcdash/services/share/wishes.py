@@ -1,7 +1,7 @@
-"""What a task's owner wants of it: another priority, to be suspended, to go on, or to be stopped.
+"""Wishes of a task's owner: another priority, suspension, resumption, or an end.
 
-It goes through the scheduler: the job's comment, which only its owner can write, says it to the
-coordinator.
+They go through the scheduler: the coordinator reads them from the job's comment, which only its
+owner can write.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ class Wish(StrEnum):
 
 
 class WishPlan(Struct, frozen=True):
-    """What would be done, the question, what comes of it in words, and the tasks that would be
-    interrupted.
-    """
+    """Plan of a wish: the action, the question, its outcome as text, the interrupted tasks."""
 
     plan: Plan
     question: str
@@ -78,7 +76,7 @@ def apply_wishes(
 async def plan_wish(
     session: ClusterSession, pool: Pool, job_id: str, wish: Wish, priority: Priority | None = None
 ) -> WishPlan:
-    """What a wish comes to; raises HpcdashError, which says why it cannot be had.
+    """Plan a wish; raises HpcdashError with the reason if it is impossible.
 
     `priority`: for RAISE and LOWER.
     """

@@ -1,1 +1,1 @@
-"""What hpcdash keeps on this machine between runs."""
+"""State of hpcdash on this machine between runs."""

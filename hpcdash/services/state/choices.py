@@ -1,5 +1,6 @@
-"""What a person chose on the screen, kept for the next start: choices.json in the state folder,
-mode 0600.
+"""Choices of a person on the screen for the next start.
+
+They are in choices.json in the state folder, mode 0600.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ _T = TypeVar("_T")
 # Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one
 # thread makes the file, no other may have it open.
 _creating = threading.Lock()
-# Folders whose file system was found to have no locks: nobody waits for them again.
+# Folders whose file system has no locks: no later call waits for them.
 _without_locks: set[Path] = set()
 _noticed: set[str] = set()
 _listener: Callable[[str], None] = lambda text: None  # noqa: E731
@@ -238,7 +238,7 @@ class StateDatabase:
             try:
                 scrub_secrets(connection)
             except sqlite3.OperationalError:
-                # It is done by whoever can write next.
+                # The next process that can write does it.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         return connection
@@ -266,7 +266,7 @@ class StateDatabase:
                 renamed(file)
 
     def _in_memory(self) -> sqlite3.Connection:
-        """What files of older versions hold, where it cannot be written."""
+        """Build a database in memory from files of older versions, if it cannot be written."""
         import sqlite3
 
         from hpcdash.services.state.migration import old_files, statements

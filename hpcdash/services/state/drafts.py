@@ -1,5 +1,6 @@
-"""What stood in the forms of new submissions when the dashboard was ended from outside, until they
-are opened again.
+"""Drafts of new submissions that were open when the dashboard was ended from outside.
+
+They are stored until they are opened again.
 """
 
 from __future__ import annotations

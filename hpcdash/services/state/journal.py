@@ -153,7 +153,7 @@ class Journal:
         self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
 
     def age_seconds(self, entry: JournalEntry) -> float:
-        """How long ago an action was begun, by the clock that its time was noted with."""
+        """Return the age of an action by the clock that its time was noted with."""
         return self._now() - entry.at
 
     def read(self, newest: int = 500) -> tuple[list[JournalEntry], int]:
@@ -265,7 +265,7 @@ def _epoch(text: str) -> float:
 
 
 def older_file(path: Path) -> Path:
-    """Where a file goes when it has grown large."""
+    """Return the path to which a large file is moved."""
     return path.with_name(path.name + ".1")
 
 
@@ -358,8 +358,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since the machine did; None where there is no /proc to
-    tell, or it ended.
+    """Return when a process started, in clock ticks since boot; None without /proc, or if it ended.
 
     proc_pid_stat(5): the 22nd field; the 2nd, in parentheses, may hold anything.
     """

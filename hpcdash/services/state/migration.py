@@ -30,7 +30,7 @@ _LAUNCHES, _SWITCHES, _DRAFTS, _RECENTS = (
 )
 _SNOOZED_END, _STATE_END = ".snoozed.json", ".json"
 _T = TypeVar("_T")
-# Where requests are kept, and which rows hold one.
+# Tables with requests, and the rows that contain one.
 _REQUESTS = (
     ("launches", "request", ""),
     ("recents", "text", "WHERE kind = 'request'"),
@@ -95,7 +95,7 @@ def renamed(path: Path) -> None:
 
 
 def statements(files: Sequence[Path]) -> Iterator[Statement]:
-    """What writes all of these into the database; what cannot be read of them is left out."""
+    """Build the statements that import all files; unreadable parts are left out."""
     for path in files:
         name = path.name.removesuffix(".1")
         try:
@@ -152,12 +152,12 @@ def _recents(folder: Path) -> Iterator[Statement]:
 def _drafts(written: bytes) -> Iterator[Statement]:
     for drafts in _decoded([written], dict[str, Any]):
         for cluster, draft in drafts.items():
-            # One that was written since is newer.
+            # A row that was written since is newer.
             yield "INSERT OR IGNORE INTO drafts VALUES (?, ?)", (cluster, json.dumps(draft))
 
 
 def _alerts(path: Path) -> Statement:
-    """What keeps a cluster's alerts, or what is snoozed, unless there is something newer."""
+    """Build the statement that imports a cluster's alerts, or snoozes, unless newer ones exist."""
     part = "snoozed" if path.name.endswith(_SNOOZED_END) else "state"
     cluster = path.name.removesuffix(_SNOOZED_END if part == "snoozed" else _STATE_END)
     sql = (
@@ -212,7 +212,7 @@ def scrub_secrets(connection: sqlite3.Connection) -> None:
 
 
 def _without_secrets_in_draft(content: str) -> str:
-    """As it is where it has none, or cannot be read."""
+    """Remove secrets from a draft; unchanged if it has none, or cannot be read."""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
         draft = json.loads(content)
         environment = draft["texts"]["environment"]

@@ -1,6 +1,4 @@
-"""What a person keeps of a cluster's jobs and filters: pins and notes by job, bookmarks of filters
-by view.
-"""
+"""Notes of a person on a cluster: pins and notes by job, bookmarks of filters by view."""
 
 from __future__ import annotations
 
@@ -54,9 +52,9 @@ class StoredNotes(Struct, frozen=True):
 
 
 class JobNotes:
-    """Those of one cluster, in the state database of a folder.
+    """Notes on one cluster's jobs and filters, in the state database of a folder.
 
-    Jobs are known by id, a whole array by its number.
+    Jobs are identified by id, a whole array by its number.
     """
 
     def __init__(self, folder: Path, cluster: str) -> None:
@@ -66,7 +64,7 @@ class JobNotes:
         self._notes = StoredNotes()
 
     def kept(self) -> StoredNotes:
-        """As the file has them now; nothing where it cannot be read."""
+        """Return the notes in the file; if it cannot be read, those read before, or none."""
         stamp = self._database.stamp()
         if stamp != self._stamp:
             self._stamp = stamp

@@ -1,4 +1,4 @@
-"""What was submitted last from here, to be shown, taken again, or compared with."""
+"""Latest submissions from here, to show, reuse or compare."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ LAUNCH_COLUMNS = ", ".join(LAUNCH_FIELDS)
 
 
 def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
-    """What remembers a launch, once."""
+    """Build the statement that stores a launch, once."""
     marks = ", ".join("?" * len(LAUNCH_FIELDS))
     sql = (
         f"INSERT OR IGNORE INTO launches (cluster, number, {LAUNCH_COLUMNS}) VALUES (?, ?, {marks})"
@@ -65,7 +65,7 @@ def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
 
 
 def code_state_statement(cluster: str, folder: str, text: str) -> Statement:
-    """What remembers the state of the code that a launch was made from."""
+    """Build the statement that stores the state of the code that a launch was made from."""
     return "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)", (cluster, folder, text)
 
 
@@ -74,7 +74,7 @@ COMPLETED = "completed "
 
 
 def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
-    """What notes that a folder is removed, or why it stays."""
+    """Build the statement that notes that a folder is removed, or why it stays."""
     sql = "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ?"
     sql += f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')"
     return sql, (folder_state or "stays", cluster, folder)
@@ -83,7 +83,7 @@ def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
 def switch_statement(
     cluster: str, kind: str, user: str, name: str, number: str, path: str, at: float
 ) -> Statement:
-    """What remembers the path that was named for a job; '': none is any more."""
+    """Build the statement that stores the path named for a job; '': none any more."""
     sql = (
         "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES "
         "(?, ?, ?, ?, ?, ?, ?)"
@@ -94,7 +94,7 @@ def switch_statement(
 def mark_statement(
     cluster: str, kind: str, path: str, job_id: str, sizes: Mapping[str, int], at: float
 ) -> Statement:
-    """What remembers how long logs were, unless a later time is remembered."""
+    """Build the statement that stores the sizes of logs, unless a later time is stored."""
     sql = (
         "INSERT INTO log_marks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, kind, path) DO "
         "UPDATE"
@@ -105,7 +105,7 @@ def mark_statement(
 
 
 class Recent(msgspec.Struct, frozen=True):
-    """What was submitted, with `at` in epoch seconds. What was no UTF-8 in `text` is U+FFFD."""
+    """Stored submission, with `at` in epoch seconds. Invalid UTF-8 in `text` is U+FFFD."""
 
     cluster: str
     name: str
@@ -115,6 +115,6 @@ class Recent(msgspec.Struct, frozen=True):
 
 
 def recent_statement(recent: Recent) -> Statement:
-    """What remembers a submission, once."""
+    """Build the statement that stores a submission, once."""
     sql = "INSERT OR REPLACE INTO recents (cluster, name, text, kind, at) VALUES (?, ?, ?, ?, ?)"
     return sql, (recent.cluster, recent.name, recent.text, recent.kind, recent.at)

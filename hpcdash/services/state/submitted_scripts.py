@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
 from hpcdash.private_files import atomic_write, make_folder
 
-# Of one cluster: past what a server's history holds, and no more than a few MB.
+# Of one cluster: more than a server's history holds, and at most a few MB.
 MOST_KEPT = 1000
 KEPT_SECONDS = 180 * 86400
 # How far a job's time of submission may be from when its script was kept: the clocks of two
@@ -128,7 +128,7 @@ def _files(folder: Path) -> Iterator[_File]:
 
 
 def _content(path: Path) -> bytes:
-    """What stands in a file of ours; raises OSError for a link and another's file."""
+    """Read a file of ours; raises OSError for a link and another's file."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if os.fstat(file.fileno()).st_uid != os.geteuid():
             raise PermissionError(f"{path} is another's")

@@ -42,7 +42,7 @@ class Templates:
             )
         path = self._path(name, SCRIPT_END if is_script(text) else REQUEST_END)
         make_folder(self.folder)
-        # One that is a link to a file elsewhere stays a link.
+        # A link to a file elsewhere stays a link.
         atomic_write(Path(os.path.realpath(path)), text.encode("utf-8", "surrogateescape"))
         other = self._path(name, REQUEST_END if is_script(text) else SCRIPT_END)
         other.unlink(missing_ok=True)

@@ -204,15 +204,13 @@ async def fetch_runs(store: ClusterStore, allocation: Allocation) -> tuple[Run, 
 
 
 def new_run_folder(store: ClusterStore, allocation: Allocation) -> str:
-    """Where the next run is to be: after all that were handed over before, by the cluster's
-    clock.
-    """
+    """Return the folder of the next run, sorted after all earlier ones by the cluster's clock."""
     milliseconds = round(store.clock.now() * 1000)
     return f"{allocation.folder}/{RUNS_FOLDER}/{milliseconds:014d}.{secrets.token_hex(4)}"
 
 
 def title_content(title: str) -> bytes:
-    """What the list of runs names one by."""
+    """Return the content of a title file, which the list of runs shows."""
     return visible(title).encode("utf-8", "replace")[:_MOST_TITLE_BYTES]
 
 
@@ -222,12 +220,11 @@ def plan_hand_over(
     title: str,
     code: tuple[PackedCode, int | None] | None = None,
 ) -> Plan:
-    """What hands a run over; where its answer is lost the list of runs tells.
+    """Plan the commands that hand a run over.
 
-    Raises UsageError where it has ended.
-
-    `code` is unpacked into the run's folder first: an archive, and how much of it is there as
-    code_files.look_query() has it.
+    If the answer is lost, the list of runs shows whether it arrived. Raises UsageError if the
+    allocation has ended. `code` is unpacked into the run's folder first: an archive, and how much
+    of it exists there as code_files.folder_query() returns it.
     """
     if not allocation.is_open:
         raise UsageError(
@@ -276,7 +273,7 @@ def plan_hand_over(
         read,
         shown=("make", staged.folder),
     )
-    # It is there under a name that no run has, until all of it is.
+    # It has a name that no run has until it is complete.
     packed, arrived = code
     unpack = code_command(packed, allocation.root, f"{staged.root}/.{staged.name}", title, arrived)
     return Plan(request, (), (prepare, unpack, command))
@@ -288,7 +285,7 @@ def handed_over(runs: Sequence[Run], staged: Staged) -> Run | None:
 
 
 def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
-    """What a run waits for, or that it runs."""
+    """Format the state of a run that has started, else what it waits for."""
     if run.started_at is not None:
         return run.state
     if allocation.row["state"] in WAITING:

@@ -1,6 +1,4 @@
-"""What only the cluster can tell before a submission: paths that are missing, when it would
-start.
-"""
+"""Checks before a submission that need the cluster: missing paths, and the estimated start."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environm
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 
-# A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
+# A pattern that a scheduler fills in, or a variable: its value is unknown beforehand.
 _FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
 _ON_NODES = "Checked on the login node, which may not mount disks that the nodes have."
 # A folder of a file server that hangs holds the command no longer than this.
@@ -31,7 +29,7 @@ MOST_PATHS = 200
 
 
 class PathKind(StrEnum):
-    """What has to be at a path."""
+    """Kind of entry that must exist at a path."""
 
     FOLDER = "folder"
     WRITTEN = "folder to write in"
@@ -106,7 +104,7 @@ def request_kill_switch(request: Request) -> str:
 
 
 def dropped_finding(path: str) -> LintFinding:
-    """What to say before something is submitted whose kill switch is there."""
+    """Build the finding for a submission whose kill switch is still set."""
     text = f"the kill switch {path} is still set: the job would stop at once"
     return LintFinding(
         "warning",
@@ -138,7 +136,7 @@ def _parent(path: str) -> str:
     return folder or slash
 
 
-# Constant: paths reach it as arguments, and what it prints are numbers and words of its own.
+# Constant: paths are passed as arguments, and its output is numbers and words of its own.
 _SCRIPT = """
 while [ "$#" -ge 2 ]; do
   said=ok
@@ -179,15 +177,14 @@ async def missing_paths(
     *,
     staged: Collection[str] = (),
 ) -> tuple[LintFinding, ...]:
-    """What a request (or plain paths) names on the login node and is not as it has to be: not
-    there, or a kill switch that is. In one command of at most 10 s.
+    """Find paths of a request (or plain paths) that are not as required on the login node.
 
-    `staged` are names of files that come along: the request's script may be one. `field` is the
-    request's key, a path's own field, or the path itself. Raises what keeps the cluster from
-    answering.
+    A path is missing, or is a kill switch that exists. Takes one command of at most 10 s. `staged`
+    are names of files that come along: the request's script may be one. `field` is the request's
+    key, a path's own field, or the path itself. Raises the errors of an unreachable cluster.
     """
     if store.backend.submit.takes_requests:
-        # There is no login node whose files could be looked at.
+        # No login node has files to check.
         return ()
     if isinstance(requested, Request):
         paths = request_paths(requested, staged)
@@ -237,12 +234,12 @@ async def estimate_start(
     file: str = "",
     gpu_types: Sequence[str] = (),
 ) -> StartEstimate:
-    """When the scheduler would start a script, or its refusal; `is_known` is false where it cannot
-    be asked.
+    """Estimate when the scheduler would start a script, or return its refusal.
 
-    Nothing is submitted. `file` is where the script is on the login node, '' where it is not there;
-    `gpu_types` are those of its nodes, () where they are not known. Raises UsageError for options
-    that are none, and what keeps the cluster from answering.
+    `is_known` is false if the scheduler offers no estimate. Nothing is submitted. `file` is the
+    script's path on the login node, '' if it does not exist there; `gpu_types` are those of its
+    nodes, () if unknown. Raises UsageError for invalid options, and the errors of an unreachable
+    cluster.
     """
     query = store.backend.submit.start_estimate(
         Submission(script, name, options=tuple(options), file=file)

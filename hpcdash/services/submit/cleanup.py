@@ -29,7 +29,7 @@ from hpcdash.services.submit.recovery import CLOCKS_APART
 from hpcdash.services.submit.staging import Staged, discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 
-# What neither list nor history has heard of for so long is not asked for again.
+# A job that neither list nor history has known for this long is not queried again.
 _FORGOTTEN_SECONDS = 86400.0
 _IDS_A_COMMAND = 100
 _LIMIT_SECONDS = 60.0
@@ -169,10 +169,9 @@ class LivingJobs(Struct, frozen=True):
     requests: tuple[str, ...]
 
     def names(self, record: LaunchRecord) -> str:
-        """Why the folder of a launch may still be needed, '' where no job is known to name it.
+        """Return the reason that a launch's folder may be needed; '' if no known job names it.
 
-        Links of a chain and what is submitted again run the script of an earlier job, and have its
-        name.
+        Links of a chain and resubmitted jobs run the script of an earlier job, and have its name.
         """
         number = re.compile(rf"(?<![0-9]){re.escape(parse_job_number(record.job_id))}(?![0-9])")
         below = f"{record.folder}/"
@@ -205,7 +204,7 @@ async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJob
 
 
 def parse_keep_seconds(keep: str) -> float:
-    """How long a folder is kept after the end; for ever where `keep` names no days."""
+    """Parse how many seconds a folder is kept after the end; infinity if `keep` names no days."""
     found = KEPT_DAYS.fullmatch(keep)
     return int(found[1]) * 86400.0 if found else math.inf
 

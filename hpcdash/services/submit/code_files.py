@@ -52,7 +52,7 @@ _LOOK = (
     f"0; fi; {_PARTS}; "
     'if test -n "$3"; then wc -c < "$3"; fi'
 )
-# How a line begins that says how many bytes are there, while they come.
+# Beginning of a line that reports how many bytes have arrived.
 _ARRIVED = "arrived "
 # root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where
 # each node unpacks it. What is unpacked was whole.
@@ -111,7 +111,7 @@ class CodeFile(Struct, frozen=True):
 
 
 class CodeFiles(Struct, frozen=True):
-    """What a request's `files` come to, by name. `total` is in bytes."""
+    """Files that a request's `files` select, by name; `total` is in bytes."""
 
     files: tuple[CodeFile, ...]
     total: int
@@ -130,7 +130,7 @@ class CodeFiles(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know before they are sent."""
+        """Notes on the files, to be read before they are sent."""
         leading_out = [one for one in self.files if one.target and _leads_out(one)]
         messages = [f"files: {self.words}"]
         if leading_out:
@@ -251,11 +251,10 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
 
 
 def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
-    """What each file holds, by name.
+    """Read the content of each file, by name.
 
-    A link stands for the file that it leads to; one that leads to no file that is sent is left out.
-
-    Raises UsageError for one that cannot be read, and for a name that is no UTF-8.
+    A link stands for the file that it leads to; a link that leads to no sent file is left out.
+    Raises UsageError for an unreadable file, and for a name that is not UTF-8.
     """
     regular = {one.name: one for one in code.files if not one.target}
     found: dict[str, SentFile] = {}
@@ -292,7 +291,7 @@ def _unreadable(one: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
 
 def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
     try:
-        # Since it was looked at, a link or a pipe may have come into its place.
+        # Since the check, a link or a pipe may have taken its place.
         number = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb") as stream:
             member.size = os.fstat(stream.fileno()).st_size
@@ -367,7 +366,7 @@ def _listed(path: Path, name: str) -> Iterator[bytes]:
 
 
 def _git_files(folder: Path) -> list[bytes]:
-    """What git would take of a folder; outside a repository its rules hold all the same."""
+    """List the files of a folder that git does not ignore, also outside a repository."""
     environment = git_environment()
     try:
         is_in_repository = (
@@ -439,7 +438,7 @@ def _shown(name: bytes) -> str:
 
 
 def folder_query(root: str, digest: str) -> Query[int | None]:
-    """How many bytes of an archive are there already; None: all of it."""
+    """Build the query for the bytes of an archive that exist already; None: all of it."""
 
     def read(answer: Answer) -> int | None:
         word = answer.stdout.decode("ascii", "replace").strip()
@@ -457,12 +456,11 @@ def code_command(
     *,
     is_copied: bool = False,
 ) -> ActionCommand:
-    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a
-    folder below `root`.
+    """Build the command that sends an archive and unpacks it in a folder below `root`.
 
-    With `is_copied` the archive is put there, which each node checks and unpacks for itself.
-
-    Where it fails, `job` was not submitted, and nothing of a part of an archive was unpacked.
+    Only missing bytes are sent: `arrived` is as folder_query() returns it. With `is_copied` the
+    archive is put there, which each node checks and unpacks for itself. If it fails, `job` was not
+    submitted, and nothing of a part of an archive was unpacked.
     """
     name = folder.removeprefix(root.rstrip("/") + "/")
 

@@ -1,6 +1,4 @@
-"""What is typed into a form as REQUEST.toml, what that makes, and what is wrong with it by
-field.
-"""
+"""Conversion of a form's texts to REQUEST.toml and a request, with the problems of each field."""
 
 from __future__ import annotations
 
@@ -29,19 +27,17 @@ Texts = Mapping[str, str]
 
 
 class Draft(Struct, frozen=True):
-    """What stands in the form: texts by field, and `rest`, keys of a request that the form has no
-    field for.
-    """
+    """Content of the form: texts by field, and `rest`, request keys without a field."""
 
     texts: Texts = field(default_factory=dict)
     rest: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FormReading(Struct, frozen=True):
-    """What a draft makes: `request` None where `problems` (words by field, '' for the whole) stand
-    in the way.
+    """Result of reading a draft.
 
-    `text` is the request as TOML, `links` how many jobs one after the other.
+    `request` is None if there are `problems` (text by field, '' for the whole). `text` is the
+    request as TOML, `links` the number of jobs one after the other.
     """
 
     text: str
@@ -211,7 +207,7 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
 
 
 def _note(error: RequestProblems, problems: dict[str, str]) -> None:
-    """What is wrong, by field: of one the first, of what has many parts each, by its name."""
+    """Add an error's problems by field: the first of a field, or all parts of pairs by name."""
     parts: dict[str, list[str]] = {}
     for problem in error.problems:
         name = _form_field(problem.key)

@@ -23,7 +23,7 @@ OF_THE_FORM = frozenset({"file", "file_where", "arguments", "chain", "saves_ever
 
 
 class FieldKind(StrEnum):
-    """How what is typed becomes a value of REQUEST.toml."""
+    """Way in which typed text becomes a value of REQUEST.toml."""
 
     TEXT = "text"
     LINES = "lines"
@@ -41,7 +41,7 @@ class FieldKind(StrEnum):
 
 
 class Way(StrEnum):
-    """What is submitted: a script that is made of a request, or one that is there, as it is."""
+    """Source of the submitted script: made from a request, or an existing one as it is."""
 
     REQUEST = "request"
     SCRIPT = "script"
@@ -372,7 +372,7 @@ _MORE = FormGroup(
     ),
 )
 GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _POOL, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
-# Keys that one scheduler alone has, as its request_fields say.
+# Keys of one scheduler alone, from its request_fields.
 _OF_ONE_SCHEDULER = frozenset(
     {field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"}
 )

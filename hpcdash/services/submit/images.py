@@ -19,7 +19,7 @@ from hpcdash.backends.script.containers.words import ContainerCommand, words
 from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
 
-# Singularity reads the same words.
+# Singularity has the same arguments.
 PROGRAMS = {
     Runtime.APPTAINER: ("apptainer", "singularity"),
     Runtime.PODMAN: ("podman",),
@@ -66,8 +66,9 @@ class Step(Struct, frozen=True):
 
 
 class Store(Struct, frozen=True):
-    """Where images are on a cluster: `program` is its runtime, `folder` is from the root, '' for
-    the runtime's own.
+    """Place of images on a cluster.
+
+    `program` is its runtime, `folder` an absolute path, '' for the runtime's own store.
     """
 
     runtime: Runtime
@@ -146,7 +147,7 @@ def import_steps(
 
 
 def list_steps(store: Store) -> tuple[Step, ...]:
-    """What is there: files of the folder, and what the runtime itself knows of."""
+    """Return the steps that list images: files of the folder, and the runtime's own list."""
     files = Step(("find", store.folder, "-type", "f", "-print"))
     if store.runtime is Runtime.PODMAN:
         return (Step(store.with_root("images")),)
@@ -176,7 +177,7 @@ def _folder_step(file: str) -> Step:
 
 
 def _replaced(step: Step, part: str, file: str) -> Sequence[Step]:
-    """What is made beside the file is put in its place whole."""
+    """Wrap a step that makes `part` so that the whole `part` then replaces `file`."""
     return (
         Step(("rm", "-f", "--", part), step.makes),
         step,

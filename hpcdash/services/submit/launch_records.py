@@ -75,11 +75,14 @@ class LaunchRecords:
         self._write((sql, (self.cluster, record.folder)))
 
     def completed(self, record: LaunchRecord, at: float) -> None:
-        """It completed at an epoch second, and its folder goes some days later."""
+        """Record a launch's completion at an epoch second; its folder is removed days later."""
         self._write(ended_statement(self.cluster, record.folder, f"{COMPLETED}{at:.0f}"))
 
     def completed_at(self) -> dict[str, float]:
-        """When launches completed whose folders go later, by folder, in epoch seconds."""
+        """Return the completion times of launches whose folders are removed later.
+
+        They are in epoch seconds, by folder.
+        """
         if self._database is None:
             return {}
         sql = (
@@ -92,8 +95,9 @@ class LaunchRecords:
         }
 
     def present(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder is not known to be removed, the oldest first; of one folder the
-        newest.
+        """Return the launches whose folder is not known to be removed, the oldest first.
+
+        Of several with one folder the newest counts.
         """
         found = self._read("AND folder_state != 'removed' AND folder != ''")
         return tuple({record.folder: record for record in found}.values())
@@ -113,9 +117,7 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder goes when they have completed, or ended, and of which that is not
-        known yet.
-        """
+        """Return the launches whose folder is to be removed after an end that is not yet known."""
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
             f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"

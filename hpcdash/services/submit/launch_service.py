@@ -60,7 +60,8 @@ MOST_LISTED = 1000
 # Each takes several commands on the login node.
 _MOST_AT_ONCE = 4
 _JOURNAL_ENTRIES = 20_000
-# A job that no list and no history knows for so long after it was submitted is not asked for again.
+# A job that no list and no history has known for this long after its submission is not queried
+# again.
 _FORGOTTEN_SECONDS = 86_400.0
 _SETTLE_EVERY_SECONDS = 60.0
 # The journal has a submission within moments.
@@ -169,7 +170,7 @@ class LaunchService:
         self._served = ServedLaunches(launches.state_folder, session.name)
         self._submitting: dict[tuple[str, str], tuple[str, asyncio.Task[ServedLaunch]]] = {}
         self._tasks: set[asyncio.Task[ServedLaunch]] = set()
-        # Those that this process submits now.
+        # Launches that this process submits now.
         self._own: set[str] = set()
         self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
         self._states: SharedAnswers[str, Mapping[str, tuple[Row, ...]]] = SharedAnswers(
@@ -214,7 +215,7 @@ class LaunchService:
 
     @property
     def own_account(self) -> str:
-        """Who jobs are of that are submitted without run_as; '' before the cluster was asked."""
+        """Account of jobs that are submitted without run_as; '' before the cluster was queried."""
         return self._store.probe.user if self._store.probe is not None else ""
 
     async def submit(
@@ -378,7 +379,7 @@ class LaunchService:
         await asyncio.to_thread(self._served.update, launch)
         return launch
 
-    # -- what became of those whose submission was cut
+    # -- outcomes of interrupted submissions
 
     async def reconcile(self) -> None:
         """Find out what became of launches whose submission nobody saw the end of; submits nothing.
@@ -465,7 +466,7 @@ class LaunchService:
         return [await self._state(launch, by_job) for launch in launches]
 
     async def state(self, launch: ServedLaunch, *, now: bool = False) -> LaunchState:
-        """As `states`, of one."""
+        """Fetch the state of one launch, like `states`."""
         [found] = await self.states([launch], now=now)
         return found
 
@@ -658,7 +659,7 @@ class LaunchService:
 
 
 def _digest(request: Request, files: Mapping[str, bytes]) -> str:
-    """What tells a request and its files from any other."""
+    """Return the digest that identifies a request, its files and its account."""
     digest = hashlib.sha256(request_text(request).encode("utf-8", "surrogateescape"))
     for name in sorted(files):
         digest.update(
@@ -706,7 +707,7 @@ def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _own(rows: Sequence[Row], launch: ServedLaunch) -> tuple[Row, ...]:
-    """Without those of other accounts: a scheduler that was set up anew gives a number twice."""
+    """Leave out rows of other accounts: a reinstalled scheduler assigns a number twice."""
     return tuple(row for row in rows if row["user"] in (None, launch.account))
 
 

@@ -1,7 +1,6 @@
-"""What is remembered here of the launch that a job is: its folder, switches and checkpoints, what
-it calls, its result.
+"""Local records of a job's launch: its folder, switches and checkpoints, its call and result.
 
-Asks no cluster.
+Queries no cluster.
 """
 
 from __future__ import annotations
@@ -103,8 +102,9 @@ class LaunchedJob(Struct, frozen=True):
 async def launched_job(
     folder: Path | None, cluster: str, row: Row, *, is_whole_array: bool = False
 ) -> LaunchedJob | None:
-    """What the records in the state folder tell of a job's launch; None where it was not launched
-    from here.
+    """Read the records of a job's launch in the state folder.
+
+    None if it was not launched from here.
     """
     return await asyncio.to_thread(_launched_job, folder, cluster, row, is_whole_array)
 

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 LAUNCHES_BELOW_HOME = "hpcdash/launches"
 LOGIN_NAME = "login"
-# The folder that is set, '' for the one below the home; then a kill switch, if there is one to look
-# for.
+# The configured folder, '' for the one below the home; then a kill switch to check, if any.
 _ROOT = (
     "sh",
     "-c",
@@ -74,12 +73,11 @@ _WEAK = "weak "
 
 
 class LaunchPlan(SubmissionPlan, frozen=True):
-    """What launching a request would run: it stages the launch's folder, then submits the script
-    from there.
+    """Plan of a launch: it stages the launch's folder, then submits the script from there.
 
-    `request` is as it is launched, with what its queue says, and `text` as a person wrote it;
-    `staged` is what the folder will hold. `code_state` is that of the repository it is launched
-    from, None for none.
+    `request` is the launched one, with the properties of its queue, and `text` as a person wrote
+    it; `staged` is the future content of the folder. `code_state` is that of the repository it is
+    launched from, None for none.
     """
 
     script: BatchScript
@@ -110,7 +108,7 @@ class Launches:
         self._roots: dict[str, _Root] = {}
         # Storage roots that only root's program keeps launches of other accounts in.
         self._trusted: set[str] = set()
-        # What was said of kill switches as the folder was asked for.
+        # Findings on kill switches when the folder was queried.
         self._switches: dict[str, LintFinding] = {}
         self._asking = asyncio.Lock()
         self._tidying = asyncio.Lock()
@@ -185,16 +183,16 @@ class Launches:
         *,
         waiting: Waiting | None = None,
     ) -> LaunchPlan:
-        """What launching would run; nothing is staged.
+        """Plan the commands of a launch; nothing is staged.
 
-        Raises UsageError, and what keeps the cluster from answering.
+        Raises UsageError, and the errors of an unreachable cluster.
 
         `text` is the request as a person wrote it, `files` (name → content) are staged with it: its
         `script` that is among them, by its last part, is run from there. `base` is the folder here
         that the request's own `files` are relative to; None: the current one. With `waiting` it is
-        an allocation that waits for runs. `Actions.run` runs it, `recovery.reconcile` finds out
-        what became of one whose answer was lost, and `conclude` then remembers it, or removes its
-        folder.
+        an allocation that waits for runs. `Actions.run` runs the plan, `recovery.reconcile` finds
+        out what became of a plan whose answer was lost, and `conclude` then records the launch, or
+        removes its folder.
         """
         from hpcdash.backends.script.body import with_code_state
         from hpcdash.backends.submissions import Submission
@@ -220,7 +218,7 @@ class Launches:
         request = replace(requested, after=await after_in_full(self.store, requested.after))
         request, aside = self._in_its_queue(request)
         if request.site.storage_root not in ("", where):
-            # Its queue says where.
+            # Its queue determines the storage root.
             root = await self._root(where := request.site.storage_root)
         is_given = requested.site.storage_root in ("", self.settings.site.storage_root)
         weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)
@@ -276,10 +274,9 @@ class Launches:
         return self._with_code(planned, *packed)
 
     def _weak_spot(self, storage_root: str, *, is_sites: bool) -> str:
-        """Who else could put another folder in the place of the one that launches are in; '' for
-        nobody.
+        """Return who else could replace the folder of the launches; '' for nobody.
 
-        Raises UsageError unless the site chose it.
+        Raises UsageError unless the site chose the folder.
         """
         known = self._roots.get(storage_root)
         if known is None or not known.weak_spot or is_sites:
@@ -292,7 +289,7 @@ class Launches:
         )
 
     async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
-        """Of the repository that a request and its files are in."""
+        """Find the code state of the repository that a request and its files are in."""
         from hpcdash.services.submit.provenance import find_code_state
 
         folder = base or (Path.cwd() if request.files else None)
@@ -321,14 +318,17 @@ class Launches:
     async def _packed(
         self, request: Request, base: Path, root: str
     ) -> tuple[PackedCode, int | None]:
-        """A request's files, and how much of them is kept there already, as look_query() has it."""
+        """Pack a request's files.
+
+        Also returns how much of them exists there already, as folder_query() reports it.
+        """
         from hpcdash.services.submit.code_files import folder_query, pack_code_files
 
         packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
         return packed, await self.store.ask(folder_query(root, packed.digest))
 
     def code_files(self, request: Request, base: Path) -> CodeFiles:
-        """What of this machine would be sent with a request. Raises UsageError."""
+        """Find the files of this machine to be sent with a request. Raises UsageError."""
         from hpcdash.services.submit.code_files import find_code_files
 
         if request.site.run_as:
@@ -397,8 +397,10 @@ class Launches:
             self._trusted.add(root)
 
     async def findings(self, planned: LaunchPlan) -> tuple[LintFinding, ...]:
-        """What does not fit the queues as far as they are known, what is odd about the script, a
-        kill switch that was there as the folder of launches was asked for; asks nothing.
+        """Check a plan without a query.
+
+        Findings are conflicts with the queues as far as they are known, warnings about the script,
+        and a kill switch that existed when the folder of launches was queried.
         """
         from hpcdash.services.submit.checks import request_kill_switch
         from hpcdash.services.submit.request_lint import lint_request
@@ -452,7 +454,7 @@ class Launches:
         return message
 
     async def _gpu_types(self) -> tuple[str, ...]:
-        """Those of the nodes; () where they are not known."""
+        """Return the GPU types of the nodes; () if unknown."""
         if self.store.table(Kind.NODES) is None:
             with contextlib.suppress(HpcdashError):
                 await self.store.fetch(Kind.NODES)
@@ -478,7 +480,7 @@ class Launches:
                     every_seconds=every_seconds,
                 )
             except HpcdashError:
-                # It is looked at another time.
+                # It is checked another time.
                 return ()
 
     async def read_checks(self) -> tuple[str, ...]:
@@ -498,7 +500,7 @@ class Launches:
             try:
                 read = await read_ended_checks(self.store, records)
             except HpcdashError:
-                # It is looked at another time.
+                # It is checked another time.
                 return ()
             self._all_read_at = None if records.unread() else stamp
             return read
@@ -561,14 +563,14 @@ class Launches:
 
     @property
     def records(self) -> LaunchRecords:
-        """What was launched from here."""
+        """Records of the launches from here."""
         from hpcdash.services.submit.launch_records import LaunchRecords
 
         return LaunchRecords(self.state_folder, self.store.name)
 
     @property
     def queues(self) -> LaunchQueues:
-        """What is known of the cluster's queues."""
+        """Known queues of the cluster."""
         from hpcdash.services.submit.queues import LaunchQueues
 
         if self._queues is None:
@@ -591,7 +593,7 @@ class Launches:
             began = datetime.fromtimestamp(self.store.clock.now())
             folder = f"{base}/{effective_name(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
-        # One of mode 0600 is nobody else's to read.
+        # A file of mode 0600 is readable by nobody else.
         has_login = not request.site.run_as and any(
             known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
         )
@@ -767,8 +769,9 @@ def launch_files(
     launch_program: str = "",
     at: float = 0.0,
 ) -> Staged:
-    """What a launch's folder is to hold: its script, its request, what its command imports, and a
-    person's `files`.
+    """Build the content of a launch's folder.
+
+    It holds the script, the request, modules that the command imports, and a person's `files`.
     """
     from hpcdash.backends.script.allocation import MARKER_NAME
     from hpcdash.backends.script.body import REQUEST_NAME, SCRIPT_NAME
@@ -795,7 +798,7 @@ def launch_files(
 
 
 def _run_files(request: Request, place: Place) -> dict[str, bytes]:
-    """What a launch's command reads or imports, by its name in the folder."""
+    """Build the files that a launch's command reads or imports, by their name in the folder."""
     from hpcdash.backends.script.body import (
         LIBRARY_NAME,
         SECRETS_NAME,
@@ -846,7 +849,7 @@ def _with_copies(
 
 
 def launch_record(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
-    """What is to be remembered of a launch that was submitted, or may have been."""
+    """Build the record of a launch that was submitted, or may have been."""
     from hpcdash.config.toml_text import without_secrets
 
     request = planned.request

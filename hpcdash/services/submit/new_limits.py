@@ -57,16 +57,16 @@ class Proposal(Struct, frozen=True):
 
 
 async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
-    """What to ask for where all these rows of a job or an array ended for want of time or memory;
-    else None.
+    """Propose new limits if all rows of a job or an array ended for lack of time or memory.
 
-    Asks for usage, queues and nodes; what cannot be had only makes the proposal poorer.
+    None for other rows. Queries usage, queues and nodes; missing answers only make the proposal
+    poorer.
     """
     states = {row["state"] for row in rows}
     if all(_was_killed(row) for row in rows):
         return await _after_a_kill(store, rows[0])
     if not states <= {JobState.TIMEOUT, JobState.OUT_OF_MEMORY}:
-        # What failed by itself would not do better with more.
+        # A job that failed on its own would not do better with more.
         return None
     offered = store.backend.submit.new_limits
     wants_time = JobState.TIMEOUT in states and "time_seconds" in offered
@@ -177,7 +177,7 @@ def _most(table: pa.Table | None, column: str, key: str, queue: str | None) -> i
 
 
 async def _table(store: ClusterStore, kind: Kind) -> pa.Table | None:
-    """As the store has it, else as the cluster says now."""
+    """Return the store's table, else fetch it; None if that fails."""
     if (known := store.table(kind)) is not None:
         return known
     try:

@@ -1,6 +1,4 @@
-"""What jobs that check nodes found: read from their logs once they have ended, and remembered by
-node and GPU.
-"""
+"""Results of jobs that check nodes: read from ended jobs' logs, stored by node and GPU."""
 
 from __future__ import annotations
 
@@ -44,9 +42,9 @@ class SubmittedCheck(Struct, frozen=True):
 async def find_ended(
     store: ClusterStore, checks: Collection[SubmittedCheck]
 ) -> tuple[SubmittedCheck, ...]:
-    """Those of which the queue does not know that they go on.
+    """Return the checks whose jobs the queue does not report as unfinished.
 
-    Raises what keeps the cluster from answering.
+    Raises the errors of an unreachable cluster.
     """
     if not checks:
         return ()
@@ -63,7 +61,7 @@ async def find_ended(
 
 
 class FoundByCheck(Struct, frozen=True):
-    """What a job found, and the GPUs of each node; `job_id` is '' where that is not said."""
+    """Results of a check job, and the GPUs of each node; `job_id` is '' if unreported."""
 
     results: Sequence[CheckResult]
     gpus: Mapping[str, tuple[str, ...]]
@@ -71,8 +69,9 @@ class FoundByCheck(Struct, frozen=True):
 
 
 async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck:
-    """What the log of one that ended says of each of its nodes and checks; `unknown` where it says
-    nothing, or cannot be read. Raises UnreachableError.
+    """Read the result of each node and check from the log of an ended job.
+
+    A result is `unknown` if the log lacks it or cannot be read. Raises UnreachableError.
     """
     deadline = time.monotonic() + _LOG_SECONDS
     results: tuple[CheckResult, ...] = ()
@@ -122,13 +121,13 @@ async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> t
 
 
 def format_result(result: CheckResult, known: Mapping[str, str]) -> str:
-    """What a check says, and what was found before in the GPUs that it names."""
+    """Format a check's message, with earlier findings on the GPUs that it names."""
     before = "; ".join(known[uuid] for uuid in result.gpus if uuid in known)
     return f"{visible(result.words)} ({before})" if before else visible(result.words)
 
 
 def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> str:
-    """What is wrong with which nodes; `all well` where nothing is."""
+    """Format the failed and unknown checks of each node; `all OK` if there are none."""
     wrong: dict[str, list[str]] = {}
     for one in results:
         if one.state not in ("ok", "skipped"):
@@ -143,7 +142,7 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
 
 
 class NodeFinding(Struct, frozen=True):
-    """What checks found on a node last, the oldest first, with the epoch second of each."""
+    """Latest check results of a node, the oldest first, with the epoch second of each."""
 
     found: tuple[tuple[CheckResult, float], ...]
 
@@ -157,7 +156,7 @@ class NodeFinding(Struct, frozen=True):
         return f"{', '.join(one.name for one, _ in self.failed)} failed" if self.failed else "ok"
 
     def format(self, now: float) -> str:
-        """What failed, else what is well, and how long ago that was found."""
+        """Format the failed checks, else the passed ones, with the age of each."""
         if not self.failed:
             names = (
                 ", ".join(sorted(one.name for one, _ in self.found if one.state == "ok"))
@@ -172,8 +171,9 @@ class NodeFinding(Struct, frozen=True):
 
 
 class NodeCheckRecords:
-    """What checks of one cluster's nodes found, in the state database of a folder; None: nothing is
-    remembered.
+    """Check results of one cluster's nodes in the state database of a folder.
+
+    None: nothing is stored.
     """
 
     def __init__(self, folder: Path | None, cluster: str) -> None:
@@ -199,7 +199,7 @@ class NodeCheckRecords:
             self._database.write(("INSERT OR REPLACE INTO check_jobs VALUES (?, ?, ?, ?)", values))
 
     def unread(self) -> tuple[SubmittedCheck, ...]:
-        """Those whose log nobody has read yet."""
+        """Return the checks whose log is still unread."""
         rows = self._read("SELECT job_id, nodes, names FROM check_jobs WHERE cluster = ?")
         return tuple(
             SubmittedCheck(job_id, tuple(nodes.split("\n")), tuple(names.split("\n")))
@@ -257,7 +257,7 @@ class NodeCheckRecords:
         return known
 
     def known_gpus(self, now: float) -> dict[str, str]:
-        """Of GPUs in which something was found, where and when that was, in words."""
+        """Return text on earlier findings by GPU: where and when."""
         return {
             uuid: f"found before, {format_age(now - at)} ago on {node}: "
             f"{clip(visible(finding), _SHOWN_LETTERS)}"

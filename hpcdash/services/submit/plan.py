@@ -51,7 +51,7 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 Row = Mapping[str, Any]
-# Each has its own script and options, which are asked for, and its own command.
+# Each has its own script and options, which are fetched, and its own command.
 MOST_AT_ONCE = 10
 # Of one array, each a command.
 _MOST_PARTS = 100
@@ -62,9 +62,7 @@ _MOST_BYTES = 4 << 20
 
 
 class SubmissionPlan(Struct, frozen=True):
-    """What would be submitted: the commands, what a person should know of it, and how each new job
-    is recognised.
-    """
+    """Planned submission: commands, notes for a person, and the search for each new job."""
 
     plan: Plan
     notes: tuple[str, ...]
@@ -107,9 +105,7 @@ def submitting_program(store: ClusterStore) -> str:
 
 
 async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
-    """What a job waits for, with jobs as the scheduler names them: PBS knows no 12 where that is
-    the array 12[].
-    """
+    """Complete the job IDs of a dependency: PBS does not know the array 12[] as 12."""
     if not after or store.backend.has_whole_ids:
         return after
     conditions = tuple(map(split_after, after))
@@ -127,12 +123,11 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
 def plan_submission(
     store: ClusterStore, requested: Submission, offers: Offers | None = None
 ) -> SubmissionPlan:
-    """What handing a script in would run; nothing is submitted.
+    """Plan the submission of a script; nothing is submitted.
 
-    Raises UsageError for what cannot be.
-
-    Its notes name what is wrong with the script, and what it asks for beyond the `offers`: the
-    scheduler decides. `recovery.reconcile` finds out what became of one whose answer was lost.
+    Raises UsageError if it is impossible. Its notes report problems of the script, and demands
+    beyond the `offers`: the scheduler decides. `recovery.reconcile` finds out what became of a
+    submission whose answer was lost.
     """
     findings = store.backend.scripts.reader().lint_script(
         requested.script, offers or Offers(), requested.options
@@ -149,9 +144,7 @@ def plan_submission(
 
 
 class RequestPlan(SubmissionPlan, frozen=True):
-    """What handing in a request without a batch script would run; `shown` is what a person reads of
-    it.
-    """
+    """Planned submission of a request without a batch script; `shown` is its text for a person."""
 
     shown: str
 
@@ -164,11 +157,11 @@ async def plan_request(
     most_bytes: int = 0,
     files: Mapping[str, SentFile] = MappingProxyType({}),
 ) -> RequestPlan:
-    """What handing a request in as it is would run; what was sent before is not sent again.
+    """Plan the submission of a request as it is; files that were sent before are not sent again.
 
     `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the
-    current one. Of a request that names none `files` are sent. Raises UsageError for what the
-    scheduler does not have, and what keeps the cluster from answering.
+    current one. If the request names none, `files` are sent. Raises UsageError for features that
+    the scheduler lacks, and the errors of an unreachable cluster.
     """
     if request.site.run_as:
         submitting_program(store)
@@ -228,7 +221,7 @@ class Resubmission(Struct, frozen=True):
 
 
 def resubmissions(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
-    """What rows stand for, an array's tasks together."""
+    """Group rows into resubmissions, an array's tasks together."""
     from hpcdash.services.jobs.triage import array_tasks
 
     arrays: dict[str, list[Row]] = {}
@@ -245,10 +238,10 @@ def resubmissions(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
 
 
 class ResubmissionPlan(SubmissionPlan, frozen=True):
-    """What submitting jobs again would run.
+    """Planned resubmission of jobs.
 
-    Where its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits
-    for the one before it, the first one for the job `after`, '' for none.
+    If its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits for
+    the one before it, the first one for the job `after`, '' for none.
     """
 
     is_chained: bool = False
@@ -261,13 +254,12 @@ async def plan_again(
     limits: NewLimits = AS_IT_WAS,
     journal: Journal | None = None,
 ) -> ResubmissionPlan:
-    """What submitting these again, with these limits in place of theirs, would run; nothing is
-    submitted.
+    """Plan the resubmission of jobs with these limits in place of theirs; nothing is submitted.
 
-    The tasks of an array that are no one submission are planned in parts; those that the `journal`
-    has of an earlier submission that broke off are left out. Raises UsageError for what cannot be,
-    SchedulerRefused and AccountingUnavailable where a script is not to be had, NoSuchJob, and what
-    keeps the cluster from answering.
+    Array tasks that do not fit in one submission are planned in parts; parts that the `journal` has
+    of an earlier interrupted submission are left out. Raises UsageError if it is impossible,
+    SchedulerRefused and AccountingUnavailable if a script is unavailable, NoSuchJob, and the errors
+    of an unreachable cluster.
     """
     if len(requested) > MOST_AT_ONCE:
         raise UsageError(
@@ -393,7 +385,7 @@ async def _prepare(
 
 
 async def _detail(store: ClusterStore, requested: Resubmission) -> JobDetail:
-    """Of an array that has ended in part, a task's: its own row may be gone."""
+    """Fetch the detail of a job, or of a task if the row of its partly ended array is gone."""
     try:
         return await store.fetch_detail(requested.job_id)
     except NoSuchJob:
@@ -403,7 +395,7 @@ async def _detail(store: ClusterStore, requested: Resubmission) -> JobDetail:
 
 
 async def _past(store: ClusterStore, requested: Resubmission) -> Mapping[str, str]:
-    """What the history says of a job; {} where there is none."""
+    """Fetch a job's fields from the history; {} if there are none."""
     if store.probe is not None and store.probe.has_accounting is False:
         return {}
     submitted_at = [

@@ -68,7 +68,7 @@ class CodeState(Struct, frozen=True):
 
     @property
     def text(self) -> bytes:
-        """What is kept in the launch's folder: it can be given to `git apply`."""
+        """Content of the file in the launch's folder; `git apply` accepts it."""
         branch = self.branch.encode("utf-8", "surrogateescape")
         head = b"commit %s\nbranch %s\nuntracked files %d\n" % (
             self.commit.encode(),
@@ -85,8 +85,9 @@ class CodeState(Struct, frozen=True):
 
 
 def find_code_state(folder: Path) -> CodeState | None:
-    """Of the repository that a folder is in; None where it is in none, git is not there, or does
-    not answer.
+    """Find the code state of the repository that a folder is in.
+
+    None if there is no repository, or git is missing or does not answer.
     """
     environment = git_environment()
 
@@ -106,7 +107,7 @@ def find_code_state(folder: Path) -> CodeState | None:
 
 
 def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """What is changed since a commit, None if unknown; and the paths that are not compared."""
+    """Return the changes since a commit, None if unknown, and the paths that are not compared."""
     with _own_repository(folder, git, commit) as (top, own):
         raw = own("diff", "--raw", "-z", "--no-renames", _SHALLOW, commit)
         if raw.status != 0 or raw.is_cut:

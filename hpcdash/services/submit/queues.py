@@ -1,5 +1,6 @@
-"""What a cluster's queues offer to a launch: the default queue, GPUs, limits; from fresh tables,
-else asked.
+"""Offers of a cluster's queues to a launch: default queue, GPUs, limits.
+
+They come from fresh tables, else from a query.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ class LaunchQueues:
         ]
 
     async def offers(self) -> Offers:
-        """What the queues and nodes that are known offer; thousands of nodes take a thread some
-        milliseconds.
+        """Build the offers of the known queues and nodes.
+
+        It runs in a thread: thousands of nodes take some milliseconds.
         """
 
         queues, nodes = self._table(Kind.QUEUES), self._table(Kind.NODES)
@@ -181,8 +183,9 @@ class LaunchQueues:
         ]
 
     def _has_gpus(self, queue: KnownQueue | None) -> bool:
-        """What a queue itself does not tell, as PBS's, its nodes do; where nobody knows, it has
-        some.
+        """Check a queue for GPUs, or its nodes if it does not report them, as PBS's.
+
+        If nothing is known, it has some.
         """
         if queue is not None and queue.has_gpus is not None:
             return queue.has_gpus
@@ -266,7 +269,7 @@ async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
 
 
 async def _known(store: ClusterStore) -> Offers:
-    """What the tables tell; thousands of nodes take a thread some milliseconds."""
+    """Build offers from the store's tables, in a thread: thousands of nodes take milliseconds."""
     return await asyncio.to_thread(
         build_offers, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now()
     )
@@ -298,7 +301,7 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     return QueueOffer(
         name=row["name"],
         is_default=bool(row["default"]),
-        # None: not told.
+        # None: unknown.
         is_available=row["available"] is not False,
         limit_seconds=row["limit_seconds"],
         nodes=queue_nodes,

@@ -41,12 +41,11 @@ from hpcdash.services.state.journal import (
 
 T = TypeVar("T")
 
-# How long a line that broke is tried to be opened again, and a scheduler that does not answer is
-# asked again.
+# How long a broken line is reopened, and an unresponsive scheduler queried again.
 _PATIENCE_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 5.0
-# Between two looks: a request that left the login node may still be on its way, and a history is
-# told later.
+# Between two checks: a request that left the login node may still be on its way, and a history
+# lags.
 _LOOK_AGAIN_SECONDS = 5.0
 # A command on the login node ends this long after its limit at the latest.
 _END_SECONDS = 6.0
@@ -56,7 +55,7 @@ _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigE
 # How far the clocks of the cluster and of this machine may be apart.
 CLOCKS_APART = timedelta(minutes=2)
 
-# The mark comes in two words, so that this command is not among those it finds.
+# The mark is passed in two arguments, so that this command is not among those it finds.
 _STILL_THERE = """\
 ps -eo args= | while read -r line; do
     case $line in *"$1$2"*) echo "still there"; exit ;; esac
@@ -70,11 +69,10 @@ _RECENT_SECONDS = 86_400.0
 
 
 class Search(Struct, frozen=True):
-    """What tells a new job from others: our mark in its comment or ID, or (mark '') its name and
-    when it was sent.
+    """Criteria that recognise a new job.
 
-    `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an
-    array by its number.
+    They are our mark in its comment or ID, or (mark '') its name and time of submission. `user` is
+    the job's owner unless it is oneself; `others` are known other jobs, an array by its number.
     """
 
     mark: str
@@ -99,14 +97,13 @@ async def reconcile(
     report: Report,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
-    """The outcomes with what was unknown looked for, on a line that is opened again, in the queue
-    and in the history.
+    """Return the outcomes, after a search for the unknown ones in the queue and in the history.
 
-    Found: done, `job 93`. Surely not there: not done, `it never arrived`; that takes two looks, the
-    second of them after the command that hands it over has ended on the login node. Where nothing
-    answers for half a minute, and where no history would have a job that ended at once, it stays
-    unknown. What is found out is noted in the journal. `told` gets a line for a person who waits.
-    Raises nothing.
+    The line is opened again. Found: done, `job 93`. Certainly absent: not done, `it never arrived`;
+    that takes two checks, the second after the command that hands it over has ended on the login
+    node. If nothing answers for half a minute, or no history would have a job that ended at once,
+    it stays unknown. The result is noted in the journal. `on_message` receives a line for a person
+    who waits. Raises nothing.
     """
     outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
     lost = {
@@ -284,7 +281,7 @@ class _Looking:
                 try:
                     still_there: bool = await self._patiently(Query(argv, _is_still_there))
                 except CommandMissing:
-                    # A server that is asked over HTTP runs no commands.
+                    # A server over HTTP runs no commands.
                     return False
                 if still_there:
                     return True
@@ -298,7 +295,7 @@ class _Looking:
         pause = 0.25
         while True:
             try:
-                # Not forced: a login that asks a person is left to them.
+                # Not forced: a login that prompts a person is left to them.
                 await self._store.open()
                 return await self._store.ask(query)
             except (*_NEEDS_A_PERSON, CommandMissing):
@@ -363,10 +360,9 @@ async def reconcile_noted(
     entry: JournalEntry,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
-    """As `settle` for a submission of an earlier run that the journal has; what is found is noted
-    there.
+    """Settle an earlier run's submission from the journal, and note the result there.
 
-    Its outcomes as they are where nothing is unknown, or no mark was noted.
+    Returns its outcomes unchanged if none is unknown, or no mark was noted.
     """
     outcomes = entry.outcomes or tuple(Outcome(job_id, None) for job_id in entry.job_ids)
     # The journal has this machine's time, the queue the cluster's.
@@ -385,8 +381,9 @@ async def reconcile_noted(
 
 
 def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
-    """How the jobs of a noted submission are recognised, by their marks, else a single one by its
-    name; {} where that is not noted.
+    """Build the searches for the jobs of a noted submission; {} if it lacks the criteria.
+
+    Jobs are recognised by their marks, else a single job by its name.
     """
     if entry.verb != Verb.SUBMIT:
         return {}
@@ -418,7 +415,10 @@ def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[Jour
 
 
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
-    """Those of the last day, as of a run that was killed; none where the journal cannot be read."""
+    """Return the unsettled entries of the last day, as of a killed run.
+
+    None are returned if the journal is unreadable.
+    """
     try:
         return [
             one
@@ -446,7 +446,7 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
 
 
 def _account(parts: Sequence[str]) -> str:
-    """Whose job it is that was submitted through sudo; '' for one's own."""
+    """Return the owner of a job that was submitted through sudo; '' for one's own."""
     return parts[parts.index("-u") + 1] if parts[0] == "sudo" and "-u" in parts[:-1] else ""
 
 

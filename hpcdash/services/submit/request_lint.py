@@ -1,4 +1,4 @@
-"""What is wrong with a request by what the cluster offers, and what it comes to, in a line.
+"""Problems of a request given the cluster's offers, and its total resources in a line.
 
 Pure.
 """
@@ -38,9 +38,9 @@ def lint_request(
     *,
     packs_nodes: bool = False,
 ) -> tuple[LintFinding, ...]:
-    """What does not fit the offers, errors first; each warning of a rendered `script` is one.
+    """Return conflicts with the offers, errors first, and each warning of a rendered `script`.
 
-    Offers that are not known (no queues, no accounts) find nothing. Raises nothing.
+    Unknown offers (no queues, no accounts) cause no findings. Raises nothing.
     """
     found = list(unmet(build_demand(request, offers, packs_nodes=packs_nodes), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
@@ -58,8 +58,9 @@ def lint_request(
 
 
 def slot_type_in(request: Request, offers: Offers) -> SlotType:
-    """What a slot of a request is: as it says, or the site does; else GPUs where its queue has
-    some.
+    """Return the type of a request's slots: the request's or the site's.
+
+    The default is GPUs if its queue has some.
     """
     reported = request.slot_type or request.site.slot_type
     queue = offers.queue(request.queue)
@@ -69,10 +70,10 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
 
 
 def build_demand(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
-    """What a request asks for in all.
+    """Compute the total demand of a request.
 
-    The scheduler finds the nodes itself for GPUs that are not counted a node; with `packs_nodes`
-    for all slots that are not.
+    The scheduler finds the nodes itself for GPUs without a count per node; with `packs_nodes` for
+    all slots without one.
     """
     slots, slot_type = request_slots(request), slot_type_in(request, offers)
     is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
@@ -159,7 +160,7 @@ def _time(seconds: int) -> str:
     """`20 h`, `1 h 30 min`, `7 d`, `45 s`."""
     parts = []
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
-        # Two days and less are told in hours.
+        # Two days and less are shown in hours.
         if unit == "d" and (seconds <= 2 * DAY or seconds % HOUR):
             continue
         count, seconds = divmod(seconds, size)

@@ -32,11 +32,10 @@ class SentParts(Struct, frozen=True):
 async def find_sent_parts(
     store: ClusterStore, journal: Journal, array_id: str, requested: ArrayTasks
 ) -> SentParts:
-    """The parts of the newest submission of some of the `wanted` tasks that were sent, where others
-    were not.
+    """Find the sent parts of the newest, incomplete submission of some of the `requested` tasks.
 
-    One that nobody saw the end of is looked for by its mark. Raises UsageError where it is not
-    known whether it was sent, JournalUnreadable, and what keeps the cluster from answering.
+    A part without a known outcome is searched by its mark. Raises UsageError if it is unknown
+    whether it was sent, JournalUnreadable, and the errors of an unreachable cluster.
     """
     entries = [
         one

@@ -19,9 +19,9 @@ MOST_SERVED = 5000
 
 
 class Stage(StrEnum):
-    """How far a launch has come, as far as it is settled here."""
+    """Stage of a launch, as far as it is settled here."""
 
-    # Nobody knows yet whether its job is there.
+    # It is unknown yet whether its job exists.
     SUBMITTING = "submitting"
     SUBMITTED = "submitted"
     ENDED = "ended"
@@ -58,7 +58,7 @@ class ServedLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedLaunches:
-    """Those of one cluster. Each method raises StateUnusable."""
+    """Launches of one cluster. Each method raises StateUnusable."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
         self._database = StateDatabase(folder)
@@ -96,7 +96,7 @@ class ServedLaunches:
         self._database.write((sql, (deleted.stage.value, _content(deleted), launch.launch_id)))
 
     def forget(self, launch: ServedLaunch) -> None:
-        """It was surely not submitted: its key may be used again."""
+        """Remove a launch that was certainly not submitted: its key may be used again."""
         self._database.write(("DELETE FROM served_launches WHERE id = ?", (launch.launch_id,)))
 
     def find(self, launch_id: str) -> ServedLaunch | None:

@@ -90,7 +90,7 @@ _STAGE = (
     "exit 0; fi; "
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
 )
-# Says when the files of a request were unpacked: what changed later is the job's.
+# Records when the files of a request were unpacked: later changes are the job's.
 UNPACKED_NAME = ".unpacked"
 _UNPACKED = tuple(
     f"./{name}" for name in (UNPACKED_NAME, f"{PACKAGES_NAME}*", f"{CODE_FOLDER}/*", CODE_ARCHIVE)
@@ -128,7 +128,7 @@ _STAGE_AS = (
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
 _NO_CAUSE = re.compile(r"^tar: (Exiting with failure|Error is not recoverable)")
 _ROOM_LEFT = " KiB are free in "
-# Says how much room the disk of the current folder has, and where that is mounted.
+# Reports the free space of the current folder's disk, and its mount point.
 SAY_ROOM = f'df -Pk . | sed -n "2s/.* \\([0-9][0-9]*\\)  *[0-9]*% */\\1{_ROOM_LEFT}/p" >&2'
 # A folder, then the command for it.
 _WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'
@@ -163,7 +163,7 @@ class Staged(Struct, frozen=True):
 
     @property
     def sums_digest(self) -> str:
-        """What tells the folder from any other."""
+        """Digest that identifies the folder."""
         return _digest(self.contents[SUMS_NAME])
 
     @property
@@ -193,11 +193,10 @@ def staged_files(
     at: float = 0.0,
     most_bytes: int = MOST_STAGED_BYTES,
 ) -> Staged:
-    """What is to be staged: `own` files at the top, `given` ones below files/, those with a first
-    line #! executable.
+    """Build the files to stage: `own` ones at the top, `given` ones below files/.
 
-    With `run_as` the given ones are at the top too. Raises UsageError for a name that is none, or
-    is taken, and for more than `most_bytes`.
+    Files with a first line #! are executable. With `run_as` the given files are at the top too.
+    Raises UsageError for an invalid or duplicate name, and for more than `most_bytes`.
     """
     if run_as and (not ACCOUNT_NAME.fullmatch(run_as) or run_as == "root"):
         raise UsageError(
@@ -328,8 +327,9 @@ def format_failure(stderr: bytes, root: str) -> str:
 
 
 def trust_query(launch_program: str, storage_root: str) -> Query[None]:
-    """Whether launches can be left to root's program there; parse raises UsageError where others
-    could change it.
+    """Build the query that checks that launches can be left to root's program.
+
+    Its parser raises UsageError if others could change the program or the storage root.
     """
 
     def read(answer: Answer) -> None:

@@ -57,11 +57,11 @@ async def read_stored_launches(
     least_age_seconds: float = 0.0,
     also_failed: bool = False,
 ) -> tuple[StoredLaunch, ...]:
-    """Those of this cluster that were launched from here, the oldest first.
+    """Read the stored launches of this cluster from here, the oldest first.
 
-    Of them those may be removed that completed (or ended, with `also_failed`) so long ago, that no
-    job names that has not ended, and that hold nothing but what was staged and logs. Raises what
-    keeps the cluster from answering, and StateUnusable.
+    A launch may be removed if it completed (or ended, with `also_failed`) that long ago, no
+    unfinished job names it, and it holds only staged files and logs. Raises the errors of an
+    unreachable cluster, and StateUnusable.
     """
     found = await asyncio.to_thread(records.present)
     if not found:
@@ -82,7 +82,7 @@ async def read_stored_launches(
     stored = []
     for record, folder in zip(found, folders, strict=True):
         if not folder.is_there and not record.run_as:
-            # Its disk may not be mounted: that it is removed is not known.
+            # Its disk may not be mounted: its removal is not certain.
             continue
         rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
         rows = [row for row in rows if not record.name or row["name"] in (None, record.name)]
@@ -147,7 +147,7 @@ async def remove_unused_libraries(store: ClusterStore, roots: Sequence[str]) -> 
             ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS)
         )
     except HpcdashError:
-        # It is looked at another time.
+        # It is checked another time.
         return 0, 0
     sizes = [
         int(line) for line in answer.stdout.decode("ascii", "replace").split() if line.isdecimal()

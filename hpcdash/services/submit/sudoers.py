@@ -1,6 +1,4 @@
-"""How one account submits jobs as others: the sudo rules, and root's program that keeps their
-launches.
-"""
+"""Submission of jobs as other accounts: sudo rules, and root's program for their launches."""
 
 from __future__ import annotations
 
@@ -293,7 +291,7 @@ def program_text(storage_root: str) -> str:
 
 
 def root_commands(storage_root: str, launch_program: str) -> tuple[str, ...]:
-    """What root runs once for run_as: installs the launch program, and makes the storage root."""
+    """Return root's commands for run_as: install the launch program, make the storage root."""
     program = f"hpcdash sudoers --program --storage-root {storage_root}"
     return (
         f"{program} | install -o root -m 0755 -D /dev/stdin {launch_program}",

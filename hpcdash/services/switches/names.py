@@ -1,6 +1,4 @@
-"""Which file is a job's switch, and who says so: its launch, environment, script, else what a
-person named.
-"""
+"""Path of a job's switch and its source: the launch, environment or script, else a person."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.scripts import values_query
 
 Row = Mapping[str, Any]
-# Where a scheduler tells what a job was given of its environment, or how it was submitted.
+# Fields in which a scheduler reports a job's environment, or its submission.
 TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAMED = "SELECT path FROM switches WHERE cluster = ? AND kind = ?"
@@ -87,7 +85,7 @@ class SwitchNames:
         self._records = LaunchRecords(folder, store.name)
 
     async def naming(self, kind: SwitchKind, job_id: str, detail: JobDetail) -> Naming:
-        """Who names the switch of a job; raises what keeps the cluster from answering."""
+        """Find the switch of a job and its source; raises the errors of an unreachable cluster."""
         row = detail.job.to_pylist()[0]
         name, owner = str(row["name"] or ""), str(row["user"] or "")
         launched = await asyncio.to_thread(self.launched, kind, job_id, name)
@@ -104,7 +102,7 @@ class SwitchNames:
         )
 
     def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
-        """What is named as an absolute path, or why it can be none."""
+        """Return the named path as an absolute one, or the reason that it cannot be a switch."""
         if named is None and row["user"] and row["user"] != self.store.user:
             who = f"what {row['user']} shows to others"
             return Naming(
@@ -121,7 +119,7 @@ class SwitchNames:
     def remembered(
         self, kind: SwitchKind, job_id: str, name: str, owner: str
     ) -> NamedSwitch | None:
-        """What a person named for this job, else for another of its name."""
+        """Return the path that a person named for this job, else for another of its name."""
         if path := self.memory.find_by_job(kind, job_id, name):
             return NamedSwitch(path, "set here for this job before")
         if path := self.memory.find_by_name(kind, name, owner):
@@ -129,7 +127,7 @@ class SwitchNames:
         return None
 
     def launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
-        """What the request says that this very job was launched with from here."""
+        """Return the switch in the request of this very job, if it was launched from here."""
         try:
             record = self._records.find_by_job(job_id, name)
         except StateUnusable:
@@ -139,7 +137,7 @@ class SwitchNames:
     async def find_declared(
         self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail
     ) -> NamedSwitch | None:
-        """What the scheduler tells of the job's environment, else its script."""
+        """Find the switch in the job's environment as reported, else in its script."""
         for field in TOLD_OF_ENVIRONMENT:
             variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
             if named := switch_in_environment(kind, variables, f"the job's {field}"):
@@ -158,7 +156,7 @@ class SwitchNames:
         return await self.in_script(kind, script.text, row)
 
     async def in_script(self, kind: SwitchKind, text: str, row: Row) -> NamedSwitch | None:
-        """What a script says, with the variables of one's own login where it needs them."""
+        """Find the switch in a script, with the variables of one's own login if it needs them."""
         known = known_values(row, self.store.backend)
         named = switch_in_script(kind, text, known)
         names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
@@ -170,7 +168,7 @@ class SwitchNames:
 
 
 class LogMark(Struct, frozen=True):
-    """How many bytes the logs of a job held, by their paths, just before a switch was dropped."""
+    """Size in bytes of a job's logs, by their paths, just before a switch was dropped."""
 
     job_id: str
     sizes: Mapping[str, int]
@@ -233,7 +231,7 @@ class SwitchMemory:
         )
 
     def stored_mark(self, kind: SwitchKind, path: str) -> LogMark | None:
-        """That of the last time it was dropped from here."""
+        """Return the log mark of the last time the switch was dropped from here."""
         found = self._newest(
             "SELECT job_id, sizes FROM log_marks WHERE cluster = ? AND kind = ? AND path = ?",
             kind,
@@ -242,8 +240,9 @@ class SwitchMemory:
         return None if found is None else LogMark(found[0], json.loads(found[1]))
 
     def find_by_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
-        """What was named for this job last, '' for nothing; numbers are used again, so the name
-        counts too.
+        """Return the path that was last named for this job, '' for none.
+
+        Numbers are reused, so the name counts too.
         """
         number = parse_job_number(job_id)
         found = (
@@ -254,7 +253,7 @@ class SwitchMemory:
         return found[0] if found else ""
 
     def find_by_name(self, kind: SwitchKind, name: str, user: str) -> str:
-        """What was named last for a job of this name and owner, '' for nothing."""
+        """Return the path that was last named for a job of this name and owner, '' for none."""
         found = (
             self._newest(f"{_NAMED} AND name = ? AND user = ? {_NEWEST}", kind, name, user)
             if name
@@ -272,8 +271,9 @@ class SwitchMemory:
 
 
 def living_table(store: ClusterStore) -> pa.Table:
-    """What lives of one's own jobs and of everyone's, each once, with its job or array as
-    `_unit`.
+    """Return the living jobs of oneself and of everyone, each once.
+
+    `_unit` is the job or array.
     """
     parts: list[pa.Table] = []
     for kind in (Kind.MINE, Kind.EVERYONE):
@@ -369,7 +369,7 @@ def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
 
 
 def known_values(row: Row, backend: Backend) -> dict[str, str]:
-    """What of a job's environment its row tells."""
+    """Return the variables of a job's environment that its row reports."""
     known = {
         "USER": row["user"],
         "LOGNAME": row["user"],

@@ -1,4 +1,4 @@
-"""What looks at a switch, drops it and clears it on a login node: POSIX sh."""
+"""Scripts that check, drop and clear a switch on a login node: POSIX sh."""
 
 from __future__ import annotations
 
@@ -110,8 +110,9 @@ def _parts(path: str) -> tuple[str, str]:
 
 
 def snapshot_query(path: str, owner: str) -> Query[SwitchSnapshot]:
-    """What is at an absolute path without `..`; parse raises UnreadableOutput where the answer was
-    cut.
+    """Build the query for the entry at an absolute path without `..`.
+
+    Its parser raises UnreadableOutput if the answer was cut.
     """
     token = f"\x1e{secrets.token_hex(8)}"
     argv = ("sh", "-c", _LOOK, "sh", token, *_parts(path), owner)
@@ -196,10 +197,10 @@ def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[O
 
 
 def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Chunk, ...]]:
-    """What was written since into some files, and how long ago.
+    """Build the query for bytes appended to files since the last read, and their ages.
 
-    `read` are the bytes of each that are known; of what follows there are 64 KiB at the most, of
-    None nothing.
+    `read` are the bytes of each that are known; of what follows at most 64 KiB are read, of None
+    nothing.
     """
     ranges = [
         FileRange(path, count or 0, 0 if count is None else _MOST_WRITTEN)
@@ -211,7 +212,7 @@ def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tup
 
 
 def values_query(names: Sequence[str]) -> Query[dict[str, str]]:
-    """What some variables are on the login node; those that are not set are left out."""
+    """Build the query for values of variables on the login node; unset ones are left out."""
     script = 'for name do printf "%s\\036" "$(printenv "$name")"; done'
     return Query(
         ("sh", "-c", script, "sh", *names), partial(_read_values, names=tuple(names)), LOOK_SECONDS

@@ -59,13 +59,13 @@ MOST_READ = 8
 _DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
 _CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
-# What is remembered here is looked up for so many other jobs at the most.
+# Local records are read for at most this many other jobs.
 _MOST_LOOKED_UP = 200
 _LONG_LINE = 16_000
 
 
 class SwitchRefused(HpcdashError):
-    """What is at a switch's path keeps it from being dropped or cleared."""
+    """Refusal to drop or clear a switch because of the entry at its path."""
 
 
 class Switch(Struct, frozen=True):
@@ -89,8 +89,8 @@ class Switch(Struct, frozen=True):
         return self.naming.path
 
     @property
-    def format_other_path(self) -> str:
-        """Of another path that was named for it before, which does not count; '' for none."""
+    def overridden_note(self) -> str:
+        """Note on another path that was named for it before, which does not count; '' for none."""
         overridden = self.naming.overridden
         return (
             f"set here before: {overridden}; {self.naming.source} takes precedence"
@@ -196,7 +196,7 @@ class JobSwitches:
     # -- what is there
 
     async def look(self, switch: Switch) -> SwitchSnapshot:
-        """What is at its path now; raises CommandTimedOut where its disk does not answer."""
+        """Query the entry at its path now; raises CommandTimedOut if its disk does not answer."""
         try:
             return await self.store.ask(snapshot_query(switch.path, switch.owner))
         except CommandTimedOut as error:
@@ -261,8 +261,9 @@ class JobSwitches:
         ], others
 
     def _known(self, switch: Switch, unit: str, row: Row) -> NamedSwitch | None:
-        """What is known of another job's switch without asking; what a person named tells where
-        nothing else does.
+        """Return the known switch of another job without a query.
+
+        A path that a person named counts only if nothing else is known.
         """
         name, owner = str(row["name"] or ""), str(row["user"] or "")
         launched = self.names.launched(switch.kind, unit, name)
@@ -272,7 +273,7 @@ class JobSwitches:
         )
 
     async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
-        """Whether another job names this switch; None where that cannot be read."""
+        """Check whether another job names this switch; None if that cannot be read."""
         if named := comment_switch(switch.kind, str(row["comment"] or "")):
             return named.path == switch.path
         try:
@@ -288,9 +289,7 @@ class JobSwitches:
         return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
 
     def living_jobs(self, job_ids: Sequence[str]) -> int:
-        """How many of some jobs and arrays are known to live, as the lists there are tell; asks
-        nothing.
-        """
+        """Count the living jobs among some jobs and arrays in the known lists; queries nothing."""
         living = living_table(self.store)
         # It may have left the queue just now.
         living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
@@ -300,10 +299,9 @@ class JobSwitches:
         )
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
-        """How long ago it was dropped from here, as the journal has it; None where not, or where it
-        was cleared.
+        """Return the age of its drop from here, by the journal; None if not dropped, or cleared.
 
-        What was done before the job was submitted was for another of its file's jobs.
+        Actions before the job's submission were for another of its file's jobs.
         """
         submitted = [
             row["submitted_at"].timestamp()
@@ -332,7 +330,7 @@ class JobSwitches:
     # -- what is done
 
     def plan_drop(self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
-        """What drops it; raises SwitchRefused where something is in the way."""
+        """Plan the drop of the switch; raises SwitchRefused if something is in the way."""
         if why := refusal(check):
             raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, check))
         return self._plan(
@@ -344,7 +342,7 @@ class JobSwitches:
     def plan_clear(
         self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()
     ) -> Plan:
-        """What removes the file; raises SwitchRefused where it is not there, or no switch."""
+        """Plan the removal of the file; raises SwitchRefused if it is missing, or no switch."""
         if why := clear_refusal(check):
             raise SwitchRefused(f"{switch.path}: {why}")
         return self._plan(
@@ -381,10 +379,9 @@ class JobSwitches:
     async def progress(
         self, check: SwitchSnapshot, job_ids: Sequence[str], seconds_ago: float | None = None
     ) -> SwitchProgress:
-        """How the jobs that name it fared since it was dropped, as queue and history tell; raises
-        UnreachableError.
+        """Fetch the progress of the jobs that name it since it was dropped, from queue and history.
 
-        `seconds_ago` is when it was dropped from here.
+        Raises UnreachableError. `seconds_ago` is when it was dropped from here.
         """
         since = dropped_at(check, seconds_ago)
         return (
@@ -438,11 +435,11 @@ class SwitchLog:
         self._read: list[int | None] = []
         self._said = ""
         self._mark = mark
-        # How long each was the last time it was looked at.
+        # Size of each at the last check.
         self._sizes: dict[str, int] = {}
 
     async def words(self, living: Sequence[Row]) -> str:
-        """Whether it says that the job still looks for its switches; `living` are its rows.
+        """Describe whether it shows that the job still checks its switches; `living` are its rows.
 
         Raises nothing.
         """
@@ -471,9 +468,7 @@ class SwitchLog:
         return message, grows if is_active else await self.words(living)
 
     async def resume(self) -> None:
-        """What was written since the mark it was made with is what `said` tells of, where the logs
-        are the same.
-        """
+        """Make `said` cover the output since the given mark, if the logs are the same."""
         if self._mark is None:
             return
         try:
@@ -484,9 +479,9 @@ class SwitchLog:
             self._read, self._said = [self._mark.sizes[path] for path in self._paths], ""
 
     async def mark(self, living: Sequence[Row]) -> None:
-        """What is written from now on is what `said` tells of.
+        """Make `said` cover the output from now on.
 
-        Where its end cannot be found, that tells nothing.
+        If the end of the logs cannot be found, it reports nothing.
         """
         self._read, self._said, self._sizes = [], "", {}
         active = [row for row in living if row["state"] in ACTIVE]
@@ -502,7 +497,7 @@ class SwitchLog:
 
     @property
     def now(self) -> LogMark | None:
-        """How long its files were when they were looked at last; None where they were not."""
+        """Sizes of its files at the last check; None if there was none."""
         return LogMark(self._of, dict(self._sizes)) if self._sizes else None
 
     @property
@@ -510,10 +505,9 @@ class SwitchLog:
         return bool(self._read)
 
     async def said(self) -> tuple[str, str]:
-        """(the line since the mark that tells best of the switch, '' where none does; whether the
-        log grows, in words).
+        """Return the line since the mark that reports best on the switch, '' for none.
 
-        Raises nothing.
+        The second value is text on the log's growth. Raises nothing.
         """
         try:
             found = await self._ask(self._read)

@@ -31,8 +31,8 @@ from hpcdash.services.usage.waits import WAITED, compute_waits
 from hpcdash.services.usage.watched import WATCHED, with_watched
 
 T = TypeVar("T")
-# How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as
-# the answers allow.
+# Length of a first slice: of one user's jobs, and of everyone's. Later ones are as long as the
+# answers allow.
 _FIRST_SECONDS = 4 * WEEK
 _FIRST_OF_EVERYONE_SECONDS = DAY
 _LEAST_SECONDS = 15 * MINUTE
@@ -40,7 +40,7 @@ _MOST_SECONDS = 366 * DAY
 # What a slice is to take, on the cluster and to be read.
 _SLICE_SECONDS = 8.0
 _SLICE_ROWS = 30_000
-# What ended while it was asked for, or was written to the accounting late, is asked for again.
+# Jobs that ended during the query, or were written to the accounting late, are queried again.
 _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
 _SAVE_EVERY_ROWS = 60_000
@@ -54,7 +54,7 @@ OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
 
 
 class QueriedCluster(Protocol):
-    """Whose runs they are: hpcdash.services.cluster.store.ClusterStore."""
+    """Interface of the cluster of the runs: hpcdash.services.cluster.store.ClusterStore."""
 
     @property
     def name(self) -> str: ...
@@ -73,11 +73,11 @@ class QueriedCluster(Protocol):
 
 
 class RunSelection(Struct, frozen=True):
-    """Which runs: of one's own jobs or of everyone's, and of these users, accounts, queues, states
-    and names.
+    """Selection of runs by scope, users, accounts, queues, states, names and filter.
 
-    Each of the lists is empty (any) or holds what one of has to match, without regard to case; each
-    `*` is any text. `expression` is a filter over domain.schema.RUNS.
+    The scope is one's own jobs or everyone's. Each of the lists is empty (any) or holds values of
+    which one has to match, without regard to case; each `*` is any text. `expression` is a filter
+    over domain.schema.RUNS.
     """
 
     everyone: bool = False
@@ -89,7 +89,7 @@ class RunSelection(Struct, frozen=True):
     expression: query.Filter | None = None
 
     def apply(self, runs: pa.Table, now_epoch: float) -> pa.Table:
-        """Those of some runs; ages in the filter count from `now_epoch`."""
+        """Filter runs by the selection; ages in the filter count from `now_epoch`."""
         lists = {
             "account": self.accounts,
             "queue": self.queues,
@@ -115,7 +115,7 @@ EVERY_RUN = RunSelection()
 
 
 class ArchiveProgress(Struct, frozen=True):
-    """How far a span is: seconds of it that are known, of all; and the runs read so far."""
+    """Progress in a span: its known seconds, all its seconds, and the runs read so far."""
 
     known_seconds: float
     all_seconds: float
@@ -155,7 +155,7 @@ class FetchedRuns(Struct, frozen=True):
 
     @property
     def unasked_seconds(self) -> int:
-        """How much of the span is not known and may be asked for."""
+        """Seconds of the span that are unknown and may be queried."""
         return sum(part.seconds for part in self.missing) - self._forgotten_seconds
 
     @property
@@ -164,12 +164,13 @@ class FetchedRuns(Struct, frozen=True):
         return sum(max(0, min(part.until, retained_since) - part.since) for part in self.missing)
 
     def format_forgotten(self) -> str:
-        """What the cluster no longer keeps of the span; '' where it keeps all that is not known
-        here.
+        """Describe the part of the span that the cluster no longer stores.
+
+        '' if it stores all that is unknown here.
         """
         if self.retained_since is None or not self._forgotten_seconds:
             return ""
-        # What an earlier run still knew is no more than this.
+        # The part that an earlier run still knew is no more than this.
         unit = (
             DAY
             if self._forgotten_seconds >= 10 * DAY
@@ -185,11 +186,10 @@ class FetchedRuns(Struct, frozen=True):
 
 
 class RunArchive:
-    """What is known of a cluster's ended runs.
+    """Known ended runs of a cluster.
 
-    `folder` keeps it between two runs of the program; None: nothing is.
-
-    What was watched of running jobs is in `state_folder`; None: nothing is.
+    `folder` stores them between two runs of the program; None: not stored. Watched usage of running
+    jobs is in `state_folder`; None: none.
     """
 
     def __init__(
@@ -199,15 +199,15 @@ class RunArchive:
         self._folder = folder
         self._state_folder = state_folder
         self._files: dict[tuple[str, str], RunFiles] = {}
-        # By who asks, and when that was asked (monotonic).
+        # By the querying user, with the time of the query (monotonic).
         self._history_scopes: dict[str, tuple[float, HistoryScope]] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
-        # One span after the other: each asks only for what the one before left out.
+        # One span after the other: each queries only what the one before left out.
         self._turn = asyncio.Lock()
 
     def _scope(self, selection: RunSelection) -> tuple[str, str | None]:
-        """What is asked for, and the user whose runs those are; None: everyone's."""
+        """Return the scope to query, and the user whose runs it covers; None: everyone's."""
         if len(selection.users) == 1:
             return f"user {selection.users[0]}", selection.users[0]
         return (
@@ -217,7 +217,7 @@ class RunArchive:
         )
 
     def _new_files(self, scope: str) -> RunFiles:
-        """What is kept of a scope for the account that is asked as, where that is known."""
+        """Build the files of a scope for the querying account, if it is known."""
         asker = "" if self._store.probe is None else self._store.probe.user
         return RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
 
@@ -256,7 +256,7 @@ class RunArchive:
             files = self._scope_files(scope)
             await asyncio.to_thread(files.load, span)
             reported = HistoryScope()
-            # Asked for first: what ends meanwhile is then in both, and counts once.
+            # Queried first: a job that ends meanwhile is then in both, and counts once.
             running = (
                 await self._fetch_running(user, span) if with_running and problem is None else None
             )
@@ -276,7 +276,7 @@ class RunArchive:
                 try:
                     await query.run()
                 except asyncio.CancelledError:
-                    # What came is kept, whoever gives up on it.
+                    # The answer is stored, even if a caller gives up.
                     files.save()
                     raise
                 await asyncio.to_thread(files.save)
@@ -323,13 +323,11 @@ class RunArchive:
         return running_runs(jobs, span, self._store.clock.now())
 
     async def fetch_hides_others(self) -> bool | None:
-        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not
-        known.
-        """
+        """Fetch whether the cluster hides others' ended jobs from the user; None if unknown."""
         return (await self._fetch_scope()).hides_others
 
     async def _fetch_scope(self) -> HistoryScope:
-        """What the history shows whoever asks; asked for once in a while."""
+        """Fetch what the history shows to the user; queried once in a while."""
         user = "" if self._store.probe is None else self._store.probe.user
         requested = self._store.backend.history.scope(user) if user else None
         if requested is None:
@@ -370,8 +368,10 @@ class RunArchive:
         return runs, running
 
     def known_waits(self) -> pa.Table:
-        """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as
-        far as they are on this machine's disk; read again where that was a while ago. Asks nothing.
+        """Return the waits of the last 90 days, a table of `waits.compute_waits`; queries nothing.
+
+        They are of everyone's runs or else one's own, as far as they are on this machine's disk;
+        read again after a while.
         """
         if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
             now = int(self._store.clock.now())
@@ -426,13 +426,13 @@ class _ArchiveQuery:
         self.rejected: list[str] = []
         # Runs that ended after the span.
         self.extra: list[pa.Table] = []
-        # The cluster's clock when the last of it was asked for.
+        # The cluster's clock at the query of the last of it.
         self.queried_until = int(store.clock.now())
         # Before that the cluster has forgotten all.
         self.retained_since = (
             span.since if retained_since is None else max(retained_since, span.since)
         )
-        # What was asked for too early to be sure of.
+        # The part that was queried too early to be certain.
         self.asked: list[Span] = []
         self._saved_at = time.monotonic()
         self._rows = self._saved_rows = 0
@@ -452,7 +452,7 @@ class _ArchiveQuery:
         self._tell()
 
     def missing(self) -> list[Span]:
-        """What of the span is not known yet and the cluster still keeps, oldest first."""
+        """Return the unknown parts of the span that the cluster still stores, oldest first."""
         if self.retained_since >= self.span.until:
             return []
         return self.files.missing(Span(self.retained_since, self.span.until), self.asked)
@@ -483,7 +483,7 @@ class _ArchiveQuery:
                 await self._keep(parsed, Span(since, until))
                 took = max(time.monotonic() - began, 0.01)
                 room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)
-                # A short slice that was cheap says little of longer ones.
+                # A short cheap slice does not predict longer ones.
                 longest = (until - since) if room < 1 else max(seconds, until - since)
                 seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(longest * room)))
                 until = since

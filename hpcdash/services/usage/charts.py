@@ -336,7 +336,7 @@ def draw_bars(values: np.ndarray, cells: int, role: str = "bar") -> list[Line]:
 
 
 def _load(report: UsageReport, width: int) -> list[Line]:
-    """What was held at once, by weekday and hour: a shade for each quarter of the most."""
+    """Draw the concurrent usage by weekday and hour: a shade for each quarter of the maximum."""
     most = report.load.largest
     if not most:
         return []
@@ -379,7 +379,7 @@ def rounded(value: float) -> str:
 
 
 def _waits(report: UsageReport, width: int) -> list[Line]:
-    """How long runs waited: a histogram of all, and by queue and size those with the most runs."""
+    """Draw the waits of runs: a histogram of all, and rows of the busiest queues and sizes."""
     table = report.waits
     if not table.num_rows:
         return []
@@ -482,9 +482,9 @@ def _wrapped(text: str, width: int) -> list[tuple[bool, str]]:
 def draw_plot(
     build: Callable[[Any], None], width: int, height: int, roles: dict[int, str]
 ) -> list[Line]:
-    """What plotext draws, of exactly so many lines; its colours are the numbers of roles.
+    """Draw a plot with plotext, of exactly that many lines; its colours are the numbers of roles.
 
-    Nothing that a person wrote is handed to plotext, and nothing that is not finite.
+    plotext receives no text that a person wrote, and no value that is not finite.
     """
     import plotext
 

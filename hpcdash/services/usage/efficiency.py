@@ -1,5 +1,6 @@
-"""What ended runs used of what they asked for: CPUs, memory, GPUs and time, by run, array or name;
-and advice.
+"""Use of requested resources by ended runs, grouped by run, array or name, with advice.
+
+The resources are CPUs, memory, GPUs and time.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _MOST_JSON_BYTES = 1 << 22
 # As columns of numbers, or Python's own objects, they take several times as much.
 _RUNS_AT_ONCE = 50_000
 
-# Of one run, of an array or of all runs of a name: `runs` says how many. Uses are parts of what was
-# asked, 1 is all of it, and may be larger; null is not known.
+# Of one run, of an array or of all runs of a name: `runs` is how many. Uses are fractions of the
+# request, 1 is all of it, and may be larger; null is unknown.
 EFFICIENCY = pa.schema(
     [
         ("id", TEXT),
@@ -56,7 +57,7 @@ EFFICIENCY = pa.schema(
     ]
 )
 USES = ("cpu_use", "memory_use", "gpu_use", "gpu_memory_use", "time_use")
-# Below this a use is worth a look; below the second, a waste.
+# Below this a use is worth a check; below the second, a waste.
 FAIR_USE, POOR_USE = 0.75, 0.25
 # Advice is given on what saves at least this much, to runs that took at least so long.
 _LEAST_SAVED_BYTES = 2 << 30
@@ -85,9 +86,9 @@ _DECODER = msgspec.json.Decoder(_Summary)
 
 
 class JobstatsUse(Struct, frozen=True):
-    """What jobstats measured of one run, over all its nodes; None is not known.
+    """Measurements of one run by jobstats, over all its nodes; None is unknown.
 
-    Uses are parts of what the run had: CPU time of all CPUs' time, memory of all nodes' memory,
+    Uses are fractions of what the run had: CPU time of all CPUs' time, memory of all nodes' memory,
     GPUs' mean.
     """
 
@@ -101,8 +102,7 @@ class JobstatsUse(Struct, frozen=True):
 
 
 def parse_jobstats(comment: str | None) -> JobstatsUse | None:
-    """What a job's AdminComment says, where jobstats wrote it; None for anything else, however it
-    is made.
+    """Parse a job's AdminComment that jobstats wrote; None for any other or malformed one.
 
     No more than a few MiB are unpacked: anyone who may write comments may write a bomb.
     """
@@ -214,7 +214,7 @@ def with_use(runs: pa.Table) -> pa.Table:
 
 
 def _jobstats_table(comments: pa.Array) -> pa.Table:
-    """What jobstats wrote, a row a comment, null where it did not: columns of RUNS and of USES."""
+    """Parse jobstats' comments into columns of RUNS and of USES, a row per comment, else null."""
     names = {
         "cpu_use": "cpu_use",
         "memory_use": "memory_use",
@@ -384,11 +384,10 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 class Advice(Struct, frozen=True):
-    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids,
-    the newest first.
+    """Advice on the next request of one name's runs, as values.
 
-    `memory_bytes` (of the whole job) and `limit_seconds` are what would do; None: what was asked
-    for is not too much.
+    `jobs` are some of their ids, the newest first. `memory_bytes` (of the whole job) and
+    `limit_seconds` are enough; None: the requested amount is not too much.
     """
 
     user: str
@@ -445,8 +444,9 @@ def _advised_by(runs: pa.Table) -> dict[str, np.ndarray]:
 
 
 def _idle_hours(runs: pa.Table) -> np.ndarray:
-    """What runs held and did not use, in hours of a GPU; what is not known counts as used, and so
-    do short runs.
+    """Compute the unused resources of runs, in hours of a GPU.
+
+    Unknown use counts as used, and so do short runs.
     """
     columns = _advised_by(runs)
     hours = columns["elapsed_seconds"] / 3600
@@ -482,9 +482,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     elapsed = columns["elapsed_seconds"]
 
     def busy(of: str, least: int) -> tuple[int, float, int]:
-        """How many runs say how busy they were, the part of the time, and the most that a run
-        had.
-        """
+        """Return the number of runs with known use, their mean use, and the most that a run had."""
         held = columns[of] * elapsed
         known = ~np.isnan(columns[f"{of[:-1]}_use"] * held) & (columns[of] >= least)
         seconds = held[known].sum()
@@ -492,7 +490,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
         return int(known.sum()), float(use), int(columns[of][known].max(initial=0))
 
     def largest(of: str, other: str) -> tuple[int, int, int]:
-        """How many completed runs say both, and the largest of each."""
+        """Return the number of completed runs that report both, and the maximum of each."""
         known = ~np.isnan(columns[of] * columns[other]) & is_completed
         return (
             int(known.sum()),

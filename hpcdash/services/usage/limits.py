@@ -108,8 +108,9 @@ def _applies_to(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 def policy_lines(
     reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table | None
 ) -> list[str]:
-    """What a job waits for in the site's rules, a line each: the limits with what is used, and
-    where more is shown.
+    """Format the site's rules that a job waits for, a line each.
+
+    They are the limits with their use, and where more is shown.
     """
     lines = []
     if reason.view == "limits" and limits is not None:

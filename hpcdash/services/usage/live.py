@@ -1,6 +1,4 @@
-"""What a running job uses, while somebody looks: one step samples its nodes, and ends when nobody
-looks any more.
-"""
+"""Live use of a running job: one step samples its nodes while a person watches, then ends."""
 
 from __future__ import annotations
 
@@ -33,9 +31,9 @@ from hpcdash.services.usage.sample import (
 from hpcdash.services.usage.watched import Watched, remember_watched
 from hpcdash.transport.base import CommandResult
 
-# An hour of looks.
+# An hour of checks.
 MOST_LOOKS = 360
-# Warnings are about the last looks, and need some.
+# Warnings are about the last checks, and need some.
 _JUDGED_LOOKS = 6
 _FEWEST_LOOKS = 3
 _IDLE_PERCENT = 5.0
@@ -45,7 +43,7 @@ _UNEQUAL = 0.5
 _LEAST_CORES = 0.5
 # A step that ends sooner than this has not sampled: it is not begun again and again.
 _LEAST_STEP_SECONDS = 30.0
-# A scheduler that tells itself what jobs use measures it about so often.
+# A scheduler that reports jobs' use itself measures it about this often.
 _TOLD_SECONDS = 5.0
 
 
@@ -79,10 +77,10 @@ class LiveUse:
         self._watched = Watched()
 
     async def follow(self, checks: int | None = None) -> AsyncGenerator[NodeUse, None]:
-        """Each use as it comes, node by node, until the job's step ends or the caller leaves;
-        `looks` at most a node.
+        """Yield each use as it arrives, by node, until the job's step ends or the caller leaves.
 
-        Raises UsageError, what the scheduler refuses, and what the transport raises.
+        There are at most `checks` per node. Raises UsageError, the scheduler's refusals, and the
+        transport's errors.
         """
         if self._store.backend.inside.measures_use:
             native = (await self._store.fetch_detail(str(self.row["id"]))).native
@@ -97,15 +95,16 @@ class LiveUse:
                 async for use in uses:
                     received = True
                     yield use
-            # A loop that came to its own end is begun again, where one still looks.
+            # A loop that ended normally is restarted if a person still watches.
             if checks is not None or not received or time.monotonic() - began < LEASE_SECONDS / 2:
                 return
 
     async def _ask(
         self, native: Mapping[str, str], checks: int | None
     ) -> AsyncGenerator[NodeUse, None]:
-        """Where the scheduler itself tells what a job uses: each look is a question, of the nodes
-        it has by then.
+        """Yield samples of a scheduler that reports a job's use itself.
+
+        Each check is a query of the nodes that the job has by then.
         """
         store, count = self._store, 0
         nodes = store.backend.inside.use_nodes(native)
@@ -173,7 +172,7 @@ class LiveUse:
         ]
 
     def warnings(self) -> list[str]:
-        """What looks wrong, in words, the gravest first."""
+        """Return warnings on the use, the most severe first."""
         histories = {
             name: list(self.nodes[name].uses)[-_JUDGED_LOOKS:]
             for name in sorted(self.nodes, key=natural_order)

@@ -1,6 +1,4 @@
-"""What a running job uses, as lines of text: a node with its curves, its GPUs, its busiest
-processes, and warnings.
-"""
+"""Lines on a running job's use: a node's curves, GPUs and busiest processes, and warnings."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class UsageReport(Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """What hours are shown of first: GPUs where any was held."""
+        """Unit of the hours that are shown first: GPUs if any was held."""
         return self.load.unit
 
 
@@ -224,7 +224,7 @@ def build_report(
 
 
 def _times(runs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """When runs began and ended, in epoch seconds as floats; nan: never began, or not known."""
+    """Return the start and end of runs, in epoch seconds; nan: never started, or unknown."""
     end = column_floats(as_array(runs["ends_at"]).cast(COUNT))
     begin = column_floats(as_array(runs["started_at"]).cast(COUNT))
     elapsed = column_floats(runs["elapsed_seconds"])
@@ -239,7 +239,7 @@ def _within(moments: np.ndarray, span: Span) -> np.ndarray:
 
 
 class _Held:
-    """From when to when runs held what, cut to the span: whole seconds, CPUs and GPUs."""
+    """Times in which runs held CPUs and GPUs, in whole seconds, cut to the report's span."""
 
     def __init__(self, runs: pa.Table, begin: np.ndarray, end: np.ndarray, span: Span) -> None:
         low, high = np.fmax(begin, span.since), np.fmin(end, span.until)
@@ -253,7 +253,7 @@ class _Held:
         self._rows = rows = np.flatnonzero(is_held & (suspended > 0))
         self._begin = begin[rows].astype(np.int64)
         self._wall = (end[rows] - begin[rows]).astype(np.int64)
-        # No more than there was.
+        # Suspended at most as long as the run lasted.
         self._suspended = np.minimum(suspended[rows].astype(np.int64), self._wall)
 
     @property
@@ -333,7 +333,7 @@ def _seconds_by_bin(
 
 
 def _waits_in(runs: pa.Table, begin: np.ndarray, span: Span) -> np.ndarray:
-    """How long runs waited before they started in the span; nan where they did not."""
+    """Return how long runs waited before they started; nan if they did not start in the span."""
     requested = np.fmax(
         column_floats(as_array(runs["eligible_at"]).cast(COUNT)),
         column_floats(as_array(runs["submitted_at"]).cast(COUNT)),
@@ -436,7 +436,7 @@ def _monday(day: str) -> str:
 def _quantiles(
     values: np.ndarray, group: np.ndarray, count: int, parts: Sequence[float]
 ) -> list[np.ndarray]:
-    """Of each part the quantiles of the groups 0 to `count` - 1, nan where a group is empty."""
+    """Compute the quantiles `parts` of the groups 0 to `count` - 1; nan for an empty group."""
     sizes = np.bincount(group, minlength=count)
     has = sizes > 0
     ordered = values[np.lexsort((values, group))]
@@ -527,7 +527,7 @@ def _wasteful(runs: pa.Table, held: _Held) -> pa.Table:
     most = np.lexsort([-sums[column] for column in reversed(_WASTE_ORDER)])[:_MOST_WASTEFUL]
     most = most[sums["runs"][most] > 0]
     for column, is_known in are_known.items():
-        # What nobody measured is not known, and not nothing.
+        # Unmeasured use is unknown, not zero.
         sums[column] = np.where(is_known, sums[column], np.nan)
     rows = pa.array(first[most])
     columns = [as_array(runs[column]).cast(TEXT).take(rows) for column in ("name", "user")]
@@ -539,8 +539,9 @@ _WASTE_ORDER = ["unused_gpu_seconds", "unused_cpu_seconds", "unused_memory_gib_s
 
 
 def day_edges(span: Span, zone: tzinfo) -> list[tuple[int, str]]:
-    """Where the span's days begin, the first and the last as they are cut, each with its date; the
-    last is the end.
+    """Return the start of each of the span's days with its date.
+
+    The first and the last day are cut; the last item is the end.
     """
     at = datetime.fromtimestamp(span.since, zone)
     edges = [(span.since, at.date().isoformat())]
@@ -583,7 +584,7 @@ class _Hours:
         return inside
 
     def load(self, unit: str) -> np.ndarray:
-        """What was held at once, a mean over the hours of each weekday and hour of the day."""
+        """Return the mean concurrent use of each hour of each weekday."""
         held, seconds = np.zeros((7, 24)), np.zeros((7, 24))
         amounts = self.gpu if unit == "GPU" else self.cpu
         for begins, length, amount in zip(
@@ -603,9 +604,10 @@ def runs_and_notes(
     user: str,
     select: Callable[[pa.Table], pa.Table] | None = None,
 ) -> tuple[pa.Table, list[str]]:
-    """What a report is made of: the runs that ended and those that still run, and in words whose
-    they are, as far as the cluster shows them, and what of the span is not known. Of the runs that
-    are `wanted`, where that is given.
+    """Return a report's runs, ended and still running, and notes on them.
+
+    The notes report whose runs they are, as far as the cluster shows them, and the unknown parts of
+    the span. `select` filters the runs, if given.
     """
     parts = [
         fetched.table,

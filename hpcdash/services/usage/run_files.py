@@ -44,18 +44,18 @@ class _Week(Struct):
 
     tables: list[pa.Table] = field(default_factory=list)
     covered: list[Span] = field(default_factory=list)
-    # Whether all of that was asked for when the cluster hid nobody's jobs.
+    # Whether all of that was queried while the cluster showed everyone's jobs.
     sees_others: bool = False
     has_file: bool = False
     is_new: bool = False
 
 
 class RunFiles:
-    """What is known of the runs of a scope on a cluster, as `asker` may see them.
+    """Stored runs of a scope on a cluster, as `asker` may see them.
 
-    `scope` is 'mine', 'everyone' or 'user NAME'; `folder` is the cluster's, None where nothing is
-    kept. What another account was told, or by another scheduler, is not read ('' is not known, and
-    not compared); a file that is damaged is as if it were not there, and written anew.
+    `scope` is 'mine', 'everyone' or 'user NAME'; `folder` is the cluster's, None if nothing is
+    stored. Answers to another account, or from another scheduler, are not read ('' is unknown, and
+    not compared); a damaged file counts as missing, and is rewritten.
     """
 
     def __init__(self, folder: Path | None, scope: str, *, asker: str, scheduler: str) -> None:
@@ -71,8 +71,9 @@ class RunFiles:
         self._weeks: dict[str, _Week] = {}
 
     def see(self, *, others: bool) -> None:
-        """Whether the cluster shows everyone's jobs now: what was asked for while it did not is not
-        known then.
+        """Note whether the cluster shows everyone's jobs now.
+
+        If it does, spans that were queried while it did not become unknown.
         """
         self._sees_others = others
         for week in self._weeks.values():
@@ -80,9 +81,7 @@ class RunFiles:
                 week.covered, week.sees_others = [], True
 
     def load(self, span: Span | None) -> None:
-        """What is known of the weeks from the beginning of a span on (None: all) that were not
-        looked up yet.
-        """
+        """Load the known weeks from the start of a span on (None: all) that are not loaded yet."""
         if self._folder is None:
             return
         since = "" if span is None else _week_name(span.since)
@@ -92,9 +91,7 @@ class RunFiles:
                 self._weeks[week] = self._known(read_schema(path))
 
     def _known(self, schema: pa.Schema | None) -> _Week:
-        """What is known of the week of a file; nothing where the file is not one that was written
-        for this scope.
-        """
+        """Return the known part of a file's week; empty if it was written for another scope."""
         metadata = (schema.metadata or {}) if schema is not None else {}
         requested = {
             _FORMAT: _FORMAT_VERSION,
@@ -124,7 +121,7 @@ class RunFiles:
         if week.has_file and (path := self._path(name)) is not None:
             table = read_table(path, columns)
             if table is None:
-                # It was there, and is gone or damaged: all but what is in memory is asked for
+                # It existed, and is missing or damaged: all but the part in memory is queried
                 # again.
                 week.covered, week.has_file = [], False
             else:
@@ -161,7 +158,7 @@ class RunFiles:
         numbers = pc.divide(pc.add(ends, _BEFORE_MONDAY_SECONDS), WEEK)
         for number in pc.unique(numbers).drop_null().to_pylist():
             week = self._week(_week_name(number * WEEK - _BEFORE_MONDAY_SECONDS))
-            # What is newer comes first: it is the one that stays of two alike.
+            # Newer rows come first: of two alike the first stays.
             week.tables.insert(0, runs.filter(pc.equal(numbers, number)))
             week.is_new = True
         for part in _split_weeks(span) if span is not None else ():

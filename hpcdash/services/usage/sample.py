@@ -12,7 +12,8 @@ from hpcdash.backends.node_samples import GpuSample, NodeSample, ProcessSample
 
 EVERY_SECONDS = 10
 FIRST_GAP_SECONDS = 2
-# A loop ends by itself after this, should nobody be able to end it; who still looks starts another.
+# A loop ends on its own after this, in case nothing can end it; a person who still watches starts
+# another.
 LEASE_SECONDS = 600
 # Of a limit beyond this the kernel means none.
 _NO_LIMIT_BYTES = 1 << 60
@@ -128,7 +129,10 @@ kill -KILL "$watcher"
 
 
 def sampler(checks: int = 1 + LEASE_SECONDS // EVERY_SECONDS) -> InsideCommand:
-    """So many looks at each node: the second after two seconds, then one each EVERY_SECONDS."""
+    """Build the command for a number of samples of each node.
+
+    The second follows after two seconds, then one each EVERY_SECONDS.
+    """
     return InsideCommand(
         (_SCRIPT, str(EVERY_SECONDS), str(checks)),
         FIRST_GAP_SECONDS + EVERY_SECONDS * max(0, checks - 1) + 30,
@@ -277,9 +281,7 @@ def _percent(text: str | None) -> float | None:
 def _own_gpus(
     gpus: tuple[GpuSample, ...], visible: str, requested: int | None
 ) -> tuple[GpuSample, ...]:
-    """Those that the job may see: by their numbers or their UUIDs, all where it is not said
-    which.
-    """
+    """Return the GPUs that the job may see, by their numbers or their UUIDs; all if unreported."""
     named = [word.strip() for word in visible.split(",") if word.strip()]
     if not named:
         return () if requested == 0 else gpus
@@ -293,8 +295,7 @@ def _own_gpus(
 
 
 class NodeUse(Struct, frozen=True):
-    """What a job uses on a node between two looks; `cores` are CPUs kept busy, None where not
-    known.
+    """Use of a node by a job between two samples; `cores` are CPUs kept busy, None if unknown.
 
     `rank_cores` has the cores of each rank's own process.
     """

@@ -1,4 +1,4 @@
-"""When a job would start were it shorter or smaller: the scheduler is asked, on request only."""
+"""Start of a job if it were shorter or smaller: queries the scheduler, on request only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StartOption(Struct, frozen=True):
     estimator: str = "the scheduler"
 
     def format(self, now_epoch: float) -> str:
-        """When, in words, and whose; or why it would not be taken."""
+        """Format the start and the estimator, or the reason for a refusal."""
         when = self.format_when(now_epoch)
         return (
             when
@@ -53,7 +53,7 @@ class StartOption(Struct, frozen=True):
 
 
 class EarlierStart(Struct, frozen=True):
-    """When a job would start were it submitted now as it was, and with what is enough for it."""
+    """Estimated starts of a job if submitted now: unchanged, and with enough of each resource."""
 
     as_it_was: StartOption
     changed: StartOption

@@ -1,4 +1,4 @@
-"""How long jobs like one waited here before they started, from the runs that are known."""
+"""Waits of similar jobs before their start, from the known runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from msgspec import Struct
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.units import DAY, HOUR, format_span
 
-# The columns of domain.schema.RUNS that waits_of looks at.
+# The columns of domain.schema.RUNS that compute_waits reads.
 WAITED = ("started_at", "submitted_at", "eligible_at", "queue", "nodes", "gpus", "limit_seconds")
-# Fewer say little: then jobs of any time, or of any size, are looked at too.
+# Fewer mean little: then jobs of any time limit, or of any size, count too.
 FEWEST_RUNS = 10
 # The upper ends of the classes; None: no end.
 _LIMITS: tuple[int | None, ...] = (HOUR, 4 * HOUR, DAY, 3 * DAY, None)
@@ -61,10 +61,10 @@ def compute_waits(runs: pa.Table) -> pa.Table:
 
 
 def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
-    """What `compute_waits` tells of jobs like a row of domain.schema.JOBS; None where too few are known.
+    """Return the waits of jobs like a row of domain.schema.JOBS; None if too few are known.
 
-    Like it are those of its queue, of about its size and with about its time limit; where those are
-    too few, its size alone counts, then its queue alone.
+    Similar jobs have its queue, about its size and about its time limit; if these are too few, only
+    its queue and size count, then its queue alone. `waits` is a table of `compute_waits`.
     """
     queue = job["queue"]
     if queue is None:
@@ -93,9 +93,7 @@ def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
 def _class(
     column: pa.ChunkedArray, value: int | None, ends: tuple[int | None, ...]
 ) -> tuple[pa.ChunkedArray, tuple[int, int | None]]:
-    """Which rows are in the class of a value, and that class: above its first number, up to its
-    second.
-    """
+    """Return a mask of the rows in a value's class, and the class's bounds: above, up to."""
     if value is None:
         return pc.is_null(column), (0, None)
     above = 0

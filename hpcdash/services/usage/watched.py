@@ -1,4 +1,4 @@
-"""What was seen of jobs' use while a person watched, in the state database."""
+"""Use of jobs while a person watched, in the state database."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FILLED = (
     "gpu_memory_peak_bytes",
     "usage_source",
 )
-# And those it looks at besides.
+# Columns of a run that with_watched reads.
 WATCHED = ("id", "started_at", "elapsed_seconds", *_FILLED)
-# Two looks farther apart than this had nobody watch between them.
+# Two checks farther apart than this were not continuous watching.
 _LONGEST_GAP_SECONDS = 60.0
-# What was watched for less of a run than this says nothing of the run.
+# Less than this fraction of a run watched does not represent the run.
 _LEAST_PART = 0.1
 
 
@@ -65,7 +65,7 @@ class Watched:
 
     @property
     def seconds(self) -> float:
-        """How long the longest watched node was."""
+        """Longest time that a node was watched."""
         return max(self._seconds.values(), default=0.0)
 
     def add(self, use: NodeUse) -> None:
@@ -90,7 +90,7 @@ class Watched:
 
     @property
     def nodes(self) -> int:
-        """How many were watched."""
+        """Number of watched nodes."""
         return len(self._seconds)
 
     @property
@@ -99,7 +99,7 @@ class Watched:
         return sum(self._memory_peaks.values()) if self._memory_peaks else None
 
     def means(self, name: str) -> list[float]:
-        """Of each node that told it."""
+        """Return the mean of each node that reported it."""
         return [
             total / known
             for (_, one), (total, known) in self._sums.items()
@@ -123,7 +123,7 @@ _COLUMNS = (
 
 
 def _mean(name: str) -> str:
-    """Of both times, by their lengths."""
+    """Return SQL for the mean of both spans, weighted by their lengths."""
     both = f"({name} * seconds + excluded.{name} * excluded.seconds) / (seconds + excluded.seconds)"
     return f"{name} = coalesce({both}, {name}, excluded.{name})"
 
@@ -189,7 +189,7 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
 
 
 def _filled(run: Mapping[str, Any], use: WatchedUse, elapsed: int) -> dict[str, Any] | None:
-    """What a run used with what was watched; None where that adds nothing."""
+    """Merge the watched use into a run; None if it adds nothing."""
     gpus = {
         "gpu_use": None if use.gpu_percent is None else use.gpu_percent / 100,
         "gpu_memory_peak_bytes": use.gpu_memory_peak_bytes,

@@ -19,7 +19,7 @@ from hpcdash.domain.units import DAY
 from hpcdash.errors import HpcdashError
 
 STATE_SCHEMA = 1
-# A job that is put back and runs on shows its log's moments anew.
+# A job that is requeued and runs again shows its log's events again.
 _PASSED_SECONDS = 7.0 * DAY
 _MOST_PASSED = 1000
 _OF_ASPECTS = {
@@ -63,8 +63,10 @@ class AlertKind(StrEnum):
 
 
 class Ending(Struct, frozen=True):
-    """What is true now of something that is found no more, in words ('': nobody knows), and whether
-    a rule still looks at it: what is no longer watched did not recover.
+    """Present state after a finding disappeared.
+
+    `words` describe it ('': unknown). `is_watched` is whether a rule still checks it: what is no
+    longer watched did not recover.
     """
 
     words: str = ""
@@ -75,7 +77,7 @@ EndingOf = Callable[[Finding], Ending]
 
 
 def is_over(finding: Finding) -> Ending:
-    """Of what is found no more that it is over, and no more than that."""
+    """Return an ending without details, for any finding that is found no more."""
     return Ending()
 
 
@@ -96,8 +98,9 @@ class AlertState(Struct, frozen=True):
 
 
 class AlertEvent(Struct, frozen=True):
-    """What there is to tell; `before` is the alert's state had it not been told, `ending` what is
-    true after an end.
+    """Change of an alert to report.
+
+    `before` is the alert's state if nobody is notified, `ending` the present state after an end.
     """
 
     kind: AlertKind
@@ -113,14 +116,14 @@ class AlertEvent(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What is wrong, or of an end what is true now."""
+        """Text of the finding, or after an end of the present state."""
         return self.ending or self.finding.words
 
 
 class PendingNotification(Struct, frozen=True):
-    """What a channel (a notifier's name) did not take, and since when (epoch).
+    """Notification that a channel (a notifier's name) has not accepted since `owed_at` (epoch).
 
-    is_known: whether it was told of that trouble before. is_for_all: nobody took it.
+    is_known: the channel was notified of that trouble before. is_for_all: no channel accepted it.
     """
 
     channel: str

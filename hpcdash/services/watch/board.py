@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class WatchBoard:
-    """What `hpcdash watch` knows is where it begins; what it learns is of this run alone, but for
-    what is snoozed.
+    """Watch board of one run of the program.
+
+    It starts from the state of `hpcdash watch`; new findings are only of this run, except snoozes.
     """
 
     def __init__(
@@ -49,10 +50,9 @@ class WatchBoard:
         self.config_file = config_file
         self._reread = reread
         self.unread = ""
-        # Whether there are rules that were never looked at.
+        # Whether there are rules that were never checked.
         self.is_check_due = False
-        # When the cluster was last looked at with an answer, in epoch seconds; None: not in this
-        # run.
+        # When the cluster last answered a check, in epoch seconds; None: not in this run.
         self.looked_at: float | None = None
         self._store = store
         self._files = files
@@ -62,14 +62,14 @@ class WatchBoard:
 
     @property
     def states(self) -> tuple[AlertState, ...]:
-        """What is wrong, the gravest first, then the newest."""
+        """Current alerts, the most severe first, then the newest."""
         return tuple(
             sorted(self.alerts.states.values(), key=lambda one: (-one.finding.severity, -one.since))
         )
 
     @property
     def count(self) -> int:
-        """How many are wrong and not silent."""
+        """Number of current alerts that are not snoozed."""
         return sum(self.snoozed_until(state) is None for state in self.alerts.states.values())
 
     @property
@@ -104,12 +104,12 @@ class WatchBoard:
                 self._watching.take_settings(settings)
 
     async def judge(self) -> tuple[AlertEvent, ...]:
-        """What is new by what is known now; asks nothing."""
+        """Return the new events given the data known now; queries nothing."""
         async with self._step:
             return self._stepped(await asyncio.to_thread(self._watchdogs().judge))
 
     async def look(self) -> tuple[AlertEvent, ...]:
-        """What is new by all that the rules need: asks the cluster."""
+        """Query the cluster for all data that the rules need, and return the new events."""
         async with self._step:
             check = await self._watchdogs().look()
             self.is_check_due = False

@@ -50,7 +50,7 @@ from hpcdash.transport.node import ThroughNode
 
 # Each costs two commands or three; the others' turn comes the next round.
 MOST_LOCATED = 6
-# Nodes whose own disks are looked at in one round.
+# Nodes whose own disks are checked in one round.
 MOST_NODES = 4
 HISTORY_EVERY_SECONDS = 1.0 * HOUR
 DU_EVERY_SECONDS = 1.0 * HOUR
@@ -298,7 +298,7 @@ class Watching(Endings):
         self._facts = replace(self._facts, pools=found)
 
     def _forget(self, jobs: pa.Table) -> None:
-        """What was known of logs that are watched no more."""
+        """Remove the state of logs that are no longer watched."""
         state = self.state
         followed = {path for _, path in self._followed(jobs)}
         state.logs = {path: log for path, log in state.logs.items() if path in followed}
@@ -335,9 +335,7 @@ class Watching(Endings):
             )
 
     async def _query_node(self, host: str, jobs: pa.Table, now: float, check: Judgement) -> Facts:
-        """What a node tells of the logs on its disk; why it does not is noted for each of its
-        jobs.
-        """
+        """Query a node for facts on the logs on its disk; a failure is noted for its jobs."""
         state = self.state
         host_ids = {job_id for job_id, name in state.hosts.items() if name == host}
         files = self._choose_files(jobs, host_ids.__contains__, now, check)
@@ -364,7 +362,7 @@ class Watching(Endings):
             state.unseen.pop(job_id, None)
             own = requested & set(state.logs_of.get(job_id, ()))
             if own and not own & seen:
-                # It may have been restarted elsewhere, so ask again where it writes.
+                # It may have been restarted elsewhere, so query its log paths again.
                 del state.hosts[job_id]
                 state.logs_of.pop(job_id, None)
                 state.unseen[job_id] = (
@@ -510,8 +508,10 @@ async def _ask(
 
 
 def qos_state(texts: Mapping[str, str], now: float) -> QosState:
-    """What PolicyPart.qos tells of a QoS (PolicyPart.preemption: of a queue), in figures: what
-    becomes of a job that makes way, after how long, and whether there is anyone to make way for.
+    """Parse the texts of PolicyPart.qos (PolicyPart.preemption: of a queue) into values.
+
+    They are the effect of preemption on a job, the grace time, and whether other jobs can preempt
+    it.
     """
     making_way = texts.get("a job that makes way", "")
     grace = texts.get("time to save first", "")

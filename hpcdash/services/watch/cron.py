@@ -104,10 +104,10 @@ async def move_away(store: ClusterStore, job: CronJob) -> None:
 async def install(
     store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None
 ) -> tuple[str, ...]:
-    """What was done, in words.
+    """Install the cron job and describe the actions.
 
-    A job of that name that waits or runs is left to itself: it reads the new script when it submits
-    itself again. Raises HpcdashError for what could not be done.
+    A job of that name that waits or runs is left as it is: it reads the new script when it
+    resubmits itself. Raises HpcdashError if an action fails.
     """
     script = cron_script(job, store.backend.scripts.cron_parts(job))
     folders = (job.scripts_folder, job.output_folder)
@@ -138,8 +138,9 @@ async def install(
 async def remove(
     store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None
 ) -> tuple[str, ...]:
-    """What was done, in words: its script is moved away, what waits is cancelled; one that runs
-    ends by itself.
+    """Remove the cron job and describe the actions.
+
+    Its script is moved away, waiting jobs are cancelled; a running job ends on its own.
     """
     messages = []
     if stand is not None and stand.is_installed:

@@ -1,4 +1,4 @@
-"""How full a place is, as df, du, lfs, beegfs-ctl, quota and mmlsquota print it.
+"""Parsers of disk usage printed by df, du, lfs, beegfs-ctl, quota and mmlsquota.
 
 Runs none of them.
 """
@@ -16,7 +16,7 @@ from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput, excerpt
 
 KIB = 1024
-# Of more digits no tool tells a figure, and Python reads no number of thousands.
+# No tool prints figures of more digits, and Python reads no number of thousands.
 _DIGITS = r"\d{1,18}"
 _FIGURES = re.compile(
     rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)"
@@ -255,8 +255,9 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
 
 
 def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """Of `mmlsquota -Y` (GPFS, Storage Scale): columns by name, sizes in KiB, and in a value % and
-    two digits.
+    """Parse `mmlsquota -Y` (GPFS, Storage Scale).
+
+    Columns are found by name, sizes are in KiB, and values are percent-encoded.
     """
     found: list[DiskUsage] = []
     columns: list[str] = []

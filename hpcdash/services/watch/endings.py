@@ -1,7 +1,6 @@
-"""What is true now of what the watchdogs find no more: it is well again, its job is gone, or nobody
-looks any more.
+"""Endings of findings that disappeared: resolved, the job ended, or no longer watched.
 
-Asks nothing.
+Queries nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Endings(Judge):
     """By the settings and the tables of now."""
 
     def find_ending(self, finding: Finding) -> Ending:
-        """Why something that a rule found is found no more; for what could be looked at."""
+        """Return the ending of a finding that is found no more, if its subject was checked."""
         if finding.rule == UNREACHABLE:
             return Ending(f"{self.store.title} is responding again")
         jobs = self._table(self.job_kind)
@@ -100,7 +99,7 @@ class Endings(Judge):
         )
 
     def _job_ending(self, finding: Finding, jobs: pa.Table, is_selected: bool, text: str) -> Ending:
-        """Of what is about a running job."""
+        """Return the ending of a finding about a running job."""
         row = _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):

@@ -160,7 +160,7 @@ part end
 )
 
 
-# Where its entries begin, and how many words those of files and logs have.
+# Where its entries start, and how many arguments those of files and logs have.
 _ENTRIES_AT = 2
 _ENTRY_WORDS = {"file": 3, "tail": 7}
 
@@ -190,9 +190,7 @@ class TailQuery(Struct, frozen=True):
 
 
 class FactsRequest(Struct, frozen=True):
-    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints,
-    disks, logs.
-    """
+    """Facts to query: files, patterns whose newest file counts, checkpoint folders, disks, logs."""
 
     files: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
@@ -218,8 +216,9 @@ class FactsRequest(Struct, frozen=True):
 
 
 class DiskCheck(Struct, frozen=True):
-    """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked
-    each time.
+    """Usage of a disk by the quota tool and df.
+
+    The count of du is separate, as it is not run each time.
     """
 
     usage: DiskUsage | None = None
@@ -261,8 +260,9 @@ class Facts(Struct, frozen=True):
 
 
 def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
-    """Which arguments of FACTS_SCRIPT are paths of files and logs; () where it is to look at
-    anything else.
+    """Return the positions of FACTS_SCRIPT's arguments that are paths of files and logs.
+
+    () if it is to check anything else.
     """
     at, found = _ENTRIES_AT, []
     while at < len(arguments):
@@ -389,7 +389,7 @@ def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:
             else:
                 checks.append(_device_usage(PARSERS[tool](body), path, device[0] if device else ""))
         except UnreadableOutput:
-            # Not installed, not allowed, no quota there: the next tool tells.
+            # Not installed, not allowed, no quota there: the next tool is tried.
             continue
     return DiskCheck(joined(checks), joined(counts))
 

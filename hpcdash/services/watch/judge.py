@@ -1,4 +1,4 @@
-"""What the watchdogs of one cluster find in what its store knows now; asks nothing."""
+"""Rules of the watchdogs of one cluster, applied to the store's current data; queries nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from hpcdash.services.watch.state import DiskState, QosState, WatchState
 
 Row = Mapping[str, Any]
 UNREACHABLE = "unreachable"
-# What was seen of logs, saves and disks longer ago tells nothing of now.
+# Older observations of logs, saves and disks do not describe the present.
 FRESH_SECONDS = 2.0 * MINUTE
 ALL_RULES = tuple(
     finding_key(rule)
@@ -84,11 +84,10 @@ ALL_RULES = tuple(
 
 
 class Judgement(Struct):
-    """What a look found.
+    """Result of a check.
 
-    `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
-
-    `pulses` are the words of PULSE lines; `is_reached`: whether the scheduler told its jobs.
+    `unknown` are keys, or rules, that could not be checked; `problems` are the reasons, as text.
+    `pulses` are the texts of PULSE lines; `is_reached`: whether the scheduler reported its jobs.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -116,10 +115,9 @@ class Judge:
         self.shared = tuple(shared)
         self.settings = settings
         self.state = state or WatchState()
-        # What the last look learned beside the snapshots; None: there was none yet.
+        # Facts of the last check beside the snapshots; None: no check yet.
         self._facts: Facts | None = None
-        # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may
-        # take minutes.
+        # Ages count from the query; freshness from the answer: du alone may take minutes.
         self._facts_at = 0.0
         self._answered_at = 0.0
         launches = None if store.scripts is None else store.scripts.folder.parent
@@ -145,9 +143,7 @@ class Judge:
 
     @property
     def job_kind(self) -> Kind:
-        """Whose jobs must be known: one's own, or everyone's where a rule is about somebody
-        else.
-        """
+        """Scope of the jobs to know: one's own, or everyone's if a rule is about another user."""
         settings = self.settings
         log_rules = (*settings.hanging, *settings.losses)
         job_rules = self._here((*settings.running, *log_rules, *settings.chains, *settings.saves))
@@ -163,7 +159,7 @@ class Judge:
         )
 
     def _table(self, kind: Kind) -> pa.Table | None:
-        """What this run was told, without an error since."""
+        """Return the table that this run received, unless an error followed."""
         snapshot = self.store.snapshots.get(kind)
         return (
             None
@@ -198,9 +194,7 @@ class Judge:
         return found
 
     def _paths(self, job_id: str, rule: HangingRule | LossesRule) -> list[str]:
-        """Where a job writes: the file that its rule names, else its own output as far as that was
-        found.
-        """
+        """Return a job's log paths: the file that its rule names, else its own output if known."""
         return (
             [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
         )
@@ -245,15 +239,15 @@ class Judge:
 
     @property
     def _seen(self) -> Facts | None:
-        """What the last look learned beside the snapshots, while it is fresh."""
+        """Facts of the last check beside the snapshots, while they are fresh."""
         return self._facts if self.store.clock.now() - self._answered_at <= FRESH_SECONDS else None
 
     def judge(self) -> Judgement:
-        """What the rules find in what is known now; asks nothing."""
+        """Apply the rules to the data known now; queries nothing."""
         check = Judgement()
         now = self.store.clock.now()
         jobs = self._table(self.job_kind)
-        # An alert about the connection is for a look to settle.
+        # An alert about the connection is settled by a check.
         if self.state.unreachable_rounds:
             check.unknown.add(finding_key(UNREACHABLE))
         if jobs is None:
@@ -345,7 +339,7 @@ class Judge:
         watched = self._trainings(jobs)
         if not watched:
             return
-        # What reads metrics loads numpy, which whoever watches none does without.
+        # Reading metrics loads numpy, which is not needed if none are watched.
         from hpcdash.services.watch.training import course, noticed
 
         hangs = {
@@ -370,7 +364,7 @@ class Judge:
                 found = [one for one in noticed(tail, tail.looked_at) if one.metric not in known]
                 for stall in [one for one in found if one.kind == losses.STALL]:
                     if job_id in hangs or not is_fresh:
-                        # That the job hangs says it already, and is not its end.
+                        # The hang is reported already, and is not its end.
                         found.remove(stall)
                         check.unknown.add(losses.stall_key(job_id, stall.metric))
                 known |= set(tail.metrics)
@@ -385,7 +379,7 @@ class Judge:
                     )
 
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
-        """How many jobs and tasks of a job's chain wait and will start."""
+        """Count the jobs and tasks of a job's chain that wait and will start."""
         chain = find_chain(str(row["id"]), self._owned_rows(jobs, row["user"]))
         return successors.ready_behind(chain, self.store.backend.reasons)
 
@@ -408,7 +402,7 @@ class Judge:
             saves.append(deadlines.Saves(job_id, rule.watch, saved_at, place, name, is_folder))
         ends = deadlines.end_before_save(jobs, saves, now)
         check.findings += [one for one in ends if one.key not in check.unknown]
-        # By when they were looked at: since then it may have saved.
+        # As of their check: it may have saved since.
         check.findings += deadlines.no_save(jobs, saves, self._facts_at)
         qos, queues = self.state.qos, self.state.queues
         if self._here(self.settings.saves) and not qos and not queues and self._seen is None:
@@ -510,7 +504,7 @@ def pulse_line(now: datetime, text: str) -> str:
 
 
 def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsPart) -> str:
-    """How a job stands, of the rows (domain.schema.JOBS) that have its name and have not ended.
+    """Format the state of a job from the unfinished rows (domain.schema.JOBS) of its name.
 
     The most alive of them counts; times are in the zone of `now`; `reasons` are the scheduler's.
     """

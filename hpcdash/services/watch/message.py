@@ -14,7 +14,7 @@ from hpcdash.domain.units import format_span
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, rule_title
 
 _SUBJECT_CELLS = 120
-# Nobody reads more at once; the JSON has all.
+# A person reads no more at once; the JSON has all.
 MOST_IN_TEXT = 50
 _MARKS = {
     AlertKind.RAISED: "",
@@ -26,11 +26,10 @@ _MARKS = {
 
 
 class Message(Struct, frozen=True):
-    """What is sent: `subject` is one line, `text` several, neither with control characters;
-    `severity` the gravest.
+    """Message to send: `subject` is one line, `text` several, neither with control characters.
 
-    `payload` is {"schema": 1, "cluster", "subject", "text", "severity", "alerts": [...]}, of what
-    JSON knows.
+    `severity` is the highest one. `payload` is {"schema": 1, "cluster", "subject", "text",
+    "severity", "alerts": [...]}, of types that JSON has.
     """
 
     subject: str
@@ -76,7 +75,7 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
 
 
 def trial_message(cluster: str) -> Message:
-    """What is sent to find out whether anyone is reached."""
+    """Build the message that tests whether it reaches anyone."""
     subject = f"[{visible(cluster)}] hpcdash: test message, nothing is wrong"
     text = "This is a test of hpcdash's alerts.\n"
     payload = {

@@ -1,6 +1,4 @@
-"""What each channel is told in a round: what is new, and what it did not take before; and the
-telling.
-"""
+"""Notifications of a round: new ones and those a channel did not accept, and their delivery."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ LONGEST_OWED_SECONDS = 1.0 * DAY
 
 
 class Lost(Struct, frozen=True):
-    """What a channel will never be told, and why."""
+    """Notification that a channel will never receive, and the reason."""
 
     channel: str
     owed: PendingNotification
@@ -41,8 +39,9 @@ class Lost(Struct, frozen=True):
 
 
 class NotificationPlan(Struct):
-    """What each channel is sent now, in the order of told_first; what has to wait, and what is
-    lost.
+    """Notifications to send to each channel now, in the order of told_first.
+
+    `waiting` are sent later, `lost` never.
     """
 
     sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)
@@ -79,7 +78,7 @@ def plan_round(
             event = new.get(key)
             owed: PendingNotification | None = before.get(key)
             if owed is None and key in for_all:
-                # A channel that is new, where nobody took it so far.
+                # A new channel, if no channel accepted it so far.
                 owed = replace(for_all[key], channel=channel)
                 if key not in alerts.states and not owed.finding.is_moment:
                     continue
@@ -118,7 +117,7 @@ def renamed(alerts: Alerts, names: Mapping[str, str]) -> Alerts:
 
 
 def owed_after(plan: NotificationPlan, reached: Collection[str]) -> tuple[PendingNotification, ...]:
-    """What is owed once the channels that were `reached` have taken what they were sent."""
+    """Return the notifications still owed once the `reached` channels have accepted theirs."""
     taken = {one.key for channel in reached for one in plan.sends[channel]}
     left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
     return tuple(
@@ -143,7 +142,7 @@ def notified_after(
 
 
 def build_event(owed: PendingNotification, now: float) -> AlertEvent:
-    """What is owed as it is told now."""
+    """Build the event for an owed notification as of now."""
     before = AlertState(owed.finding, owed.since)
     return AlertEvent(owed.kind, owed.finding, owed.since, now, before, owed.ending)
 
@@ -176,7 +175,7 @@ def parse_channels(names: Iterable[str]) -> list[str]:
 def new_notifications(
     plan: NotificationPlan, events: Sequence[AlertEvent], now: float
 ) -> tuple[AlertEvent, ...]:
-    """What there is to tell that nobody has taken yet: the events of the step, and earlier ones."""
+    """Return the events that no channel has accepted yet: the step's, and earlier ones."""
     known = {event.key for event in events}
     earlier: Mapping[str, AlertEvent] = {
         one.key: build_event(one, now)
@@ -191,8 +190,9 @@ def new_notifications(
 def due_again(
     plan: NotificationPlan, reported: Collection[str], now: float
 ) -> tuple[tuple[str, AlertEvent], ...]:
-    """(channel, what is sent to it although others already know it); `told` are the keys that no
-    channel has taken yet.
+    """Return (channel, event) for channels that did not accept what another one has accepted.
+
+    `reported` are the keys that no channel has accepted yet.
     """
     return tuple(
         (channel, build_event(one, now))
@@ -225,8 +225,9 @@ def _merged(
     *,
     is_here: bool,
 ) -> PendingNotification | None:
-    """What is owed now that an event came, or none did; None where there is nothing to tell any
-    more.
+    """Merge an owed notification with a new event, or none.
+
+    None if there is nothing to send any more.
     """
     if event is not None and event.kind.is_end:
         if owed.is_known:
@@ -282,8 +283,10 @@ async def tell(
     dry_run: bool = False,
     sleep: Sleep = asyncio.sleep,
 ) -> Round:
-    """What a channel does not take is told to it alone by the next rounds; with `dry_run` nothing
-    is sent and the state stays.
+    """Send the notifications of a round.
+
+    Later rounds repeat a notification only to the channels that did not accept it. With `dry_run`
+    nothing is sent and the state stays.
     """
     settings = settings or AlertSettings()
     ways = dict(zip(parse_channels(way.name for way in notifiers), notifiers, strict=True))

@@ -25,8 +25,9 @@ from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
 
 
 class RoundReport(Struct, frozen=True):
-    """What a look found, what was told and how, how many commands it took, and what went wrong
-    besides; whether the next run of the watchdogs will know it.
+    """Report of a round: the check, the notifications, the number of commands, other problems.
+
+    `is_kept` is whether the next run of the watchdogs will know it.
     """
 
     look: Judgement
@@ -79,7 +80,7 @@ async def watch_round(
             reported = await telling(notifiers, dry_run=True)
             return RoundReport(check, reported, spent.commands, (problem,) if problem else ())
         problems = [problem] if problem else []
-        # Before anyone is told, so that a disk that is full is known by then.
+        # Before anyone is notified, so that a full disk is known by then.
         _keep(files, state, before, problems)
         parts = _format_notifications(await telling(notifiers, dry_run=True))
         if parts and not is_remembered and files.was_announced(parts):
@@ -113,7 +114,7 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
 
 
 def _format_notifications(reported: Round) -> tuple[str, ...]:
-    """What a round tells and to whom, each in one string."""
+    """Format the notifications of a round with their recipients, each in one string."""
     again = (f"{channel} {one.kind} {one.key}" for channel, one in reported.again)
     return (*(f"{one.kind} {one.key}" for one in reported.events), *again)
 

@@ -41,7 +41,7 @@ class UnreadyNotifier:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be sent, in one line."""
+        """Reason that nothing can be sent, in one line."""
         return f"{self.name}: {self.error.message}"
 
     async def send(self, message: Message) -> None:
@@ -76,7 +76,7 @@ def build_notifiers(
 
 
 def unready(notifiers: Iterable[Notifier]) -> list[UnreadyNotifier]:
-    """Those that cannot tell as things are."""
+    """Return the notifiers that cannot send because their secret is missing."""
     return [one for one in notifiers if isinstance(one, UnreadyNotifier)]
 
 
@@ -134,7 +134,7 @@ def _filled(notice: NotificationChannel, file: str, warnings: list[str]) -> Noti
 
 
 def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str]:
-    """What it says, a line each; raises ConfigError where there is nothing."""
+    """Read the secret's lines; raises ConfigError if there are none."""
     if secret.text:
         return [secret.text]
     if secret.variable:

@@ -1,4 +1,4 @@
-"""What watchdogs keep from one round to the next, in a file a cluster, and who looks after it."""
+"""State of the watchdogs between rounds, in a file per cluster, and its lock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class DiskState(msgspec.Struct):
 
 
 class QosState(msgspec.Struct):
-    """What is known of a QoS, or of a queue, and since when; whether others go before its jobs."""
+    """Known state of a QoS, or of a queue, and its time.
+
+    `is_preempted`: others go before its jobs.
+    """
 
     asked_at: float
     preempt_mode: str = ""
@@ -184,8 +187,9 @@ class WatchFiles:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """As the only one that looks after this cluster from here; raises HpcdashError where
-        another does.
+        """Hold the lock of this cluster's only watcher from here.
+
+        Raises HpcdashError if another one holds it.
         """
         try:
             make_folder(self._lock.parent)

@@ -50,7 +50,7 @@ _JUDGED = ("val", "eval", "test")
 
 
 def read_from(tail: LogTail) -> int:
-    """Where the next bytes begin."""
+    """Return the offset of the next bytes to read."""
     return max(0, tail.read_to - OVERLAP_BYTES)
 
 
@@ -131,10 +131,10 @@ def read_on(
 
 
 def noticed(tail: LogTail, now: float) -> list[Noticed]:
-    """What stands out, the oldest first of each metric; `now` is the epoch at which it was last
-    looked at.
+    """Return what stands out, for each metric the oldest first.
 
-    Spikes are noted in `tail`, so that one stays the same however much of the log is kept.
+    `now` is the epoch second of the last check. Spikes are noted in `tail`, so that each stays the
+    same however much of the log is stored.
     """
     found: list[Noticed] = []
     has_steps = tail.step is not None
@@ -189,12 +189,10 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
 
 
 def course(tail: LogTail) -> Course | None:
-    """Where it stands; the pace as its log tells it, else as rounds saw it.
+    """Return the course of a training; None if its final step is unknown.
 
-    None where its final step is not known.
-
-    A log that claims to be clearly slower than it was seen to be is not believed; pauses only make
-    what is seen slower.
+    The pace is the log's own, else the one seen by rounds. A log's pace that is clearly slower than
+    the seen one is rejected; pauses only make the seen pace slower.
     """
     if tail.step is None or tail.last_step is None:
         return None
@@ -221,9 +219,7 @@ def _header(head: bytes, patterns: Sequence[str]) -> list[str]:
 
 
 def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Floats:
-    """Where along the run the samples of a batch are: by step, else by epoch, else the how manieth
-    each is.
-    """
+    """Return the positions of a batch's samples: by step, else epoch, else sample number."""
     before = tail.sample_count
     tail.sample_count += int(is_new.sum())
     for axis in (batch.steps, batch.epochs):
@@ -340,7 +336,7 @@ class Noticed(Struct, frozen=True):
 
 
 class Course(Struct, frozen=True):
-    """Where a training stands: its step, its final one, seconds per step (None: not known)."""
+    """Course of a training: its step, its final step, seconds per step (None: unknown)."""
 
     step: float
     last_step: int

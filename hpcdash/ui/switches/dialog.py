@@ -76,7 +76,7 @@ class SwitchPicture(Struct, frozen=True):
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
     """(label, words, style) of each line below the path."""
     check, kind, actions = picture.look, picture.kind, picture.deeds
-    if overridden := picture.switch.format_other_path:
+    if overridden := picture.switch.overridden_note:
         yield "", f"! {visible(overridden)} (p takes another)", "bold"
     is_known = actions.is_any or check.is_dropped
     if not check.problem:

@@ -253,7 +253,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
         f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script "
         f"takes precedence"
     )
-    assert switch.format_other_path == said
+    assert switch.overridden_note == said
     other = site.submit()
     await site.store.fetch(Kind.MINE)
     assert set((await site.switches.switch_jobs(switch)).job_ids) == {job, other}, (

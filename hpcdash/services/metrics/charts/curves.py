@@ -57,7 +57,7 @@ class ChartRun(Struct, frozen=True):
 
 
 class ChartRequest(Struct, frozen=True):
-    """What to draw, and on how many cells. `zone` is that of the clock."""
+    """Content of a chart and its size in cells. `zone` is that of the clock."""
 
     runs: tuple[ChartRun, ...]
     state: ChartState
@@ -94,7 +94,7 @@ class ChartRequest(Struct, frozen=True):
 
     @property
     def doubt(self) -> str:
-        """What the logs leave open about the steps of the x axis, in words; '' for nothing."""
+        """Text on what the logs leave open about the steps of the x axis; '' for nothing."""
         return next(
             (one.run.doubt for one in self.runs if self.axis == "step" and one.run.doubt), ""
         )
@@ -110,7 +110,7 @@ class ChartRequest(Struct, frozen=True):
         return self.kept.series(one.run, name, self.axis)
 
     def shift(self, one: ChartRun) -> float:
-        """What is taken off a run's x."""
+        """Return the amount to subtract from a run's x."""
         if not self.is_since_begin:
             return 0.0
         firsts = [
@@ -119,7 +119,7 @@ class ChartRequest(Struct, frozen=True):
         return min(firsts, default=0.0)
 
     def whole(self) -> Span:
-        """From the first to the last x of all that is shown; (0, 1) of nothing."""
+        """Return the span from the first to the last x of the chart; (0, 1) if it is empty."""
         begin, end = inf, -inf
         for one in self.runs:
             shift = self.shift(one)
@@ -168,8 +168,9 @@ def parse_smoothing(text: str, points: float) -> Smoothing | None:
 
 
 def format_smoothing(text: str, smoothing: Smoothing | None) -> str:
-    """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where
-    nothing is smoothed.
+    """Format the effect of one of SMOOTHINGS; '' for none.
+
+    For example `smoothed (auto)`, `ema 0.9`, `mean of 50`.
     """
     if smoothing is None:
         return ""
@@ -183,7 +184,7 @@ def format_smoothing(text: str, smoothing: Smoothing | None) -> str:
 
 
 def build_curve(request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int) -> Curve:
-    """What of a run's metric is in a span of the x axis."""
+    """Build the curve of a run's metric in a span of the x axis."""
     series, shift, log_y = request.series(one, name), request.shift(one), request.state.log_y
     begin, end = span[0] + shift, span[1] + shift
     view = downsample_view(series, begin, end, columns, log_y=log_y)

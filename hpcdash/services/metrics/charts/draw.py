@@ -179,7 +179,7 @@ class _Panel:
     # -- lines
 
     def lines(self) -> list[Line]:
-        """From the title down to the ticks of the x axis."""
+        """Draw the lines from the title down to the ticks of the x axis."""
         self._draw_curves()
         place, signs = self.place, self._signs
         most = max(2, place.height // 3)
@@ -210,7 +210,7 @@ class _Panel:
                 continue
             pieces.append(("  " + text, f"run-{number}" if several else "axis"))
             cells += len(text) + 2
-        # Of all panels the first says how they are smoothed.
+        # The first panel shows how all are smoothed.
         aside = f"{self.smoothing} " if self._number == 0 and self.smoothing else ""
         if cells + 2 + len(aside) > room:
             aside = ""
@@ -294,7 +294,7 @@ class _Panel:
         begin, end = self.place.x
         most = max(2, self.place.width // 12)
         if self._request.axis in COUNTED:
-            # As the words above and below write them.
+            # In the format of the text above and below.
             most = min(most, max(2, self.place.width // (len(format_step(end)) + 5)))
             return whole_ticks(begin, end, most, format_step)
         if self._request.axis != "time":
@@ -394,7 +394,7 @@ class _Panel:
                 )
 
     def _put_edges(self) -> None:
-        """Where a curve leaves the height that is shown."""
+        """Mark where a curve leaves the height that is shown."""
         if not self._is_cut:
             return
         low, high = self.place.y
@@ -424,7 +424,7 @@ class _Panel:
 
 
 def legend(runs: Sequence[ChartRun]) -> Line:
-    """Which letter is which run; nothing of a single one."""
+    """Build the line with the letter of each run; empty for a single run."""
     if len(runs) < 2:
         return ()
     pieces: list[Piece] = []
@@ -451,12 +451,12 @@ class Canvas:
 
     @property
     def rows(self) -> int:
-        """How many dots stand above each other."""
+        """Number of dots from top to bottom."""
         return self.height * DOTS_DOWN
 
     @property
     def columns(self) -> int:
-        """How many dots stand beside each other."""
+        """Number of dots from left to right."""
         return self.width * DOTS_ACROSS
 
     def draw(self, dots: Dots, style: str) -> None:

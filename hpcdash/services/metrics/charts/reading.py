@@ -1,4 +1,4 @@
-"""What is to be said of a run under its chart: pace, end, restarts, and what stands out."""
+"""Findings on a run to show under its chart: pace, end, restarts, and what stands out."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ _GRAVE = ("divergence", "nan", "inf", "stall")
 
 
 class JobFacts(Struct, frozen=True):
-    """What the scheduler says of the job: seconds until its limit, None where it does not run or
-    has none. `now` is an epoch; `age_seconds` how long it runs, where all that it wrote is read,
-    None elsewhere.
+    """Facts from the scheduler about the job.
+
+    `limit_seconds_left` is None if it does not run or has no limit. `now` is an epoch second;
+    `age_seconds` is how long it has run, if all of its output is read, else None.
     """
 
     now: float
@@ -87,7 +88,7 @@ class RunReader:
     def read(
         self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, stored: SeriesCache
     ) -> ChartReading:
-        """What stands out in the metrics `names`, along `axis`, and how the run goes."""
+        """Find anomalies in the metrics `names`, along `axis`, and describe the run's course."""
         home = next(
             (one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point"
         )
@@ -238,7 +239,7 @@ def describe_course(
 
 
 def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats:
-    """Where along `axis` what stands at `x` of the axis `home` is; nan where that is not known."""
+    """Convert positions `x` on the axis `home` to positions on `axis`; nan if unknown."""
     if axis == home or not x.size:
         return x
     axes, values = run.written(name)

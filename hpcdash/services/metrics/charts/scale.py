@@ -1,4 +1,4 @@
-"""Where an axis has its ticks, and what they say."""
+"""Positions and labels of the ticks of an axis."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bo
 def whole_ticks(
     begin: float, end: float, most: int, formatter: Callable[[float], str]
 ) -> list[Tick]:
-    """Whole numbers from `begin` to `end`, about `most` of them at the most, in those words."""
+    """Return ticks at whole numbers from `begin` to `end`, about `most` of them at most."""
     step = max(1.0, _round_step((end - begin) / max(most, 1)))
     step = 5.0 if step == 2.5 else step
     return [(value, formatter(value)) for value in _multiples(begin, end, step, most)]
@@ -123,7 +123,7 @@ def format_tick(value: float, step: float) -> str:
     if largest >= 1e6:
         return f"{value:.3g}"
     if largest < 1e-3 or (step < 1e-4 and largest < 1e-2):
-        # As few letters as tell: 2.5e-4.
+        # As few characters as possible: 2.5e-4.
         exponent = floor(log10(largest) + 1e-9)
         behind = max(0, exponent + digits)
         return f"{value / 10.0**exponent:.{behind}f}e{exponent}"

@@ -1,4 +1,4 @@
-"""What a person chose to see of a chart, what was drawn of it, and the signs in it."""
+"""State of a chart: a person's choices, the picture that was drawn, and the signs in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NARROWEST = 1e-6
 # Where a newer attempt begins, and before the name of the panel whose height keys move.
 RESTART_LETTER = "R"
 ACTIVE_PANEL = ">"
-# Sign, its stand-in in ASCII, a style, and what it says, by the kind of a finding.
+# Sign, its stand-in in ASCII, a style, and its explanation, by the kind of a finding.
 FINDINGS = {
     "spike": ("▲", "^", "warning", "a spike"),
     "divergence": ("◆", "*", "bad", "divergence: far above its earlier level, and stays there"),
@@ -117,9 +117,9 @@ class Mark(Struct, frozen=True):
 
 
 class PanelPlace(Struct, frozen=True):
-    """Where one metric is drawn, in cells of the picture; its ranges, y as drawn.
+    """Place of one metric in cells of the picture, with its ranges, y as drawn.
 
-    `values` tells what stands at an x.
+    `values` returns the values at an x.
     """
 
     name: str

@@ -39,7 +39,7 @@ from hpcdash.services.metrics.findings import format_step
 WIDTH, PANEL_HEIGHT = 960, 300
 _LEFT, _RIGHT, _TOP, _BETWEEN, _BOTTOM = 78, 18, 72, 44, 46
 _COLUMNS = 2 * (WIDTH - _LEFT - _RIGHT)
-# Colours that people tell apart who see few of them.
+# Colours that colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3fbf", "#555555")
 _MARKS = {"warning": "#d98200", "bad": "#c0232c"}
 _MOST_LETTERS = 90
@@ -242,12 +242,12 @@ class _Panel:
 
     def _height(self, value: float) -> float:
         part = (value - self._y[0]) / (self._y[1] - self._y[0])
-        # What is far outside is cut off; a file need not tell how far.
+        # Values far outside are cut off; a file need not show how far.
         return self._top + PANEL_HEIGHT * (1 - min(max(part, -10.0), 11.0))
 
 
 def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
-    """What each line is, where there are several."""
+    """Draw the legend of the lines, if there are several."""
     x = _LEFT
     for number, curve in enumerate(curves):
         colour = _COLOURS[number % len(_COLOURS)]

@@ -30,7 +30,7 @@ class AppriseNotifier:
 
     @property
     def unready_name(self) -> str:
-        """What the channel is called while its secret is missing."""
+        """Name of the channel while its secret is missing."""
         return self._settings.unready_name
 
     async def send(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""What every notifier does, how it fails, and how secrets stay out of its words.
+"""Base of all notifiers: their interface, their failures, and the removal of secrets from texts.
 
 Sends nothing itself.
 """
@@ -46,7 +46,7 @@ class Notifier(Protocol):
 
     @property
     def name(self) -> str:
-        """How and whom, in words that may be shown: `e-mail to a@b.org`."""
+        """Kind and recipient, as text that may be shown: `e-mail to a@b.org`."""
         ...
 
     async def send(self, message: Message) -> None:
@@ -90,7 +90,7 @@ async def in_thread(work: Callable[[], T], limit_seconds: float) -> T:
         try:
             loop.call_soon_threadsafe(settle, result, raised)
         except RuntimeError:
-            # The loop was closed: nobody waits.
+            # The loop was closed: no caller waits.
             pass
 
     threading.Thread(target=run, name="hpcdash-notifier", daemon=True).start()

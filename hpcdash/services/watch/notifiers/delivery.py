@@ -32,9 +32,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Delivery(Struct, frozen=True):
-    """How one notifier fared: whether it reached anyone, how many attempts it took, what went
-    wrong, if anything.
-    """
+    """Result of one notifier's delivery: its success, attempts and problem, if any."""
 
     notifier: str
     reached: bool
@@ -107,7 +105,7 @@ async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: S
                 return Delivery(way.name, error.reached, attempt, error.message, error.next_step)
             wait = error.retry_seconds if error.retry_seconds is not None else pause
         except Exception as error:  # a fault of one way's own
-            # Its words may hold what the way keeps to itself.
+            # Its message may contain the channel's secret.
             return Delivery(
                 way.name, False, attempt, f"{way.name}: internal error ({type(error).__name__})"
             )

@@ -79,7 +79,7 @@ class WebhookNotifier:
 
     @property
     def unready_name(self) -> str:
-        """What the channel is called while its secret is missing."""
+        """Name of the channel while its secret is missing."""
         return self._settings.unready_name
 
     async def send(self, message: Message) -> None:
@@ -176,7 +176,7 @@ def _why(error: object) -> str:
 
 
 def _retry_seconds(text: str | None) -> float | None:
-    """Of a Retry-After in seconds, at most a minute; None for a date or nothing."""
+    """Parse a Retry-After in seconds, at most a minute; None for a date or nothing."""
     return (
         min(float(text), _LONGEST_RETRY_SECONDS)
         if text and text.isdecimal() and len(text) < 10

@@ -17,19 +17,17 @@ from hpcdash.services.watch.rules.rows import Row, rows_where
 END = "end-before-save"
 GRACE = "grace-too-short"
 NO_SAVE = "no-save"
-# So many intervals without a save, and the time of one, are told: one that is late once is none of
-# them.
+# This many intervals without a save, plus the time of one, are reported: a single late save is not.
 MISSED_INTERVALS = 3
 _ENDS_THE_JOB = frozenset({"cancel", "requeue", "checkpoint"})
 
 
 class Saves(Struct, frozen=True):
-    """How a job saves, and when its last save was over (an epoch; None: it has not saved yet, or
-    nobody knows).
+    """Checkpoint schedule of a job and the time of its last save.
 
-    `place`, a folder or a pattern of files, is where its saves are looked for, '' where nobody
-    knows of them; `newest` is the last one's name, as far as that is known. `is_folder`: whole
-    checkpoints are looked for in it.
+    `last_saved_at` is an epoch second (None: not saved yet, or unknown). `place`, a folder or a
+    pattern of files, is where its saves are searched, '' if unknown; `newest` is the last one's
+    name, as far as it is known. `is_folder`: the search is for whole checkpoints in it.
     """
 
     job_id: str
@@ -53,11 +51,10 @@ class Saves(Struct, frozen=True):
 
 
 class GraceFacts(Struct, frozen=True):
-    """What a QoS, or a queue, does to its jobs when others need their place.
+    """Effect of preemption on the jobs of a QoS, or a queue.
 
-    `preempt_mode` in the scheduler's words, '' where it says none; `grace_seconds` from the first
-    signal to the end, None where it is not known. `is_preempted`: there are others that its jobs
-    have to make way for.
+    `preempt_mode` is in the scheduler's terms, '' if unreported; `grace_seconds` runs from the
+    first signal to the end, None if unknown. `is_preempted`: other jobs can preempt its jobs.
     """
 
     name: str
@@ -172,7 +169,7 @@ def grace_too_short(
             continue
         if not _ENDS_THE_JOB & set(mode.lower().replace("+", ",").split(",")):
             continue
-        # Of an array each task has the same, and it is told once.
+        # All tasks of an array have the same, and it is reported once.
         subject = str(row["array_id"] or row["id"])
         text = (
             f"{format_job(subject, row['name'])}: its {what} {shown(facts.name)} is preemptible "
@@ -199,7 +196,8 @@ def _rows(jobs: pa.Table, saves: Iterable[Saves], *states: JobState) -> dict[str
 
 
 def _span(seconds: float) -> str:
-    """As format_span, but to the second below ten minutes: a grace of 90 s is less than a save of
-    100 s.
+    """Format a span like format_span, but to the second below ten minutes.
+
+    A grace of 90 s is less than a save of 100 s.
     """
     return f"{seconds:.0f} s" if MINUTE <= seconds < 10 * MINUTE else format_span(seconds)

@@ -88,7 +88,7 @@ def is_hanging(
 
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
-    """That nobody knows whether a job hangs: its log cannot be looked at."""
+    """Build the finding that a hang cannot be detected: the job's log cannot be checked."""
     text = f"cannot tell whether {format_job(job_id, name)} hangs: {shown(why)}"
     step = (
         "Write the log to a file that the login node can read, and set log under [[watch.hanging]]"

@@ -1,4 +1,4 @@
-"""What is wrong with a training by its metrics, and whether it ends in its time."""
+"""Findings on a training by its metrics, and on an end after its time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = "limit"
 _GRAVE = frozenset({"nan", "inf", "divergence"})
 # Of the spikes of a metric the newest are shown.
 _MOST_MOMENTS = 3
-# Near the limit a pace that is measured anew each round would tell and take back.
+# Near the limit a pace that is remeasured each round would raise and clear it repeatedly.
 _CERTAIN_PART = 1.05
 
 
@@ -61,7 +61,7 @@ def stall_key(job_id: str, metric: str) -> str:
 
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
-    """That a training's metrics cannot be read: its log cannot be looked at."""
+    """Build the finding that a training's metrics cannot be read: its log cannot be checked."""
     text = f"cannot read the metrics of {format_job(job_id, name)}: {shown(why)}"
     step = (
         "Write the log to a file that the login node can read, and set log under [[watch.losses]]"
@@ -111,7 +111,7 @@ def ends_late(
 
 
 def _next_step(who: str, one: Noticed) -> str:
-    """What to do about it; of weights that are broken no further save is asked for."""
+    """Format the advice on a finding; after broken weights it requests no further save."""
     if one.kind == STALL:
         return f"hpcdash log {who} -f; hpcdash stacks {who}"
     if one.kind not in _GRAVE:

@@ -39,7 +39,7 @@ def drained_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Find
 
 
 def spares_subject(watch: NodesWatch) -> str:
-    """What a finding about spares is about."""
+    """Return the subject of a finding about spares."""
     return ",".join(watch.queues) or "all nodes"
 
 

@@ -32,8 +32,9 @@ def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
 def stuck_tasks(
     pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = ""
 ) -> list[Finding]:
-    """What is wrong with the tasks of `users` (none: anyone's) that have not ended, of an exact
-    `name` ('': any).
+    """Return findings on the unfinished tasks of `users` (none: anyone's) and `name`.
+
+    `name` is exact ('': any).
     """
     return [
         finding

@@ -24,7 +24,7 @@ def living_rows(jobs: pa.Table, watch: RunningWatch) -> list[Row]:
 
 
 def watch_subject(watch: RunningWatch) -> str:
-    """What its findings are about."""
+    """Return the subject of its findings."""
     return watch.name + (f" of {','.join(watch.users)}" if watch.users else "")
 
 

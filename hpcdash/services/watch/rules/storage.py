@@ -12,7 +12,7 @@ from hpcdash.services.watch.disks import DiskUsage
 RULE = "storage"
 BYTES, INODES = "bytes", "inodes"
 CRITICAL_SHARE = 0.95
-# Many file systems tell figures that are half an hour old: a shorter stretch tells no growth.
+# Many file systems report figures that are half an hour old: a shorter span shows no growth.
 SHORTEST_SPAN_SECONDS = HOUR
 
 Sample = tuple[float, int]

@@ -47,7 +47,7 @@ def no_successor(
 
 
 def ready_behind(chain: JobChain, reasons: ReasonsPart) -> int:
-    """How many of a chain's jobs and tasks wait and will start by themselves."""
+    """Count the jobs and tasks of a chain that wait and will start on their own."""
     return _waiting(chain, reasons)[0]
 
 

@@ -30,8 +30,9 @@ _STEPS = {
 
 
 def unreachable_place(place: str, why: str, rounds: int) -> Finding:
-    """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or
-    FAILED.
+    """Build the finding that a place could not be checked for that many rounds.
+
+    `why` is SILENT, UNTOLD, ABSENT or FAILED.
     """
     text = (
         f"{shown(place)} could not be checked {rounds} times in a row: {_WHY.get(why, shown(why))}"
@@ -43,8 +44,10 @@ def unreachable_place(place: str, why: str, rounds: int) -> Finding:
 def unseen_after(
     before: Mapping[str, tuple[str, int]], found: Mapping[str, str], remaining: Collection[str]
 ) -> dict[str, tuple[str, int]]:
-    """(why, rounds in a row) by place: those `found` now with why, and those `kept` that were not
-    looked at.
+    """Return (why, rounds in a row) by place.
+
+    These are the places `found` now with the reason, and the `remaining` ones that were not
+    checked.
     """
     after = {place: before[place] for place in remaining if place in before}
     return after | {place: (why, before.get(place, ("", 0))[1] + 1) for place, why in found.items()}
